@@ -1,0 +1,1 @@
+"""What Talaria costs, measured in one run against what others cost."""

@@ -1,0 +1,1 @@
+"""The loop, the frozen prompt and the transcript of bytes."""

@@ -1,0 +1,1 @@
+"""The platforms on which people reach their agents."""

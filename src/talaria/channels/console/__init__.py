@@ -1,0 +1,1 @@
+"""The terminal: chat and ask, over the HTTP API."""

@@ -1,0 +1,1 @@
+"""The HTTP API: OpenAI-compatible calls and Talaria's own."""

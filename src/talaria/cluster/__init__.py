@@ -1,0 +1,1 @@
+"""Keeping the session leases of this process."""

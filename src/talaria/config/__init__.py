@@ -1,0 +1,1 @@
+"""Settings assembled from each package's own: load, validate, explain."""

@@ -1,0 +1,227 @@
+"""The orders that the store carries out, each in one transaction, and what it answers.
+
+Accepting a message, its turn, every step of it and its reply are rows; after `kill -9` at any point the
+rows say what is owed to whom.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from talaria.core.entries import Entry, EntryBody, Revision
+from talaria.core.errors import ErrorInfo
+from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
+from talaria.core.messages import Message, TokenUsage, ToolResult, UserMessage
+from talaria.core.sessions import Session
+from talaria.core.specs import PinnedSpec
+from talaria.core.turns import Inbound, Step, StepKind, StepState, Turn, TurnState
+
+# -- accepting --------------------------------------------------------------------------------------------
+
+
+class Fresh(msgspec.Struct, frozen=True):
+    """The session to make if the chat has none (or a new one is asked for). `context` fills its log."""
+
+    session_id: SessionId
+    spec: PinnedSpec | None
+    context: tuple[Message, ...] = ()
+    ephemeral: bool = False
+
+
+class Binding(StrEnum):
+    """Which session a message belongs to."""
+
+    CURRENT = "current"
+    NEW = "new"
+    RESUME = "resume"
+
+
+class Accept(msgspec.Struct, frozen=True):
+    """Bind a message to its session and write its turn. Durable before it returns.
+
+    `inbound.key` dedupes within (`scope`): a known key younger than `key_ttl` seconds returns the turn it
+    made, or raises `IdempotencyConflict` when `digest` differs. With `Binding.NEW` and `Binding.RESUME` the
+    chat's session row moves in the same transaction. An ephemeral fresh session never becomes its chat's.
+    """
+
+    turn_id: TurnId
+    inbound: Inbound
+    fresh: Fresh
+    command: str = ""
+    binding: Binding = Binding.CURRENT
+    resume: SessionId | None = None
+    scope: str = ""
+    digest: str = ""
+    key_ttl: float = 86_400.0
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    turn: Turn
+    is_duplicate: bool
+    is_new_session: bool
+
+
+# -- running ----------------------------------------------------------------------------------------------
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """Take the session's lease (a new fence) and set the turn running; on its first attempt append `user`.
+
+    Raises `LeaseHeld` while another owner's lease is unexpired, `IllegalMove` when the turn is over.
+    """
+
+    turn_id: TurnId
+    owner: OwnerId
+    lease_seconds: float
+    user: UserMessage | None = None
+
+
+class Began(msgspec.Struct, frozen=True):
+    """`before` is the head that a warm agent must be at; `entry` is what this order appended after it."""
+
+    session: Session
+    fence: Fence
+    before: Revision
+    entry: Entry | None
+    attempts: int
+
+
+class StepWrite(msgspec.Struct, frozen=True):
+    """`pending` inserts the step; `started` and `ended` move it; a model step may be inserted as `ended`."""
+
+    n: int
+    kind: StepKind
+    name: str
+    state: StepState
+    call_id: str = ""
+    result: ToolResult | None = None
+
+
+class UsageWrite(msgspec.Struct, frozen=True):
+    """What one model call used; `n` is its step."""
+
+    n: int
+    provider: str
+    model: str
+    tokens: TokenUsage
+
+
+class OutboxState(StrEnum):
+    PENDING = "pending"
+    SENDING = "sending"
+    SENT = "sent"
+    FAILED = "failed"
+
+
+class OutboxWrite(msgspec.Struct, frozen=True):
+    """A reply to send. `edits` names the platform's message that it replaces; `nonce` lets it dedupe."""
+
+    channel: str
+    address: str
+    body: str
+    nonce: str
+    edits: str | None = None
+
+
+class OutboxRow(msgspec.Struct, frozen=True):
+    id: int
+    turn_id: TurnId
+    write: OutboxWrite
+    state: OutboxState
+    attempts: int
+    due_at: float
+    platform_id: str | None = None
+
+
+class TurnEnd(msgspec.Struct, frozen=True):
+    """The final state of a turn; a failure carries its error, and its sentence as the reply."""
+
+    state: TurnState
+    reply: str | None = None
+    error: ErrorInfo | None = None
+    usage: TokenUsage | None = None
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Everything that one moment of a turn changes, under the lease's fence, or nothing of it.
+
+    `entries` are appended at `seq = head + 1`. With `end` the turn gets its final state, `outbox` its
+    replies, the lease is given back, and the commit is durable before it returns. `turn_id` is None for
+    appends outside a turn, which give the lease back with `release`. `specs` are stored (if new) before
+    the entries that name them. Raises `StaleFence` when the fence is not the session's current one.
+    """
+
+    session_id: SessionId
+    fence: Fence
+    turn_id: TurnId | None
+    entries: tuple[EntryBody, ...] = ()
+    specs: tuple[PinnedSpec, ...] = ()
+    steps: tuple[StepWrite, ...] = ()
+    usage: tuple[UsageWrite, ...] = ()
+    end: TurnEnd | None = None
+    outbox: tuple[OutboxWrite, ...] = ()
+    release: bool = False
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The appended entries and the session's revision after them."""
+
+    revision: Revision
+    entries: tuple[Entry, ...]
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    session_id: SessionId
+    fence: Fence
+
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+
+class Page(msgspec.Struct, frozen=True):
+    """`after` is what the last page said as `next`."""
+
+    limit: int = 50
+    after: str | None = None
+
+
+class SessionPage(msgspec.Struct, frozen=True):
+    items: tuple[Session, ...]
+    next: str | None
+
+
+class EntryPage(msgspec.Struct, frozen=True):
+    entries: tuple[Entry, ...]
+    next: str | None
+
+
+class TurnStory(msgspec.Struct, frozen=True):
+    """A turn with its steps, in order."""
+
+    turn: Turn
+    steps: tuple[Step, ...]
+
+
+class ChatSummary(msgspec.Struct, frozen=True):
+    """What commands show: the chat's recent sessions and what its current one has used."""
+
+    current: Session
+    sessions: tuple[Session, ...]
+    turns: int
+    usage: TokenUsage
+    calls: int
+
+
+class StoreStats(msgspec.Struct, frozen=True):
+    """`owed` counts turns that were accepted and are not settled; `outbox` counts unsent replies."""
+
+    engine: str
+    schema: int
+    size_bytes: int
+    wal_bytes: int
+    sessions: int
+    turns: dict[str, int]
+    owed: int
+    outbox: int

@@ -1,0 +1,118 @@
+"""Our own messages, converted to a provider's shape only at the model's edge.
+
+Rules that every wire format relies on:
+- all results of one assistant message stand in ONE `ToolResults`, in the order of its calls;
+- a tool call's arguments are the model's own text, byte for byte, even when they are not JSON;
+- reasoning blocks are kept verbatim, because some providers verify them on the way back.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Text(msgspec.Struct, frozen=True, tag="text"):
+    text: str
+
+
+class Image(msgspec.Struct, frozen=True, tag="image"):
+    """`url` is `https:` or a whole `data:` URL, so that encoding needs nothing but the entry."""
+
+    url: str
+    detail: str | None = None
+
+
+class File(msgspec.Struct, frozen=True, tag="file"):
+    """A file in the chat's folder; models are told its path."""
+
+    name: str
+    path: str
+    media_type: str
+    size: int
+
+
+Part = Text | Image | File
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    arguments: str
+
+
+class Reasoning(msgspec.Struct, frozen=True):
+    """What the model thought. `field` is the provider's name for it; `raw` is its JSON, verbatim."""
+
+    field: str
+    text: str
+    raw: str
+
+
+class ToolOutcome(StrEnum):
+    OK = "ok"
+    ERROR = "error"
+    UNKNOWN = "unknown"
+    CANCELLED = "cancelled"
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    call_id: str
+    name: str
+    text: str
+    outcome: ToolOutcome = ToolOutcome.OK
+
+
+class SystemMessage(msgspec.Struct, frozen=True, tag="system"):
+    """Only in ephemeral sessions, whose whole context comes from the caller."""
+
+    text: str
+    role: str = "system"
+
+
+class UserMessage(msgspec.Struct, frozen=True, tag="user"):
+    """`stamp` is the local time at accept, as the model reads it; empty: the model is not told."""
+
+    parts: tuple[Part, ...]
+    stamp: str = ""
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+
+
+class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant"):
+    """`interrupted` marks partial text that was kept when its turn was cancelled."""
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: tuple[Reasoning, ...] = ()
+    model: str = ""
+    interrupted: bool = False
+
+
+class ToolResults(msgspec.Struct, frozen=True, tag="tool_results"):
+    results: tuple[ToolResult, ...]
+
+
+Message = SystemMessage | UserMessage | AssistantMessage | ToolResults
+MESSAGE_TYPES = (SystemMessage, UserMessage, AssistantMessage, ToolResults)
+
+
+class TokenUsage(msgspec.Struct, frozen=True):
+    """`cached` is the part of `input` that the provider's prompt cache served."""
+
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+    reasoning: int = 0
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        return TokenUsage(
+            self.input + other.input,
+            self.cached + other.cached,
+            self.output + other.output,
+            self.reasoning + other.reasoning,
+        )

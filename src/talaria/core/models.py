@@ -1,0 +1,40 @@
+"""A model call, its deltas and its completion, whatever the wire format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from talaria.core.messages import AssistantMessage, TokenUsage
+from talaria.core.specs import Prefix
+
+
+class ModelCall(msgspec.Struct, frozen=True):
+    """One request. `chunks` are encoded messages after the prefix; nothing here is walked or re-encoded."""
+
+    model: str
+    prefix: Prefix
+    chunks: Sequence[bytes]
+    reasoning: str | None = None
+    max_output: int | None = None
+    sampling: bytes = b""  # encoded JSON members from a stateless caller, e.g. b'"temperature":0.2'
+
+
+class TextDelta(msgspec.Struct, frozen=True):
+    text: str
+
+
+class ThoughtDelta(msgspec.Struct, frozen=True):
+    text: str
+
+
+ModelDelta = TextDelta | ThoughtDelta
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """`stop` is the provider's reason: "stop", "tool_calls", "length", "content_filter"."""
+
+    message: AssistantMessage
+    usage: TokenUsage
+    stop: str

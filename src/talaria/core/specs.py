@@ -1,0 +1,63 @@
+"""What decides the prefix of a session's requests, resolved once and stored with its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from talaria.core.ids import SpecId
+
+
+class AgentSpec(msgspec.Struct, frozen=True):
+    """Everything that decides the prefix, by value.
+
+    Reasoning effort, limits and callbacks are per turn and not here. `credential` is a SHA-256 over all
+    of the provider's configured secrets, so that two keys with a common prefix never look the same.
+    """
+
+    agent: str
+    provider: str
+    model: str
+    api: str
+    prompt: str
+    tools: tuple[str, ...]
+    tools_fingerprint: str
+    credential: str
+
+
+class Prefix(msgspec.Struct, frozen=True):
+    """The rendered bytes in front of every request: frozen for the session's life.
+
+    `system` is zero or more encoded messages joined by commas; `tools` is the encoded tool list or empty.
+    """
+
+    system: bytes
+    tools: bytes
+
+
+class PinnedSpec(msgspec.Struct, frozen=True):
+    """A spec with its prefix bytes and the id under which both are stored."""
+
+    id: SpecId
+    spec: AgentSpec
+    prefix: Prefix
+
+
+def pin(spec: AgentSpec, prefix: Prefix) -> PinnedSpec:
+    """Content-addressed: sessions with equal spec and bytes share one stored row."""
+    digest = hashlib.sha256()
+    for part in (msgspec.json.encode(spec), prefix.system, prefix.tools):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return PinnedSpec(SpecId("spec_" + digest.hexdigest()[:40]), spec, prefix)
+
+
+def fingerprint_secrets(secrets: list[str]) -> str:
+    """SHA-256 over the whole secrets as a sorted set: neither order nor repetition matters."""
+    digest = hashlib.sha256()
+    for secret in sorted(set(secrets)):
+        encoded = secret.encode()
+        digest.update(len(encoded).to_bytes(8, "big"))
+        digest.update(encoded)
+    return digest.hexdigest()

@@ -1,0 +1,143 @@
+"""Turns and steps: what they are and how they may move.
+
+A turn is one inbound message and all that follows until its reply is settled:
+
+    accepted ──▶ running ──▶ done | failed | cancelled
+        │          │  ▲
+        │          ▼  │
+        │         waiting          (parked for a person: lane and store lease kept)
+        └──▶ done | failed | cancelled
+             (a command answered without a model; given up after three crashes; stopped in the queue)
+
+`running ──▶ running` is a restart: the turn is begun again by whoever reclaimed it.
+
+A step is one model call or tool call within a turn:
+
+    pending ──▶ started ──▶ ended
+
+`pending ──▶ ended` settles a call that never ran (refused, cancelled). A tool step is committed as
+`started` before its handler runs, so `started` found after a crash means: outcome unknown.
+An illegal move raises `IllegalMove` and changes nothing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from talaria.core.errors import ErrorInfo, IllegalMove
+from talaria.core.ids import ChatKey, SessionId, TurnId
+from talaria.core.messages import Part, Text, TokenUsage, ToolResult
+
+
+class TurnState(StrEnum):
+    ACCEPTED = "accepted"
+    RUNNING = "running"
+    WAITING = "waiting"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        return not TURN_MOVES[self]
+
+
+TURN_MOVES: dict[TurnState, frozenset[TurnState]] = {
+    TurnState.ACCEPTED: frozenset({TurnState.RUNNING, TurnState.DONE, TurnState.FAILED, TurnState.CANCELLED}),
+    TurnState.RUNNING: frozenset(
+        {TurnState.RUNNING, TurnState.WAITING, TurnState.DONE, TurnState.FAILED, TurnState.CANCELLED}
+    ),
+    TurnState.WAITING: frozenset({TurnState.RUNNING, TurnState.FAILED, TurnState.CANCELLED}),
+    TurnState.DONE: frozenset(),
+    TurnState.FAILED: frozenset(),
+    TurnState.CANCELLED: frozenset(),
+}
+
+
+class StepState(StrEnum):
+    PENDING = "pending"
+    STARTED = "started"
+    ENDED = "ended"
+
+
+STEP_MOVES: dict[StepState, frozenset[StepState]] = {
+    StepState.PENDING: frozenset({StepState.STARTED, StepState.ENDED}),
+    StepState.STARTED: frozenset({StepState.ENDED}),
+    StepState.ENDED: frozenset(),
+}
+
+
+def check_turn_move(turn_id: TurnId, old: TurnState, new: TurnState) -> None:
+    if new not in TURN_MOVES[old]:
+        raise IllegalMove(f"turn {turn_id}", old, new)
+
+
+def check_step_move(turn_id: TurnId, n: int, old: StepState, new: StepState) -> None:
+    if new not in STEP_MOVES[old]:
+        raise IllegalMove(f"step {turn_id}/{n}", old, new)
+
+
+class StepKind(StrEnum):
+    MODEL = "model"
+    TOOL = "tool"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One model call or tool call; `n` counts from 1 within its turn."""
+
+    turn_id: TurnId
+    n: int
+    kind: StepKind
+    name: str
+    state: StepState
+    call_id: str = ""
+    result: ToolResult | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+class Sender(msgspec.Struct, frozen=True):
+    """Who speaks, by the platform's immutable id; `name` is for people to read only."""
+
+    id: str
+    name: str = ""
+
+
+class Inbound(msgspec.Struct, frozen=True):
+    """What a channel heard, before it is bound to a session.
+
+    `key` is the platform's id of this message within its scope; a second inbound with the same key is the
+    same turn. `model` is a wish for the model, `address` is the way back for channels that push replies.
+    """
+
+    chat_key: ChatKey
+    sender: Sender
+    parts: tuple[Part, ...]
+    key: str | None = None
+    model: str | None = None
+    address: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """A row of the inbox, as last committed."""
+
+    id: TurnId
+    chat_key: ChatKey
+    session_id: SessionId
+    state: TurnState
+    inbound: Inbound
+    accepted_at: float
+    command: str = ""
+    started_at: float | None = None
+    ended_at: float | None = None
+    attempts: int = 0
+    reply: str | None = None
+    error: ErrorInfo | None = None
+    usage: TokenUsage | None = None
+    merged_into: TurnId | None = None

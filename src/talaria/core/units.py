@@ -1,0 +1,58 @@
+"""Durations and sizes as people write them: `"90s"`, `"1h30m"`, `"256MiB"`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import NewType
+
+Size = NewType("Size", int)
+
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_BYTES = {
+    "": 1,
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+DURATION_FORMS = 'a duration such as "500ms", "30s", "1h30m" or "7d"'
+SIZE_FORMS = 'a size such as 65536, "64KiB", "256MiB" or "1GB"'
+
+
+def parse_duration(text: str) -> timedelta:
+    """Raises ValueError that names the allowed forms."""
+    if not _DURATION.fullmatch(text):
+        raise ValueError(f"expected {DURATION_FORMS}")
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
+    try:
+        return timedelta(seconds=seconds)
+    except OverflowError:
+        raise ValueError(f"expected {DURATION_FORMS}, and not that long") from None
+
+
+def parse_size(text: str) -> Size:
+    """Raises ValueError that names the allowed forms."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or match[2] not in _BYTES:
+        raise ValueError(f"expected {SIZE_FORMS}")
+    try:
+        return Size(int(float(match[1]) * _BYTES[match[2]]))
+    except OverflowError:
+        raise ValueError(f"expected {SIZE_FORMS}, and not that large") from None
+
+
+def format_size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"

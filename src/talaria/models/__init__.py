@@ -1,0 +1,1 @@
+"""Wire formats and the endpoints that speak them."""

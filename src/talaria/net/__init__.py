@@ -1,0 +1,1 @@
+"""Byte-level pieces that HTTP clients share."""

@@ -1,0 +1,1 @@
+"""Warm agents: a pure policy and the leases."""

@@ -1,0 +1,1 @@
+"""The session log and the answer ledger, durable."""

@@ -1,0 +1,1 @@
+"""Shipped fakes: scripted model and model server, fake clock, in-memory parts."""

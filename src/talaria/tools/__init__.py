@@ -1,0 +1,1 @@
+"""The immutable tool set, its execution, and one file per family."""

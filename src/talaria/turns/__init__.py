@@ -1,0 +1,1 @@
+"""The line a message travels: intake, mailbox, runner, recovery."""

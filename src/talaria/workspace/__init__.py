@@ -1,0 +1,1 @@
+"""What tools act on: the folder of a chat."""

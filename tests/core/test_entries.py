@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from functools import reduce
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talaria.core.entries import (
+    Entry,
+    EntryBody,
+    Revision,
+    SpecSet,
+    TitleSet,
+    advance,
+    decode_body,
+    encode_body,
+)
+from talaria.core.ids import SessionId, SpecId
+from talaria.core.messages import (
+    MESSAGE_TYPES,
+    AssistantMessage,
+    File,
+    Image,
+    Reasoning,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolOutcome,
+    ToolResult,
+    ToolResults,
+    UserMessage,
+)
+
+text = st.text(max_size=20)
+parts = (
+    st.builds(Text, text)
+    | st.builds(Image, text, st.none() | text)
+    | st.builds(File, text, text, text, st.integers(0, 2**60))
+)
+bodies: st.SearchStrategy[EntryBody] = st.one_of(
+    st.builds(SystemMessage, text, text),
+    st.builds(UserMessage, st.lists(parts, max_size=3).map(tuple), text, st.none() | text),
+    st.builds(
+        AssistantMessage,
+        text,
+        st.lists(st.builds(ToolCall, text, text, text), max_size=3).map(tuple),
+        st.lists(st.builds(Reasoning, text, text, text), max_size=3).map(tuple),
+        text,
+        st.booleans(),
+    ),
+    st.builds(
+        ToolResults,
+        st.lists(st.builds(ToolResult, text, text, text, st.sampled_from(ToolOutcome)), max_size=3).map(
+            tuple
+        ),
+    ),
+    st.builds(SpecSet, text.map(SpecId)),
+    st.builds(TitleSet, text),
+)
+
+
+@settings(deadline=None)
+@given(bodies)
+def test_a_body_comes_back_from_its_bytes_as_it_was(body: EntryBody) -> None:
+    data = encode_body(body)
+    assert decode_body(data) == body
+    assert type(decode_body(data)) is type(body)
+    assert encode_body(decode_body(data)) == data
+
+
+def test_every_kind_of_body_has_its_own_tag() -> None:
+    tags = {kind.__struct_config__.tag for kind in get_args(EntryBody)}
+    assert tags == {"system", "user", "assistant", "tool_results", "spec", "title"}
+
+
+def test_a_tool_calls_arguments_are_kept_byte_for_byte() -> None:
+    arguments = '{ "a" :1,\t"a": 2 } not json \u2028'
+    body = AssistantMessage(tool_calls=(ToolCall("c", "t", arguments),))
+    decoded = decode_body(encode_body(body))
+    assert isinstance(decoded, AssistantMessage)
+    assert decoded.tool_calls[0].arguments == arguments
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"type":"other"}', b'{"type":"user"}', b"[]"])
+def test_what_is_not_a_body_is_refused(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_body(data)
+
+
+def test_every_append_counts_and_only_a_later_spec_rewrites() -> None:
+    bodies: list[EntryBody] = [
+        SpecSet(SpecId("spec_1")),
+        UserMessage((Text("hi"),)),
+        AssistantMessage("hello"),
+        TitleSet("greeting"),
+        SpecSet(SpecId("spec_2")),
+        ToolResults(()),
+        SystemMessage("x"),
+    ]
+    seen = [Revision(0, 0)]
+    for body in bodies:
+        seen.append(advance(seen[-1], body))
+    assert [str(revision) for revision in seen] == ["0.0", "0.1", "0.2", "0.3", "0.4", "1.5", "1.6", "1.7"]
+
+
+@settings(deadline=None)
+@given(st.lists(bodies, max_size=12))
+def test_revisions_only_ever_grow(appended: list[EntryBody]) -> None:
+    revision = Revision(0, 0)
+    for body in appended:
+        later = advance(revision, body)
+        assert later > revision
+        assert later.seq == revision.seq + 1
+        revision = later
+    assert revision == reduce(advance, appended, Revision(0, 0))
+
+
+@settings(deadline=None)
+@given(bodies)
+def test_a_model_sees_messages_and_nothing_else(body: EntryBody) -> None:
+    entry = Entry(SessionId("ses_1"), 1, 0, 0.0, None, body)
+    assert entry.message is (body if isinstance(body, MESSAGE_TYPES) else None)

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from talaria.core.errors import ErrorInfo
+from talaria.core.events import (
+    EVENT_NAMES,
+    FINAL_EVENTS,
+    Cancelled,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    Queued,
+    ReasoningDelta,
+    Reset,
+    ToolFinished,
+    ToolStarted,
+    UsageReported,
+)
+from talaria.core.messages import TokenUsage, ToolOutcome
+
+CONTRACT = {
+    *("queued", "model.loading", "reasoning", "delta", "tool.started", "tool.output", "tool.finished"),
+    *("approval", "retry", "fallback", "usage", "reset", "done", "failed", "cancelled"),
+}
+
+EVENTS: list[Event] = [
+    Queued(2),
+    Delta("a"),
+    ReasoningDelta("b"),
+    ToolStarted("c", "read_file", "{}"),
+    ToolFinished("c", "read_file", ToolOutcome.OK, "…"),
+    UsageReported(TokenUsage(1, 2, 3, 4), "small"),
+    Reset(),
+    Done("bye"),
+    Failed(ErrorInfo("model", "It broke.", "Wait.")),
+    Cancelled("so far"),
+]
+
+
+def test_events_have_the_names_of_the_contract() -> None:
+    assert set(EVENT_NAMES.values()) <= CONTRACT
+    assert len(set(EVENT_NAMES.values())) == len(EVENT_NAMES)
+
+
+def test_every_event_has_a_name() -> None:
+    assert set(EVENT_NAMES) == set(get_args(Event)) == {type(event) for event in EVENTS}
+
+
+def test_a_turn_ends_with_one_of_three_events() -> None:
+    assert {EVENT_NAMES[kind] for kind in FINAL_EVENTS} == {"done", "failed", "cancelled"}
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: EVENT_NAMES[type(event)])
+def test_an_event_comes_back_from_its_bytes_under_its_name(event: Event) -> None:
+    data = msgspec.json.encode(event)
+    assert msgspec.json.decode(data)["type"] == EVENT_NAMES[type(event)]
+    assert msgspec.json.decode(data, type=Event) == event
