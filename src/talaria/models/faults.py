@@ -1,0 +1,221 @@
+"""What a failed model call means: the class of its error, one sentence for people and one action."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import msgspec
+
+from talaria.core.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable
+from talaria.core.redaction import Redactor
+
+MAX_REASON = 300
+_RETRYABLE = frozenset({408, 409, 425, 429})
+_TOO_LONG = re.compile(
+    r"context[_ ]length|maximum context|context window|exceeds? the (model'?s )?context|prompt is too long"
+    r"|input is too long|too many (input )?tokens|reduce the length|exceeds? the available context"
+    r"|request too large|maximum prompt length",
+    re.IGNORECASE,
+)
+_FATAL_WORDS = re.compile(
+    r"invalid|authenti|permission|unauthori[sz]ed|forbidden|not_?found|quota|unsupported|billing|content_?filter"
+    r"|moderation",
+    re.IGNORECASE,
+)
+_SPACES = re.compile(r"\s+")
+
+
+class Complaint(msgspec.Struct, frozen=True):
+    """What the server itself said: its message, its word for the kind, a status if it named one."""
+
+    message: str = ""
+    kind: str = ""
+    status: int | None = None
+
+
+class Faults:
+    """Makes the errors of one provider's model. Texts never hold the provider's secrets."""
+
+    __slots__ = ("_model", "_provider", "_redact")
+
+    def __init__(self, provider: str, model: str, redact: Redactor | None = None) -> None:
+        self._provider = provider
+        self._model = model
+        self._redact = redact or Redactor()
+
+    def from_status(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
+        """An answer with a status other than 200."""
+        complaint = read_complaint(body)
+        if 300 <= status < 400:
+            target = headers.get("Location", "elsewhere")
+            return ModelRefused(
+                self._say(f"answered with a redirect to {target}, which is not followed"),
+                self._point_at("base_url"),
+                status=status,
+            )
+        if status in _RETRYABLE or status >= 500:
+            reason = "is limiting requests" if status == 429 else "is failing"
+            return ModelUnavailable(
+                self._say(f"{reason} (HTTP {status})", complaint.message),
+                "Try again in a moment.",
+                status=status,
+                retry_after=read_retry_after(headers),
+            )
+        return self._refused(status, complaint)
+
+    def in_stream(self, complaint: Complaint) -> ModelError:
+        """An error object where a part of the answer was due."""
+        status = complaint.status
+        if _TOO_LONG.search(f"{complaint.kind} {complaint.message}"):
+            return self._refused(status, complaint)
+        if status is not None and 400 <= status < 500 and status not in _RETRYABLE:
+            return self._refused(status, complaint)
+        if status is None and _FATAL_WORDS.search(complaint.kind):
+            return self._refused(status, complaint)
+        return ModelUnavailable(
+            self._say("broke off its answer with an error", complaint.message or complaint.kind),
+            "Try again in a moment.",
+            status=status,
+        )
+
+    def cut_off(self) -> ModelError:
+        return ModelUnavailable(
+            self._say("lost the connection: the answer was cut off"), "Try again in a moment."
+        )
+
+    def malformed(self, what: str) -> ModelError:
+        return ModelUnavailable(
+            self._say(f"sent an answer that cannot be read: {what}"),
+            f"Try again; if it stays so, check that {self._option('base_url')} speaks the configured `api`.",
+        )
+
+    def unreachable(self, url: str, reason: str) -> ModelError:
+        return ModelUnavailable(
+            self._say(f"cannot be reached at {url}", reason),
+            f"Check that its server runs and that {self._option('base_url')} is right.",
+        )
+
+    def untrusted(self, url: str, reason: str) -> ModelError:
+        return ModelRefused(
+            self._say(f"cannot be trusted: the certificate of {url} does not verify", reason),
+            self._point_at("base_url"),
+        )
+
+    def disconnected(self) -> ModelError:
+        return ModelUnavailable(
+            self._say("closed the connection without an answer"), "Try again in a moment."
+        )
+
+    def silent(self, seconds: float) -> ModelError:
+        return ModelUnavailable(
+            self._say(f"said nothing for {seconds:g} seconds"),
+            f"Try again, or raise `silence` in [providers.{self._provider}] in config.toml.",
+        )
+
+    def too_slow(self, seconds: float) -> ModelError:
+        return ModelUnavailable(
+            self._say(f"did not finish its answer within {seconds:g} seconds"),
+            f"Try again, or raise `timeout` in [providers.{self._provider}] in config.toml.",
+        )
+
+    def _refused(self, status: int | None, complaint: Complaint) -> ModelError:
+        reason = complaint.message or complaint.kind
+        if _TOO_LONG.search(f"{complaint.kind} {complaint.message}"):
+            return ContextTooLong(
+                self._say("cannot take a conversation of this length", reason),
+                "Start a new conversation with /new.",
+                status=status,
+            )
+        code = f" (HTTP {status})" if status is not None else ""
+        if status in (401, 403):
+            return ModelRefused(
+                self._say(f"did not accept the key{code}", reason),
+                self._point_at("api_key_env"),
+                status=status,
+            )
+        if status == 404:
+            return ModelRefused(
+                self._say(f"does not know this model or address{code}", reason),
+                f"Check `name` in [model] and {self._option('base_url')}.",
+                status=status,
+            )
+        return ModelRefused(
+            self._say(f"refused the request{code}", reason),
+            "Try another model with /model, or change what was asked.",
+            status=status,
+        )
+
+    def _say(self, what: str, reason: str = "") -> str:
+        # Redacted before it is trimmed: half a key is not found any more, but may still be read.
+        reason = _SPACES.sub(" ", self._redact(reason)).strip()
+        if len(reason) > MAX_REASON:
+            reason = reason[: MAX_REASON - 1] + "…"
+        text = f"{self._provider} (model {self._model}) {self._redact(what)}"
+        text = f"{text}: {reason}" if reason else text
+        return text if text.endswith((".", "!", "?", "…")) else f"{text}."
+
+    def _option(self, key: str) -> str:
+        return f"`{key}` of [providers.{self._provider}] in config.toml"
+
+    def _point_at(self, key: str) -> str:
+        return f"Check {self._option(key)}."
+
+
+def read_complaint(body: bytes) -> Complaint:
+    """What an error body says, in any of the shapes that servers use; plain text stands for itself."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        text = body[:4000].decode("utf-8", "replace")
+        # A page for browsers is no sentence for people.
+        return Complaint("" if text.lstrip().startswith("<") else text)
+    return complaint_from(value)
+
+
+def complaint_from(value: Any) -> Complaint:
+    """From decoded JSON: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, `{"detail": …}`, a string."""
+    match value:
+        case str():
+            return Complaint(value)
+        case {"error": dict() | str() as inner}:
+            return complaint_from(inner)
+        case dict():
+            code = value.get("code")
+            kind = code if isinstance(code, str) else value.get("type")
+            status = next(
+                (n for n in (code, value.get("status")) if isinstance(n, int) and 100 <= n <= 599), None
+            )
+            message = value.get("message") or value.get("detail") or ""
+            text = message if isinstance(message, str) else msgspec.json.encode(message).decode()
+            return Complaint(text, kind if isinstance(kind, str) else "", status)
+        case [first, *_]:
+            return complaint_from(first)
+        case _:
+            return Complaint()
+
+
+def read_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, from `retry-after-ms` or `Retry-After`; a date counts from the answer's own `Date`."""
+    if milliseconds := headers.get("retry-after-ms"):
+        return _number(milliseconds, 0.001)
+    value = headers.get("Retry-After")
+    if value is None:
+        return None
+    if (seconds := _number(value, 1.0)) is not None:
+        return seconds
+    try:
+        wait = parsedate_to_datetime(value) - parsedate_to_datetime(headers.get("Date", ""))
+    except (ValueError, TypeError):
+        return None
+    return max(0.0, wait.total_seconds())
+
+
+def _number(text: str, unit: float) -> float | None:
+    try:
+        value = float(text) * unit
+    except ValueError:
+        return None
+    return value if 0 <= value < 1e9 else None

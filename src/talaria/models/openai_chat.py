@@ -1,0 +1,141 @@
+"""The wire format "openai-chat": OpenAI chat completions, as OpenAI and every compatible server speak it.
+
+A request is spliced from bytes that were encoded once: what surrounds the messages depends on the call, each
+message's bytes on that message alone. Reasoning goes back as it came: `reasoning_details` always, because
+providers verify them; the plain fields only beside tool calls, where thinking models need them and where the
+servers that refuse them elsewhere ignore them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+import msgspec
+
+from talaria.core.messages import (
+    AssistantMessage,
+    File,
+    Image,
+    Message,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolResults,
+    UserMessage,
+)
+from talaria.core.models import ModelCall
+from talaria.core.specs import Prefix
+from talaria.core.tools import ToolSpec
+from talaria.models.faults import Faults
+from talaria.models.openai_answer import DETAILS, OpenAIAnswer
+
+INTERRUPTED = "[interrupted by the user]"
+_EFFORTS = frozenset({"minimal", "low", "medium", "high"})
+
+_encode = msgspec.json.Encoder().encode
+
+
+class OpenAIChat:
+    """Stateless: one instance serves every endpoint."""
+
+    name = "openai-chat"
+    path = "/chat/completions"
+
+    def render_prefix(self, prompt: str, tools: Sequence[ToolSpec]) -> Prefix:
+        system = _encode({"role": "system", "content": prompt}) if prompt else b""
+        return Prefix(system, _encode([_tool(spec) for spec in tools]) if tools else b"")
+
+    def encode(self, message: Message) -> bytes:
+        match message:
+            case SystemMessage(text=text, role=role):
+                return _encode({"role": role, "content": text})
+            case UserMessage():
+                return _encode(_user(message))
+            case AssistantMessage():
+                return _encode(_assistant(message))
+            case ToolResults(results=results):
+                return b",".join(
+                    _encode({"role": "tool", "tool_call_id": result.call_id, "content": result.text})
+                    for result in results
+                )
+            case _:
+                assert_never(message)
+
+    def body(self, call: ModelCall) -> list[bytes]:
+        """Three pieces; the one in the middle is the history, joined once and looked at by nobody."""
+        head = b'{"model":%b,"messages":[%b' % (_encode(call.model), call.prefix.system)
+        if call.prefix.system and call.chunks:
+            head += b","
+        tail = b'],"tools":%b' % call.prefix.tools if call.prefix.tools else b"]"
+        tail += b',"stream":true,"stream_options":{"include_usage":true}'
+        if call.reasoning in _EFFORTS:
+            tail += b',"reasoning_effort":"%b"' % call.reasoning.encode()
+        if call.max_output is not None:
+            tail += b',"max_tokens":%d' % call.max_output
+        if call.sampling:
+            tail += b"," + call.sampling
+        return [head, b",".join(call.chunks), tail + b"}"]
+
+    def answer(self, model: str, faults: Faults) -> OpenAIAnswer:
+        return OpenAIAnswer(model, faults)
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    function = {
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": msgspec.Raw(spec.parameters.encode()),
+    }
+    return {"type": "function", "function": function}
+
+
+def _user(message: UserMessage) -> dict[str, Any]:
+    stamp = f"[{message.stamp}] " if message.stamp else ""
+    content: str | list[dict[str, Any]]
+    if any(isinstance(part, Image) for part in message.parts):
+        content = [_part(part) for part in message.parts]
+        if stamp and content[0]["type"] == "text":
+            content[0]["text"] = stamp + content[0]["text"]
+        elif stamp:
+            content.insert(0, {"type": "text", "text": stamp.rstrip()})
+    else:
+        content = stamp + "\n".join(_text(part) for part in message.parts if not isinstance(part, Image))
+    encoded: dict[str, Any] = {"role": "user", "content": content}
+    if message.name is not None:
+        encoded["name"] = message.name
+    return encoded
+
+
+def _part(part: Text | Image | File) -> dict[str, Any]:
+    if not isinstance(part, Image):
+        return {"type": "text", "text": _text(part)}
+    url = {"url": part.url}
+    if part.detail is not None:
+        url["detail"] = part.detail
+    return {"type": "image_url", "image_url": url}
+
+
+def _text(part: Text | File) -> str:
+    if isinstance(part, Text):
+        return part.text
+    return f"[file {part.name} ({part.media_type}, {part.size} bytes) at {part.path}]"
+
+
+def _assistant(message: AssistantMessage) -> dict[str, Any]:
+    text = message.text
+    if message.interrupted:
+        text = f"{text}\n{INTERRUPTED}" if text else INTERRUPTED
+    encoded: dict[str, Any] = {"role": "assistant", "content": text or (None if message.tool_calls else "")}
+    for thought in message.reasoning:
+        if thought.field == DETAILS or message.tool_calls:
+            encoded[thought.field] = msgspec.Raw(thought.raw.encode())
+    if message.tool_calls:
+        encoded["tool_calls"] = [_call(call) for call in message.tool_calls]
+    return encoded
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    # Servers refuse an empty string where the arguments of a call without any are meant.
+    function = {"name": call.name, "arguments": call.arguments or "{}"}
+    return {"id": call.id, "type": "function", "function": function}

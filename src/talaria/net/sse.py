@@ -1,0 +1,117 @@
+"""Server-sent events: an incremental parser that gives the same events however the bytes were split."""
+
+from __future__ import annotations
+
+import msgspec
+
+MAX_EVENT_BYTES = 16 << 20
+
+
+class SseOverflow(Exception):
+    """A line or an event is longer than the parser may hold; the stream cannot be trusted any more."""
+
+
+class SseEvent(msgspec.Struct, frozen=True, gc=False):
+    """`data` stays bytes, because its readers decode JSON; lines of one event are joined by LF.
+
+    `id` is the last id seen in the stream, in this event or an earlier one.
+    """
+
+    name: str
+    data: bytes
+    id: str = ""
+
+
+class SseParser:
+    """Feed bytes, get the events that they complete.
+
+    Lines end in LF, CR or CRLF; a leading byte order mark and comments are skipped; an event without data is
+    none. At the end of the stream `flush` gives an event that lacks nothing but its blank line.
+    """
+
+    __slots__ = ("_after_cr", "_data", "_held", "_id", "_max", "_name", "_size", "_start", "_tail")
+
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max = max_event_bytes
+        self._tail: list[bytes] = []  # pieces of the line that has not ended yet
+        self._held = 0  # bytes in `_tail`
+        self._after_cr = False  # the last byte was CR: an LF that follows belongs to it
+        self._start = True  # nothing but a part of the byte order mark has come
+        self._data: list[bytes] = []
+        self._size = 0  # bytes in `_data`
+        self._name = ""
+        self._id = ""
+
+    def feed(self, data: bytes) -> list[SseEvent]:
+        """Raises `SseOverflow`; the parser is of no use afterwards."""
+        if self._start and not (data := self._without_mark(data)):
+            return []
+        if self._after_cr and data:
+            self._after_cr = False
+            if data[0] == 0x0A:
+                data = data[1:]
+        if b"\r" in data:
+            self._after_cr = data[-1] == 0x0D
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = data.split(b"\n")
+        rest = lines.pop()
+        if lines and self._tail:
+            self._tail.append(lines[0])
+            lines[0] = b"".join(self._tail)
+            self._tail.clear()
+            self._held = 0
+        events = self._take(lines) if lines else []
+        if rest:
+            self._tail.append(rest)
+            self._held += len(rest)
+            if self._held > self._max:
+                raise SseOverflow(f"a line is longer than {self._max} bytes")
+        return events
+
+    def flush(self) -> list[SseEvent]:
+        """The stream has ended: what was left, as if a blank line had followed."""
+        rest = b"".join(self._tail)
+        self._tail.clear()
+        self._held = 0
+        return self._take([rest, b""] if rest else [b""])
+
+    def _without_mark(self, data: bytes) -> bytes:
+        """Hold the first bytes back until they are a byte order mark or surely none."""
+        head = b"".join(self._tail) + data
+        if len(head) < 3 and b"\xef\xbb\xbf".startswith(head):
+            self._tail = [head]
+            return b""
+        self._start = False
+        self._tail.clear()
+        return head.removeprefix(b"\xef\xbb\xbf")
+
+    def _take(self, lines: list[bytes]) -> list[SseEvent]:
+        events = []
+        for line in lines:
+            if not line:
+                if self._data:
+                    events.append(SseEvent(self._name, b"\n".join(self._data), self._id))
+                    self._data.clear()
+                    self._size = 0
+                self._name = ""
+            elif line.startswith(b"data:"):
+                value = line[6:] if line[5:6] == b" " else line[5:]
+                self._size += len(line)
+                if self._size > self._max:
+                    raise SseOverflow(f"an event is longer than {self._max} bytes")
+                self._data.append(value)
+            elif len(line) > self._max:
+                raise SseOverflow(f"a line is longer than {self._max} bytes")
+            else:
+                self._take_field(line)
+        return events
+
+    def _take_field(self, line: bytes) -> None:
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            self._data.append(value)
+        elif field == b"event":
+            self._name = value.decode("utf-8", "replace")
+        elif field == b"id" and b"\0" not in value:
+            self._id = value.decode("utf-8", "replace")

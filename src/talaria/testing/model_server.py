@@ -1,0 +1,358 @@
+"""A scripted model behind real HTTP: `python -m talaria.testing.model_server`, or `ModelServer` in tests.
+
+It speaks OpenAI chat completions, refuses what a real server refuses, records what it was sent, and costs so
+little that it can run beside a gateway under measurement.
+
+  GET /v1/models              the models
+  POST /v1/chat/completions   an answer, streamed or whole
+  GET /_recorded              the recorded requests: their numbers and sizes
+  GET /_recorded/N            the body of request N, byte for byte
+  DELETE /_recorded           forget them
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self, cast
+
+import httptools
+import msgspec
+
+from talaria.testing import script
+from talaria.testing.answers import error_body, stream_events, usage_of, whole_answer
+from talaria.testing.chat_requests import (
+    BadChatRequest,
+    ChatRequest,
+    read_fast,
+    read_leniently,
+    read_strictly,
+)
+from talaria.testing.script import Act, Fault
+
+DEFAULT_PORT = 8766
+MAX_RECORDED = 10_000
+_REASONS = {200: b"OK", 400: b"Bad Request", 404: b"Not Found", 405: b"Method Not Allowed"}
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+    b"Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+_STREAM_END = b"0\r\n\r\n"
+
+
+class ModelServer:
+    """Serves from `async with` until its end. `latency` is waited before every answer's first byte.
+
+    `strict` refuses what a real server refuses; without it a request is read only as far as its answer needs.
+    `bodies` are the chat requests received, byte for byte, unless `record` is off.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        latency: float = 0.0,
+        strict: bool = True,
+        record: bool = True,
+        record_to: IO[bytes] | None = None,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._record = record
+        self._record_to = record_to
+        self._server: asyncio.Server | None = None
+        self._tries = script.Tries()
+        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self.strict = strict
+        self.latency = latency
+        self.bodies: deque[bytes] = deque(maxlen=MAX_RECORDED)
+        self.requests = 0
+        self.accepted = 0  # connections, ever
+        self.connections: set[_Connection] = set()
+
+    @property
+    def base_url(self) -> str:
+        return f"http://{self._host}:{self._port}/v1"
+
+    @property
+    def answering(self) -> int:
+        """Connections on which an answer is owed or under way."""
+        return sum(connection.is_answering for connection in self.connections)
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), self._host, self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for connection in list(self.connections):
+            connection.abort()
+        await self.until(lambda: not self.connections)
+        await self._server.wait_closed()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for what a request or a connection brings about, such as `not server.connections`."""
+        if not condition():
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append((condition, waiter))
+            await waiter
+
+    def changed(self) -> None:
+        for condition, waiter in self._waiters:
+            if not waiter.done() and condition():
+                waiter.set_result(None)
+        self._waiters = [pair for pair in self._waiters if not pair[1].done()]
+
+    def take(self, body: bytes) -> tuple[ChatRequest, Act]:
+        """Record a chat request and decide its answer. Raises `BadChatRequest`."""
+        self.requests += 1
+        self.changed()
+        if self._record:
+            self.bodies.append(body)
+        if self._record_to is not None:
+            self._record_to.write(b"%d\n%b\n" % (len(body), body))
+            self._record_to.flush()
+        request = read_strictly(body) if self.strict else read_fast(body) or read_leniently(body)
+        return request, script.decide(request.scene, self._tries.count(request.scene))
+
+
+class _Connection(asyncio.Protocol):
+    """One client's connection: a request is answered before the next one is read."""
+
+    def __init__(self, server: ModelServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._url = b""
+        self._body: list[bytes] = []
+        self._frames: list[bytes] = []  # of the answer being sent, in reverse
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_answering = False
+
+    # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._server.connections.add(self)
+        self._server.accepted += 1
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._server.connections.discard(self)
+        self._server.changed()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- httptools
+
+    def on_message_begin(self) -> None:
+        self._url = b""
+        self._body = []
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body = []
+        method = self._parser.get_method()
+        path = self._url.partition(b"?")[0].decode("ascii", "replace")
+        match method, path:
+            case b"POST", "/v1/chat/completions":
+                self._chat(body)
+            case b"GET", "/v1/models":
+                model = {"id": "scripted", "object": "model", "created": 0, "owned_by": "talaria"}
+                self._json({"object": "list", "data": [model]})
+            case b"GET", "/_recorded":
+                bodies = enumerate(self._server.bodies)
+                self._json({"recorded": [{"n": n, "bytes": len(body)} for n, body in bodies]})
+            case b"DELETE", "/_recorded":
+                self._server.bodies.clear()
+                self._json({"recorded": []})
+            case b"GET", _ if path.startswith("/_recorded/"):
+                number = path.removeprefix("/_recorded/")
+                if number.isdecimal() and int(number) < len(self._server.bodies):
+                    self._send(200, self._server.bodies[int(number)])
+                else:
+                    self._send(404, error_body(f"No request {number} was recorded.", "not_found_error"))
+            case _:
+                text = f"Unknown request URL: {method.decode()} {path}."
+                self._send(404, error_body(text, "invalid_request_error"))
+
+    # -- answers
+
+    def _chat(self, body: bytes) -> None:
+        self.is_answering = True
+        try:
+            request, act = self._server.take(body)
+        except BadChatRequest as error:
+            self._play([_response(400, error_body(str(error), "invalid_request_error"))], 0.0, 0.0)
+            return
+        match act.fault:
+            case Fault.HANG:
+                return
+            case Fault.STATUS:
+                frames = [_refusal(act)]
+            case _ if request.stream:
+                frames = self._stream(request, act, len(body))
+            case Fault.CUT | Fault.HALF_CALL:
+                frames = [b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{", b""]
+            case Fault.MALFORMED:
+                frames = [_response(200, b'{"choices":')]
+            case _:
+                usage = usage_of(act, len(body))
+                answer = whole_answer(act, f"chatcmpl-{self._server.requests}", request.model, usage)
+                frames = [_response(200, answer)]
+        self._play(frames, self._server.latency + act.delay, act.chunk_delay)
+
+    def _stream(self, request: ChatRequest, act: Act, body_bytes: int) -> list[bytes]:
+        """HTTP chunks, one to an event; an empty last one means that the connection is lost there."""
+        usage = usage_of(act, body_bytes)
+        completion_id = f"chatcmpl-{self._server.requests}"
+        events, is_cut = stream_events(act, completion_id, request.model, usage)
+        frames = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
+        if not frames:
+            return [_STREAM_HEAD, b""]
+        frames[0] = _STREAM_HEAD + frames[0]
+        if is_cut:
+            frames.append(b"")
+        else:
+            frames[-1] += _STREAM_END
+        return frames
+
+    def _play(self, frames: list[bytes], delay: float, chunk_delay: float) -> None:
+        """Without delays everything leaves in one write."""
+        if chunk_delay <= 0:
+            frames = [b"".join(frames), b""] if not frames[-1] else [b"".join(frames)]
+        self._frames = frames[::-1]
+        self._later(delay + chunk_delay, chunk_delay)
+
+    def _later(self, delay: float, chunk_delay: float) -> None:
+        if delay <= 0:
+            self._next(chunk_delay)
+        else:
+            self._timer = asyncio.get_running_loop().call_later(delay, self._next, chunk_delay)
+
+    def _next(self, chunk_delay: float) -> None:
+        self._timer = None
+        if frame := self._frames.pop():
+            self._write(frame)
+        elif self._transport is not None:
+            self._transport.close()
+        if self._frames:
+            self._later(chunk_delay, chunk_delay)
+        else:
+            self.is_answering = False
+            self._server.changed()
+
+    def _json(self, value: object) -> None:
+        self._send(200, msgspec.json.encode(value))
+
+    def _send(self, status: int, body: bytes) -> None:
+        self._write(_response(status, body))
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+
+def _response(status: int, body: bytes, header: bytes = b"") -> bytes:
+    reason = _REASONS.get(status, b"Scripted")
+    return b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n%b" % (
+        status,
+        reason,
+        len(body),
+        header,
+        body,
+    )
+
+
+def _refusal(act: Act) -> bytes:
+    header = b"Retry-After: %b\r\n" % act.retry_after.encode() if act.retry_after else b""
+    kind = "server_error" if act.status >= 500 else "invalid_request_error"
+    return _response(act.status, error_body(f"The script asked for status {act.status}.", kind), header)
+
+
+async def _serve(arguments: argparse.Namespace, record_to: IO[bytes] | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    server = ModelServer(
+        arguments.host,
+        arguments.port,
+        latency=arguments.latency,
+        strict=not arguments.fast,
+        record=not arguments.fast,
+        record_to=record_to,
+    )
+    async with server:
+        sys.stdout.write(
+            f"Scripted model at {server.base_url}; "
+            "use it with: TALARIA_MODEL__PROVIDER=scripted talaria serve (--help lists what it understands)\n"
+        )
+        sys.stdout.flush()
+        await stop.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m talaria.testing.model_server",
+        description="A scripted model behind an OpenAI-compatible API, for trying Talaria without a key.",
+        epilog=script.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, help="0 picks a free one (default: %(default)s)"
+    )
+    parser.add_argument("--latency", type=float, default=0.0, metavar="S", help="seconds before each answer")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="append raw bodies: length, LF, body, LF")
+    parser.add_argument("--fast", action="store_true", help="check and record nothing: for benchmarks")
+    arguments = parser.parse_args()
+    try:
+        import uvloop  # noqa: PLC0415 - optional, and of no use when this module is only imported
+
+        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    except ImportError:
+        runner = asyncio.Runner()
+    record_to = arguments.record.open("ab") if arguments.record else None
+    try:
+        with runner:
+            runner.run(_serve(arguments, record_to))
+    except OSError as error:
+        parser.exit(
+            1, f"model_server: cannot listen on {arguments.host}:{arguments.port}: {error.strerror}\n"
+        )
+    finally:
+        if record_to is not None:
+            record_to.close()
+
+
+if __name__ == "__main__":
+    main()

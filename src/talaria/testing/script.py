@@ -1,0 +1,298 @@
+"""What the scripted model answers: decided from the conversation alone, by marks in the last user message.
+
+A message without marks is echoed: "You said: …". Marks are read from left to right:
+
+  [[reply TEXT]]              answer with TEXT
+  [[call NAME {"a": 1}]]      call a tool; one step. What is no JSON is sent as it stands
+  [[call A {} + call B {}]]   two calls in one step; [[call A {}]]+[[call B {}]] means the same
+  [[think TEXT]]              think TEXT first
+  [[words N]]                 answer with N words
+  [[chunks N]]                send the answer in N pieces
+  [[delay S]]                 wait S seconds before the first byte
+  [[chunk-delay S]]           wait S seconds before each piece
+  [[usage IN CACHED OUT THOUGHT]]   report these token counts
+  [[empty]]                   answer with nothing
+  [[system]]                  answer with the SHA-256 of the system message
+  [[history]]                 answer with the number of messages in the request
+  [[status 503]]              fail with this HTTP status; [[retry-after S]] adds the header
+  [[hang]]                    take the request and never answer
+  [[cut N]]                   lose the connection after N pieces
+  [[malformed]]               send a piece that is no JSON
+  [[error-in-stream]]         send an error object after the first piece
+  [[half-call]]               lose the connection in the middle of a tool call
+  [[first N FAULT]]           the fault only for the first N tries: [[first 2 status 503]]
+
+Calls are steps: the model calls the first, sees its results, calls the next, and after the last one answers
+with [[reply …]] or with a summary of the results. All other marks belong to the step they are written in:
+those before a call to that call's step, those after the last call to the final answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from talaria.core.messages import TokenUsage, ToolCall
+
+_OPEN = re.compile(r"\[\[([a-z][a-z-]*)\s*")
+_JOIN = re.compile(r"\s*\+\s*")
+_NAME = re.compile(r"(?:call\s+)?([^\s\]{+]+)\s*")
+_STAMP = re.compile(r"\[[^\[\]]*\] ")
+_scan_json = json.JSONDecoder().raw_decode
+
+
+class Fault(StrEnum):
+    STATUS = "status"
+    HANG = "hang"
+    CUT = "cut"
+    MALFORMED = "malformed"
+    ERROR_IN_STREAM = "error-in-stream"
+    HALF_CALL = "half-call"
+
+
+_FAULTS = frozenset(Fault)
+_FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "think": ("thought", str),
+    "chunks": ("chunks", int),
+    "delay": ("delay", float),
+    "chunk-delay": ("chunk_delay", float),
+    "retry-after": ("retry_after", str),
+    "usage": ("usage", lambda numbers: TokenUsage(*map(int, numbers.split()))),
+    "status": ("status", int),
+    "cut": ("cut_after", int),
+}
+MARKS = (
+    "call",
+    "reply",
+    "words",
+    "empty",
+    "system",
+    "history",
+    "first",
+    *sorted({*_FIELDS, *_FAULTS}),
+)
+
+
+class Act(msgspec.Struct, frozen=True):
+    """One answer of the scripted model: what it says, how it sends it, and what goes wrong."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    thought: str = ""
+    chunks: int = 0
+    delay: float = 0.0
+    chunk_delay: float = 0.0
+    usage: TokenUsage | None = None
+    fault: Fault | None = None
+    status: int = 0
+    retry_after: str = ""
+    cut_after: int = 0
+
+    def pieces(self) -> list[str]:
+        """The text as it is streamed: in `chunks` pieces, else by about twenty characters, eight at most."""
+        count = self.chunks or min(8, len(self.text) // 20 + 1)
+        size = -(-len(self.text) // count) or 1
+        return [self.text[start : start + size] for start in range(0, len(self.text), size)]
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """What the scripted model looks at. `steps` counts its tool-calling messages since the last user message,
+    `results` are the results of the last one."""
+
+    user: str
+    steps: int = 0
+    results: tuple[str, ...] = ()
+    system: str = ""
+    length: int = 0
+
+
+def read_scene(messages: Sequence[dict[str, Any]]) -> Scene:
+    """From messages in the shape of OpenAI chat completions."""
+    start = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].get("role") == "user"), -1)
+    system = next((m for m in messages if m.get("role") in ("system", "developer")), {})
+    user = _text_of(messages[start]) if start >= 0 else ""
+    steps, results = read_steps(messages[start + 1 :])
+    return Scene(user, steps, results, _text_of(system), len(messages))
+
+
+def read_steps(messages: Sequence[dict[str, Any]]) -> tuple[int, tuple[str, ...]]:
+    """Of the messages after the last user message: how many called tools, and what the last one got."""
+    steps = 0
+    results: list[str] = []
+    for message in messages:
+        if message.get("role") == "assistant" and message.get("tool_calls"):
+            steps += 1
+            results.clear()
+        elif message.get("role") == "tool":
+            results.append(_text_of(message))
+    return steps, tuple(results)
+
+
+def decide(scene: Scene, earlier_tries: int = 0) -> Act:
+    """The answer to `scene`, which has been asked for `earlier_tries` times before."""
+    text = _STAMP.sub("", scene.user, count=1) if _STAMP.match(scene.user) else scene.user
+    if "[[" not in text:
+        return Act(f"You said: {text}")
+    reader = _Reader(text)
+    reader.read()
+    if reader.unknown:
+        known = ", ".join(MARKS)
+        return Act(f"I do not know the mark [[{reader.unknown}]]. I know: {known}.")
+    last = len(reader.steps) - 1
+    step = reader.steps[min(scene.steps, last)]
+    if step.calls:
+        seed = hashlib.sha256(f"{scene.steps}\0{scene.user}".encode()).hexdigest()[:12]
+        calls = tuple(ToolCall(f"call_{seed}_{n}", name, args) for n, (name, args) in enumerate(step.calls))
+        return step.act(text=step.reply or "", calls=calls, earlier_tries=earlier_tries)
+    return step.act(text=_final_text(step, scene, reader.rest), calls=(), earlier_tries=earlier_tries)
+
+
+class Tries:
+    """Counts how often a scene was asked for, for the marks that fail only the first times. Bounded."""
+
+    def __init__(self, limit: int = 10_000) -> None:
+        self._limit = limit
+        self._counts: dict[Scene, int] = {}
+
+    def count(self, scene: Scene) -> int:
+        """The earlier tries of `scene`, and one more from now on."""
+        if "[[first" not in scene.user:
+            return 0
+        earlier = self._counts.get(scene, 0)
+        if len(self._counts) >= self._limit:
+            self._counts.clear()
+        self._counts[scene] = earlier + 1
+        return earlier
+
+
+def _final_text(step: _Step, scene: Scene, rest: str) -> str:
+    if step.reply is not None:
+        return step.reply
+    if step.wants == "system":
+        return hashlib.sha256(scene.system.encode()).hexdigest()
+    if step.wants == "history":
+        return str(scene.length)
+    if scene.steps:
+        return "Tool results: " + "; ".join(result[:400] for result in scene.results)
+    return f"You said: {rest}"
+
+
+class _Step:
+    """The marks of one step, as read."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.reply: str | None = None
+        self.wants = ""
+        self.fields: dict[str, Any] = {}
+        self.faulty_tries: int | None = None  # None: every try
+
+    def act(self, text: str, calls: tuple[ToolCall, ...], earlier_tries: int) -> Act:
+        fields = dict(self.fields)
+        if self.faulty_tries is not None and earlier_tries >= self.faulty_tries:
+            fields.pop("fault", None)
+        return Act(text=text, calls=calls, **fields)
+
+
+class _Reader:
+    """Reads marks from left to right. The last of `steps` is the final answer."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self.steps = [_Step()]
+        self.rest = ""
+        self.unknown = ""
+
+    def read(self) -> None:
+        between = []
+        while match := _OPEN.search(self._text, self._at):
+            between.append(self._text[self._at : match.start()])
+            self._at = match.end()
+            word = match[1]
+            joined = between[-1].strip() == "+" and len(self.steps) > 1
+            if word == "call":
+                if not joined or self._touched():
+                    self.steps.append(_Step())
+                self._read_calls(self.steps[-2])
+            else:
+                end = self._text.find("]]", self._at)
+                argument = self._text[self._at : end if end >= 0 else None].strip()
+                self._at = end + 2 if end >= 0 else len(self._text)
+                self._take(word, argument)
+        between.append(self._text[self._at :])
+        self.rest = " ".join(part.strip() for part in between if part.strip())
+
+    def _touched(self) -> bool:
+        """Whether the step after the last call has marks already: then a `+` joins nothing."""
+        step = self.steps[-1]
+        return bool(step.fields or step.wants or step.reply is not None)
+
+    def _read_calls(self, step: _Step) -> None:
+        while name := _NAME.match(self._text, self._at):
+            self._at = name.end()
+            step.calls.append((name[1], self._read_arguments()))
+            join = _JOIN.match(self._text, self._at)
+            if not join:
+                break
+            self._at = join.end()
+        end = self._text.find("]]", self._at)
+        self._at = end + 2 if end >= 0 else len(self._text)
+
+    def _read_arguments(self) -> str:
+        """As written: JSON to its own end, which may hold `]]` and `+`; anything else to the mark's end."""
+        start = self._at
+        if self._text.startswith(("]]", "+"), start):
+            return "{}"
+        try:
+            _, self._at = _scan_json(self._text, start)
+        except ValueError:
+            end = self._text.find("]]", start)
+            self._at = end if end >= 0 else len(self._text)
+        return self._text[start : self._at].strip()
+
+    def _take(self, word: str, argument: str) -> None:
+        try:
+            self._apply(self.steps[-1], word, argument)
+        except (ValueError, TypeError, IndexError):
+            self.unknown = f"{word} {argument}".strip()
+
+    def _apply(self, step: _Step, word: str, argument: str) -> None:
+        match word:
+            case "reply":
+                step.reply = argument
+            case "empty":
+                step.reply = ""
+            case "words":
+                step.reply = " ".join(f"word{n}" for n in range(1, int(argument) + 1))
+            case "system" | "history":
+                step.wants = word
+            case "first":
+                count, fault, *rest = argument.split()
+                if fault not in _FAULTS:
+                    raise ValueError(fault)
+                step.faulty_tries = int(count)
+                self._apply(step, fault, " ".join(rest))
+            case _:
+                if word in _FIELDS:
+                    field, read = _FIELDS[word]
+                    step.fields[field] = read(argument)
+                if word in _FAULTS:
+                    step.fields["fault"] = Fault(word)
+                elif word not in _FIELDS:
+                    raise ValueError(word)
+
+
+def _text_of(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content if isinstance(part.get("text"), str))
+    return ""

@@ -1,0 +1,105 @@
+"""The scripted model inside the process: the `Model` and `Models` ports without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from talaria.core.clock import Clock, SystemClock
+from talaria.core.messages import AssistantMessage, Reasoning
+from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
+from talaria.core.specs import fingerprint_secrets
+from talaria.models.faults import Complaint, Faults
+from talaria.models.openai_chat import OpenAIChat
+from talaria.models.wire import Wire
+from talaria.testing.answers import usage_of
+from talaria.testing.script import Act, Fault, Tries, decide, read_scene
+
+MAX_RECORDED = 10_000
+
+_decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
+
+
+class ScriptedModel:
+    """Answers from the script in `testing.script`, reading the very bytes that a server would be sent.
+
+    `bodies` are the request bodies, oldest first; `busy` counts the calls that have not returned.
+    """
+
+    def __init__(self, clock: Clock | None = None, *, latency: float = 0.0) -> None:
+        self._clock = clock or SystemClock()
+        self._wire = OpenAIChat()
+        self._tries = Tries()
+        self.latency = latency
+        self.bodies: deque[bytes] = deque(maxlen=MAX_RECORDED)
+        self.busy = 0
+
+    @property
+    def wire(self) -> Wire:
+        return self._wire
+
+    async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
+        self.busy += 1
+        try:
+            return await self._complete(call, sink)
+        finally:
+            self.busy -= 1
+
+    async def _complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
+        body = b"".join(self._wire.body(call))
+        self.bodies.append(body)
+        parts = [part for part in (call.prefix.system, *call.chunks) if part]
+        scene = read_scene(_decode(b"[%b]" % b",".join(parts)))
+        act = decide(scene, self._tries.count(scene))
+        await self._clock.sleep(self.latency + act.delay)
+        await self._play(act, sink, Faults("scripted", call.model))
+        thoughts = (Reasoning("reasoning_content", act.thought, _json(act.thought)),) if act.thought else ()
+        message = AssistantMessage(act.text, act.calls, thoughts, call.model)
+        return Completion(message, usage_of(act, len(body)), "tool_calls" if act.calls else "stop")
+
+    async def _play(self, act: Act, sink: Callable[[ModelDelta], None], faults: Faults) -> None:
+        """Stream the act's deltas up to where its fault strikes."""
+        if act.fault is Fault.STATUS:
+            headers = {"Retry-After": act.retry_after} if act.retry_after else {}
+            body = b'{"error":{"message":"The script asked for status %d."}}' % act.status
+            raise faults.from_status(act.status, headers, body)
+        if act.fault is Fault.HANG:
+            await asyncio.get_running_loop().create_future()
+        deltas: list[ModelDelta] = [ThoughtDelta(act.thought)] if act.thought else []
+        deltas.extend(map(TextDelta, act.pieces()))
+        if act.fault in (Fault.MALFORMED, Fault.ERROR_IN_STREAM):
+            deltas.clear()
+        elif act.fault is Fault.CUT:
+            del deltas[act.cut_after :]
+        for delta in deltas:
+            await self._clock.sleep(act.chunk_delay)
+            sink(delta)
+        match act.fault:
+            case Fault.MALFORMED:
+                raise faults.malformed("Input data was truncated")
+            case Fault.ERROR_IN_STREAM:
+                raise faults.in_stream(Complaint("The scripted server had an error.", "server_error"))
+            case Fault.CUT | Fault.HALF_CALL:
+                raise faults.cut_off()
+
+
+class ScriptedModels:
+    """The `Models` port with one scripted model behind every provider name."""
+
+    def __init__(self, model: ScriptedModel | None = None) -> None:
+        self.model = model or ScriptedModel()
+        self.secrets: list[str] = []
+
+    def get(self, provider: str) -> ScriptedModel:
+        return self.model
+
+    def credential(self, provider: str) -> str:
+        return fingerprint_secrets(self.secrets)
+
+
+def _json(text: str) -> str:
+    return msgspec.json.encode(text).decode()

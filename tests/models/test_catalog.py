@@ -1,0 +1,97 @@
+"""Wishes for a model and what they mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from talaria.core.errors import NoModel, NotFound
+from talaria.models.catalog import Catalog, Choice
+from talaria.models.settings import ModelSettings
+
+PROVIDERS = ("openrouter", "openai", "groq", "scripted")
+DEFAULT = Choice("openrouter", "openai/gpt-5")
+CATALOG = Catalog(
+    ModelSettings("openrouter", "openai/gpt-5"),
+    {"fast": "groq/llama-4-scout", "broken": "nowhere/x", "same": "openai/gpt-5"},
+    providers=PROVIDERS,
+    agents=("main",),
+    config_path="/home/ann/.talaria/config.toml",
+)
+
+
+@pytest.mark.parametrize(
+    ("wish", "choice"),
+    [
+        (None, DEFAULT),
+        ("", DEFAULT),
+        ("main", DEFAULT),
+        ("openrouter", DEFAULT),
+        ("openai/gpt-5", DEFAULT),
+        ("same", DEFAULT),
+        ("openrouter/openai/gpt-5", DEFAULT),
+        ("openrouter/anthropic/claude-sonnet-4", Choice("openrouter", "anthropic/claude-sonnet-4")),
+        ("openai/gpt-5-mini", Choice("openai", "gpt-5-mini")),
+        ("fast", Choice("groq", "llama-4-scout")),
+        ("scripted", Choice("scripted", "scripted")),
+        ("scripted/other", Choice("scripted", "other")),
+    ],
+)
+def test_a_wish_means(wish: str | None, choice: Choice) -> None:
+    assert CATALOG.resolve(wish) == choice
+
+
+@pytest.mark.parametrize(
+    "wish", ["gpt-4o", "anthropic/claude-sonnet-4", "openai/", "groq", "/", "opnai/gpt-5"]
+)
+def test_an_unknown_wish_lists_what_is_known(wish: str) -> None:
+    with pytest.raises(NotFound) as caught:
+        CATALOG.resolve(wish)
+    assert "Known: main, openrouter/openai/gpt-5, fast, same." in caught.value.hint
+    assert f"openrouter/{wish}" in caught.value.hint
+
+
+def test_a_near_miss_is_named() -> None:
+    with pytest.raises(NotFound, match=r"Did you mean fast\?"):
+        CATALOG.resolve("fats")
+
+
+def test_an_alias_that_means_nothing_says_so() -> None:
+    with pytest.raises(NoModel, match="alias broken means nowhere/x"):
+        CATALOG.resolve("broken")
+
+
+def test_every_listed_name_resolves() -> None:
+    assert CATALOG.names() == ["main", "openrouter/openai/gpt-5", "fast", "same"]
+    for name in CATALOG.names():
+        CATALOG.resolve(name)
+
+
+def test_nothing_configured_says_what_to_do() -> None:
+    catalog = Catalog(ModelSettings(), {}, providers=PROVIDERS, config_path="/x/config.toml")
+    with pytest.raises(NoModel) as caught:
+        catalog.resolve(None)
+    assert caught.value.user_text == "No model is configured."
+    assert caught.value.hint == (
+        "Set [model] and [providers.NAME] in /x/config.toml, or, to try without a key, run "
+        "`python -m talaria.testing.model_server` in another terminal and restart with "
+        "TALARIA_MODEL__PROVIDER=scripted."
+    )
+    assert catalog.names() == []
+    assert catalog.resolve("openai/gpt-5") == Choice("openai", "gpt-5")
+
+
+def test_a_provider_without_a_model_asks_for_one() -> None:
+    catalog = Catalog(ModelSettings("openai"), {}, providers=PROVIDERS)
+    with pytest.raises(NoModel, match="no model of it"):
+        catalog.resolve(None)
+
+
+def test_the_scripted_provider_needs_no_model_name() -> None:
+    catalog = Catalog(ModelSettings("scripted"), {}, providers=PROVIDERS)
+    assert catalog.resolve(None) == Choice("scripted", "scripted")
+    assert catalog.names() == ["main", "scripted/scripted"]
+
+
+def test_a_name_with_its_provider_is_enough() -> None:
+    catalog = Catalog(ModelSettings(name="groq/llama"), {}, providers=PROVIDERS)
+    assert catalog.resolve(None) == Choice("groq", "llama")

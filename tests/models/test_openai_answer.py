@@ -1,0 +1,357 @@
+"""Answers in every shape that compatible servers send, and in every split of their bytes."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talaria.core.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable
+from talaria.core.messages import TokenUsage, ToolCall
+from talaria.core.models import Completion, ModelDelta, TextDelta, ThoughtDelta
+from talaria.models.faults import Faults
+from talaria.models.openai_answer import OpenAIAnswer
+
+
+def event(value: Any) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, **more: Any) -> bytes:
+    return event(
+        {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **more}
+    )
+
+
+def call_chunk(*calls: dict[str, Any], finish: str | None = None) -> bytes:
+    return chunk({"tool_calls": list(calls)}, finish)
+
+
+DONE = b"data: [DONE]\n\n"
+END = chunk({}, "stop") + DONE
+
+
+def read(*pieces: bytes) -> tuple[Completion, list[ModelDelta]]:
+    answer = OpenAIAnswer("m", Faults("acme", "m"))
+    deltas = [delta for piece in pieces for delta in answer.feed(piece)]
+    deltas += answer.end()
+    return answer.completion(), deltas
+
+
+def calls_of(*pieces: bytes) -> list[tuple[str, str, str]]:
+    completion, _ = read(*pieces)
+    return [(call.id, call.name, call.arguments) for call in completion.message.tool_calls]
+
+
+class TestText:
+    def test_pieces_become_the_text(self) -> None:
+        completion, deltas = read(
+            chunk({"role": "assistant", "content": ""}),
+            chunk({"content": "Hel"}),
+            chunk({"content": "lo"}),
+            END,
+        )
+        assert completion.message.text == "Hello"
+        assert deltas == [TextDelta("Hel"), TextDelta("lo")]
+        assert completion.stop == "stop"
+
+    def test_nulls_unknown_fields_and_other_choices_do_not_matter(self) -> None:
+        other = {"index": 1, "delta": {"content": "no"}, "finish_reason": None}
+        completion, _ = read(
+            b": keep-alive\n\n",
+            event({"id": None, "choices": None, "usage": None, "provider": {"x": [1]}}),
+            chunk(None),
+            event({"choices": [other]}),
+            chunk({"content": "yes", "tool_calls": None, "annotations": []}, logprobs=None),
+            END,
+        )
+        assert completion.message.text == "yes"
+
+    def test_an_answer_without_done_is_whole_when_it_has_a_finish_reason(self) -> None:
+        assert read(chunk({"content": "x"}), chunk({}, "length"))[0].stop == "length"
+
+    def test_an_answer_without_a_finish_reason_is_whole_when_it_is_done(self) -> None:
+        assert read(chunk({"content": "x"}), DONE)[0].stop == "stop"
+
+    def test_the_last_event_may_lack_its_blank_line(self) -> None:
+        assert read(chunk({"content": "x"}), chunk({}, "stop").rstrip(b"\n"))[0].message.text == "x"
+
+    def test_an_answer_without_an_end_was_cut_off(self) -> None:
+        with pytest.raises(ModelUnavailable, match="the answer was cut off"):
+            read(chunk({"content": "x"}))
+        with pytest.raises(ModelUnavailable, match="the answer was cut off"):
+            read()
+
+    def test_a_refusal_is_text(self) -> None:
+        assert read(chunk({"refusal": "I will not."}), END)[0].message.text == "I will not."
+
+
+class TestWholeAnswers:
+    def test_a_server_may_ignore_the_wish_to_stream(self) -> None:
+        body = {
+            "id": "chatcmpl-1",
+            "choices": [
+                {
+                    "index": 0,
+                    "finish_reason": "tool_calls",
+                    "message": {
+                        "role": "assistant",
+                        "content": "Look:",
+                        "reasoning_content": "hm",
+                        "tool_calls": [
+                            {"id": "c1", "type": "function", "function": {"name": "a", "arguments": "{}"}},
+                            {"id": "c2", "type": "function", "function": {"name": "b", "arguments": "{}"}},
+                        ],
+                    },
+                }
+            ],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 4},
+        }
+        data = json.dumps(body, indent=1).encode()
+        completion, deltas = read(b"\n", data[:10], data[10:])
+        assert deltas == [ThoughtDelta("hm"), TextDelta("Look:")]
+        assert completion.message.tool_calls == (ToolCall("c1", "a", "{}"), ToolCall("c2", "b", "{}"))
+        assert completion.usage == TokenUsage(3, 0, 4, 0)
+
+    def test_half_of_one_cannot_be_read(self) -> None:
+        with pytest.raises(ModelUnavailable, match="cannot be read"):
+            read(b'{"choices": [{"mess')
+
+
+class TestToolCalls:
+    def test_by_index(self) -> None:
+        assert calls_of(
+            call_chunk({"index": 0, "id": "c1", "function": {"name": "a", "arguments": ""}}),
+            call_chunk({"index": 0, "function": {"arguments": '{"x"'}}),
+            call_chunk({"index": 1, "id": "c2", "function": {"name": "b", "arguments": None}}),
+            call_chunk({"index": 0, "function": {"arguments": ":1}"}}),
+            call_chunk({"index": 1, "function": {"arguments": "{}"}}, finish="tool_calls"),
+        ) == [("c1", "a", '{"x":1}'), ("c2", "b", "{}")]
+
+    def test_whole_calls_at_once_without_an_index(self) -> None:
+        assert calls_of(
+            call_chunk(
+                {"id": "c1", "function": {"name": "a", "arguments": "{}"}},
+                {"id": "c2", "function": {"name": "a", "arguments": '{"x":1}'}},
+            ),
+            END,
+        ) == [("c1", "a", "{}"), ("c2", "a", '{"x":1}')]
+
+    def test_pieces_without_an_index_go_on_with_the_last_call(self) -> None:
+        assert calls_of(
+            call_chunk({"id": "c1", "function": {"name": "a", "arguments": '{"x"'}}),
+            call_chunk({"function": {"arguments": ":1}"}}),
+            END,
+        ) == [("c1", "a", '{"x":1}')]
+
+    def test_a_repeated_id_and_name_are_no_new_call(self) -> None:
+        piece = {"index": 0, "id": "c1"}
+        assert calls_of(
+            call_chunk({**piece, "function": {"name": "a", "arguments": '{"x"'}}),
+            call_chunk({**piece, "function": {"name": "a", "arguments": ":1}"}}),
+            END,
+        ) == [("c1", "a", '{"x":1}')]
+
+    def test_several_calls_under_one_index_are_told_apart_by_id_and_name(self) -> None:
+        assert calls_of(
+            call_chunk({"index": 0, "id": "c1", "function": {"name": "a", "arguments": "{}"}}),
+            call_chunk({"index": 0, "id": "c2", "function": {"name": "b", "arguments": '{"x"'}}),
+            call_chunk({"index": 0, "function": {"arguments": ":1}"}}),
+            END,
+        ) == [("c1", "a", "{}"), ("c2", "b", '{"x":1}')]
+
+    def test_a_missing_id_is_made_up_the_same_way_every_time(self) -> None:
+        pieces = (
+            call_chunk(
+                {"index": 0, "function": {"name": "a", "arguments": "{}"}},
+                {"index": 1, "function": {"name": "a", "arguments": "{}"}},
+            ),
+            END,
+        )
+        [(first, *_), (second, *_)] = calls_of(*pieces)
+        assert first != second
+        assert first.startswith("call_")
+        assert calls_of(*pieces) == [(first, "a", "{}"), (second, "a", "{}")]
+
+    def test_one_id_for_two_calls_is_made_two(self) -> None:
+        pieces = (
+            call_chunk({"index": 0, "id": "same", "function": {"name": "a", "arguments": "{}"}}),
+            call_chunk({"index": 1, "id": "same", "function": {"name": "b", "arguments": "{}"}}),
+            END,
+        )
+        ids = [call_id for call_id, _, _ in calls_of(*pieces)]
+        assert ids[0] == "same"
+        assert len(set(ids)) == 2
+
+    def test_arguments_may_come_as_an_object(self) -> None:
+        assert calls_of(call_chunk({"id": "c1", "function": {"name": "a", "arguments": {"x": 1}}}), END) == [
+            ("c1", "a", '{"x":1}')
+        ]
+
+    def test_a_call_without_a_name_cannot_be_read(self) -> None:
+        with pytest.raises(ModelUnavailable, match="without a name"):
+            read(call_chunk({"index": 0, "id": "c1", "function": {"arguments": "{}"}}), END)
+
+
+class TestThoughts:
+    @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+    def test_plain_fields_keep_their_name(self, field: str) -> None:
+        completion, deltas = read(chunk({field: "h"}), chunk({field: "m"}), chunk({"content": "x"}), END)
+        assert deltas == [ThoughtDelta("h"), ThoughtDelta("m"), TextDelta("x")]
+        [thought] = completion.message.reasoning
+        assert (thought.field, thought.text, thought.raw) == (field, "hm", '"hm"')
+
+    def test_two_names_for_one_thought_are_told_once(self) -> None:
+        completion, deltas = read(chunk({"reasoning": "hm", "reasoning_content": "hm"}), END)
+        assert deltas == [ThoughtDelta("hm")]
+        assert len(completion.message.reasoning) == 1
+
+    def test_pieces_of_a_block_become_the_block_and_blocks_stay_in_order(self) -> None:
+        text = {"type": "reasoning.text", "index": 0, "format": "anthropic-claude-v1"}
+        sealed = {"type": "reasoning.encrypted", "index": 1, "data": "AAA=", "id": "r1"}
+        completion, deltas = read(
+            chunk({"reasoning": "h", "reasoning_details": [{**text, "text": "h"}]}),
+            chunk({"reasoning": "m", "reasoning_details": [{**text, "text": "m", "signature": None}]}),
+            chunk({"reasoning_details": [{**text, "signature": "sig=="}]}),
+            chunk({"reasoning_details": [sealed]}),
+            END,
+        )
+        assert deltas == [ThoughtDelta("h"), ThoughtDelta("m")]
+        [thought] = completion.message.reasoning
+        assert (thought.field, thought.text) == ("reasoning_details", "hm")
+        assert json.loads(thought.raw) == [{**text, "text": "hm", "signature": "sig=="}, sealed]
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        ("usage", "counts"),
+        [
+            ({"prompt_tokens": 9, "completion_tokens": 2}, TokenUsage(9, 0, 2, 0)),
+            (
+                {
+                    "prompt_tokens": 9,
+                    "completion_tokens": 2,
+                    "prompt_tokens_details": {"cached_tokens": 8},
+                    "completion_tokens_details": {"reasoning_tokens": 1},
+                },
+                TokenUsage(9, 8, 2, 1),
+            ),
+            (
+                {"prompt_tokens": 9, "completion_tokens": 2, "prompt_cache_hit_tokens": 7},
+                TokenUsage(9, 7, 2, 0),
+            ),
+            ({"prompt_tokens": 9, "completion_tokens": 2, "cached_tokens": 6}, TokenUsage(9, 6, 2, 0)),
+            ({"prompt_tokens": None, "prompt_tokens_details": None}, TokenUsage()),
+        ],
+    )
+    def test_cached_tokens_under_every_name(self, usage: dict[str, Any], counts: TokenUsage) -> None:
+        last = event({"choices": [], "usage": usage})
+        assert read(chunk({"content": "x"}, "stop"), last, DONE)[0].usage == counts
+
+    def test_usage_inside_the_last_choice(self) -> None:
+        choice = {"index": 0, "delta": {}, "finish_reason": "stop", "usage": {"prompt_tokens": 5}}
+        assert read(event({"choices": [choice]}), DONE)[0].usage == TokenUsage(5)
+
+
+class TestErrorsInTheStream:
+    @pytest.mark.parametrize(
+        ("error", "kind"),
+        [
+            ({"message": "Overloaded", "type": "overloaded_error"}, ModelUnavailable),
+            ({"message": "Slow down", "code": 429}, ModelUnavailable),
+            ({"message": "Bad gateway", "code": 502}, ModelUnavailable),
+            ({"message": "No", "code": 403}, ModelRefused),
+            ({"message": "Wrong field", "type": "invalid_request_error"}, ModelRefused),
+            ({"message": "x", "code": "context_length_exceeded"}, ContextTooLong),
+            ("something", ModelUnavailable),
+        ],
+    )
+    def test_they_are_classed(self, error: Any, kind: type[ModelError]) -> None:
+        with pytest.raises(ModelError) as caught:
+            read(chunk({"content": "x"}), event({"error": error}))
+        assert type(caught.value) is kind
+        assert "acme (model m)" in caught.value.user_text
+
+    def test_an_error_instead_of_a_stream(self) -> None:
+        with pytest.raises(ModelUnavailable, match="Overloaded"):
+            read(b'{"error": {"message": "Overloaded", "code": 503}}')
+
+    def test_an_error_as_the_finish_reason(self) -> None:
+        with pytest.raises(ModelUnavailable):
+            read(chunk({"content": "x"}, "error"), DONE)
+
+    @pytest.mark.parametrize(
+        "data", [b"{", b"nonsense", b"[1]", b'"x"', b"\xff\xfe", b'{"choices": 3}', b"{}x"]
+    )
+    def test_what_is_no_chunk_cannot_be_read(self, data: bytes) -> None:
+        with pytest.raises(ModelUnavailable, match="cannot be read"):
+            read(b"data: " + data + b"\n\n", END)
+
+
+RECORDED = b"".join(
+    [
+        chunk({"role": "assistant", "content": None}),
+        b": ping\r\n\r\n",
+        chunk({"reasoning_content": "Grüße 🎉"}),
+        chunk({"content": "one\ntwo"}).replace(b"\n\n", b"\r\n\r\n"),
+        call_chunk({"index": 0, "id": "c1", "function": {"name": "a", "arguments": '{"x":'}}),
+        call_chunk({"index": 0, "function": {"arguments": ' "ü"}'}}, finish="tool_calls"),
+        event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1}}),
+        DONE,
+    ]
+)
+
+
+def outcome(pieces: list[bytes]) -> tuple[Completion, list[ModelDelta]] | type[Exception]:
+    try:
+        return read(*pieces)
+    except ModelError as error:
+        return type(error)
+
+
+def split(data: bytes, cuts: list[int]) -> list[bytes]:
+    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    return [data[a:b] for a, b in pairwise(edges)]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(0, 10_000), max_size=30))
+def test_any_split_gives_the_same_completion(cuts: list[int]) -> None:
+    assert outcome(split(RECORDED, cuts)) == read(RECORDED)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.tuples(st.integers(0, len(RECORDED) - 1), st.binary(max_size=4)), max_size=6), st.integers(0)
+)
+def test_broken_bytes_raise_model_errors_only(changes: list[tuple[int, bytes]], cut: int) -> None:
+    broken = RECORDED
+    for at, new in changes:
+        broken = broken[:at] + new + broken[at + 1 :]
+    assert outcome(split(broken, [cut])) == outcome([broken])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 2**70) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["choices", "delta", "content", "tool_calls", "function", "error", "usage", "index", "id"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(JSON, max_size=4))
+def test_any_json_raises_model_errors_only(values: list[Any]) -> None:
+    outcome([event(value) for value in values] + [END])
