@@ -1,0 +1,262 @@
+"""The file tools: read, write, edit, list and search in the chat's folder."""
+
+from __future__ import annotations
+
+from talaria.core.errors import ToolError
+from talaria.core.tools import Risk, Tool, ToolContext, ToolSpec
+from talaria.core.units import format_size
+from talaria.tools.function import Arguments, FunctionTool, Handler, in_thread, parameters
+from talaria.tools.search import search_files
+from talaria.workspace.folder import MAX_WRITE_BYTES, Folder, Inside, Kind
+from talaria.workspace.page import Page, Position, read_page
+from talaria.workspace.walk import Found, Glob, walk
+
+_NOTE_BYTES = 400
+_DEFAULT_LINES = 2000
+_MAX_LISTED = 1000
+
+_PATH = {"type": "string", "description": "Path of the file, relative to the chat's folder."}
+
+READ_FILE = ToolSpec(
+    name="read_file",
+    description=(
+        "Read a text file from the chat's folder. Returns its lines as they are. A long file comes in parts: "
+        "a note at the end says how many lines there are and with which offset to go on."
+    ),
+    parameters=parameters(
+        {
+            "path": _PATH,
+            "offset": {
+                "type": "integer",
+                "minimum": 1,
+                "description": "First line to read, counted from 1. Default: 1.",
+            },
+            "limit": {
+                "type": "integer",
+                "minimum": 1,
+                "description": f"How many lines to read at most. Default: {_DEFAULT_LINES}.",
+            },
+            "column": {
+                "type": "integer",
+                "minimum": 1,
+                "description": "Where to begin in the first line; only to go on within a very long line, "
+                "as a note said.",
+            },
+        },
+        required=["path"],
+    ),
+    idempotent=True,
+    read_only=True,
+)
+
+WRITE_FILE = ToolSpec(
+    name="write_file",
+    description=(
+        "Write a text file in the chat's folder. Makes the file and its parent folders, or replaces the "
+        "whole content of an existing file. To change a part of a file use edit_file."
+    ),
+    parameters=parameters(
+        {"path": _PATH, "content": {"type": "string", "description": "The whole new content."}},
+        required=["path", "content"],
+    ),
+    risk=Risk.FILES,
+    idempotent=True,
+)
+
+EDIT_FILE = ToolSpec(
+    name="edit_file",
+    description=(
+        "Replace one passage of a text file in the chat's folder. `old` must occur exactly once: copy it "
+        "from the file with its indentation, and add lines around it until it is unique. Line endings are "
+        "kept."
+    ),
+    parameters=parameters(
+        {
+            "path": _PATH,
+            "old": {
+                "type": "string",
+                "description": "The text to replace, exactly as it stands in the file.",
+            },
+            "new": {"type": "string", "description": "The text to put in its place; empty deletes it."},
+        },
+        required=["path", "old", "new"],
+    ),
+    risk=Risk.FILES,
+)
+
+LIST_FILES = ToolSpec(
+    name="list_files",
+    description=(
+        "List files and folders with their sizes; folders end with a slash. Without a pattern it lists one "
+        'folder; "*.py" matches names in it, "**/*.py" at any depth, "**" everything. The inside of .git is '
+        "left out."
+    ),
+    parameters=parameters(
+        {
+            "path": {"type": "string", "description": "Folder to start from. Default: the chat's folder."},
+            "pattern": {
+                "type": "string",
+                "description": 'Glob, relative to path, such as "**/*.py". Default: "*".',
+            },
+        }
+    ),
+    idempotent=True,
+    read_only=True,
+)
+
+SEARCH_FILES = ToolSpec(
+    name="search_files",
+    description=(
+        "Search the text files of the chat's folder for a regular expression (Python syntax, matched line by "
+        "line; write (?i) in front to ignore case). Returns path:line: text for each matching line."
+    ),
+    parameters=parameters(
+        {
+            "pattern": {"type": "string", "description": "The regular expression."},
+            "path": {
+                "type": "string",
+                "description": "File or folder to search. Default: the chat's folder.",
+            },
+        },
+        required=["pattern"],
+    ),
+    idempotent=True,
+    read_only=True,
+)
+
+
+def file_tools(max_result: int) -> tuple[Tool, ...]:
+    """The family `files`. Results stay within `max_result` bytes by themselves."""
+    return (
+        FunctionTool(READ_FILE, _reader(max_result - _NOTE_BYTES)),
+        FunctionTool(WRITE_FILE, in_thread(_write)),
+        FunctionTool(EDIT_FILE, in_thread(_edit)),
+        FunctionTool(LIST_FILES, in_thread(_list)),
+        FunctionTool(SEARCH_FILES, search_files),
+    )
+
+
+def _reader(max_bytes: int) -> Handler:
+    def read(arguments: Arguments, context: ToolContext) -> str:
+        folder = Folder(context.folder)
+        start = Position(int(arguments.get("offset", 1)), int(arguments.get("column", 1)))
+        limit = int(arguments.get("limit", _DEFAULT_LINES))
+        with folder.open(folder.resolve(arguments["path"])) as file:
+            return _render_page(read_page(file, start, limit, max_bytes), start)
+
+    return in_thread(read)
+
+
+def _render_page(page: Page, start: Position) -> str:
+    if not page.lines:
+        return "[The file is empty.]"
+    if page.next is None:
+        return page.text
+    go_on = f"offset={page.next.line}"
+    if page.next.column > 1:
+        go_on += f", column={page.next.column}"
+    gap = "" if page.text.endswith("\n") else "\n"
+    note = f"[Lines {start.line} to {page.last_line} of {page.lines}. To go on: {go_on}.]"
+    return f"{page.text}{gap}{note}"
+
+
+def _write(arguments: Arguments, context: ToolContext) -> str:
+    folder = Folder(context.folder)
+    path = _writable(folder, arguments["path"])
+    data = _encoded(arguments["content"])
+    is_new = folder.write(path, data)
+    return f"Wrote {len(data)} bytes to {path} ({'a new file' if is_new else 'replaced'})."
+
+
+def _edit(arguments: Arguments, context: ToolContext) -> str:
+    folder = Folder(context.folder)
+    path = _writable(folder, arguments["path"])
+    # Bytes that are not UTF-8 go through unchanged.
+    before = folder.read(path, MAX_WRITE_BYTES).decode(errors="surrogateescape")
+    at, old, new = find_passage(before, arguments["old"], arguments["new"])
+    after = before[:at] + new + before[at + len(old) :]
+    _encoded(new)
+    folder.write(path, after.encode(errors="surrogateescape"))
+    return f"Edited {path} at line {_line_of(before, at)}."
+
+
+def find_passage(text: str, old: str, new: str) -> tuple[int, str, str]:
+    """Where `old` stands in `text`, with `old` and `new` in the line endings of the text.
+
+    Raises `ToolError` unless it stands there exactly once.
+    """
+    if not old:
+        raise ToolError("`old` is empty.", "Give the text to replace, or use write_file.")
+    returns = text.count("\r\n")
+    if returns > text.count("\n") - returns:
+        adapted = _with_returns(old), _with_returns(new)
+        if adapted[0] in text:
+            old, new = adapted
+    if old == new:
+        raise ToolError("`old` and `new` are the same: nothing to change.")
+    places = _occurrences(text, old)
+    if not places:
+        raise ToolError(
+            "`old` is not in the file.", "Read the file and copy the passage exactly, with its indentation."
+        )
+    if len(places) > 1:
+        lines = ", ".join(str(_line_of(text, at)) for at in places[:10])
+        raise ToolError(
+            f"`old` occurs {len(places)} times (at lines {lines}{', …' if len(places) > 10 else ''}).",
+            "Add lines around it until it is unique.",
+        )
+    return places[0], old, new
+
+
+def _occurrences(text: str, passage: str) -> list[int]:
+    """Every place where `passage` stands, overlapping ones too: each is a different edit."""
+    places: list[int] = []
+    at = text.find(passage)
+    while at >= 0 and len(places) < 1000:
+        places.append(at)
+        at = text.find(passage, at + 1)
+    return places
+
+
+def _with_returns(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\n", "\r\n")
+
+
+def _line_of(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
+
+
+def _list(arguments: Arguments, context: ToolContext) -> str:
+    folder = Folder(context.folder)
+    start = folder.resolve(arguments.get("path", "."))
+    listing = walk(folder, start, Glob(arguments.get("pattern", "*")), _MAX_LISTED)
+    lines = [_render_found(found) for found in listing.found]
+    if not listing.is_complete:
+        lines.append(f"[More than {len(lines)}: not all are listed. Narrow the path or the pattern.]")
+    return "\n".join(lines) or "[Nothing there matches.]"
+
+
+def _render_found(found: Found) -> str:
+    match found.item.kind:
+        case Kind.FOLDER:
+            return f"{found.path}/"
+        case Kind.FILE:
+            return f"{found.path}  {format_size(found.item.size)}"
+        case Kind.LINK:
+            return f"{found.path}  [link, not followed]"
+        case Kind.OTHER:
+            return f"{found.path}  [not a regular file]"
+
+
+def _writable(folder: Folder, path: str) -> Inside:
+    inside = folder.resolve(path)
+    if inside.is_private:
+        raise ToolError(f"{inside} belongs to the gateway and is read-only.", "Choose another folder.")
+    return inside
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ToolError("The text has half of a surrogate pair, which no file can hold.") from None

@@ -1,0 +1,47 @@
+"""A tool made of a spec and a function."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from talaria.core.tools import ToolContext, ToolSpec
+
+Arguments = dict[str, Any]
+Handler = Callable[[Arguments, ToolContext], Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTool:
+    """`handler` gets arguments that were checked against the spec's parameters."""
+
+    spec: ToolSpec
+    handler: Handler
+
+    async def run(self, arguments: Arguments, context: ToolContext) -> str:
+        return await self.handler(arguments, context)
+
+
+def in_thread(function: Callable[[Arguments, ToolContext], str]) -> Handler:
+    """Runs a blocking function beside the event loop. If its call is cancelled, the function still ends by
+    itself: keep it short, and its effect atomic."""
+
+    async def handler(arguments: Arguments, context: ToolContext) -> str:
+        return await asyncio.to_thread(function, arguments, context)
+
+    return handler
+
+
+def parameters(properties: dict[str, dict[str, Any]], required: Iterable[str] = ()) -> str:
+    """An object schema as canonical JSON text: sorted keys, no spaces, no unknown parameters."""
+    schema = {
+        "additionalProperties": False,
+        "properties": properties,
+        "required": sorted(required),
+        "type": "object",
+    }
+    return msgspec.json.encode(schema, order="sorted").decode()

@@ -1,0 +1,74 @@
+"""Finding the matching lines of a text; and the program that does it in a process of its own.
+
+Standard library only: `python -I -S matcher.py` starts in 15 ms and knows neither files nor secrets. It reads
+frames (4 bytes of length, then that many bytes): first the pattern, then one text after another. It answers
+each with one line of JSON: `{"error": …}` or `{"hits": [[line, text], …]}`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import sys
+from typing import BinaryIO
+
+SHOWN_CHARS = 200
+_CPU_SECONDS = 30
+_MEMORY_BYTES = 1 << 30
+
+Hit = tuple[int, str]
+
+
+def find_hits(pattern: re.Pattern[str], data: bytes, limit: int) -> list[Hit]:
+    """The first `limit` matching lines, by number, each cut to what stands around its match."""
+    hits: list[Hit] = []
+    for number, line in enumerate(data.decode(errors="replace").split("\n"), start=1):
+        found = pattern.search(line)
+        if found:
+            hits.append((number, excerpt(line.rstrip("\r"), found.start())))
+            if len(hits) == limit:
+                break
+    return hits
+
+
+def excerpt(line: str, at: int) -> str:
+    """`line`, or when it is long the part of it around `at`."""
+    if len(line) <= SHOWN_CHARS:
+        return line
+    start = max(0, min(at - SHOWN_CHARS // 4, len(line) - SHOWN_CHARS))
+    end = start + SHOWN_CHARS
+    return f"{'…' if start else ''}{line[start:end]}{'…' if end < len(line) else ''}"
+
+
+def frame(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+def _read_frame(source: BinaryIO) -> bytes | None:
+    head = source.read(4)
+    return source.read(int.from_bytes(head, "big")) if len(head) == 4 else None
+
+
+def _answer(sink: BinaryIO, answer: dict[str, object]) -> None:
+    sink.write(json.dumps(answer).encode() + b"\n")
+    sink.flush()
+
+
+def _serve(source: BinaryIO, sink: BinaryIO, limit: int) -> None:
+    text = _read_frame(source) or b""
+    try:
+        pattern = re.compile(text.decode())
+    except (re.error, RecursionError, OverflowError) as error:
+        _answer(sink, {"error": str(error)})
+        return
+    _answer(sink, {"hits": []})
+    while (data := _read_frame(source)) is not None:
+        _answer(sink, {"hits": find_hits(pattern, data, limit)})
+
+
+if __name__ == "__main__":
+    # A search whose gateway was killed must not burn on.
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    _serve(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[1]))

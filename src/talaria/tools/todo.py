@@ -1,0 +1,103 @@
+"""The `todo` tool: a list of tasks that outlives eviction and restart, in a file per session."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from talaria.core.errors import ToolError
+from talaria.core.tools import Tool, ToolContext, ToolSpec
+from talaria.tools.function import Arguments, FunctionTool, in_thread, parameters
+from talaria.workspace.folder import PRIVATE, Folder, Inside
+
+MAX_ITEMS = 100
+MAX_CHARS = 500
+
+_MAX_FILE_BYTES = 1 << 20
+
+
+class TodoState(StrEnum):
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    DONE = "done"
+
+
+class TodoItem(msgspec.Struct, frozen=True):
+    text: str
+    status: TodoState = TodoState.PENDING
+
+
+_MARKS = {TodoState.PENDING: "[ ]", TodoState.IN_PROGRESS: "[>]", TodoState.DONE: "[x]"}
+
+TODO = ToolSpec(
+    name="todo",
+    description=(
+        "Your task list for this conversation. With `items` it replaces the whole list; without, it only "
+        "returns it. Use it for work of three or more steps: write the list first, keep one item "
+        "in_progress, and mark each done as soon as it is."
+    ),
+    parameters=parameters(
+        {
+            "items": {
+                "type": "array",
+                "maxItems": MAX_ITEMS,
+                "description": "The whole new list, in order. An empty list clears it.",
+                "items": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["text"],
+                    "properties": {
+                        "text": {"type": "string", "maxLength": MAX_CHARS, "description": "The task."},
+                        "status": {
+                            "type": "string",
+                            "enum": [state.value for state in TodoState],
+                            "description": 'Default: "pending".',
+                        },
+                    },
+                },
+            }
+        }
+    ),
+    idempotent=True,
+)
+
+
+def todo_tools() -> tuple[Tool, ...]:
+    """The family `todo`."""
+    return (FunctionTool(TODO, in_thread(_todo)),)
+
+
+def _todo(arguments: Arguments, context: ToolContext) -> str:
+    folder = Folder(context.folder)
+    path = Inside((PRIVATE, "todo", f"{context.session_id}.json"))
+    if "items" not in arguments:
+        return render(_load(folder, path))
+    items = msgspec.convert(arguments["items"], tuple[TodoItem, ...])
+    _check(items)
+    folder.write(path, msgspec.json.encode(items))
+    return render(items)
+
+
+def render(items: tuple[TodoItem, ...]) -> str:
+    if not items:
+        return "The list is empty."
+    done = sum(item.status is TodoState.DONE for item in items)
+    lines = [f"{number}. {_MARKS[item.status]} {item.text}" for number, item in enumerate(items, start=1)]
+    return "\n".join([*lines, f"{done} of {len(items)} done."])
+
+
+def _check(items: tuple[TodoItem, ...]) -> None:
+    if len(items) > MAX_ITEMS:
+        raise ToolError(f"{len(items)} items are too many.", f"The list holds {MAX_ITEMS}.")
+    for number, item in enumerate(items, start=1):
+        if not item.text.strip() or len(item.text) > MAX_CHARS:
+            raise ToolError(f"The text of item {number} must have 1 to {MAX_CHARS} characters.")
+
+
+def _load(folder: Folder, path: Inside) -> tuple[TodoItem, ...]:
+    """The saved list; none yet, or one that something else has spoilt, is empty."""
+    try:
+        return msgspec.json.decode(folder.read(path, _MAX_FILE_BYTES), type=tuple[TodoItem, ...])
+    except (ToolError, msgspec.DecodeError):
+        return ()

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from talaria.core.errors import ToolError
+from talaria.tools.files import find_passage
+from tools.conftest import SETTINGS, Desk
+
+
+async def test_a_written_file_can_be_read_edited_and_listed(desk: Desk) -> None:
+    assert await desk.ok("write_file", path="src/a.py", content="x = 1\n") == (
+        "Wrote 6 bytes to src/a.py (a new file)."
+    )
+    assert await desk.ok("edit_file", path="src/a.py", old="1", new="2") == "Edited src/a.py at line 1."
+    assert await desk.ok("read_file", path="src/a.py") == "x = 2\n"
+    assert await desk.ok("write_file", path="src/a.py", content="") == "Wrote 0 bytes to src/a.py (replaced)."
+    assert await desk.ok("read_file", path="src/a.py") == "[The file is empty.]"
+    assert await desk.ok("list_files", pattern="**") == "src/\nsrc/a.py  0 B"
+
+
+async def test_a_long_file_is_read_whole_by_following_its_notes(desk: Desk) -> None:
+    content = "".join(f"line {n} {'x' * (n % 90)}\n" for n in range(1, 3000)) + "y" * 50_000 + "\nend"
+    desk.folder.mkdir()
+    (desk.folder / "long.txt").write_text(content)
+    arguments: dict[str, int] = {}
+    read = ""
+    while True:
+        text = await desk.ok("read_file", path="long.txt", **arguments)
+        assert len(text.encode()) <= SETTINGS.max_result
+        note = re.search(r"\n?\[Lines \d+ to \d+ of 3001\. To go on: (.*)\.\]$", text)
+        if note is None:
+            break
+        arguments = {name: int(value) for name, value in (pair.split("=") for pair in note[1].split(", "))}
+        read += text[: note.start()] + ("" if "column" in arguments else "\n")
+    assert read + text == content
+    assert not (desk.folder / ".talaria").exists()
+
+
+async def test_offset_and_limit_choose_lines_and_the_note_says_how_to_go_on(desk: Desk) -> None:
+    await desk.ok("write_file", path="n.txt", content="1\n2\n3\n4\n")
+    text = await desk.ok("read_file", path="n.txt", offset=2, limit=2)
+    assert text == "2\n3\n[Lines 2 to 3 of 4. To go on: offset=4.]"
+    assert await desk.ok("read_file", path="n.txt", offset=4, limit=2) == "4\n"
+    assert await desk.error("read_file", path="n.txt", offset=9) == "Error: It has only 4 lines."
+    assert "at least 1" in await desk.error("read_file", path="n.txt", offset=0)
+
+
+async def test_a_binary_file_is_refused_and_broken_text_is_shown_as_far_as_it_goes(desk: Desk) -> None:
+    desk.folder.mkdir()
+    (desk.folder / "b.bin").write_bytes(b"\x89PNG\0\0")
+    (desk.folder / "latin.txt").write_bytes("Grüße".encode("latin-1"))
+    assert "binary" in await desk.error("read_file", path="b.bin")
+    assert await desk.ok("read_file", path="latin.txt") == "Gr\ufffd\ufffde"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("read_file", {}),
+        ("write_file", {"content": "x"}),
+        ("edit_file", {"old": "a", "new": "b"}),
+        ("list_files", {}),
+        ("search_files", {"pattern": "x"}),
+    ],
+)
+@pytest.mark.parametrize("path", ["../secret.txt", "/etc/passwd", "~/x", "a\0b"])
+async def test_no_tool_leaves_the_folder(desk: Desk, name: str, arguments: dict[str, str], path: str) -> None:
+    secret = desk.folder.parent / "secret.txt"
+    secret.write_text("secret a")
+    await desk.error(name, path=path, **arguments)
+    assert secret.read_text() == "secret a"
+
+
+@pytest.mark.parametrize("path", [".talaria/todo/x.json", ".talaria", "./.talaria/x", "a/../.talaria/x"])
+async def test_the_gateways_own_files_are_read_only(desk: Desk, path: str) -> None:
+    assert "read-only" in await desk.error("write_file", path=path, content="x")
+    assert "read-only" in await desk.error("edit_file", path=path, old="a", new="b")
+
+
+async def test_an_edit_that_is_not_unique_says_where_it_would_fit(desk: Desk) -> None:
+    await desk.ok("write_file", path="a.txt", content="x\ny\nx\n")
+    text = await desk.error("edit_file", path="a.txt", old="x", new="z")
+    assert text == "Error: `old` occurs 2 times (at lines 1, 3). Add lines around it until it is unique."
+    assert "not in the file" in await desk.error("edit_file", path="a.txt", old="nope", new="z")
+    assert "empty" in await desk.error("edit_file", path="a.txt", old="", new="z")
+    assert "nothing to change" in await desk.error("edit_file", path="a.txt", old="y", new="y")
+    assert await desk.ok("read_file", path="a.txt") == "x\ny\nx\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        ("a\nb\n", "a\nb", "c\nd", "c\nd\n"),
+        ("a\r\nb\r\n", "a\nb", "c\nd", "c\r\nd\r\n"),
+        ("a\r\nb\r\n", "a\r\nb", "c\r\nd", "c\r\nd\r\n"),
+        ("a\r\nb\r\n", "b", "b\nc", "b\r\nc\r\n"),
+        ("a\nb\r\nc\n", "b\r\n", "x\r\n", "x\r\nc\n"),
+        ("a\r\nb\nc\r\n", "b\nc", "d\ne", "d\ne\r\n"),
+        ("one two", "two", "", "one "),
+    ],
+)
+def test_an_edit_keeps_the_line_endings(before: str, old: str, new: str, after: str) -> None:
+    at, found, put = find_passage(before, old, new)
+    assert (before[:at] + put + before[at + len(found) :]).endswith(after)
+
+
+def test_overlapping_occurrences_count_as_two() -> None:
+    with pytest.raises(ToolError, match="2 times"):
+        find_passage("aaa", "aa", "b")
+
+
+async def test_an_edit_leaves_all_other_bytes_as_they_are(desk: Desk) -> None:
+    desk.folder.mkdir()
+    (desk.folder / "x").write_bytes(b"\xff\xfe old \xe9\r\n\tend")
+    await desk.ok("edit_file", path="x", old="old", new="new ✓")
+    assert (desk.folder / "x").read_bytes() == b"\xff\xfe new " + "✓".encode() + b" \xe9\r\n\tend"
+
+
+async def test_a_listing_shows_kinds_and_odd_names_on_one_line_each(desk: Desk) -> None:
+    (desk.folder / "dir").mkdir(parents=True)
+    (desk.folder / "two\nlines").write_text("x")
+    (desk.folder / "link").symlink_to("/etc")
+    with (desk.folder / "bad").open("wb"):
+        pass
+    (desk.folder / "bad").rename(str(desk.folder) + "/bad\udcff")
+    text = await desk.ok("list_files")
+    assert text == "bad\\udcff  0 B\ndir/\nlink  [link, not followed]\ntwo\\nlines  1 B"
+
+
+async def test_an_empty_folder_and_a_missing_one_are_told_apart(desk: Desk) -> None:
+    assert await desk.ok("list_files") == "[Nothing there matches.]"
+    assert "There is no nowhere" in await desk.error("list_files", path="nowhere")

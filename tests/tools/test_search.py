@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from talaria.core.errors import ToolError
+from talaria.tools.matcher import SHOWN_CHARS, excerpt, find_hits
+from talaria.tools.search import search
+from talaria.workspace.folder import Folder
+from tools.conftest import Desk
+
+
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+@pytest.fixture
+def filled(desk: Desk) -> Desk:
+    for name, text in {
+        "a.py": "import os\n\ndef first():\n    return os.name\n",
+        "pkg/b.py": "def second(x):\r\n    return x  # os.name\r\n",
+        "pkg/notes.txt": "nothing here\n",
+        ".git/config": "os.name",
+        ".talaria/results/r.txt": "os.name",
+    }.items():
+        (desk.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (desk.folder / name).write_bytes(text.encode())
+    (desk.folder / "binary").write_bytes(b"os.name\0")
+    return desk
+
+
+async def test_a_plain_text_is_found_in_every_text_file(filled: Desk) -> None:
+    assert await filled.ok("search_files", pattern="return") == (
+        "a.py:4:     return os.name\n"
+        "pkg/b.py:2:     return x  # os.name\n"
+        "[Not searched: 1 binary, unreadable or larger than 4.0 MiB.]"
+    )
+
+
+async def test_a_regular_expression_matches_line_by_line(filled: Desk) -> None:
+    assert (
+        await filled.ok("search_files", pattern=r"^def (\w+)\((x?)\):", path="pkg")
+        == "pkg/b.py:1: def second(x):"
+    )
+    assert await filled.ok("search_files", pattern=r"(?i)IMPORT\s+os$", path="a.py") == "a.py:1: import os"
+    assert await filled.ok("search_files", pattern=r"os\nimport", path="a.py") == "[No line matches.]"
+
+
+async def test_the_gateways_own_results_are_searched_when_named(filled: Desk) -> None:
+    text = await filled.ok("search_files", pattern="os", path=".talaria/results/r.txt")
+    assert text == ".talaria/results/r.txt:1: os.name"
+
+
+async def test_a_bad_pattern_says_what_is_wrong(filled: Desk) -> None:
+    assert "unterminated subpattern" in await filled.error("search_files", pattern="def (")
+    assert "1 to 1000 characters" in await filled.error("search_files", pattern="")
+    assert "There is no nowhere" in await filled.error("search_files", pattern="x", path="nowhere")
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "(a|aa)+$", "(.*a){30}$", "^(([a-z])+.)+[A-Z]$"])
+async def test_a_catastrophic_pattern_is_stopped_and_its_process_is_gone(
+    tmp_path: Path, pattern: str
+) -> None:
+    (tmp_path / "bait.txt").write_text("a" * 5000 + "!")
+    before = children()
+    with pytest.raises(ToolError, match=r"took longer than 0\.2 seconds"):
+        await search(Folder(tmp_path), pattern, ".", deadline_seconds=0.2)
+    assert children() == before
+
+
+async def test_the_loop_goes_on_while_a_pattern_burns(tmp_path: Path) -> None:
+    (tmp_path / "bait.txt").write_text("a" * 5000 + "!")
+    burning = asyncio.create_task(search(Folder(tmp_path), "(a+)+$", ".", deadline_seconds=0.3))
+    breaths = 0
+    while not burning.done():
+        await asyncio.sleep(0)
+        breaths += 1
+    assert breaths > 100
+    with pytest.raises(ToolError):
+        await burning
+
+
+async def test_a_cancelled_search_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "bait.txt").write_text("a" * 5000 + "!")
+    before = children()
+    burning = asyncio.create_task(search(Folder(tmp_path), "(a+)+$", ".", deadline_seconds=30))
+    while children() == before:
+        await asyncio.sleep(0)
+    burning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await burning
+    assert children() == before
+
+
+async def test_a_pattern_that_cannot_be_compiled_at_all_is_an_error(filled: Desk) -> None:
+    await filled.error("search_files", pattern="(" * 400 + ")" * 400 + "{99999999999999999999}")
+
+
+async def test_hits_are_bounded_and_the_note_says_so(desk: Desk) -> None:
+    await desk.ok("write_file", path="many.txt", content="hit\n" * 1000)
+    for pattern in ("hit", "h.t"):
+        lines = (await desk.ok("search_files", pattern=pattern)).split("\n")
+        assert len(lines) == 201
+        assert lines[-1].startswith("[Only the first 200")
+
+
+@pytest.mark.parametrize("at", [0, 50, 500, 999])
+def test_a_long_line_is_cut_around_its_match(at: int) -> None:
+    line = "." * at + "X" + "." * (999 - at)
+    shown = excerpt(line, at)
+    assert "X" in shown
+    assert len(shown) <= SHOWN_CHARS + 2
+    assert (shown[0] == "…", shown[-1] == "…") == (at > 50, at < 850)
+
+
+def test_hits_carry_the_line_number_and_stop_at_their_limit() -> None:
+    assert find_hits(re.compile("b"), b"a\nb\nc\r\nbb\r\nb", 2) == [(2, "b"), (4, "bb")]
+    assert find_hits(re.compile("\ufffd"), b"\xff", 9) == [(1, "\ufffd")]
