@@ -100,7 +100,7 @@ class StepWrite(msgspec.Struct, frozen=True):
 
 
 class UsageWrite(msgspec.Struct, frozen=True):
-    """What one model call used; `n` is its step."""
+    """What one model call of a turn used; `n` is its step."""
 
     n: int
     provider: str

@@ -81,7 +81,11 @@ class Store(Protocol):
         ...
 
     async def outbox_due(self, channel: str, limit: int) -> Sequence[OutboxRow]:
-        """Unsent replies of a channel whose time has come, oldest first."""
+        """Unsent replies of a channel whose time has come, oldest first.
+
+        Rows that are `SENDING` are among them, so that a crash in the middle of a send is found: whoever
+        marks one `SENDING` gives it a `due_at` behind the deadline of the attempt.
+        """
         ...
 
     async def outbox_mark(

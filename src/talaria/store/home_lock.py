@@ -1,0 +1,84 @@
+"""The lock of a home: one process at a time owns its database."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+from talaria.core.errors import StoreError, StoreLocked
+
+LOCK_NAME = "talaria.lock"
+
+
+class HomeLock:
+    """`flock` on `talaria.lock`, which holds the owner's pid for people to read.
+
+    The kernel gives the lock back when its owner dies, however it dies. The file itself stays: removing it
+    would let two processes lock two files of the same name.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._path = home / LOCK_NAME
+        self._handle: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        return self._handle is not None
+
+    def acquire(self) -> None:
+        """Raises `StoreLocked` when another process has it, `StoreError` when the home cannot be written."""
+        if self._handle is not None:
+            return
+        try:
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreError(
+                f"The home {self._home} cannot be used: {error.strerror}.",
+                "Make the folder writable, or name another with --home or TALARIA_HOME.",
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _read_pid(handle)
+            os.close(handle)
+            raise self._locked_by(holder) from None
+        except OSError as error:
+            os.close(handle)
+            raise StoreError(
+                f"The home {self._home} cannot be locked: {error.strerror}.",
+                "Put the home on a local disk with --home or TALARIA_HOME.",
+            ) from error
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        self._handle = handle
+
+    def release(self) -> None:
+        if self._handle is not None:
+            os.ftruncate(self._handle, 0)
+            os.close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> HomeLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _locked_by(self, pid: int | None) -> StoreLocked:
+        who = "Another process" if pid is None else f"Another process (pid {pid})"
+        stop = "Stop it first" if pid is None else f"Stop it first (kill {pid})"
+        return StoreLocked(
+            f"{who} is using the home {self._home}; two on one database would get in each other's way.",
+            f"{stop}, or name another home with --home or TALARIA_HOME.",
+        )
+
+
+def _read_pid(handle: int) -> int | None:
+    text = os.pread(handle, 32, 0).strip()
+    return int(text) if text.isdigit() else None

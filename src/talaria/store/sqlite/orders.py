@@ -1,0 +1,358 @@
+"""The orders of a turn's life, in SQL: accept, begin, commit, settle. Each runs inside one transaction."""
+
+# ruff: noqa: S608 (statements are put together from constant column lists only)
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from talaria.core.entries import Entry, EntryBody, Revision, SpecSet
+from talaria.core.ids import ChatKey, Fence, SessionId, SpecId, TurnId
+from talaria.core.ledger import (
+    Accept,
+    Accepted,
+    Began,
+    Begin,
+    Binding,
+    Commit,
+    Committed,
+    Fresh,
+    OutboxWrite,
+    StepWrite,
+    TurnEnd,
+    UsageWrite,
+)
+from talaria.core.specs import PinnedSpec
+from talaria.core.turns import StepState, Turn, TurnState, check_turn_move
+from talaria.store import rules
+from talaria.store.sqlite.rows import (
+    ENTRY_KINDS,
+    SESSION_COLUMNS,
+    TURN_COLUMNS,
+    encode,
+    optional,
+    prefixed,
+    session_from,
+    turn_from,
+)
+from talaria.store.sqlite.writer import Transaction
+
+# -- accept -----------------------------------------------------------------------------------------------
+
+FIND_KEY = f"SELECT {TURN_COLUMNS}, digest FROM turns WHERE scope = ? AND key = ?"
+FREE_KEY = "UPDATE turns SET key = NULL WHERE id = ?"
+FIND_CURRENT = """
+SELECT s.id, s.ended_at FROM chats c JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
+"""
+FIND_TO_RESUME = "SELECT chat_key, ephemeral FROM sessions WHERE id = ?"
+REOPEN_SESSION = "UPDATE sessions SET ended_at = NULL, updated_at = ? WHERE id = ?"
+SET_CURRENT = """
+INSERT INTO chats (chat_key, session_id) VALUES (?, ?)
+ON CONFLICT (chat_key) DO UPDATE SET session_id = excluded.session_id
+"""
+INSERT_SESSION = f"INSERT INTO sessions ({SESSION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, NULL)"
+INSERT_TURN = """
+INSERT INTO turns (id, chat_key, session_id, state, inbound, accepted_at, command, scope, key, digest)
+VALUES (?, ?, ?, 'accepted', ?, ?, ?, ?, ?, ?)
+"""
+INSERT_TURN_WITHOUT_KEY = """
+INSERT INTO turns (id, chat_key, session_id, state, inbound, accepted_at, command, scope, digest)
+VALUES (?, ?, ?, 'accepted', ?, ?, ?, ?, ?)
+"""
+
+
+def accept(tx: Transaction, order: Accept) -> Accepted:
+    inbound = order.inbound
+    if inbound.key is not None:
+        row = tx.execute(FIND_KEY, (order.scope, inbound.key)).fetchone()
+        if row is not None:
+            known = turn_from(row[:-1])
+            if tx.now - known.accepted_at < order.key_ttl:
+                if row[-1] != order.digest:
+                    raise rules.key_conflict(inbound.key)
+                return Accepted(known, is_duplicate=True, is_new_session=False)
+            tx.execute(FREE_KEY, (known.id,))
+    session_id = _bound_session(tx, order)
+    is_new_session = session_id is None
+    if session_id is None:
+        session_id = _make_session(tx, inbound.chat_key, order.fresh)
+    turn = Turn(
+        order.turn_id, inbound.chat_key, session_id, TurnState.ACCEPTED, inbound, tx.now, order.command
+    )
+    row = (turn.id, turn.chat_key, session_id, encode(inbound), tx.now, order.command, order.scope)
+    if inbound.key is None:
+        tx.execute(INSERT_TURN_WITHOUT_KEY, (*row, order.digest))
+    else:
+        tx.execute(INSERT_TURN, (*row, inbound.key, order.digest))
+    return Accepted(turn, is_duplicate=False, is_new_session=is_new_session)
+
+
+def _bound_session(tx: Transaction, order: Accept) -> SessionId | None:
+    """The existing session that the message belongs to; None when a fresh one is to be made."""
+    chat_key = order.inbound.chat_key
+    match order.binding:
+        case Binding.NEW:
+            return None
+        case Binding.CURRENT:
+            row = tx.execute(FIND_CURRENT, (chat_key,)).fetchone()
+            return SessionId(row[0]) if row is not None and row[1] is None else None
+        case Binding.RESUME:
+            row = tx.execute(FIND_TO_RESUME, (order.resume,)).fetchone()
+            if order.resume is None or row is None or row[0] != chat_key or row[1]:
+                raise rules.no_session_here(order.resume)
+            tx.execute(REOPEN_SESSION, (tx.now, order.resume))
+            tx.execute(SET_CURRENT, (chat_key, order.resume))
+            return order.resume
+
+
+def _make_session(tx: Transaction, chat_key: ChatKey, fresh: Fresh) -> SessionId:
+    session_id = fresh.session_id
+    spec_id = None
+    bodies = list[EntryBody](fresh.context)
+    if fresh.spec is not None:
+        _store_spec(tx, fresh.spec)
+        spec_id = fresh.spec.id
+        bodies.insert(0, SpecSet(spec_id))
+    head, entries = rules.number(session_id, Revision(0, 0), bodies, None, tx.now)
+    tx.execute(
+        INSERT_SESSION,
+        (session_id, chat_key, tx.now, tx.now, head.epoch, head.seq, spec_id, int(fresh.ephemeral)),
+    )
+    for entry in entries:
+        _insert_entry(tx, entry)
+    if not fresh.ephemeral:
+        tx.execute(SET_CURRENT, (chat_key, session_id))
+    return session_id
+
+
+# -- begin ------------------------------------------------------------------------------------------------
+
+FIND_TO_BEGIN = f"""
+SELECT {prefixed("s", SESSION_COLUMNS)},
+       t.position, t.state, t.attempts, s.lease_owner, s.lease_fence, s.lease_expires
+FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = ?
+"""
+TAKE_LEASE = "UPDATE sessions SET lease_owner = ?, lease_fence = ?, lease_expires = ? WHERE id = ?"
+TAKE_LEASE_AND_SET_HEAD = """
+UPDATE sessions
+SET lease_owner = ?, lease_fence = ?, lease_expires = ?, updated_at = ?, epoch = ?, seq = ? WHERE id = ?
+"""
+SET_RUNNING = """
+UPDATE turns SET state = 'running', attempts = attempts + 1, started_at = coalesce(started_at, ?)
+WHERE position = ?
+"""
+
+
+def begin(tx: Transaction, order: Begin) -> Began:
+    row = tx.execute(FIND_TO_BEGIN, (order.turn_id,)).fetchone()
+    if row is None:
+        raise rules.no_turn(order.turn_id)
+    position, state, attempts, owner, fence, expires = row[-6:]
+    check_turn_move(order.turn_id, TurnState(state), TurnState.RUNNING)
+    session = session_from(row[:-6])
+    if owner != order.owner and expires > tx.now:
+        raise rules.lease_held(session.id)
+    lease = (order.owner, fence + 1, tx.now + order.lease_seconds)
+    tx.execute(SET_RUNNING, (tx.now, position))
+    before = session.revision
+    entry = None
+    if order.user is not None and attempts == 0:
+        head, (entry,) = rules.number(session.id, before, (order.user,), order.turn_id, tx.now)
+        _insert_entry(tx, entry)
+        tx.execute(TAKE_LEASE_AND_SET_HEAD, (*lease, tx.now, head.epoch, head.seq, session.id))
+        session = rules.moved_session(session, head, tx.now)
+    else:
+        tx.execute(TAKE_LEASE, (*lease, session.id))
+    return Began(session, Fence(fence + 1), before, entry, attempts + 1)
+
+
+# -- commit -----------------------------------------------------------------------------------------------
+
+FIND_TO_COMMIT = """
+SELECT s.epoch, s.seq, s.spec_id, s.title, s.lease_fence, s.lease_expires, t.position, t.state
+FROM sessions s LEFT JOIN turns t ON t.id = ? AND t.session_id = s.id WHERE s.id = ?
+"""
+SET_HEAD = """
+UPDATE sessions SET lease_expires = ?, updated_at = ?, epoch = ?, seq = ?, spec_id = ?, title = ? WHERE id = ?
+"""
+GIVE_LEASE_BACK = "UPDATE sessions SET lease_expires = 0 WHERE id = ?"
+FIND_STEP = "SELECT state FROM steps WHERE turn_id = ? AND n = ?"
+INSERT_STEP = """
+INSERT INTO steps (turn_id, n, kind, name, state, call_id, result, ended_at)
+VALUES (?, ?, ?, ?, ?, ?, nullif(?, ''), ?)
+ON CONFLICT DO NOTHING
+"""
+START_STEP = "UPDATE steps SET state = 'started', started_at = ? WHERE turn_id = ? AND n = ?"
+END_STEP = (
+    "UPDATE steps SET state = 'ended', ended_at = ?, result = nullif(?, '') WHERE turn_id = ? AND n = ?"
+)
+INSERT_USAGE = """
+INSERT INTO usage (turn_id, n, provider, model, input, cached, output, reasoning, at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE
+SET calls = calls + 1, input = input + excluded.input, cached = cached + excluded.cached,
+    output = output + excluded.output, reasoning = reasoning + excluded.reasoning
+"""
+END_TURN = """
+UPDATE turns SET state = ?, ended_at = ?, reply = ?, error = nullif(?, ''), usage = nullif(?, '')
+WHERE position = ?
+"""
+INSERT_OUTBOX = """
+INSERT INTO outbox (turn_id, channel, address, body, nonce, edits, state, due_at)
+VALUES (?, ?, ?, ?, ?, ?, 'pending', ?)
+"""
+
+
+def commit(tx: Transaction, order: Commit) -> Committed:
+    rules.check_commit_shape(order)
+    row = tx.execute(FIND_TO_COMMIT, (order.turn_id, order.session_id)).fetchone()
+    if row is None:
+        raise rules.no_session(order.session_id)
+    epoch, seq, spec_id, title, fence, expires, position, state = row
+    if fence != order.fence or not expires:
+        raise rules.stale_fence(order.session_id)
+    if order.turn_id is not None:
+        if position is None:
+            raise rules.no_turn(order.turn_id)
+        rules.check_turn_commit(order.turn_id, TurnState(state), order.end)
+    for spec in order.specs:
+        _store_spec(tx, spec)
+    if order.end is not None or order.release:
+        expires = 0.0
+    session_id = order.session_id
+    head, entries = rules.number(session_id, Revision(epoch, seq), order.entries, order.turn_id, tx.now)
+    if entries:
+        for entry in entries:
+            _insert_entry(tx, entry)
+        _check_specs(tx, order.entries)
+        spec_id, title = rules.latest_marks(order.entries, spec_id, title)
+        tx.execute(SET_HEAD, (expires, tx.now, head.epoch, head.seq, spec_id, title, session_id))
+    elif not expires:
+        tx.execute(GIVE_LEASE_BACK, (session_id,))
+    if order.turn_id is not None:
+        _write_steps(tx, order.turn_id, order.steps)
+        _write_usage(tx, order.turn_id, order.usage)
+        _write_outbox(tx, order.turn_id, order.outbox)
+    if order.end is not None:
+        _end_turn(tx, position, order.end)
+    return Committed(head, entries)
+
+
+def _write_steps(tx: Transaction, turn_id: TurnId, steps: Iterable[StepWrite]) -> None:
+    for step in steps:
+        if rules.makes_step(step) and _insert_step(tx, turn_id, step):
+            continue
+        row = tx.execute(FIND_STEP, (turn_id, step.n)).fetchone()
+        rules.check_step(turn_id, step, None if row is None else StepState(row[0]))
+        if step.state is StepState.STARTED:
+            tx.execute(START_STEP, (tx.now, turn_id, step.n))
+        else:
+            tx.execute(END_STEP, (tx.now, optional(step.result), turn_id, step.n))
+
+
+def _insert_step(tx: Transaction, turn_id: TurnId, step: StepWrite) -> bool:
+    """False when there is one already, and so the write is a move."""
+    ended_at = tx.now if step.state is StepState.ENDED else None
+    kind, state = step.kind.value, step.state.value
+    return bool(
+        tx.execute(
+            INSERT_STEP,
+            (turn_id, step.n, kind, step.name, state, step.call_id, optional(step.result), ended_at),
+        ).rowcount
+    )
+
+
+def _write_usage(tx: Transaction, turn_id: TurnId, usage: Iterable[UsageWrite]) -> None:
+    for call in usage:
+        tokens = call.tokens
+        tx.execute(
+            INSERT_USAGE,
+            (
+                turn_id,
+                call.n,
+                call.provider,
+                call.model,
+                tokens.input,
+                tokens.cached,
+                tokens.output,
+                tokens.reasoning,
+                tx.now,
+            ),
+        )
+
+
+def _write_outbox(tx: Transaction, turn_id: TurnId, writes: Iterable[OutboxWrite]) -> None:
+    for write in writes:
+        tx.execute(
+            INSERT_OUTBOX,
+            (turn_id, write.channel, write.address, write.body, write.nonce, write.edits, tx.now),
+        )
+
+
+def _end_turn(tx: Transaction, position: int, end: TurnEnd) -> None:
+    tx.execute(
+        END_TURN, (end.state.value, tx.now, end.reply, optional(end.error), optional(end.usage), position)
+    )
+
+
+# -- settle -----------------------------------------------------------------------------------------------
+
+FIND_TURN = f"SELECT {TURN_COLUMNS}, position FROM turns WHERE id = ?"
+
+
+def settle(tx: Transaction, order: tuple[TurnId, TurnEnd]) -> Turn:
+    turn_id, end = order
+    row = tx.execute(FIND_TURN, (turn_id,)).fetchone()
+    if row is None:
+        raise rules.no_turn(turn_id)
+    turn = turn_from(row[:-1])
+    rules.check_settle(turn_id, turn.state, end)
+    _end_turn(tx, row[-1], end)
+    return rules.ended_turn(turn, end, tx.now)
+
+
+# -- the log ----------------------------------------------------------------------------------------------
+
+INSERT_ENTRY = """
+INSERT INTO entries (session_id, seq, epoch, kind, turn_id, at, body) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+HAS_SPEC = "SELECT 1 FROM specs WHERE id = ?"
+INSERT_SPEC = "INSERT INTO specs (id, spec, prefix_id) VALUES (?, ?, ?)"
+INSERT_PREFIX = "INSERT OR IGNORE INTO prefixes (id, system, tools) VALUES (?, ?, ?)"
+
+
+def _insert_entry(tx: Transaction, entry: Entry) -> None:
+    body = entry.body
+    tx.execute(
+        INSERT_ENTRY,
+        (
+            entry.session_id,
+            entry.seq,
+            entry.epoch,
+            ENTRY_KINDS[type(body)],
+            entry.turn_id,
+            entry.at,
+            encode(body),
+        ),
+    )
+
+
+def _check_specs(tx: Transaction, bodies: Iterable[EntryBody]) -> None:
+    for body in bodies:
+        if isinstance(body, SpecSet) and not _has_spec(tx, body.spec_id):
+            raise rules.no_spec(body.spec_id)
+
+
+def _has_spec(tx: Transaction, spec_id: SpecId) -> bool:
+    return tx.execute(HAS_SPEC, (spec_id,)).fetchone() is not None
+
+
+def _store_spec(tx: Transaction, pinned: PinnedSpec) -> None:
+    if _has_spec(tx, pinned.id):
+        return
+    system, tools = pinned.prefix.system, pinned.prefix.tools
+    digest = hashlib.sha256(len(system).to_bytes(8, "big") + system + tools)
+    prefix_id = "pre_" + digest.hexdigest()[:40]
+    tx.execute(INSERT_PREFIX, (prefix_id, system, tools))
+    tx.execute(INSERT_SPEC, (pinned.id, encode(pinned.spec), prefix_id))

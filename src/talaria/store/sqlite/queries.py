@@ -1,0 +1,142 @@
+"""The store's reads, in SQL. Each runs inside one read transaction of one thread."""
+
+# ruff: noqa: S608 (statements are put together from constant column lists only)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from talaria.core.entries import Entry
+from talaria.core.ids import ChatKey, SessionId, SpecId, TurnId
+from talaria.core.ledger import (
+    ChatSummary,
+    EntryPage,
+    OutboxRow,
+    Page,
+    SessionPage,
+    TurnStory,
+)
+from talaria.core.messages import TokenUsage
+from talaria.core.sessions import Session
+from talaria.core.specs import PinnedSpec, Prefix
+from talaria.core.turns import TurnState
+from talaria.store.paging import check_limit, parse_entry_cursor, parse_session_cursor, session_cursor
+from talaria.store.rules import SUMMARY_SESSIONS
+from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.rows import (
+    ENTRY_COLUMNS,
+    OUTBOX_COLUMNS,
+    SESSION_COLUMNS,
+    STEP_COLUMNS,
+    TURN_COLUMNS,
+    decode_spec,
+    entry_from,
+    outbox_from,
+    prefixed,
+    session_from,
+    step_from,
+    turn_from,
+)
+
+_UNSENT = "state IN ('pending', 'sending')"
+
+SESSION = f"SELECT {SESSION_COLUMNS} FROM sessions WHERE id = ?"
+CURRENT_SESSION = f"""
+SELECT {prefixed("s", SESSION_COLUMNS)}
+FROM chats c JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
+"""
+FIRST_SESSIONS = f"""
+SELECT {SESSION_COLUMNS} FROM sessions WHERE ephemeral = 0
+ORDER BY updated_at DESC, id DESC LIMIT ?
+"""
+NEXT_SESSIONS = f"""
+SELECT {SESSION_COLUMNS} FROM sessions WHERE ephemeral = 0 AND (updated_at, id) < (?, ?)
+ORDER BY updated_at DESC, id DESC LIMIT ?
+"""
+ENTRIES = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+LOG = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq"
+SPEC = "SELECT s.spec, p.system, p.tools FROM specs s JOIN prefixes p ON p.id = s.prefix_id WHERE s.id = ?"
+TURN = f"SELECT {TURN_COLUMNS} FROM turns WHERE id = ?"
+STEPS = f"SELECT {STEP_COLUMNS} FROM steps WHERE turn_id = ? ORDER BY n"
+OTHER_SESSIONS = f"""
+SELECT {SESSION_COLUMNS} FROM sessions WHERE chat_key = ? AND ephemeral = 0 AND id <> ?
+ORDER BY updated_at DESC, id DESC LIMIT {SUMMARY_SESSIONS - 1}
+"""
+COUNT_TURNS_OF_SESSION = "SELECT count(*) FROM turns WHERE session_id = ?"
+SUM_USAGE = """
+SELECT coalesce(sum(u.calls), 0), coalesce(sum(u.input), 0), coalesce(sum(u.cached), 0),
+       coalesce(sum(u.output), 0), coalesce(sum(u.reasoning), 0)
+FROM turns t JOIN usage u ON u.turn_id = t.id WHERE t.session_id = ?
+"""
+OUTBOX_DUE = f"""
+SELECT {OUTBOX_COLUMNS} FROM outbox WHERE channel = ? AND {_UNSENT} AND due_at <= ? ORDER BY id LIMIT ?
+"""
+COUNT_SESSIONS = "SELECT count(*) FROM sessions WHERE ephemeral = 0"
+COUNT_TURNS = "SELECT state, count(*) FROM turns GROUP BY state"
+COUNT_UNSENT = f"SELECT count(*) FROM outbox WHERE {_UNSENT}"
+
+
+def session(db: driver.Connection, session_id: SessionId) -> Session | None:
+    row = db.execute(SESSION, (session_id,)).fetchone()
+    return None if row is None else session_from(row)
+
+
+def current_session(db: driver.Connection, chat_key: ChatKey) -> Session | None:
+    row = db.execute(CURRENT_SESSION, (chat_key,)).fetchone()
+    return None if row is None else session_from(row)
+
+
+def sessions(db: driver.Connection, page: Page) -> SessionPage:
+    limit = check_limit(page)
+    if page.after is None:
+        rows = db.execute(FIRST_SESSIONS, (limit + 1,)).fetchall()
+    else:
+        rows = db.execute(NEXT_SESSIONS, (*parse_session_cursor(page.after), limit + 1)).fetchall()
+    items = tuple(map(session_from, rows[:limit]))
+    return SessionPage(items, session_cursor(items[-1]) if len(rows) > limit else None)
+
+
+def entries(db: driver.Connection, question: tuple[SessionId, Page]) -> EntryPage:
+    session_id, page = question
+    limit = check_limit(page)
+    rows = db.execute(ENTRIES, (session_id, parse_entry_cursor(page.after), limit + 1)).fetchall()
+    found = tuple(map(entry_from, rows[:limit]))
+    return EntryPage(found, str(found[-1].seq) if len(rows) > limit else None)
+
+
+def log(db: driver.Connection, question: tuple[SessionId, int]) -> Sequence[Entry]:
+    return tuple(map(entry_from, db.execute(LOG, question)))
+
+
+def spec(db: driver.Connection, spec_id: SpecId) -> PinnedSpec | None:
+    row = db.execute(SPEC, (spec_id,)).fetchone()
+    return None if row is None else PinnedSpec(spec_id, decode_spec(row[0]), Prefix(row[1], row[2]))
+
+
+def story(db: driver.Connection, turn_id: TurnId) -> TurnStory | None:
+    row = db.execute(TURN, (turn_id,)).fetchone()
+    if row is None:
+        return None
+    return TurnStory(turn_from(row), tuple(map(step_from, db.execute(STEPS, (turn_id,)))))
+
+
+def summary(db: driver.Connection, session_id: SessionId) -> ChatSummary | None:
+    current = session(db, session_id)
+    if current is None:
+        return None
+    others = db.execute(OTHER_SESSIONS, (current.chat_key, session_id)).fetchall()
+    (turns,) = db.execute(COUNT_TURNS_OF_SESSION, (session_id,)).fetchone()
+    calls, *tokens = db.execute(SUM_USAGE, (session_id,)).fetchone()
+    return ChatSummary(current, (current, *map(session_from, others)), turns, TokenUsage(*tokens), calls)
+
+
+def outbox_due(db: driver.Connection, question: tuple[str, float, int]) -> Sequence[OutboxRow]:
+    return tuple(map(outbox_from, db.execute(OUTBOX_DUE, question)))
+
+
+def counts(db: driver.Connection, _: None) -> tuple[int, dict[str, int], int]:
+    """Lasting sessions, turns by state, unsent replies."""
+    (session_count,) = db.execute(COUNT_SESSIONS).fetchone()
+    turns = {str(state): 0 for state in TurnState} | dict(db.execute(COUNT_TURNS).fetchall())
+    (unsent,) = db.execute(COUNT_UNSENT).fetchone()
+    return session_count, turns, unsent

@@ -1,0 +1,145 @@
+"""Rows as the core's types, and back. Column lists stand beside the functions that read them.
+
+What is stored as JSON is bound as text: the driver looks for an adapter for every `bytes` and every `None`
+that it is given, which costs more than the statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from talaria.core.entries import Entry, EntryBody, Revision, SpecSet, TitleSet
+from talaria.core.errors import ErrorInfo
+from talaria.core.ledger import OutboxRow, OutboxState, OutboxWrite
+from talaria.core.messages import MESSAGE_TYPES, TokenUsage, ToolResult
+from talaria.core.sessions import Session
+from talaria.core.specs import AgentSpec
+from talaria.core.turns import Inbound, Step, StepKind, StepState, Turn, TurnState
+
+_encode = msgspec.json.Encoder().encode
+_body: Callable[[str], EntryBody] = msgspec.json.Decoder(EntryBody).decode
+_inbound = msgspec.json.Decoder(Inbound).decode
+_error = msgspec.json.Decoder(ErrorInfo).decode
+_usage = msgspec.json.Decoder(TokenUsage).decode
+_result = msgspec.json.Decoder(ToolResult).decode
+decode_spec = msgspec.json.Decoder(AgentSpec).decode
+
+ENTRY_KINDS: dict[type, str] = {
+    kind: str(kind.__struct_config__.tag) for kind in (*MESSAGE_TYPES, SpecSet, TitleSet)
+}
+
+SESSION_COLUMNS = "id, chat_key, created_at, updated_at, epoch, seq, spec_id, title, ephemeral, ended_at"
+
+
+def session_from(row: Any) -> Session:
+    key, chat_key, created_at, updated_at, epoch, seq, spec_id, title, ephemeral, ended_at = row
+    return Session(
+        key,
+        chat_key,
+        created_at,
+        updated_at,
+        Revision(epoch, seq),
+        spec_id,
+        title,
+        bool(ephemeral),
+        ended_at,
+    )
+
+
+ENTRY_COLUMNS = "session_id, seq, epoch, at, turn_id, body"
+
+
+def entry_from(row: Any) -> Entry:
+    session_id, seq, epoch, at, turn_id, body = row
+    return Entry(session_id, seq, epoch, at, turn_id, _body(body))
+
+
+TURN_COLUMNS = (
+    "id, chat_key, session_id, state, inbound, accepted_at, command, started_at, ended_at, attempts, reply, "
+    "error, usage, merged_into"
+)
+
+
+def turn_from(row: Any) -> Turn:
+    (
+        key,
+        chat_key,
+        session_id,
+        state,
+        inbound,
+        accepted_at,
+        command,
+        started_at,
+        ended_at,
+        attempts,
+        reply,
+        error,
+        usage,
+        merged_into,
+    ) = row
+    return Turn(
+        key,
+        chat_key,
+        session_id,
+        TurnState(state),
+        _inbound(inbound),
+        accepted_at,
+        command,
+        started_at,
+        ended_at,
+        attempts,
+        reply,
+        None if error is None else _error(error),
+        None if usage is None else _usage(usage),
+        merged_into,
+    )
+
+
+STEP_COLUMNS = "turn_id, n, kind, name, state, call_id, result, started_at, ended_at"
+
+
+def step_from(row: Any) -> Step:
+    turn_id, n, kind, name, state, call_id, result, started_at, ended_at = row
+    return Step(
+        turn_id,
+        n,
+        StepKind(kind),
+        name,
+        StepState(state),
+        call_id,
+        None if result is None else _result(result),
+        started_at,
+        ended_at,
+    )
+
+
+OUTBOX_COLUMNS = "id, turn_id, channel, address, body, nonce, edits, state, attempts, due_at, platform_id"
+
+
+def outbox_from(row: Any) -> OutboxRow:
+    key, turn_id, channel, address, body, nonce, edits, state, attempts, due_at, platform_id = row
+    return OutboxRow(
+        key,
+        turn_id,
+        OutboxWrite(channel, address, body, nonce, edits),
+        OutboxState(state),
+        attempts,
+        due_at,
+        platform_id,
+    )
+
+
+def prefixed(table: str, columns: str) -> str:
+    """`a, b` as `t.a, t.b`."""
+    return ", ".join(f"{table}.{column.strip()}" for column in columns.split(","))
+
+
+def encode(value: msgspec.Struct) -> str:
+    return _encode(value).decode()
+
+
+def optional(value: msgspec.Struct | None) -> str:
+    """Empty for None; the statement turns it into NULL."""
+    return "" if value is None else _encode(value).decode()

@@ -1,0 +1,119 @@
+"""Orders for the store's tests, in the fewest words, and a clock to run them by."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from talaria.core.entries import EntryBody
+from talaria.core.ids import ChatKey, OwnerId, SessionId, TurnId
+from talaria.core.ledger import (
+    Accept,
+    Accepted,
+    Began,
+    Begin,
+    Binding,
+    Commit,
+    Fresh,
+    StepWrite,
+    TurnEnd,
+)
+from talaria.core.messages import (
+    AssistantMessage,
+    Message,
+    Text,
+    UserMessage,
+)
+from talaria.core.ports import Store
+from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
+from talaria.core.turns import Inbound, Sender, StepKind, StepState, TurnState
+
+CHAT = ChatKey("agent:main:http:api:home")
+OTHER_CHAT = ChatKey("agent:main:http:api:away")
+ME = OwnerId("own_me")
+RIVAL = OwnerId("own_rival")
+LEASE = 30.0
+START = 1_000_000.0
+
+
+class HandClock:
+    """A clock whose hands the test turns."""
+
+    def __init__(self) -> None:
+        self._now = START
+
+    def now(self) -> float:
+        return self._now
+
+    def elapsed(self) -> float:
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("the store never sleeps")
+
+    def forward(self, seconds: float) -> None:
+        self._now += seconds
+
+
+def pinned(name: str = "one") -> PinnedSpec:
+    spec = AgentSpec("main", "local", f"model-{name}", "chat", "You are kind.", ("shell",), "fp", "cred")
+    return pin(spec, Prefix(b'{"role":"system"}', b"[]"))
+
+
+_numbers = count(1)
+
+
+def accepting(
+    text: str = "hello",
+    *,
+    chat: ChatKey = CHAT,
+    key: str | None = None,
+    session: str | None = None,
+    spec: PinnedSpec | None = None,
+    context: tuple[Message, ...] = (),
+    ephemeral: bool = False,
+    binding: Binding = Binding.CURRENT,
+    resume: SessionId | None = None,
+    scope: str = "",
+    digest: str = "",
+    key_ttl: float = 86_400.0,
+) -> Accept:
+    n = next(_numbers)
+    return Accept(
+        TurnId(f"turn_{n:06}"),
+        Inbound(chat, Sender("u1", "Ada"), (Text(text),), key=key),
+        Fresh(SessionId(session or f"ses_{n:06}"), spec, context, ephemeral),
+        binding=binding,
+        resume=resume,
+        scope=scope,
+        digest=digest,
+        key_ttl=key_ttl,
+    )
+
+
+async def begun(store: Store, order: Accept | None = None, owner: OwnerId = ME) -> tuple[Accepted, Began]:
+    accepted = await store.accept(order or accepting())
+    return accepted, await store.begin(Begin(accepted.turn.id, owner, LEASE, said("hello")))
+
+
+def said(text: str) -> UserMessage:
+    return UserMessage((Text(text),))
+
+
+def ending(turn: Accepted, lease: Began, *entries: EntryBody, reply: str = "hi") -> Commit:
+    return Commit(
+        turn.turn.session_id, lease.fence, turn.turn.id, entries, end=TurnEnd(TurnState.DONE, reply)
+    )
+
+
+async def answered(store: Store, order: Accept | None = None) -> Accepted:
+    turn, lease = await begun(store, order)
+    await store.commit(ending(turn, lease, AssistantMessage("hi")))
+    return turn
+
+
+def step(n: int, state: StepState, kind: StepKind = StepKind.TOOL) -> StepWrite:
+    return StepWrite(n, kind, "shell", state, call_id=f"call_{n}")
+
+
+async def bodies(store: Store, session_id: SessionId) -> list[EntryBody]:
+    return [entry.body for entry in await store.log(session_id, 0)]

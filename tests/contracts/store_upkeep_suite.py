@@ -1,0 +1,326 @@
+"""The part of the store's contract beside a turn's life: leases, recovery, delivery, reading, pruning."""
+
+from __future__ import annotations
+
+import pytest
+
+from contracts.store_orders import (
+    CHAT,
+    LEASE,
+    ME,
+    OTHER_CHAT,
+    RIVAL,
+    START,
+    HandClock,
+    accepting,
+    answered,
+    begun,
+    ending,
+    pinned,
+    said,
+    step,
+)
+from talaria.core.errors import (
+    BadRequest,
+    LeaseHeld,
+    NotFound,
+    StaleFence,
+    StoreError,
+)
+from talaria.core.ids import ChatKey, Fence, SessionId, SpecId, TurnId
+from talaria.core.ledger import (
+    Accept,
+    Begin,
+    Binding,
+    Commit,
+    OutboxState,
+    OutboxWrite,
+    Page,
+    Renewal,
+    TurnEnd,
+    UsageWrite,
+)
+from talaria.core.messages import (
+    TokenUsage,
+)
+from talaria.core.ports import Store
+from talaria.core.turns import StepState, TurnState
+
+
+class StoreUpkeepSuite:
+    # -- leases and ends
+
+    async def test_hold_is_refused_while_anyone_holds_the_lease(self, store: Store) -> None:
+        turn, _ = await begun(store)
+        for owner in (ME, RIVAL):
+            with pytest.raises(LeaseHeld):
+                await store.hold(turn.turn.session_id, owner, LEASE)
+
+    async def test_hold_of_an_unknown_session_is_not_found(self, store: Store) -> None:
+        with pytest.raises(NotFound):
+            await store.hold(SessionId("ses_nowhere"), ME, LEASE)
+
+    async def test_renewed_lease_lasts_longer(self, store: Store, clock: HandClock) -> None:
+        turn, lease = await begun(store)
+        session_id = turn.turn.session_id
+        clock.forward(LEASE - 1)
+        assert await store.renew(ME, [Renewal(session_id, lease.fence)], LEASE) == frozenset()
+        clock.forward(LEASE - 1)
+        with pytest.raises(LeaseHeld):
+            await store.hold(session_id, RIVAL, LEASE)
+        clock.forward(1)
+        assert await store.hold(session_id, RIVAL, LEASE)
+
+    async def test_renewal_answers_with_what_was_lost(self, store: Store, clock: HandClock) -> None:
+        kept, kept_lease = await begun(store)
+        lost, lost_lease = await begun(store, accepting(chat=OTHER_CHAT))
+        back, back_lease = await begun(store, accepting(chat=ChatKey("agent:main:http:api:third")))
+        clock.forward(LEASE)
+        await store.hold(lost.turn.session_id, RIVAL, LEASE)
+        await store.commit(ending(back, back_lease))
+        renewals = [
+            Renewal(kept.turn.session_id, kept_lease.fence),
+            Renewal(lost.turn.session_id, lost_lease.fence),
+            Renewal(back.turn.session_id, back_lease.fence),
+            Renewal(SessionId("ses_nowhere"), Fence(1)),
+        ]
+        assert await store.renew(ME, renewals, LEASE) == {
+            lost.turn.session_id,
+            back.turn.session_id,
+            "ses_nowhere",
+        }
+
+    async def test_end_of_a_session_gives_its_lease_back(self, store: Store, clock: HandClock) -> None:
+        session_id = (await answered(store)).turn.session_id
+        fence = await store.hold(session_id, ME, LEASE)
+        clock.forward(7)
+        ended = await store.end_session(session_id, fence)
+        assert (ended.ended_at, ended.updated_at) == (START + 7, START)
+        assert await store.session(session_id) == ended
+        clock.forward(1)
+        again = await store.end_session(session_id, await store.hold(session_id, RIVAL, LEASE))
+        assert again == ended
+        assert await store.hold(session_id, ME, LEASE)
+
+    async def test_end_of_a_session_needs_its_fence(self, store: Store) -> None:
+        session_id = (await answered(store)).turn.session_id
+        fence = await store.hold(session_id, ME, LEASE)
+        with pytest.raises(StaleFence):
+            await store.end_session(session_id, Fence(fence - 1))
+        with pytest.raises(NotFound):
+            await store.end_session(SessionId("ses_nowhere"), fence)
+        session = await store.session(session_id)
+        assert session is not None
+        assert session.ended_at is None
+
+    # -- recovery
+
+    async def test_reclaim_expires_the_leases_of_others_and_lists_what_is_owed(self, store: Store) -> None:
+        dead, dead_lease = await begun(store, owner=RIVAL)
+        waiting = await store.accept(accepting())
+        await answered(store, accepting(chat=OTHER_CHAT))
+        mine, my_lease = await begun(store, accepting(chat=ChatKey("agent:main:http:api:third")))
+        owed = await store.reclaim(ME)
+        assert [turn.id for turn in owed] == [dead.turn.id, waiting.turn.id, mine.turn.id]
+        assert [turn.state for turn in owed] == [TurnState.RUNNING, TurnState.ACCEPTED, TurnState.RUNNING]
+        with pytest.raises(StaleFence):
+            await store.commit(ending(dead, dead_lease))
+        again = await store.begin(Begin(dead.turn.id, ME, LEASE, said("hello")))
+        assert (again.attempts, again.entry) == (2, None)
+        assert again.fence > dead_lease.fence
+        await store.commit(ending(mine, my_lease))
+
+    # -- outbox
+
+    async def test_replies_are_due_at_once_and_oldest_first(self, store: Store) -> None:
+        turn, lease = await begun(store)
+        one = OutboxWrite("fake", "room", "one", "n1")
+        two = OutboxWrite("fake", "room", "two", "n2", edits="m1")
+        else_where = OutboxWrite("other", "room", "three", "n3")
+        await store.commit(
+            Commit(
+                turn.turn.session_id,
+                lease.fence,
+                turn.turn.id,
+                end=TurnEnd(TurnState.DONE, "one"),
+                outbox=(one, two, else_where),
+            )
+        )
+        due = await store.outbox_due("fake", 10)
+        assert [row.write for row in due] == [one, two]
+        assert all(row.state is OutboxState.PENDING and row.attempts == 0 for row in due)
+        assert all(row.turn_id == turn.turn.id for row in due)
+        assert list(await store.outbox_due("fake", 1)) == [due[0]]
+        assert (await store.stats()).outbox == 3
+
+    async def test_marks_count_attempts_and_hold_the_platforms_id(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        turn, lease = await begun(store)
+        reply = OutboxWrite("fake", "room", "one", "n1")
+        await store.commit(
+            Commit(turn.turn.session_id, lease.fence, turn.turn.id, outbox=(reply,), release=True)
+        )
+        (row,) = await store.outbox_due("fake", 10)
+        await store.outbox_mark(row.id, OutboxState.SENDING)
+        (sending,) = await store.outbox_due("fake", 10)
+        assert (sending.state, sending.attempts) == (OutboxState.SENDING, 1)
+        await store.outbox_mark(row.id, OutboxState.PENDING, due_at=clock.now() + 10, platform_id="m7")
+        assert await store.outbox_due("fake", 10) == ()
+        clock.forward(10)
+        (again,) = await store.outbox_due("fake", 10)
+        assert (again.attempts, again.platform_id) == (1, "m7")
+        await store.outbox_mark(row.id, OutboxState.SENDING)
+        await store.outbox_mark(row.id, OutboxState.SENT)
+        assert await store.outbox_due("fake", 10) == ()
+        assert (await store.stats()).outbox == 0
+
+    async def test_mark_of_an_unknown_reply_is_not_found(self, store: Store) -> None:
+        with pytest.raises(NotFound):
+            await store.outbox_mark(7, OutboxState.SENT)
+
+    # -- reading
+
+    async def test_what_does_not_exist_reads_as_nothing(self, store: Store) -> None:
+        nowhere = SessionId("ses_nowhere")
+        assert await store.session(nowhere) is None
+        assert await store.current_session(CHAT) is None
+        assert await store.summary(nowhere) is None
+        assert await store.story(TurnId("turn_nowhere")) is None
+        assert await store.spec(SpecId("spec_nowhere")) is None
+        assert tuple(await store.log(nowhere, 0)) == ()
+        assert (await store.entries(nowhere, Page())).entries == ()
+        assert (await store.sessions(Page())).items == ()
+
+    async def test_ended_session_stays_readable_as_its_chats(self, store: Store) -> None:
+        session_id = (await answered(store)).turn.session_id
+        ended = await store.end_session(session_id, await store.hold(session_id, ME, LEASE))
+        assert await store.current_session(CHAT) == ended
+
+    async def test_sessions_are_paged_newest_activity_first(self, store: Store, clock: HandClock) -> None:
+        ids = []
+        for i in range(5):
+            chat = ChatKey(f"agent:main:http:api:{i}")
+            ids.append((await answered(store, accepting(chat=chat))).turn.session_id)
+            clock.forward(1 if i % 2 else 0)
+        await store.accept(accepting(ephemeral=True))
+        await answered(store, accepting(chat=ChatKey("agent:main:http:api:0")))
+        expected = [ids[4], ids[0], ids[3], ids[2], ids[1]]
+        seen: list[SessionId] = []
+        after = None
+        while True:
+            page = await store.sessions(Page(limit=2, after=after))
+            assert len(page.items) <= 2
+            seen += [session.id for session in page.items]
+            after = page.next
+            if after is None:
+                break
+        assert seen == expected
+
+    async def test_entries_are_paged_in_order(self, store: Store) -> None:
+        context = tuple(said(str(i)) for i in range(5))
+        session_id = (await store.accept(accepting(context=context))).turn.session_id
+        first = await store.entries(session_id, Page(limit=2))
+        second = await store.entries(session_id, Page(limit=3, after=first.next))
+        assert [entry.seq for entry in first.entries] == [1, 2]
+        assert [entry.seq for entry in second.entries] == [3, 4, 5]
+        assert second.next is None
+
+    @pytest.mark.parametrize("page", [Page(after="nonsense"), Page(after="x~y"), Page(limit=0)])
+    async def test_page_that_makes_no_sense_is_the_callers_mistake(self, store: Store, page: Page) -> None:
+        with pytest.raises(BadRequest):
+            await store.sessions(page)
+        with pytest.raises(BadRequest):
+            await store.entries(SessionId("ses_a"), page)
+
+    async def test_summary_counts_what_the_session_used(self, store: Store, clock: HandClock) -> None:
+        for _ in range(12):
+            await store.accept(accepting(binding=Binding.NEW))
+            clock.forward(1)
+        await store.accept(accepting(ephemeral=True, binding=Binding.NEW))
+        turn, lease = await begun(store)
+        usage = (
+            UsageWrite(1, "p", "m", TokenUsage(10, 5, 3, 1)),
+            UsageWrite(2, "p", "m", TokenUsage(20, 10, 4, 2)),
+            UsageWrite(2, "p", "m", TokenUsage(1, 1, 1, 1)),
+        )
+        await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, usage=usage))
+        await answered(store, accepting(chat=OTHER_CHAT))
+        summary = await store.summary(turn.turn.session_id)
+        assert summary is not None
+        assert summary.current == await store.session(turn.turn.session_id)
+        assert summary.usage == TokenUsage(31, 16, 8, 4)
+        assert (summary.calls, summary.turns) == (3, 2)
+        assert len(summary.sessions) == 10
+        assert summary.sessions[0] == summary.current
+        stamps = [session.updated_at for session in summary.sessions]
+        assert stamps == sorted(stamps, reverse=True)
+        assert not any(session.ephemeral for session in summary.sessions)
+
+    async def test_stats_count_what_is_there_and_what_is_owed(self, store: Store) -> None:
+        await answered(store)
+        await store.accept(accepting())
+        await begun(store, accepting(chat=OTHER_CHAT))
+        await store.accept(accepting(ephemeral=True, binding=Binding.NEW))
+        stats = await store.stats()
+        assert stats.sessions == 2
+        assert stats.owed == 3
+        assert stats.turns == {
+            "accepted": 2,
+            "running": 1,
+            "waiting": 0,
+            "done": 1,
+            "failed": 0,
+            "cancelled": 0,
+        }
+
+    # -- pruning and closing
+
+    async def test_prune_deletes_old_ephemeral_sessions_only(self, store: Store, clock: HandClock) -> None:
+        def passing(key: str) -> Accept:
+            return accepting(ephemeral=True, binding=Binding.NEW, key=key, spec=pinned())
+
+        turn, lease = await begun(store, passing("old"))
+        await store.commit(
+            Commit(
+                turn.turn.session_id,
+                lease.fence,
+                turn.turn.id,
+                steps=(step(1, StepState.PENDING),),
+                usage=(UsageWrite(1, "p", "m", TokenUsage(1)),),
+                end=TurnEnd(TurnState.DONE, "hi"),
+                outbox=(OutboxWrite("fake", "a", "b", "n"),),
+            )
+        )
+        owing = await store.accept(passing("owing"))
+        lasting = await answered(store)
+        clock.forward(100)
+        young = await answered(store, passing("young"))
+        assert await store.prune_ephemeral(START + 50) == 1
+        assert await store.session(turn.turn.session_id) is None
+        assert await store.story(turn.turn.id) is None
+        assert tuple(await store.log(turn.turn.session_id, 0)) == ()
+        assert tuple(await store.outbox_due("fake", 10)) == ()
+        for kept in (owing, lasting, young):
+            assert await store.session(kept.turn.session_id) is not None
+            assert await store.story(kept.turn.id) is not None
+        assert await store.spec(pinned().id) is not None
+        assert not (await store.accept(passing("old"))).is_duplicate
+        assert await store.prune_ephemeral(START + 50) == 0
+
+    async def test_prune_of_many_deletes_them_all(self, store: Store, clock: HandClock) -> None:
+        for _ in range(205):
+            order = accepting(ephemeral=True, binding=Binding.NEW)
+            await store.accept(order)
+            await store.settle(order.turn_id, TurnEnd(TurnState.CANCELLED))
+        clock.forward(1)
+        assert await store.prune_ephemeral(clock.now()) == 205
+        assert (await store.stats()).turns["cancelled"] == 0
+
+    async def test_closed_store_refuses_everything(self, store: Store) -> None:
+        await store.close()
+        await store.close()
+        with pytest.raises(StoreError):
+            await store.accept(accepting())
+        with pytest.raises(StoreError):
+            await store.stats()

@@ -1,0 +1,291 @@
+"""Group commit: what a batch shares and what it does not, cancellation, and closing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from contracts.store_orders import CHAT, HandClock, accepting, begun, ending, said
+from talaria.core.entries import TitleSet
+from talaria.core.errors import NotFound, StaleFence, StoreError
+from talaria.core.ids import Fence
+from talaria.core.ledger import Accepted, Commit, TurnEnd
+from talaria.core.turns import TurnState
+from talaria.store.sqlite.connection import open_reader, open_writer
+from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.readers import Readers
+from talaria.store.sqlite.store import SqliteStore
+from talaria.store.sqlite.writer import MAX_BATCH, Transaction, Writer
+
+
+class Gate:
+    """Keeps the writer busy with an order of its own, so that what is submitted meanwhile is one batch."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._open = threading.Event()
+
+    async def __aenter__(self) -> None:
+        entered = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def wait(tx: Transaction, order: None) -> None:
+            loop.call_soon_threadsafe(entered.set)
+            assert self._open.wait(30)
+
+        self._busy = self._writer.submit(wait, None, False)
+        await entered.wait()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._open.set()
+        await self._busy
+
+
+async def turns_of_the_loop() -> None:
+    """Let every task that is ready run up to where it waits."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def writer(path: Path, clock: HandClock) -> AsyncIterator[Writer]:
+    writer = await Writer.start(partial(open_writer, path), clock)
+    yield writer
+    if not writer.is_stopped:
+        await writer.stop()
+
+
+@pytest.fixture
+async def store(path: Path, clock: HandClock, writer: Writer) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path, clock, writer, Readers(partial(open_reader, path)))
+    yield store
+    await store.close()
+
+
+async def together(writer: Writer, *orders: Callable[[], Awaitable[object]]) -> list[object]:
+    """Carry the orders out in one batch; their results or errors."""
+    async with Gate(writer):
+        tasks = [asyncio.ensure_future(order()) for order in orders]
+        await turns_of_the_loop()
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def synchronous(tx: Transaction, order: None) -> int:
+    (level,) = tx.execute("PRAGMA synchronous").fetchone()
+    return int(level)
+
+
+async def test_refused_order_fails_alone_in_its_batch(store: SqliteStore, writer: Writer) -> None:
+    turn, lease = await begun(store)
+    session_id = turn.turn.session_id
+    _, stale, missing, _ = await together(
+        writer,
+        lambda: store.commit(Commit(session_id, lease.fence, turn.turn.id, (TitleSet("before"),))),
+        lambda: store.commit(Commit(session_id, Fence(lease.fence + 1), turn.turn.id, (TitleSet("x"),))),
+        lambda: store.settle(accepting().turn_id, TurnEnd(TurnState.CANCELLED)),
+        lambda: store.commit(Commit(session_id, lease.fence, turn.turn.id, (TitleSet("after"),))),
+    )
+    assert isinstance(stale, StaleFence)
+    assert isinstance(missing, NotFound)
+    log = await store.log(session_id, 0)
+    assert [entry.body for entry in log] == [said("hello"), TitleSet("before"), TitleSet("after")]
+    assert [entry.seq for entry in log] == [1, 2, 3]
+
+
+async def test_order_that_fails_halfway_leaves_nothing_in_its_batch(writer: Writer) -> None:
+    def make(tx: Transaction, name: str) -> None:
+        tx.execute(f"CREATE TABLE {name} (x)")
+
+    def make_and_fail(tx: Transaction, name: str) -> None:
+        make(tx, name)
+        raise StaleFence("halfway")
+
+    def tables(tx: Transaction, order: None) -> list[str]:
+        rows = tx.execute("SELECT name FROM sqlite_schema WHERE name LIKE 'made_%' ORDER BY name")
+        return [name for (name,) in rows.fetchall()]
+
+    results = await together(
+        writer,
+        lambda: writer.submit(make, "made_a", False),
+        lambda: writer.submit(make_and_fail, "made_b", False),
+        lambda: writer.submit(make, "made_c", False),
+    )
+    assert isinstance(results[1], StaleFence)
+    with pytest.raises(StaleFence):
+        await writer.submit(make_and_fail, "made_alone", False)
+    assert await writer.submit(tables, None, False) == ["made_a", "made_c"]
+
+
+async def test_same_key_twice_in_one_batch_is_one_turn(store: SqliteStore, writer: Writer) -> None:
+    first, second = accepting(key="k"), accepting(key="k")
+    made, known = await together(writer, lambda: store.accept(first), lambda: store.accept(second))
+    assert isinstance(made, Accepted) and isinstance(known, Accepted)
+    assert known.is_duplicate
+    assert known.turn == made.turn
+    assert await store.story(first.turn_id) is not None
+    assert await store.story(second.turn_id) is None
+    assert (await store.stats()).owed == 1
+
+
+async def test_values_that_cannot_be_stored_fail_alone(store: SqliteStore, writer: Writer) -> None:
+    good, bad = accepting("fine"), accepting("half a pair: \ud800")
+    alone = await asyncio.gather(store.accept(accepting("\ud800")), return_exceptions=True)
+    assert isinstance(alone[0], StoreError)
+    results = await together(writer, lambda: store.accept(bad), lambda: store.accept(good))
+    assert isinstance(results[0], StoreError)
+    assert await store.story(good.turn_id) is not None
+
+
+async def test_batch_is_durable_if_any_order_asks(writer: Writer) -> None:
+    normal, full = 1, 2
+    assert await writer.submit(synchronous, None, False) == normal
+    assert await writer.submit(synchronous, None, True) == full
+    levels = await together(
+        writer,
+        lambda: writer.submit(synchronous, None, False),
+        lambda: writer.submit(synchronous, None, True),
+        lambda: writer.submit(synchronous, None, False),
+    )
+    assert levels == [full, full, full]
+    assert await writer.submit(synchronous, None, False) == normal
+
+
+async def test_more_orders_than_a_batch_holds_are_all_carried_out(writer: Writer) -> None:
+    seen: list[int] = []
+
+    def note(tx: Transaction, n: int) -> int:
+        seen.append(n)
+        return n
+
+    numbers = list(range(MAX_BATCH * 2 + 3))
+    orders = [partial(writer.submit, note, n, False) for n in numbers]
+    assert await together(writer, *orders) == numbers
+    assert seen == numbers
+
+
+async def test_full_disk_fails_the_whole_batch_and_only_that(path: Path, clock: HandClock) -> None:
+    def connect() -> driver.Connection:
+        connection = open_writer(path)
+        connection.execute("PRAGMA max_page_count = 80")
+        return connection
+
+    def make_room(tx: Transaction, order: None) -> None:
+        tx.execute("PRAGMA max_page_count = 100000")
+
+    writer = await Writer.start(connect, clock)
+    store = SqliteStore(path, clock, writer, Readers(partial(open_reader, path)))
+    small, large, last = accepting("small"), accepting("x" * 1_000_000), accepting("last")
+    results = await together(writer, *(partial(store.accept, order) for order in (small, large, last)))
+    assert [type(result) for result in results] == [StoreError] * 3
+    assert "full" in str(results[0])
+    for order in (small, large, last):
+        assert await store.story(order.turn_id) is None
+    with pytest.raises(StoreError):
+        await store.accept(large)
+    assert (await store.accept(small)).turn.id == small.turn_id
+    await writer.submit(make_room, None, False)
+    assert (await store.accept(large)).turn.id == large.turn_id
+    await store.close()
+
+
+async def test_cancelled_caller_does_not_undo_its_write(store: SqliteStore, writer: Writer) -> None:
+    order = accepting()
+    task = asyncio.create_task(store.accept(order))
+    async with Gate(writer):
+        await turns_of_the_loop()
+        task.cancel()
+        await turns_of_the_loop()
+        assert not task.done()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await store.story(order.turn_id) is not None
+
+
+async def test_cancelled_caller_of_a_refused_write_leaves_no_complaint(
+    store: SqliteStore, writer: Writer
+) -> None:
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    task = asyncio.create_task(store.settle(accepting().turn_id, TurnEnd(TurnState.CANCELLED)))
+    async with Gate(writer):
+        await turns_of_the_loop()
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    del task
+    assert complaints == []
+
+
+async def test_timeout_around_a_write_ends_when_the_write_has(store: SqliteStore, writer: Writer) -> None:
+    order = accepting()
+    finished = asyncio.Event()
+
+    async def impatient() -> None:
+        try:
+            async with asyncio.timeout(0):
+                await store.accept(order)
+        except TimeoutError:
+            finished.set()
+
+    async with asyncio.TaskGroup() as group:
+        async with Gate(writer):
+            group.create_task(impatient())
+            await turns_of_the_loop()
+        await finished.wait()
+    assert await store.story(order.turn_id) is not None
+
+
+async def test_cancelled_reader_goes_at_once(store: SqliteStore) -> None:
+    task = asyncio.create_task(store.current_session(CHAT))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await store.current_session(CHAT) is None
+
+
+async def test_close_finishes_what_was_taken(
+    store: SqliteStore, writer: Writer, path: Path, clock: HandClock
+) -> None:
+    orders = [accepting() for _ in range(40)]
+    tasks = [asyncio.create_task(store.accept(order)) for order in orders]
+    async with Gate(writer):
+        await turns_of_the_loop()
+        closers = [asyncio.create_task(store.close()) for _ in range(2)]
+        await turns_of_the_loop()
+        with pytest.raises(StoreError):
+            await store.accept(accepting())
+        with pytest.raises(StoreError):
+            await store.stats()
+    await asyncio.gather(*tasks, *closers)
+    wal = path.with_name("talaria.db-wal")
+    assert not wal.exists() or wal.stat().st_size == 0
+    async with await SqliteStore.open(path, clock) as again:
+        assert (await again.stats()).owed == len(orders)
+
+
+async def test_cancelled_close_still_closes(store: SqliteStore, writer: Writer) -> None:
+    async with Gate(writer):
+        closer = asyncio.create_task(store.close())
+        await turns_of_the_loop()
+        closer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closer
+    await store.close()
+    assert writer.is_stopped
+
+
+async def test_reads_see_every_earlier_commit(store: SqliteStore) -> None:
+    async def one(i: int) -> None:
+        turn, lease = await begun(store, accepting(chat=type(CHAT)(f"{CHAT}{i}")))
+        await store.commit(ending(turn, lease, TitleSet(str(i))))
+        session = await store.session(turn.turn.session_id)
+        assert session is not None
+        assert session.title == str(i)
+
+    await asyncio.gather(*(one(i) for i in range(50)))
