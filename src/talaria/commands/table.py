@@ -1,0 +1,209 @@
+"""The commands: what each is called, how it travels, and what it answers.
+
+A handler is a pure function from a view of the session and the command's arguments to an `Outcome`; the
+runner carries the outcome out. Three ways to travel:
+- CONTROL: durable but past the lane, so that it works while a turn runs;
+- BINDING: moves the chat to another session in the accepting transaction, then waits in the lane;
+- LANE: waits its turn like a message.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import Enum, auto
+
+import msgspec
+
+from talaria.commands.parse import Command
+from talaria.core.entries import EntryBody, TitleSet
+from talaria.core.ids import TurnId
+from talaria.core.ledger import ChatSummary
+from talaria.core.sessions import Session
+from talaria.core.turns import Sender
+
+_TITLE_LIMIT = 120
+
+
+class Route(Enum):
+    CONTROL = auto()
+    BINDING = auto()
+    LANE = auto()
+
+
+class CommandView(msgspec.Struct, frozen=True):
+    """All that a command may know. `session` is the one its turn is bound to."""
+
+    summary: ChatSummary
+    sender: Sender
+    agent: str
+    model: str
+    tools: tuple[str, ...]
+    running: TurnId | None = None
+    waiting: int = 0
+    warm: str = ""
+
+    @property
+    def session(self) -> Session:
+        return self.summary.current
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """`entries` are appended under the session's lease; `stop` cancels the chat's running turn."""
+
+    reply: str
+    entries: tuple[EntryBody, ...] = ()
+    stop: bool = False
+
+
+Handler = Callable[[CommandView, str], Outcome]
+
+
+class CommandSpec(msgspec.Struct, frozen=True):
+    name: str
+    usage: str
+    help: str
+    route: Route
+    run: Handler
+
+
+def describe(session: Session) -> str:
+    when = datetime.fromtimestamp(session.updated_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"{session.title or 'untitled'} ({session.id}, last used {when})"
+
+
+def _help(view: CommandView, args: str) -> Outcome:
+    wanted = args.lstrip("/").lower()
+    if wanted:
+        spec = COMMANDS.get(ALIASES.get(wanted, wanted))
+        return Outcome(f"{spec.usage}: {spec.help}" if spec else unknown(wanted))
+    return Outcome("\n".join(f"{spec.usage}: {spec.help}" for spec in COMMANDS.values()))
+
+
+def _new(view: CommandView, args: str) -> Outcome:
+    entries = (TitleSet(args[:_TITLE_LIMIT]),) if args else ()
+    earlier = [session for session in view.summary.sessions if session.id != view.session.id]
+    back = f" The one before is {describe(earlier[0])}; `/resume 1` returns to it." if earlier else ""
+    return Outcome(f"New session {view.session.id}.{back}", entries)
+
+
+def _resume(view: CommandView, args: str) -> Outcome:
+    """Intake has put the id of what it found in the place of what was written."""
+    if args == view.session.id:
+        return Outcome(f"Back in {describe(view.session)}.")
+    if not args:
+        return Outcome("Say which one: `/resume NUMBER`.\n" + _sessions(view, "").reply)
+    return Outcome(f"No session of this chat matches {args!r}. /sessions lists them.")
+
+
+def _sessions(view: CommandView, args: str) -> Outcome:
+    lines = [f"Now: {describe(view.session)}"]
+    lines += [f"{number}. {describe(session)}" for number, session in enumerate(others(view.summary), 1)]
+    if len(lines) > 1:
+        lines.append("`/resume NUMBER` (or an id, or a part of a title) returns to one.")
+    return Outcome("\n".join(lines))
+
+
+def _title(view: CommandView, args: str) -> Outcome:
+    if not args:
+        return Outcome(f"The title is: {view.session.title or '(none)'}. `/title TEXT` sets it.")
+    title = " ".join(args.split())[:_TITLE_LIMIT]
+    return Outcome(f"Title set: {title}", (TitleSet(title),))
+
+
+def _status(view: CommandView, args: str) -> Outcome:
+    session = view.session
+    turn = f"running {view.running}" if view.running else "idle"
+    if view.waiting:
+        turn += f", {view.waiting} waiting"
+    return Outcome(
+        f"Session {session.id} ({session.title or 'untitled'}), revision {session.revision}.\n"
+        f"Agent {view.agent} with {view.model}; {view.warm or 'not in memory'}.\n"
+        f"Turns: {view.summary.turns} so far, {turn}."
+    )
+
+
+def _stop(view: CommandView, args: str) -> Outcome:
+    if view.running is None:
+        return Outcome("Nothing is running.")
+    rest = f" {view.waiting} more waiting; the next begins now." if view.waiting else ""
+    return Outcome(f"Stopped.{rest}", stop=True)
+
+
+def _usage(view: CommandView, args: str) -> Outcome:
+    usage = view.summary.usage
+    share = f" ({usage.cached * 100 // usage.input} % from the provider's cache)" if usage.input else ""
+    return Outcome(
+        f"This session: {view.summary.calls} model calls, {usage.input} tokens in{share}, "
+        f"{usage.output} out, {usage.reasoning} of them reasoning."
+    )
+
+
+def _tools(view: CommandView, args: str) -> Outcome:
+    return Outcome("Tools of this session: " + (", ".join(view.tools) or "none") + ".")
+
+
+def _whoami(view: CommandView, args: str) -> Outcome:
+    name = f" ({view.sender.name})" if view.sender.name else ""
+    return Outcome(f"You are {view.sender.id}{name}, in chat {view.session.chat_key}.")
+
+
+COMMANDS: dict[str, CommandSpec] = {
+    spec.name: spec
+    for spec in (
+        CommandSpec("help", "/help [COMMAND]", "what there is", Route.CONTROL, _help),
+        CommandSpec("new", "/new [TITLE]", "start a new session in this chat", Route.BINDING, _new),
+        CommandSpec(
+            "resume", "/resume NUMBER|ID|TITLE", "return to an earlier session", Route.BINDING, _resume
+        ),
+        CommandSpec("sessions", "/sessions", "the sessions of this chat", Route.LANE, _sessions),
+        CommandSpec("title", "/title [TEXT]", "show or set the session's title", Route.LANE, _title),
+        CommandSpec("status", "/status", "session, model and what is running", Route.CONTROL, _status),
+        CommandSpec("stop", "/stop", "cancel the running turn", Route.CONTROL, _stop),
+        CommandSpec("usage", "/usage", "tokens used by this session", Route.LANE, _usage),
+        CommandSpec("tools", "/tools", "the tools of this session", Route.LANE, _tools),
+        CommandSpec("whoami", "/whoami", "who you are to the gateway", Route.CONTROL, _whoami),
+    )
+}
+ALIASES = {"reset": "new"}
+LATER = frozenset(
+    {
+        "branch", "undo", "retry", "model", "reasoning", "reload", "compact", "memory", "jobs", "approve",
+        "deny", "queue", "steer",
+    }
+)  # fmt: skip
+
+
+def canonical(name: str) -> str:
+    return ALIASES.get(name, name)
+
+
+def unknown(name: str) -> str:
+    if name in LATER:
+        return f"/{name} is not in this version yet. /help lists what there is."
+    near = difflib.get_close_matches(name, [*COMMANDS, *ALIASES], n=1)
+    guess = f" Did you mean /{near[0]}?" if near else ""
+    return f"There is no command /{name}.{guess} /help lists them."
+
+
+def others(summary: ChatSummary) -> list[Session]:
+    """The chat's earlier sessions in the order in which `/resume NUMBER` counts them."""
+    return [session for session in summary.sessions if session.id != summary.current.id]
+
+
+def find_session(summary: ChatSummary, wanted: str) -> Session | None:
+    """What `/resume` means: a number of `/sessions`, an id, a title, or a part of one title only."""
+    earlier = others(summary)
+    if wanted.isdecimal() and 1 <= int(wanted) <= len(earlier):
+        return earlier[int(wanted) - 1]
+    for session in summary.sessions:
+        if wanted == session.id or (session.title and wanted.casefold() == session.title.casefold()):
+            return session
+    partial = [session for session in earlier if wanted and wanted.casefold() in session.title.casefold()]
+    return partial[0] if len(partial) == 1 else None
+
+
+def run_command(command: Command, view: CommandView) -> Outcome:
+    spec = COMMANDS.get(canonical(command.name))
+    return spec.run(view, command.args) if spec else Outcome(unknown(command.name))

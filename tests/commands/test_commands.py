@@ -1,0 +1,143 @@
+"""Slash commands are pure: a view and arguments in, a reply and actions out."""
+
+from __future__ import annotations
+
+import pytest
+
+from talaria.commands.parse import Command, parse_command
+from talaria.commands.table import (
+    ALIASES,
+    COMMANDS,
+    LATER,
+    CommandView,
+    Outcome,
+    find_session,
+    run_command,
+)
+from talaria.core.entries import Revision, TitleSet
+from talaria.core.ids import ChatKey, SessionId, TurnId
+from talaria.core.ledger import ChatSummary
+from talaria.core.messages import TokenUsage
+from talaria.core.sessions import Session
+from talaria.core.turns import Sender
+
+CHAT = ChatKey("agent:main:test:dm:one")
+
+
+def session(name: str, title: str = "") -> Session:
+    return Session(SessionId(f"ses_{name}"), CHAT, 1.0, 2.0, Revision(0, 3), title=title)
+
+
+NOW, OLD, OLDER = session("now", "Now here"), session("old", "Taxes 2025"), session("older", "Taxes 2024")
+
+
+def view(*, running: bool = False, waiting: int = 0) -> CommandView:
+    summary = ChatSummary(NOW, (NOW, OLD, OLDER), turns=4, usage=TokenUsage(100, 75, 20, 5), calls=3)
+    return CommandView(
+        summary=summary,
+        sender=Sender("42", "Ada"),
+        agent="main",
+        model="scripted/scripted",
+        tools=("read_file", "todo"),
+        running=TurnId("turn_1") if running else None,
+        waiting=waiting,
+    )
+
+
+def run(text: str, **more: int) -> Outcome:
+    command = parse_command(text)
+    assert command is not None
+    return run_command(command, view(**more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("/help", Command("help")),
+        ("  /Title  My trip \n", Command("title", "My trip")),
+        ("/title\nTwo lines", Command("title", "Two lines")),
+        ("/usr/bin/env is a path", None),
+        ("/", None),
+        ("/ 2", None),
+        ("1 / 2", None),
+        ("//comment", None),
+        ("hello /help", None),
+    ],
+)
+def test_what_is_a_command(text: str, command: Command | None) -> None:
+    assert parse_command(text) == command
+
+
+@pytest.mark.parametrize(
+    ("text", "reply"),
+    [
+        (
+            "/usage",
+            "3 model calls, 100 tokens in (75 % from the provider's cache), 20 out, 5 of them reasoning",
+        ),
+        ("/tools", "Tools of this session: read_file, todo."),
+        ("/whoami", "You are 42 (Ada), in chat agent:main:test:dm:one."),
+        ("/title", "The title is: Now here."),
+        ("/sessions", "1. Taxes 2025 (ses_old"),
+        ("/sessions", "2. Taxes 2024 (ses_older"),
+        ("/status", "Session ses_now (Now here), revision 0.3."),
+        ("/status", "Turns: 4 so far, idle."),
+        ("/help stop", "/stop: cancel the running turn"),
+        ("/help /reset", "/new [TITLE]: start a new session"),
+        ("/help nothing", "There is no command /nothing."),
+        ("/stopp", "There is no command /stopp. Did you mean /stop?"),
+        ("/undo", "/undo is not in this version yet."),
+        ("/resume nothing", "No session of this chat matches 'nothing'."),
+        ("/resume ses_now", "Back in Now here"),
+        ("/resume", "Say which one"),
+        ("/new", "`/resume 1` returns to it"),
+        ("/reset", "New session ses_now."),
+    ],
+)
+def test_replies(text: str, reply: str) -> None:
+    assert reply in run(text).reply
+
+
+def test_help_lists_every_command() -> None:
+    reply = run("/help").reply
+    assert all(f"/{name}" in reply for name in COMMANDS)
+
+
+def test_no_name_means_two_things() -> None:
+    assert not set(COMMANDS) & LATER
+    assert not set(ALIASES) & (set(COMMANDS) | LATER)
+
+
+def test_a_title_is_an_entry_of_one_line() -> None:
+    assert run("/title A  longer\n title").entries == (TitleSet("A longer title"),)
+    assert len(run("/title " + "x" * 500).entries[0].title) == 120  # type: ignore[union-attr]
+    assert run("/title").entries == ()
+
+
+def test_a_new_session_may_be_given_its_title() -> None:
+    assert run("/new Trip").entries == (TitleSet("Trip"),)
+
+
+def test_stop_stops_only_what_runs() -> None:
+    assert run("/stop") == Outcome("Nothing is running.")
+    assert run("/stop", running=1, waiting=2).stop
+    assert "2 more waiting" in run("/stop", running=1, waiting=2).reply
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("1", OLD),
+        ("2", OLDER),
+        ("3", None),
+        ("0", None),
+        ("ses_older", OLDER),
+        ("taxes 2024", OLDER),
+        ("2025", OLD),
+        ("taxes", None),
+        ("", None),
+        ("ses_now", NOW),
+    ],
+)
+def test_what_resume_means(wanted: str, found: Session | None) -> None:
+    assert find_session(view().summary, wanted) == found
