@@ -1,0 +1,28 @@
+"""The frozen system prompt: rendered once at session start, never again for that session.
+
+Nothing here may depend on the time, on memory written later or on the machine: the current time reaches
+the model with each user message instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_IDENTITY = """\
+You are {name}, an assistant that a person reaches through chat. Answer in the language of the person, \
+briefly where a brief answer serves. Each message begins with the time at which it was sent, in brackets; \
+do not repeat it."""
+
+_TOOLS = """\
+You have tools. Use them to find out rather than to guess, and say what you did. Paths are relative to \
+this conversation's own folder, which lasts. A result that was cut names the file that holds all of it. \
+When a result says that its outcome is unknown, find out what happened before you try again."""
+
+
+def render_prompt(name: str, extra: str, tools: Sequence[str]) -> str:
+    parts = [_IDENTITY.format(name=name)]
+    if tools:
+        parts.append(_TOOLS)
+    if extra.strip():
+        parts.append(extra.strip())
+    return "\n\n".join(parts)

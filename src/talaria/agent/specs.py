@@ -1,0 +1,70 @@
+"""Resolving a spec: what a new session (or an explicit change) is pinned to."""
+
+from __future__ import annotations
+
+import hashlib
+
+from talaria.agent.prompt import render_prompt
+from talaria.agent.settings import AgentSettings
+from talaria.core.ports import Models
+from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
+from talaria.models.catalog import Catalog
+from talaria.tools.toolset import ToolSet
+
+_KEPT = 32
+
+
+class SpecResolver:
+    """Turns configuration into pinned specs. Configuration is fixed for the process, so results are kept."""
+
+    def __init__(self, settings: AgentSettings, catalog: Catalog, models: Models, tools: ToolSet) -> None:
+        self._settings = settings
+        self._catalog = catalog
+        self._models = models
+        self._tools = tools
+        self._known: dict[tuple[str, str], PinnedSpec] = {}
+
+    def resolve(self, wish: str | None = None) -> PinnedSpec:
+        """The spec for a new session. Raises `NoModel`, or `NotFound` for a wish nobody knows."""
+        choice = self._catalog.resolve(wish)
+        known = self._known.get((choice.provider, choice.model))
+        if known is not None:
+            return known
+        wire = self._models.get(choice.provider).wire
+        prompt = render_prompt(self._settings.name, self._settings.prompt, self._tools.names)
+        spec = AgentSpec(
+            agent=self._settings.name,
+            provider=choice.provider,
+            model=choice.model,
+            api=wire.name,
+            prompt=prompt,
+            tools=self._tools.names,
+            tools_fingerprint=self._tools.fingerprint,
+            credential=self._models.credential(choice.provider),
+        )
+        pinned = pin(spec, wire.render_prefix(prompt, self._tools.specs))
+        if len(self._known) >= _KEPT:
+            self._known.clear()
+        self._known[choice.provider, choice.model] = pinned
+        return pinned
+
+    def resolve_stateless(self, wish: str | None, tools: bytes) -> PinnedSpec:
+        """The spec of a call that brings its whole context: no prompt of ours, the caller's tools only."""
+        choice = self._catalog.resolve(wish)
+        wire = self._models.get(choice.provider).wire
+        spec = AgentSpec(
+            agent=self._settings.name,
+            provider=choice.provider,
+            model=choice.model,
+            api=wire.name,
+            prompt="",
+            tools=(),
+            tools_fingerprint=hashlib.sha256(tools).hexdigest() if tools else "",
+            credential=self._models.credential(choice.provider),
+        )
+        return pin(spec, Prefix(system=b"", tools=tools))
+
+    def differs(self, pinned: PinnedSpec, wish: str) -> bool:
+        """Whether `wish` names another model than the session is pinned to."""
+        choice = self._catalog.resolve(wish)
+        return (choice.provider, choice.model) != (pinned.spec.provider, pinned.spec.model)

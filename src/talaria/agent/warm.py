@@ -1,0 +1,91 @@
+"""Warm agents: a view of a session's log, ready for the next request, and the builder that makes them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from talaria.agent.transcript import Transcript
+from talaria.core.entries import Entry, Revision
+from talaria.core.errors import StoreError
+from talaria.core.ids import SessionId, SpecId
+from talaria.core.ports import Models, Store, WireFormat
+from talaria.core.specs import PinnedSpec
+
+_OVERHEAD = 2048  # the objects around the bytes, so that a thousand empty agents are not free
+_SPECS_KEPT = 64
+
+
+class WarmAgent:
+    """Spec, transcript bytes and revision of one session. Releasing it loses nothing: the log has it all."""
+
+    __slots__ = ("credential", "pinned", "revision", "session_id", "transcript")
+
+    def __init__(self, session_id: SessionId, pinned: PinnedSpec, credential: str, wire: WireFormat) -> None:
+        self.session_id = session_id
+        self.pinned = pinned
+        self.credential = credential
+        self.transcript = Transcript(wire)
+        self.revision = Revision(0, 0)
+
+    @property
+    def size(self) -> int:
+        return self.transcript.size + _OVERHEAD
+
+    def absorb(self, entries: Iterable[Entry]) -> None:
+        """Take over entries that were committed; those it has already are passed over."""
+        for entry in entries:
+            if entry.seq <= self.revision.seq:
+                continue
+            if entry.seq != self.revision.seq + 1:
+                raise StoreError(
+                    f"The log of {self.session_id} has a gap after entry {self.revision.seq}.",
+                    "Run `talaria doctor`.",
+                )
+            if entry.message is not None:
+                self.transcript.append(entry.message)
+            self.revision = Revision(entry.epoch, entry.seq)
+
+    def release(self) -> None:
+        """Free the bytes. Touches neither the session nor what tools act on."""
+        self.transcript.clear()
+
+    def __repr__(self) -> str:
+        return f"<WarmAgent {self.session_id} at {self.revision}, {self.size} bytes>"
+
+
+class AgentBuilder:
+    """Builds warm agents from the log. Specs are shared between agents, as are their prefix bytes."""
+
+    def __init__(self, store: Store, models: Models) -> None:
+        self._store = store
+        self._models = models
+        self._specs: OrderedDict[SpecId, PinnedSpec] = OrderedDict()
+
+    async def build(self, session_id: SessionId, spec_id: SpecId) -> WarmAgent:
+        """Reads the whole log. Raises `NoModel` when the spec's provider is not configured any more."""
+        pinned = await self.pinned(spec_id)
+        model = self._models.get(pinned.spec.provider)
+        agent = WarmAgent(session_id, pinned, self.credential(pinned), model.wire)
+        agent.absorb(await self._store.log(session_id, 0))
+        return agent
+
+    async def catch_up(self, agent: WarmAgent) -> None:
+        """Reads only what was appended since: the prefix survives."""
+        agent.absorb(await self._store.log(agent.session_id, agent.revision.seq))
+
+    async def pinned(self, spec_id: SpecId) -> PinnedSpec:
+        if (known := self._specs.get(spec_id)) is not None:
+            self._specs.move_to_end(spec_id)
+            return known
+        pinned = await self._store.spec(spec_id)
+        if pinned is None:
+            raise StoreError(f"The stored spec {spec_id} is missing.", "Start a new session with /new.")
+        self._specs[spec_id] = pinned
+        if len(self._specs) > _SPECS_KEPT:
+            self._specs.popitem(last=False)
+        return pinned
+
+    def credential(self, pinned: PinnedSpec) -> str:
+        """The fingerprint of the provider's secrets now; a changed one rebuilds over the same prefix."""
+        return self._models.credential(pinned.spec.provider)

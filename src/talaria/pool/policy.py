@@ -1,0 +1,91 @@
+"""Which warm agents leave: a pure plan over what the pool holds.
+
+Rules, in this order:
+- idle limit: idle for longer than `idle_ttl`, never while leased;
+- count cap: only the oldest `n − max_agents` are candidates, and of those only the idle ones go: a busy one
+  among them is skipped and nobody newer pays for it, so the pool may stand over its cap while turns run;
+- byte budget: idle ones go, oldest first, until what remains fits.
+An entry being built is neither a candidate nor an obstacle: it does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from talaria.core.ids import SessionId
+
+
+class AgentState(StrEnum):
+    IDLE = "idle"
+    BUSY = "busy"
+    BUILDING = "building"
+
+
+class AgentView(msgspec.Struct, frozen=True):
+    """`last_used` is set when a lease starts and when it ends."""
+
+    session_id: SessionId
+    last_used: float
+    size: int
+    state: AgentState
+
+
+class PoolLimits(msgspec.Struct, frozen=True):
+    max_agents: int
+    idle_ttl: float
+    max_bytes: int
+
+
+class Cause(StrEnum):
+    IDLE = "idle"
+    CAP = "cap"
+    BYTES = "bytes"
+
+
+class Eviction(msgspec.Struct, frozen=True):
+    session_id: SessionId
+    cause: Cause
+
+
+class EvictionPlan(msgspec.Struct, frozen=True):
+    """`over_cap`: by how many the pool still stands over its cap afterwards, all of them busy or newer."""
+
+    evictions: tuple[Eviction, ...]
+    over_cap: int
+
+
+def plan_eviction(views: Iterable[AgentView], limits: PoolLimits, now: float) -> EvictionPlan:
+    held = sorted(
+        (view for view in views if view.state is not AgentState.BUILDING), key=lambda view: view.last_used
+    )
+    evictions: list[Eviction] = []
+
+    def keep_after(cause: Cause, leaving: set[SessionId]) -> list[AgentView]:
+        evictions.extend(Eviction(view.session_id, cause) for view in held if view.session_id in leaving)
+        return [view for view in held if view.session_id not in leaving]
+
+    held = keep_after(
+        Cause.IDLE,
+        {
+            view.session_id
+            for view in held
+            if view.state is AgentState.IDLE and now - view.last_used > limits.idle_ttl
+        },
+    )
+    excess = held[: max(0, len(held) - limits.max_agents)]
+    held = keep_after(Cause.CAP, {view.session_id for view in excess if view.state is AgentState.IDLE})
+    over_cap = max(0, len(held) - limits.max_agents)
+
+    surplus = sum(view.size for view in held) - limits.max_bytes
+    leaving: set[SessionId] = set()
+    for view in held:
+        if surplus <= 0:
+            break
+        if view.state is AgentState.IDLE:
+            leaving.add(view.session_id)
+            surplus -= view.size
+    keep_after(Cause.BYTES, leaving)
+    return EvictionPlan(tuple(evictions), over_cap)

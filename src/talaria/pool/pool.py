@@ -1,0 +1,308 @@
+"""The warm pool: agents in memory, leased one turn at a time.
+
+Busy is a lease. State changes between awaits only; slow work (building, catching up) happens while the slot
+says so, and what leaves is released after the state has changed. Every way out goes through `_release`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from talaria.agent.warm import AgentBuilder, WarmAgent
+from talaria.core.clock import Clock
+from talaria.core.entries import Revision
+from talaria.core.ids import ChatKey, SessionId, SpecId
+from talaria.pool.policy import AgentState, AgentView, Cause, PoolLimits, plan_eviction
+
+_log = logging.getLogger("talaria.pool")
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a turn needs: its session at this revision or later, under this spec."""
+
+    session_id: SessionId
+    chat_key: ChatKey
+    spec_id: SpecId
+    revision: Revision
+
+
+class PoolCounters(msgspec.Struct):
+    hits: int = 0
+    builds: int = 0
+    catchups: int = 0
+    rebuilds: int = 0
+    evicted_cap: int = 0
+    evicted_idle: int = 0
+    evicted_bytes: int = 0
+    released: int = 0
+
+
+class AgentStats(msgspec.Struct, frozen=True):
+    session_id: SessionId
+    chat_key: ChatKey
+    state: AgentState
+    bytes: int
+    idle_seconds: float
+    revision: str
+
+
+class PoolStats(msgspec.Struct, frozen=True):
+    cap: int
+    size: int
+    busy: int
+    building: int
+    bytes: int
+    max_bytes: int
+    agents: tuple[AgentStats, ...]
+    counters: PoolCounters
+
+
+class _Slot:
+    """One session's place. `agent` is None only while it is being built."""
+
+    __slots__ = ("agent", "chat_key", "is_leaving", "last_used", "size", "state", "waiters")
+
+    def __init__(self, chat_key: ChatKey, now: float) -> None:
+        self.chat_key = chat_key
+        self.state = AgentState.BUILDING
+        self.agent: WarmAgent | None = None
+        self.last_used = now
+        self.size = 0
+        self.is_leaving = False
+        self.waiters: list[asyncio.Future[None]] = []
+
+    def wake(self) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.waiters.clear()
+
+
+class Pool:
+    """`async with pool.lease(wanted) as agent:` is the API.
+
+    A leased agent is never released: `release` and `drain` of a busy one take effect when its lease ends.
+    A failed turn keeps its agent; a failed or cancelled build leaves nothing behind.
+    """
+
+    def __init__(self, builder: AgentBuilder, limits: PoolLimits, clock: Clock) -> None:
+        self._builder = builder
+        self._limits = limits
+        self._clock = clock
+        self._slots: OrderedDict[SessionId, _Slot] = OrderedDict()  # least recently used first
+        self._bytes = 0
+        self._is_over_cap = False
+        self.counters = PoolCounters()
+
+    def __repr__(self) -> str:
+        stats = self.stats()
+        return f"<Pool {stats.size}/{stats.cap} agents, {stats.busy} busy, {stats.bytes} bytes>"
+
+    @asynccontextmanager
+    async def lease(self, wanted: Wanted) -> AsyncIterator[WarmAgent]:
+        """Exclusive use of the session's agent, built or caught up to `wanted.revision`.
+
+        Waits while another turn has it. Raises what building raises; nothing is held then.
+        """
+        slot = await self._take(wanted)
+        assert slot.agent is not None
+        try:
+            yield slot.agent
+        finally:
+            self._give_back(wanted.session_id, slot)
+
+    def release(self, session_id: SessionId) -> None:
+        """Let the agent leave memory: now if it is idle, at the end of its lease otherwise."""
+        slot = self._slots.get(session_id)
+        if slot is None:
+            return
+        slot.is_leaving = True
+        if slot.state is AgentState.IDLE:
+            self._release([session_id])
+
+    def drain(self) -> None:
+        """Release all that is idle, and the rest as leases end."""
+        for session_id in list(self._slots):
+            self.release(session_id)
+
+    def sweep(self) -> int:
+        """Apply the limits now; the number of agents that left."""
+        return self._evict()
+
+    async def run(self) -> None:
+        """Sweeps on a timer until cancelled."""
+        while True:
+            await self._clock.sleep(min(30.0, max(1.0, self._limits.idle_ttl / 4)))
+            self.sweep()
+
+    def stats(self) -> PoolStats:
+        now = self._clock.elapsed()
+        agents = tuple(
+            AgentStats(
+                session_id,
+                slot.chat_key,
+                slot.state,
+                slot.agent.size if slot.agent else 0,
+                round(now - slot.last_used, 3) if slot.state is AgentState.IDLE else 0.0,
+                str(slot.agent.revision) if slot.agent else "",
+            )
+            for session_id, slot in self._slots.items()
+        )
+        states = [agent.state for agent in agents]
+        return PoolStats(
+            cap=self._limits.max_agents,
+            size=len(agents),
+            busy=states.count(AgentState.BUSY),
+            building=states.count(AgentState.BUILDING),
+            bytes=sum(agent.bytes for agent in agents),
+            max_bytes=self._limits.max_bytes,
+            agents=agents,
+            counters=msgspec.structs.replace(self.counters),
+        )
+
+    def describe(self, session_id: SessionId) -> str:
+        """For people: what the pool has of this session, or nothing."""
+        slot = self._slots.get(session_id)
+        if slot is None or slot.agent is None:
+            return ""
+        return f"warm at revision {slot.agent.revision}, {slot.agent.size} bytes"
+
+    # -- taking ---------------------------------------------------------------------------------------------
+
+    async def _take(self, wanted: Wanted) -> _Slot:
+        while (slot := self._slots.get(wanted.session_id)) is not None:
+            if slot.state is AgentState.IDLE:
+                slot.state = AgentState.BUSY
+                self._touch(wanted.session_id, slot)
+                await self._reconcile(wanted, slot)
+                return slot
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            slot.waiters.append(waiter)
+            await waiter
+        slot = _Slot(wanted.chat_key, self._clock.elapsed())
+        self._slots[wanted.session_id] = slot
+        await self._build(wanted, slot)
+        self.counters.builds += 1
+        self._settle()
+        return slot
+
+    async def _build(self, wanted: Wanted, slot: _Slot) -> None:
+        slot.state = AgentState.BUILDING
+        try:
+            agent = await self._builder.build(wanted.session_id, wanted.spec_id)
+        except BaseException:
+            del self._slots[wanted.session_id]
+            slot.wake()
+            raise
+        slot.agent = agent
+        slot.state = AgentState.BUSY
+        self._resize(slot)
+
+    async def _reconcile(self, wanted: Wanted, slot: _Slot) -> None:
+        """Bring a slot that was just taken to what is wanted; on failure it goes back as it was."""
+        agent = slot.agent
+        assert agent is not None
+        if self._must_rebuild(agent, wanted):
+            self._forget(slot)
+            await self._build(wanted, slot)
+            self.counters.rebuilds += 1
+        elif agent.revision.seq < wanted.revision.seq:
+            try:
+                await self._builder.catch_up(agent)
+            except BaseException:
+                self._give_back(wanted.session_id, slot)
+                raise
+            self.counters.catchups += 1
+            self._resize(slot)
+        else:
+            self.counters.hits += 1
+
+    def _must_rebuild(self, agent: WarmAgent, wanted: Wanted) -> bool:
+        reason = ""
+        if agent.pinned.id != wanted.spec_id:
+            reason = "its spec changed"
+        elif agent.revision.epoch != wanted.revision.epoch:
+            reason = "its history was rewritten"
+        elif agent.revision.seq > wanted.revision.seq:
+            reason = "it was ahead of the store"
+        elif agent.credential != self._builder.credential(agent.pinned):
+            reason = "the provider's credential changed"
+        if reason:
+            _log.info("rebuilding the agent of %s: %s", wanted.session_id, reason)
+        return bool(reason)
+
+    # -- giving back ----------------------------------------------------------------------------------------
+
+    def _give_back(self, session_id: SessionId, slot: _Slot) -> None:
+        slot.state = AgentState.IDLE
+        self._touch(session_id, slot)
+        self._resize(slot)
+        if slot.is_leaving:
+            self._release([session_id])
+        else:
+            self._settle()
+        slot.wake()
+
+    def _touch(self, session_id: SessionId, slot: _Slot) -> None:
+        slot.last_used = self._clock.elapsed()
+        self._slots.move_to_end(session_id)
+
+    def _resize(self, slot: _Slot) -> None:
+        size = slot.agent.size if slot.agent is not None else 0
+        self._bytes += size - slot.size
+        slot.size = size
+
+    # -- leaving --------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """After an insert or a lease's end. The common case, within all limits, costs three comparisons."""
+        if len(self._slots) > self._limits.max_agents or self._bytes > self._limits.max_bytes:
+            self._evict()
+            return
+        self._is_over_cap = False
+        oldest = next(iter(self._slots.values()), None)
+        if oldest is not None and self._clock.elapsed() - oldest.last_used > self._limits.idle_ttl:
+            self._evict()
+
+    def _evict(self) -> int:
+        views = [
+            AgentView(session_id, slot.last_used, slot.size, slot.state)
+            for session_id, slot in self._slots.items()
+        ]
+        plan = plan_eviction(views, self._limits, self._clock.elapsed())
+        for eviction in plan.evictions:
+            match eviction.cause:
+                case Cause.IDLE:
+                    self.counters.evicted_idle += 1
+                case Cause.CAP:
+                    self.counters.evicted_cap += 1
+                case Cause.BYTES:
+                    self.counters.evicted_bytes += 1
+        self._release(eviction.session_id for eviction in plan.evictions)
+        if plan.over_cap and not self._is_over_cap:
+            _log.warning(
+                "the pool is over its cap of %d by %d: all candidates are busy",
+                self._limits.max_agents,
+                plan.over_cap,
+            )
+        self._is_over_cap = plan.over_cap > 0
+        return len(plan.evictions)
+
+    def _release(self, session_ids: Iterable[SessionId]) -> None:
+        for session_id in session_ids:
+            slot = self._slots.pop(session_id)
+            self._forget(slot)
+            slot.wake()
+
+    def _forget(self, slot: _Slot) -> None:
+        agent, slot.agent = slot.agent, None
+        self._resize(slot)
+        if agent is not None:
+            self.counters.released += 1
+            agent.release()

@@ -1,0 +1,162 @@
+"""Intake: binds what a channel heard to a session, writes its turn durably, and only then lets it run."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from talaria.agent.specs import SpecResolver
+from talaria.commands.parse import Command, parse_command
+from talaria.commands.table import COMMANDS, Route, canonical, find_session
+from talaria.core.errors import NoModel, TalariaError
+from talaria.core.ids import ChatAddress, SessionId, new_session_id, new_turn_id
+from talaria.core.ledger import Accept, Binding, Fresh
+from talaria.core.messages import Message, Text
+from talaria.core.ports import Store
+from talaria.core.specs import PinnedSpec
+from talaria.core.tasks import finish
+from talaria.core.turns import Inbound, Sender, Turn
+from talaria.turns.live import CallOptions, LiveTurn, LiveTurns
+from talaria.turns.mailbox import Mailbox
+
+EPHEMERAL = "ephemeral"
+
+
+class Draining(TalariaError):
+    """The gateway is shutting down and accepts nothing new."""
+
+    type = "draining"
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """A turn that is durable. `live` is None when it is settled already (a repeated key)."""
+
+    turn: Turn
+    live: LiveTurn | None
+    is_duplicate: bool = False
+
+
+class StatelessCall(msgspec.Struct, frozen=True):
+    """A call that brings its whole context. `tools` are the caller's, encoded."""
+
+    sender: Sender
+    context: tuple[Message, ...]
+    model: str | None = None
+    tools: bytes = b""
+    options: CallOptions = CallOptions()
+    key: str | None = None
+    scope: str = ""
+
+
+def is_ephemeral(turn: Turn) -> bool:
+    return ChatAddress.parse(turn.chat_key).kind == EPHEMERAL
+
+
+class Intake:
+    """Every way in ends here. What is accepted runs, even when whoever brought it leaves meanwhile."""
+
+    def __init__(
+        self, store: Store, specs: SpecResolver, live: LiveTurns, mailbox: Mailbox, agent_name: str
+    ) -> None:
+        self._store = store
+        self._specs = specs
+        self._live = live
+        self._mailbox = mailbox
+        self._agent_name = agent_name
+        self._is_open = False
+
+    def open(self) -> None:
+        self._is_open = True
+
+    def close(self) -> None:
+        """From now on everything is refused with `Draining`."""
+        self._is_open = False
+
+    async def submit(self, inbound: Inbound) -> Receipt:
+        """Accept a message or a command for its chat's session.
+
+        Raises `IdempotencyConflict`, `NotFound` (a wished model that nobody knows), `Draining`, `StoreError`.
+        """
+        command = parse_command(inbound.text)
+        digest = _digest(inbound.parts, inbound.model) if inbound.key is not None else ""
+        binding, resume = await self._bind(inbound, command)
+        if resume is not None:
+            inbound = msgspec.structs.replace(inbound, parts=(Text(f"/resume {resume}"),))
+        order = Accept(
+            turn_id=new_turn_id(),
+            inbound=inbound,
+            fresh=Fresh(new_session_id(), self._spec(inbound.model)),
+            command=command.name if command else "",
+            binding=binding,
+            resume=resume,
+            scope=f"{inbound.sender.id}\n{inbound.chat_key}" if inbound.key is not None else "",
+            digest=digest,
+        )
+        return await self._accept(order, CallOptions())
+
+    async def call(self, call: StatelessCall) -> Receipt:
+        """Accept a stateless call: an ephemeral session of its own, with the caller's context and tools."""
+        pinned = self._specs.resolve_stateless(call.model, call.tools)
+        session_id = new_session_id()
+        chat = ChatAddress(self._agent_name, "http", EPHEMERAL, session_id)
+        inbound = Inbound(chat.key(), call.sender, (), call.key, call.model)
+        order = Accept(
+            turn_id=new_turn_id(),
+            inbound=inbound,
+            fresh=Fresh(session_id, pinned, call.context, ephemeral=True),
+            scope=f"{call.sender.id}\n{EPHEMERAL}" if call.key is not None else "",
+            digest=_digest(call.context, call.model, call.tools) if call.key is not None else "",
+        )
+        return await self._accept(order, call.options)
+
+    def readmit(self, turn: Turn) -> LiveTurn:
+        """A turn that an earlier process left unsettled takes its place in its lane again."""
+        live = self._live.open(turn)
+        self._route(live)
+        return live
+
+    async def _accept(self, order: Accept, options: CallOptions) -> Receipt:
+        if not self._is_open:
+            raise Draining("The gateway is shutting down.", "Send it again in a moment.")
+        return await finish(self._carry_out(order, options))
+
+    async def _carry_out(self, order: Accept, options: CallOptions) -> Receipt:
+        accepted = await self._store.accept(order)
+        turn = accepted.turn
+        if accepted.is_duplicate:
+            return Receipt(turn, self._live.get(turn.id), is_duplicate=True)
+        live = self._live.open(turn, options)
+        self._route(live)
+        return Receipt(turn, live)
+
+    def _route(self, live: LiveTurn) -> None:
+        spec = COMMANDS.get(canonical(live.turn.command)) if live.turn.command else None
+        if live.turn.command and (spec is None or spec.route is Route.CONTROL):
+            self._mailbox.put_past(live)
+        else:
+            self._mailbox.put(live)
+
+    def _spec(self, wish: str | None) -> PinnedSpec | None:
+        """None when no model can be had yet: the session is bound all the same and told why in its turn."""
+        try:
+            return self._specs.resolve(wish)
+        except NoModel:
+            return None
+
+    async def _bind(self, inbound: Inbound, command: Command | None) -> tuple[Binding, SessionId | None]:
+        """Which session the turn belongs to. A `/resume` of nothing known stays here and says so."""
+        name = canonical(command.name) if command else ""
+        if name == "new":
+            return Binding.NEW, None
+        if name == "resume" and command is not None:
+            current = await self._store.current_session(inbound.chat_key)
+            summary = await self._store.summary(current.id) if current else None
+            found = find_session(summary, command.args) if summary else None
+            if found is not None:
+                return Binding.RESUME, found.id
+        return Binding.CURRENT, None
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

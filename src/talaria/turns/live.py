@@ -1,0 +1,160 @@
+"""Turns that are under way in this process: their events, their end, and how they are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from enum import Enum, auto
+
+import msgspec
+
+from talaria.agent.loop import Answer
+from talaria.core.events import FINAL_EVENTS, Delta, Event, ReasoningDelta, Reset
+from talaria.core.ids import ChatKey, TurnId
+from talaria.core.turns import Turn
+
+_MERGE_BELOW = 1024
+
+
+class StopReason(Enum):
+    """Why a turn was told to stop. Only a person's wish ends it; after the others it is resumable."""
+
+    USER = auto()
+    SHUTDOWN = auto()
+    LOST = auto()
+
+
+class CallOptions(msgspec.Struct, frozen=True):
+    """What a stateless caller asks of the model call; never stored, since such a call is never resumed."""
+
+    reasoning: str | None = None
+    max_output: int | None = None
+    sampling: bytes = b""
+
+
+class LiveTurn:
+    """One unsettled turn. Events are numbered from 1; who follows late gets them all from the beginning.
+
+    Text that nobody has read yet is joined, so a long answer without listeners stays a few strings.
+    """
+
+    def __init__(self, turn: Turn, options: CallOptions | None = None) -> None:
+        self.turn = turn
+        self.options = options or CallOptions()
+        self.answer: Answer | None = None
+        self.reason: StopReason | None = None
+        self.has_begun = False
+        self.settled: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+        self._events: list[Event] = []
+        self._read_up_to = 0
+        self._waiters: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[object] | None = None
+        if turn.attempts:
+            self._events.append(Reset())
+
+    def emit(self, event: Event) -> None:
+        events = self._events
+        if events and len(events) > self._read_up_to and isinstance(event, (Delta, ReasoningDelta)):
+            last = events[-1]
+            if type(last) is type(event) and len(last.text) < _MERGE_BELOW:
+                events[-1] = type(event)(last.text + event.text)
+                return
+        events.append(event)
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    async def follow(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
+        """Events numbered above `after`, until the final one. Leaving early costs nothing."""
+        position = after
+        while True:
+            while position < len(self._events):
+                event = self._events[position]
+                position += 1
+                self._read_up_to = max(self._read_up_to, position)
+                yield position, event
+                if isinstance(event, FINAL_EVENTS):
+                    return
+            if self.settled.done():
+                return
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def settle(self, turn: Turn, event: Event) -> None:
+        """The turn is over: `turn` is its row as committed."""
+        self.turn = turn
+        if not self.settled.done():
+            self.settled.set_result(turn)
+        self.emit(event)
+
+    def abandon(self) -> None:
+        """This process lets go of it unsettled; who follows it is told nothing more."""
+        if not self.settled.done():
+            self.settled.set_result(self.turn)
+        self._wake()
+
+    # -- stopping -------------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """The current task runs this turn from now on, and `stop` cancels it."""
+        self._task = asyncio.current_task()
+
+    def leave(self) -> None:
+        self._task = None
+
+    def stop(self, reason: StopReason) -> None:
+        """Cancels the task that runs it, once. Before `enter` it only leaves the reason to be found."""
+        if self.reason is not None or self.settled.done():
+            return
+        self.reason = reason
+        if self._task is not None:
+            self._task.cancel()
+
+    def was_stopped_by(self, reason: StopReason) -> bool:
+        return self.reason is reason
+
+    def calm(self) -> None:
+        """The cancellation of `stop` was taken up; awaits work again."""
+        if self._task is not None:
+            self._task.uncancel()
+
+
+class LiveTurns:
+    """The unsettled turns of this process by id."""
+
+    def __init__(self) -> None:
+        self._turns: dict[TurnId, LiveTurn] = {}
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def __iter__(self) -> Iterator[LiveTurn]:
+        return iter(list(self._turns.values()))
+
+    def open(self, turn: Turn, options: CallOptions | None = None) -> LiveTurn:
+        live = LiveTurn(turn, options)
+        self._turns[turn.id] = live
+        return live
+
+    def get(self, turn_id: TurnId) -> LiveTurn | None:
+        return self._turns.get(turn_id)
+
+    def close(self, live: LiveTurn) -> None:
+        """Forget it; who follows it keeps it until they have read its end."""
+        self._turns.pop(live.turn.id, None)
+
+    def running_in(self, chat_key: ChatKey) -> LiveTurn | None:
+        """The chat's turn that has its agent now, commands apart."""
+        return next(
+            (
+                live
+                for live in self._turns.values()
+                if live.turn.chat_key == chat_key and live.has_begun and not live.turn.command
+            ),
+            None,
+        )

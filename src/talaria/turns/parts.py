@@ -1,0 +1,38 @@
+"""What the runners work with, in one place; wired in `app`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from talaria.agent.loop import TurnTools
+from talaria.agent.specs import SpecResolver
+from talaria.agent.warm import AgentBuilder
+from talaria.cluster.leases import LeaseKeeper
+from talaria.core.clock import Clock
+from talaria.core.ports import Models, Store
+from talaria.core.turns import Turn
+from talaria.observe.metrics import Metrics
+from talaria.pool.pool import Pool
+from talaria.turns.live import LiveTurns
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """`bind_tools` gives a turn its tools; `stamp` writes a time as models read it."""
+
+    store: Store
+    models: Models
+    builder: AgentBuilder
+    specs: SpecResolver
+    pool: Pool
+    keeper: LeaseKeeper
+    clock: Clock
+    metrics: Metrics
+    live: LiveTurns
+    bind_tools: Callable[[Turn], TurnTools]
+    stamp: Callable[[float], str]
+    agent_name: str
+    tool_names: tuple[str, ...]
+    max_steps: int
+    reasoning: str | None

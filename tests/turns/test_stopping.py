@@ -1,0 +1,290 @@
+"""A stop leaves a well-formed log and nothing behind; a crash is taken up where it happened."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rig import Rig, start
+from talaria.agent.loop import CANCELLED_BY_USER, UNKNOWN_OUTCOME
+from talaria.core.events import Cancelled, Delta, Reset
+from talaria.core.ids import OwnerId, SessionId
+from talaria.core.messages import AssistantMessage, Message, ToolOutcome, ToolResults, UserMessage
+from talaria.core.ports import Store
+from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.turns import StepState, TurnState
+from talaria.testing.scripted_model import ScriptedModel
+
+
+class Gate:
+    """A tool that counts its runs and waits until the test opens it."""
+
+    def __init__(self, name: str, *, idempotent: bool = False, read_only: bool = False) -> None:
+        schema = '{"type":"object","properties":{}}'
+        self.spec = ToolSpec(name, "Waits.", schema, idempotent=idempotent, read_only=read_only)
+        self.entered = asyncio.Event()
+        self.opened = asyncio.Event()
+        self.runs = 0
+        self.together = 0
+        self.most_together = 0
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> str:
+        self.runs += 1
+        self.together += 1
+        self.most_together = max(self.most_together, self.together)
+        self.entered.set()
+        try:
+            await self.opened.wait()
+        finally:
+            self.together -= 1
+        return f"{self.spec.name} ran"
+
+
+async def messages(store: Store, session_id: SessionId) -> list[Message]:
+    return [entry.message for entry in await store.log(session_id, 0) if entry.message is not None]
+
+
+def assert_well_formed(said: list[Message]) -> None:
+    """Every call has its result in the entry right behind it, in order."""
+    for position, message in enumerate(said):
+        if isinstance(message, AssistantMessage) and message.tool_calls:
+            results = said[position + 1]
+            assert isinstance(results, ToolResults)
+            assert [r.call_id for r in results.results] == [call.id for call in message.tool_calls]
+
+
+async def test_stopping_a_streaming_answer_keeps_what_was_said(rig: Rig) -> None:
+    receipt = await rig.submit("[[chunks 3]][[chunk-delay 0.02]][[cut 2]][[words 3]]")
+    async for _, event in rig.turns.follow(receipt):
+        if isinstance(event, Delta):
+            break
+    turn = await rig.turns.cancel(receipt)
+    assert turn.state is TurnState.CANCELLED
+    said = await messages(rig.store, turn.session_id)
+    assert isinstance(said[-1], AssistantMessage)
+    assert said[-1].interrupted
+    assert said[-1].text == turn.reply != ""
+    assert (await rig.say("go on")).state is TurnState.DONE
+    assert rig.pool.counters.rebuilds == 0
+
+
+async def test_stopping_a_tool_gives_its_call_a_result(store: Store, tmp_path: Path) -> None:
+    gate = Gate("gate")
+    async with start(store, tmp_path, tools=lambda tools: tools.with_tools([gate])) as rig:
+        receipt = await rig.submit("[[call list_files {}]]+[[call gate {}]]+[[call gate {}]]")
+        await gate.entered.wait()
+        turn = await rig.turns.cancel(receipt)
+        said = await messages(store, turn.session_id)
+        assert_well_formed(said)
+        assert isinstance(said[-1], ToolResults)
+        assert [result.outcome for result in said[-1].results] == [
+            ToolOutcome.OK,
+            ToolOutcome.CANCELLED,
+            ToolOutcome.CANCELLED,
+        ]
+        assert said[-1].results[1].text == CANCELLED_BY_USER
+        story = await store.story(turn.id)
+        assert story is not None and all(step.state is StepState.ENDED for step in story.steps)
+        assert gate.runs == 1
+        assert (await rig.say("go on")).state is TurnState.DONE
+
+
+async def test_a_turn_stopped_in_the_queue_never_begins(rig: Rig) -> None:
+    first = await rig.submit("[[hang]]")
+    second = await rig.submit("never mind")
+    assert second.live is not None
+    stopping = asyncio.create_task(rig.turns.cancel(second))
+    await asyncio.sleep(0)
+    await rig.turns.cancel(first)
+    assert (await stopping).state is TurnState.CANCELLED
+    assert [event async for _, event in rig.turns.follow(second)][-1] == Cancelled("")
+    said = await messages(rig.store, first.turn.session_id)
+    assert [message.text for message in said if isinstance(message, UserMessage)] == ["[[hang]]"]
+
+
+async def test_stopping_at_every_moment_leaves_a_well_formed_log(store: Store, tmp_path: Path) -> None:
+    gate = Gate("gate")
+    gate.opened.set()
+    text = "[[call gate {}]]+[[call list_files {}]][[call todo {}]][[chunks 3]][[words 3]]"
+    async with start(store, tmp_path, tools=lambda tools: tools.with_tools([gate])) as rig:
+        ended: list[TurnState] = []
+        for moment in range(60):
+            receipt = await rig.submit(text, f"chat {moment}")
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            turn = await rig.turns.cancel(receipt)
+            ended.append(turn.state)
+            said = await messages(store, turn.session_id)
+            assert_well_formed(said)
+            story = await store.story(turn.id)
+            assert story is not None and story.turn.state is turn.state
+            assert all(step.state is StepState.ENDED for step in story.steps)
+            assert (await rig.say("go on", f"chat {moment}")).state is TurnState.DONE
+        assert TurnState.CANCELLED in ended
+
+
+async def test_read_only_neighbours_run_side_by_side_and_others_do_not(store: Store, tmp_path: Path) -> None:
+    reader, writer = Gate("reader", read_only=True), Gate("writer")
+    tools = lambda tools: tools.with_tools([reader, writer])  # noqa: E731
+    async with start(store, tmp_path, tools=tools) as rig:
+        receipt = await rig.submit(
+            "[[call reader {}]]+[[call reader {}]]+[[call writer {}]]+[[call writer {}]]"
+        )
+        while reader.together < 2:
+            await asyncio.sleep(0)
+        assert writer.runs == 0
+        reader.opened.set()
+        writer.opened.set()
+        turn = await rig.turns.wait(receipt)
+        assert turn.state is TurnState.DONE
+        assert (reader.most_together, writer.most_together) == (2, 1)
+
+
+# -- restarts ------------------------------------------------------------------------------------------
+
+
+async def crash_during(
+    store: Store, folder: Path, text: str, gate: Gate, *, model: ScriptedModel | None = None
+) -> SessionId:
+    """Run until the gate is entered, then die: tasks gone, rows as they are."""
+    async with start(store, folder, model=model, tools=lambda tools: tools.with_tools([gate])) as rig:
+        receipt = await rig.submit(text)
+        await gate.entered.wait()
+        return receipt.turn.session_id
+
+
+async def resumed(rig: Rig, session_id: SessionId) -> list[Message]:
+    for live in rig.live:
+        await rig.turns.wait(await rig.turns.find(live.turn.id))
+    return await messages(rig.store, session_id)
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_a_tool_that_was_started_runs_again_only_if_it_is_idempotent(
+    store: Store, tmp_path: Path, idempotent: bool
+) -> None:
+    gate = Gate("gate", idempotent=idempotent)
+    session_id = await crash_during(store, tmp_path, "[[call gate {}]]+[[call todo {}]]", gate)
+    gate.opened.set()
+    async with start(store, tmp_path, tools=lambda tools: tools.with_tools([gate])) as rig:
+        said = await resumed(rig, session_id)
+        assert_well_formed(said)
+        results = next(message for message in said if isinstance(message, ToolResults))
+        if idempotent:
+            assert gate.runs == 2
+            assert results.results[0].text == "gate ran"
+        else:
+            assert gate.runs == 1
+            assert results.results[0].text == UNKNOWN_OUTCOME
+            assert results.results[0].outcome is ToolOutcome.UNKNOWN
+        assert results.results[1].outcome is ToolOutcome.OK, "it was pending, so it runs"
+        assert sum(isinstance(message, UserMessage) for message in said) == 1
+
+
+async def test_a_step_that_ended_keeps_its_result_over_a_restart(store: Store, tmp_path: Path) -> None:
+    counter, gate = Gate("counter"), Gate("gate")
+    counter.opened.set()
+    tools = lambda tools: tools.with_tools([counter, gate])  # noqa: E731
+    async with start(store, tmp_path, tools=tools) as rig:
+        receipt = await rig.submit("[[call counter {}]]+[[call gate {}]]")
+        await gate.entered.wait()
+        calls = len(rig.model.bodies)
+    gate.opened.set()
+    async with start(store, tmp_path, tools=tools) as rig:
+        said = await resumed(rig, receipt.turn.session_id)
+        assert counter.runs == 1
+        assert_well_formed(said)
+        assert len(rig.model.bodies) == 1, "only the request that follows the results"
+    assert calls == 1
+
+
+async def test_a_resumed_turn_tells_its_followers_to_start_again(store: Store, tmp_path: Path) -> None:
+    async with start(store, tmp_path) as rig:
+        receipt = await rig.submit("[[first 1 hang]] hello")
+        while not rig.model.bodies:
+            await asyncio.sleep(0)
+    async with start(store, tmp_path, model=ScriptedModel()) as rig:
+        again = await rig.turns.find(receipt.turn.id)
+        assert again.live is not None
+        assert again.live.turn.attempts == 1
+        await rig.turns.cancel(again)
+        events = [event async for _, event in again.live.follow()]
+        assert isinstance(events[0], Reset)
+        assert isinstance(events[-1], Cancelled)
+
+
+async def test_queued_turns_keep_their_order_over_a_restart(store: Store, tmp_path: Path) -> None:
+    async with start(store, tmp_path) as rig:
+        await rig.submit("[[first 1 hang]] zero")
+        while not rig.model.bodies:
+            await asyncio.sleep(0)
+        receipts = [await rig.submit(f"number {n}") for n in range(3)]
+        model = rig.model
+    async with start(store, tmp_path, model=model) as rig:
+        said = await resumed(rig, receipts[0].turn.session_id)
+        users = [message.text for message in said if isinstance(message, UserMessage)]
+        assert users == ["[[first 1 hang]] zero", "number 0", "number 1", "number 2"]
+        assert (await rig.turns.find(receipts[2].turn.id)).turn.reply == "You said: number 2"
+
+
+async def test_a_turn_that_took_the_process_down_three_times_is_failed_and_told(
+    store: Store, tmp_path: Path
+) -> None:
+    gate = Gate("gate", idempotent=True)
+    session_id = await crash_during(store, tmp_path, "[[call gate {}]]", gate)
+    for _ in range(2):
+        gate.entered.clear()
+        async with start(store, tmp_path, tools=lambda tools: tools.with_tools([gate])):
+            await gate.entered.wait()
+    async with start(store, tmp_path, tools=lambda tools: tools.with_tools([gate])) as rig:
+        (live,) = rig.live
+        turn = await rig.turns.wait(await rig.turns.find(live.turn.id))
+        assert turn.error is not None and turn.error.type == "poisoned"
+        assert gate.runs == 3
+        said = await messages(store, session_id)
+        assert_well_formed(said)
+        assert (await rig.say("go on")).state is TurnState.DONE
+
+
+async def test_a_stateless_call_is_cancelled_by_a_restart(store: Store, tmp_path: Path) -> None:
+    from talaria.core.messages import Text
+    from talaria.core.turns import Sender
+    from talaria.turns.intake import StatelessCall
+
+    async with start(store, tmp_path) as rig:
+        call = StatelessCall(Sender("api"), (UserMessage((Text("[[hang]]"),)),))
+        receipt = await rig.turns.call(call)
+        while not rig.model.bodies:
+            await asyncio.sleep(0)
+    async with start(store, tmp_path) as rig:
+        assert (await rig.turns.find(receipt.turn.id)).turn.state is TurnState.CANCELLED
+
+
+async def test_a_turn_that_lost_its_lease_stops_without_a_word(store: Store, tmp_path: Path) -> None:
+    async with start(store, tmp_path) as rig:
+        receipt = await rig.submit("[[hang]]")
+        while not rig.model.bodies:
+            await asyncio.sleep(0)
+        await store.reclaim(OwnerId("own_another"))
+        await store.hold(receipt.turn.session_id, OwnerId("own_another"), 30)
+        await rig.keeper.renew()
+        events = [event async for _, event in rig.turns.follow(receipt)]
+        assert events == []
+        story = await store.story(receipt.turn.id)
+        assert story is not None and story.turn.state is TurnState.RUNNING
+
+
+async def test_a_stale_fence_ends_the_turn_without_a_commit(store: Store, tmp_path: Path) -> None:
+    gate = Gate("gate")
+    async with start(store, tmp_path, tools=lambda tools: tools.with_tools([gate])) as rig:
+        receipt = await rig.submit("[[call gate {}]]")
+        await gate.entered.wait()
+        await store.reclaim(OwnerId("own_another"))
+        await store.hold(receipt.turn.session_id, OwnerId("own_another"), 30)
+        before = len(await store.log(receipt.turn.session_id, 0))
+        gate.opened.set()
+        await rig.turns.wait(receipt)
+        assert len(await store.log(receipt.turn.session_id, 0)) == before
