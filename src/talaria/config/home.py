@@ -1,0 +1,220 @@
+"""The home: the one folder that holds everything a gateway keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from talaria.core.errors import ConfigError
+
+DEFAULT_HOME = "~/.talaria"
+SHORTEST_TOKEN = 16
+_TOKEN_BYTES = 32
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class GatewayInfo(msgspec.Struct, frozen=True):
+    """How other commands find the running gateway."""
+
+    pid: int
+    url: str
+    version: str
+    started_at: float
+
+
+class HttpToken(msgspec.Struct, frozen=True):
+    """The token and where it came from; its value stays out of every repr."""
+
+    value: str
+    source: str
+    warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"HttpToken(source={self.source!r})"
+
+
+class Home(msgspec.Struct, frozen=True):
+    """The folder's paths, and the small files in it that no other package owns."""
+
+    path: Path
+
+    @classmethod
+    def find(cls, option: str | Path | None, environ: Mapping[str, str]) -> Home:
+        """`--home`, else TALARIA_HOME, else `~/.talaria`. Touches nothing on the disk."""
+        named = option or environ.get("TALARIA_HOME") or DEFAULT_HOME
+        try:
+            return cls(Path(named).expanduser().absolute())
+        except (RuntimeError, FileNotFoundError) as error:
+            raise ConfigError(
+                f"The home {str(named)!r} cannot be resolved: {error}.",
+                "Name a folder by its whole path with --home or TALARIA_HOME.",
+            ) from error
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def database(self) -> Path:
+        return self.path / "talaria.db"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "talaria.lock"
+
+    @property
+    def gateway_json(self) -> Path:
+        return self.path / "gateway.json"
+
+    @property
+    def token_file(self) -> Path:
+        return self.path / "http.token"
+
+    @property
+    def files(self) -> Path:
+        return self.path / "files"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def prepare(self) -> tuple[str, ...]:
+        """Make the folder (0700) and prove that it can be written; what is already there stays as it is.
+
+        Returns warnings. Raises `ConfigError` when the folder cannot be made or written.
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            probe = self.path / f".write-test-{os.getpid()}"
+            _write_new(probe, b"")
+            probe.unlink()
+            mode = stat.S_IMODE(self.path.stat().st_mode)
+        except OSError as error:
+            raise self._unusable(error) from error
+        if mode & _OTHERS:
+            return (
+                f"The home {self.path} is open to other users (mode {mode:04o}). "
+                f"Close it with: chmod 700 {self.path}",
+            )
+        return ()
+
+    def _unusable(self, error: OSError) -> ConfigError:
+        if self.path.exists() and not self.path.is_dir():
+            what = f"The home {self.path} is a file, not a folder."
+        else:
+            what = f"The home {self.path} cannot be used: {error.strerror or error}."
+        return ConfigError(what, "Name a folder that you can write with --home or TALARIA_HOME.")
+
+    # -- the token of the HTTP API
+
+    def http_token(self, environ: Mapping[str, str], token_env: str) -> HttpToken:
+        """The token from the variable `token_env`, else from `http.token`, which is made if it is missing.
+
+        Two processes that make it at once end up with the same one. Raises `ConfigError` for a token that
+        is too short or cannot travel in a header.
+        """
+        if token_env and token_env in environ:
+            hint = f"Unset {token_env} to use {self.token_file}, or make one with: openssl rand -hex 32"
+            return HttpToken(_check_token(environ[token_env], f"the variable {token_env}", hint), token_env)
+        try:
+            if not self.token_file.exists():
+                self._make_token()
+            text = self.token_file.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise ConfigError(
+                f"The token file {self.token_file} cannot be used: {error.strerror or error}.",
+                f"Make it readable for this user, or set {token_env or 'http.token_env'}.",
+            ) from error
+        hint = f"Delete {self.token_file}; the next start makes a new one."
+        token = _check_token(text, str(self.token_file), hint)
+        return HttpToken(token, str(self.token_file), self._close_token())
+
+    def _make_token(self) -> None:
+        """Link a finished file into place: nobody ever sees half a token, and the first writer wins."""
+        draft = self.path / f".http.token-{secrets.token_hex(8)}"
+        _write_new(draft, secrets.token_urlsafe(_TOKEN_BYTES).encode() + b"\n")
+        try:
+            with contextlib.suppress(FileExistsError):
+                self.token_file.hardlink_to(draft)
+        finally:
+            draft.unlink()
+
+    def _close_token(self) -> tuple[str, ...]:
+        mode = stat.S_IMODE(self.token_file.stat().st_mode)
+        if not mode & _OTHERS:
+            return ()
+        try:
+            self.token_file.chmod(0o600)
+        except OSError:
+            return (f"{self.token_file} is open to other users (mode {mode:04o}) and cannot be closed.",)
+        return (
+            f"{self.token_file} was open to other users (mode {mode:04o}) and is private now. "
+            "If others use this machine, delete it; the next start makes a new one.",
+        )
+
+    # -- the running gateway's address
+
+    def write_gateway(self, info: GatewayInfo) -> None:
+        """Say where the gateway is, atomically."""
+        draft = self.path / f".gateway.json-{secrets.token_hex(8)}"
+        try:
+            _write_new(draft, msgspec.json.encode(info) + b"\n")
+            draft.replace(self.gateway_json)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise ConfigError(
+                f"{self.gateway_json} cannot be written: {error.strerror or error}.",
+                "Make room on the disk and the home writable for this user.",
+            ) from error
+
+    def read_gateway(self) -> GatewayInfo | None:
+        """Where the running gateway is; None without one, also when a dead one left its file behind."""
+        try:
+            info = msgspec.json.decode(self.gateway_json.read_bytes(), type=GatewayInfo)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        return info if _is_alive(info.pid) else None
+
+    def remove_gateway(self) -> None:
+        """Take back what this process wrote; another live gateway's file is left alone."""
+        info = self.read_gateway()
+        if info is None or info.pid == os.getpid():
+            self.gateway_json.unlink(missing_ok=True)
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    """A file that only its owner can read, from its first byte on."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _check_token(text: str, where: str, hint: str) -> str:
+    token = text.strip()
+    if len(token) < SHORTEST_TOKEN:
+        found = f"has {len(token)} characters" if token else "is empty"
+        raise ConfigError(
+            f"The HTTP token in {where} {found}: expected at least {SHORTEST_TOKEN}, hard to guess.", hint
+        )
+    if not all("!" <= character <= "~" for character in token):
+        raise ConfigError(f"The HTTP token in {where} has spaces or characters other than plain ASCII.", hint)
+    return token
+
+
+def _is_alive(pid: int) -> bool:
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,96 @@
+"""What the configuration will have and this version does not: said aloud instead of failing oddly.
+
+The one table of these; a release that brings one of them deletes its line.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from talaria.config.positions import KeyPath
+from talaria.config.report import Override, Report, dotted, quoted
+
+# Keys and whole tables that have no effect yet; `*` is any name.
+KEYS: tuple[KeyPath, ...] = (
+    ("model", "fallback"),
+    ("providers", "*", "max_retries"),
+    ("sessions",),
+    ("tools", "sandbox"),
+    ("tools", "approvals"),
+    ("budgets",),
+    ("retention", "ledger"),
+    ("retention", "ended_sessions"),
+    ("channels",),
+    ("mcp",),
+)
+# Members of lists that are left out.
+MEMBERS: dict[KeyPath, frozenset[str]] = {
+    ("tools", "enabled"): frozenset(
+        {"terminal", "web", "browser", "memory", "recall", "delegate", "jobs", "mcp"}
+    ),
+}
+# Values that nothing here can stand in for, and what may be written instead.
+VALUES: dict[KeyPath, tuple[str, str]] = {
+    ("model", "provider"): ("local", "the name of a table under [providers]"),
+    ("providers", "*", "api"): ("openai-responses|anthropic-messages", '"openai-chat"'),
+    ("store", "url"): ("postgres(ql)?://.*", '"" for talaria.db in the home, or "sqlite:///PATH"'),
+}
+
+
+def set_aside(tree: dict[str, Any], report: Report) -> None:
+    """Take out of `tree` what is not in this version, and report it."""
+    for pattern in KEYS:
+        for table, path in _matches(tree, pattern):
+            del table[path[-1]]
+            report.warn(path, f"{dotted(path)} is not in this version yet and has no effect.")
+    for pattern, members in MEMBERS.items():
+        for table, path in _matches(tree, pattern):
+            table[path[-1]] = _without(table[path[-1]], members, path, report)
+    for pattern, (later, instead) in VALUES.items():
+        for table, path in _matches(tree, pattern):
+            text = _text(table[path[-1]])
+            if re.fullmatch(later, text, re.DOTALL) and not _is_own_provider(tree, path, text):
+                del table[path[-1]]
+                shown = quoted(text.partition("://")[0])
+                report.problem(path, f"{dotted(path)} {shown} is not in this version yet: use {instead}.")
+
+
+def _matches(tree: dict[str, Any], pattern: KeyPath) -> list[tuple[dict[str, Any], KeyPath]]:
+    """Every place of `tree` that the pattern names, as the table around it and its path."""
+    tables: list[tuple[dict[str, Any], KeyPath]] = [(tree, ())]
+    for part in pattern[:-1]:
+        tables = [
+            (table[key], (*path, key))
+            for table, path in tables
+            for key in (table if part == "*" else (part,))
+            if isinstance(table.get(key), dict)
+        ]
+    return [(table, (*path, pattern[-1])) for table, path in tables if pattern[-1] in table]
+
+
+def _without(raw: Any, members: frozenset[str], path: KeyPath, report: Report) -> Any:
+    """`raw` is a list from the file or a comma-separated text from the environment."""
+    if isinstance(raw, Override):
+        found: list[Any] = [part.strip() for part in raw.text.split(",")]
+    elif isinstance(raw, list):
+        found = raw
+    else:
+        return raw
+    gone = [member for member in found if isinstance(member, str) and member in members]
+    if not gone:
+        return raw
+    report.warn(path, f"{dotted(path)}: {', '.join(gone)} not in this version yet, left out.")
+    kept = [member for member in found if member not in gone]
+    return Override(raw.variable, ",".join(kept)) if isinstance(raw, Override) else kept
+
+
+def _text(raw: Any) -> str:
+    text = raw.text if isinstance(raw, Override) else raw
+    return text if isinstance(text, str) else ""
+
+
+def _is_own_provider(tree: dict[str, Any], path: KeyPath, name: str) -> bool:
+    """A provider that the operator called by a later built-in's name is theirs."""
+    providers = tree.get("providers")
+    return path == ("model", "provider") and isinstance(providers, dict) and name in providers

@@ -1,0 +1,147 @@
+"""What was found wrong in the settings, each line with the place where it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime, time
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from talaria.config.positions import KeyPath, key_lines
+from talaria.core.errors import ConfigError
+from talaria.observe.lines import escape
+
+_LONGEST_SHOWN = 60
+_MOST_SHOWN = 8
+_NEVER_SHOWN = frozenset({"api_key", "api_key_env", "token_env"})  # people paste keys into any of them
+_PASSWORD = re.compile(r"//[^/@]*@")
+
+
+class Override(msgspec.Struct, frozen=True):
+    """A value that a variable of the environment puts in the place of the file's."""
+
+    variable: str
+    text: str
+
+
+class Report:
+    """Collects problems (nothing starts with one) and warnings, and knows every key's place."""
+
+    def __init__(self, file: Path, text: str, overrides: Mapping[KeyPath, Override]) -> None:
+        self._file = file
+        self._text = text
+        self._overrides = overrides
+        self._problems: list[tuple[int, str]] = []
+        self._warnings: list[tuple[int, str]] = []
+        self._reported: set[KeyPath] = set()
+
+    def wrong(self, path: KeyPath, raw: object, expected: str) -> None:
+        """The value found at `path` is not what may stand there."""
+        self.problem(path, f"{dotted(path)} {_found(path, raw)}: expected {expected}.")
+
+    def problem(self, path: KeyPath, text: str) -> None:
+        self._reported.add(path)
+        self._problems.append(self._placed(path, text))
+
+    def has_problem(self, path: KeyPath) -> bool:
+        return path in self._reported
+
+    def warn(self, path: KeyPath, text: str) -> None:
+        self._warnings.append(self._placed(path, text))
+
+    def unknown(self, path: KeyPath, known: Iterable[str], elsewhere: Iterable[KeyPath] = ()) -> None:
+        """Nothing reads the key at `path`; `known` are its siblings, `elsewhere` keys of other tables."""
+        text = f"{dotted(path)} is not a known key and has no effect."
+        moved = next((dotted(other) for other in elsewhere if other[-1] == path[-1]), None)
+        if near := moved or nearest(path[-1], known):
+            text += f" Did you mean {near}?"
+        self.warn(path, text)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(text for _, text in sorted(self._warnings, key=_by_place))
+
+    def raise_problems(self) -> None:
+        """One error for all of them."""
+        if not self._problems:
+            return
+        texts = [text for _, text in sorted(self._problems, key=_by_place)]
+        in_file = any(place for place, _ in self._problems)
+        in_environment = not all(place for place, _ in self._problems)
+        where = [str(self._file)] * in_file + ["the environment"] * in_environment
+        this = "this" if len(texts) == 1 else "these"
+        raise ConfigError("\n".join(texts), f"Correct {this} in {' and '.join(where)}.")
+
+    def _placed(self, path: KeyPath, text: str) -> tuple[int, str]:
+        variable = self._variable(path)
+        if variable is not None:
+            return 0, f"{variable}: {text}"
+        line = self._line(path)
+        return line, f"{self._file.name} line {line}: {text}"
+
+    def _variable(self, path: KeyPath) -> str | None:
+        """The variable that set `path`, or that made the table `path` which the file does not have."""
+        if path in self._overrides:
+            return self._overrides[path].variable
+        if path in self._lines:
+            return None
+        inside = [other for other in self._overrides if other[: len(path)] == path]
+        return self._overrides[inside[0]].variable if inside else None
+
+    @cached_property
+    def _lines(self) -> dict[KeyPath, int]:
+        """Read only when there is something to report."""
+        return key_lines(self._text)
+
+    def _line(self, path: KeyPath) -> int:
+        """The key's line, or that of the nearest table around it."""
+        return next(
+            (self._lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._lines), 1
+        )
+
+
+def dotted(path: KeyPath) -> str:
+    """A path as it is written in TOML, safe to print."""
+    return ".".join(part if re.fullmatch(r"[\w-]+", part, re.ASCII) else quoted(part) for part in path)
+
+
+def quoted(text: str) -> str:
+    shown = text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
+    return escape(json.dumps(shown, ensure_ascii=False))
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    near = get_close_matches(word.lower(), list(known), n=1)
+    return near[0] if near else None
+
+
+def _by_place(placed: tuple[int, str]) -> tuple[bool, int]:
+    """The file's lines in order, then the environment's."""
+    return placed[0] == 0, placed[0]
+
+
+def _found(path: KeyPath, raw: Any) -> str:
+    if path[-1] in _NEVER_SHOWN:
+        return "has a wrong value (not shown)"
+    return f"is {_shown(raw)}"
+
+
+def _shown(raw: Any) -> str:
+    match raw:
+        case Override(text=text) | str(text):
+            return quoted(_PASSWORD.sub("//…@", text))
+        case bool():
+            return str(raw).lower()
+        case int() | float():
+            return str(raw)[:_LONGEST_SHOWN]
+        case datetime() | date() | time():
+            return "a date or time"
+    if isinstance(raw, dict):
+        return "a table"
+    return f"[{', '.join(_shown(item) for item in raw[:_MOST_SHOWN])}{', …' if raw[_MOST_SHOWN:] else ''}]"

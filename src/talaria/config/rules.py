@@ -1,0 +1,109 @@
+"""Which values may stand where, beyond their type: each rule answers what it expected, or None.
+
+Plain ranges stand as `msgspec.Meta` in the packages' own settings; here is what needs more than that.
+"""
+
+from __future__ import annotations
+
+import re
+import zoneinfo
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from talaria.config.positions import KeyPath
+from talaria.config.report import nearest
+from talaria.tools.settings import FAMILIES
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOST_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
+
+Rule = Callable[[Any], str | None]
+
+
+def known_zone(name: str) -> str | None:
+    """Empty is the machine's."""
+    if not name:
+        return None
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        zones = zoneinfo.available_timezones()
+        if not zones:
+            return "an empty text, because this machine has no time zone database (install tzdata)"
+        by_small = {zone.lower(): zone for zone in zones}
+        near = nearest(name, by_small)
+        return 'a time zone such as "Europe/Berlin"' + (f" (did you mean {by_small[near]}?)" if near else "")
+    return None
+
+
+def web_address(url: str) -> str | None:
+    """The root of a provider's API."""
+    expected = 'an address such as "https://openrouter.ai/api/v1"'
+    try:
+        parts = urlsplit(url)
+        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return expected
+    return None if is_usable and not re.search(r"\s", url) else expected
+
+
+def variable_name(name: str) -> str | None:
+    if not name or _VARIABLE.fullmatch(name):
+        return None
+    return "the name of a variable of the environment, such as OPENROUTER_API_KEY, not its value"
+
+
+def listening_host(host: str) -> str | None:
+    return None if _HOST.fullmatch(host) else 'a host name or address such as "127.0.0.1", without a port'
+
+
+def reachable_hosts(hosts: Sequence[str]) -> str | None:
+    if all(_HOST_PORT.fullmatch(host) and int(host.rpartition(":")[2]) <= 65_535 for host in hosts):
+        return None
+    return 'texts of the form "name:port", such as "talaria.example.org:443"'
+
+
+def store_url(url: str) -> str | None:
+    if not url or (url.startswith("sqlite:///") and len(url) > len("sqlite:///")):
+        return None
+    return 'an empty text for talaria.db in the home, or "sqlite:///PATH"'
+
+
+def known_families(families: Sequence[str]) -> str | None:
+    if all(family in FAMILIES for family in families):
+        return None
+    return "names out of " + ", ".join(f'"{family}"' for family in FAMILIES)
+
+
+def short_name(name: str) -> str | None:
+    """Of a provider or an alias: it is written in chats and in the names of variables."""
+    return None if _NAME.fullmatch(name) else "1 to 64 letters, digits, dots, underscores or dashes"
+
+
+def not_empty(text: str) -> str | None:
+    return None if text.strip() else "some text"
+
+
+VALUES: dict[KeyPath, Rule] = {
+    ("agent", "timezone"): known_zone,
+    ("aliases", "*"): not_empty,
+    ("providers", "*", "base_url"): web_address,
+    ("providers", "*", "api_key_env"): variable_name,
+    ("http", "host"): listening_host,
+    ("http", "hosts"): reachable_hosts,
+    ("http", "token_env"): variable_name,
+    ("store", "url"): store_url,
+    ("tools", "enabled"): known_families,
+}
+NAMES: dict[KeyPath, Rule] = {("aliases",): short_name, ("providers",): short_name}
+
+
+def broken(path: KeyPath, value: object) -> str | None:
+    """What the rule for `path` expected, if there is one and `value` breaks it."""
+    rule = VALUES.get(path)
+    if rule is None and len(path) > 1:
+        rule = VALUES.get((path[0], "*", *path[2:]))
+    return rule(value) if rule else None

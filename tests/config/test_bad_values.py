@@ -1,0 +1,272 @@
+"""Each wrong value with the exact line that an operator reads."""
+
+from __future__ import annotations
+
+import zoneinfo
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from talaria.config.load import load
+from talaria.core.errors import ConfigError
+
+DURATIONS = 'a duration such as "500ms", "30s", "1h30m" or "7d"'
+SIZES = 'a size such as 65536, "64KiB", "256MiB" or "1GB"'
+NAMES = "1 to 64 letters, digits, dots, underscores or dashes"
+ADDRESS = 'an address such as "https://openrouter.ai/api/v1"'
+
+WRONG = [
+    ("[pool]", 'max_agents = "many"', 'pool.max_agents is "many": expected a whole number of at least 1.'),
+    ("[pool]", "max_agents = 0", "pool.max_agents is 0: expected a whole number of at least 1."),
+    ("[pool]", "max_agents = true", "pool.max_agents is true: expected a whole number of at least 1."),
+    ("[pool]", "max_agents = 1.5", "pool.max_agents is 1.5: expected a whole number of at least 1."),
+    ("[pool]", "max_agents = [1]", "pool.max_agents is [1]: expected a whole number of at least 1."),
+    ("[pool]", "max_agents = {}", "pool.max_agents is a table: expected a whole number of at least 1."),
+    (
+        "[pool]",
+        "max_agents = 2024-01-01",
+        "pool.max_agents is a date or time: expected a whole number of at least 1.",
+    ),
+    ("[pool]", "idle_ttl = 3600", f"pool.idle_ttl is 3600: expected {DURATIONS}."),
+    ("[pool]", 'idle_ttl = "soon"', f'pool.idle_ttl is "soon": expected {DURATIONS}.'),
+    ("[pool]", 'idle_ttl = "0s"', f'pool.idle_ttl is "0s": expected {DURATIONS}, above zero.'),
+    (
+        "[pool]",
+        'idle_ttl = "99999999999999w"',
+        f'pool.idle_ttl is "99999999999999w": expected {DURATIONS}.',
+    ),
+    ("[pool]", "max_bytes = 0", f"pool.max_bytes is 0: expected {SIZES}, above zero."),
+    ("[pool]", "max_bytes = false", f"pool.max_bytes is false: expected {SIZES}."),
+    ("[pool]", 'max_bytes = "1XB"', f'pool.max_bytes is "1XB": expected {SIZES}.'),
+    ("[agent]", "max_steps = -1", "agent.max_steps is -1: expected a whole number of at least 1."),
+    ("[agent]", 'name = "a b"', f'agent.name is "a b": expected {NAMES}.'),
+    ("[agent]", 'name = ""', f'agent.name is "": expected {NAMES}.'),
+    ("[agent]", 'name = "main\\n"', f'agent.name is "main\\n": expected {NAMES}.'),
+    ("[agent]", "prompt = 3", 'agent.prompt is 3: expected a text in quotes, such as "text".'),
+    (
+        "[agent]",
+        'timezone = "Europe/Berln"',
+        'agent.timezone is "Europe/Berln": expected a time zone such as "Europe/Berlin" '
+        "(did you mean Europe/Berlin?).",
+    ),
+    (
+        "[agent]",
+        'timezone = "../etc/passwd"',
+        'agent.timezone is "../etc/passwd": expected a time zone such as "Europe/Berlin".',
+    ),
+    (
+        "[model]",
+        'reasoning = "max"',
+        'model.reasoning is "max": expected one of "none", "low", "medium", "high".',
+    ),
+    (
+        "[model]",
+        "reasoning = 1",
+        'model.reasoning is 1: expected one of "none", "low", "medium", "high".',
+    ),
+    ("[http]", "port = 65536", "http.port is 65536: expected a whole number from 0 to 65535."),
+    (
+        "[http]",
+        'host = "localhost:80"',
+        'http.host is "localhost:80": expected a host name or address such as "127.0.0.1", without a port.',
+    ),
+    (
+        "[http]",
+        'hosts = ["a.example"]',
+        'http.hosts is ["a.example"]: expected texts of the form "name:port", '
+        'such as "talaria.example.org:443".',
+    ),
+    (
+        "[http]",
+        "hosts = [1, 2, 3, 4, 5, 6, 7, 8, 9]",
+        'http.hosts is [1, 2, 3, 4, 5, 6, 7, 8, …]: expected a list of texts, such as ["one", "two"].',
+    ),
+    (
+        "[http]",
+        'token_env = "s3cret-value"',
+        "http.token_env has a wrong value (not shown): expected the name of a variable of the environment, "
+        "such as OPENROUTER_API_KEY, not its value.",
+    ),
+    (
+        "[store]",
+        'url = "mysql://me:pw@host/db"',
+        'store.url is "mysql://…@host/db": expected an empty text for talaria.db in the home, '
+        'or "sqlite:///PATH".',
+    ),
+    (
+        "[store]",
+        'url = "postgresql://me:pw@host/db"',
+        'store.url "postgresql" is not in this version yet: use "" for talaria.db in the home, '
+        'or "sqlite:///PATH".',
+    ),
+    (
+        "[tools]",
+        'enabled = ["files", "filez"]',
+        'tools.enabled is ["files", "filez"]: expected names out of "files", "todo".',
+    ),
+    ("[log]", 'level = "loud"', 'log.level is "loud": expected one of "debug", "info", "warning", "error".'),
+    ("[aliases]", 'fast = ""', 'aliases.fast is "": expected some text.'),
+    ("[aliases]", '"a b" = "x/y"', f'aliases has the name "a b": expected {NAMES}.'),
+    ("[providers]", "x = 3", "providers.x is 3: expected a table."),
+    ("[providers.x]", 'base_url = "ftp://x"', f'providers.x.base_url is "ftp://x": expected {ADDRESS}.'),
+    (
+        "[providers.x]",
+        'base_url = "http://[::1"',
+        f'providers.x.base_url is "http://[::1": expected {ADDRESS}.',
+    ),
+    ("[providers.x]", "timeout = '1s'", f"providers.x.base_url is missing: expected {ADDRESS}."),
+    ("[shutdown]", 'deadline = "\\u001b[2J"', f'shutdown.deadline is "\\u001b[2J": expected {DURATIONS}.'),
+]
+
+
+def failure(home: Path, text: str, environ: dict[str, str] | None = None) -> ConfigError:
+    (home / "config.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(home, environ or {})
+    return caught.value
+
+
+@pytest.mark.parametrize(("table", "pair", "expected"), WRONG, ids=[row[1] for row in WRONG])
+def test_a_wrong_value_names_file_line_key_and_what_may_stand_there(
+    tmp_path: Path, table: str, pair: str, expected: str
+) -> None:
+    error = failure(tmp_path, f"# first\n{table}\n{pair}\n")
+
+    line = 2 if "is missing" in expected else 3
+    assert error.user_text == f"config.toml line {line}: {expected}"
+    assert error.hint == f"Correct this in {tmp_path / 'config.toml'}."
+
+
+def test_a_table_given_as_a_value_is_an_error(tmp_path: Path) -> None:
+    assert failure(tmp_path, "pool = 3").user_text == "config.toml line 1: pool is 3: expected a table."
+
+
+def test_all_problems_come_at_once_in_the_order_of_the_file_then_the_environment(tmp_path: Path) -> None:
+    text = '[log]\nlevel = 1\n\n[pool]\nmax_agents = 0\nidle_ttl = "x"\n'
+
+    error = failure(tmp_path, text, {"TALARIA_HTTP__PORT": "-1"})
+
+    assert [row.partition(" is ")[0] for row in error.user_text.splitlines()] == [
+        "config.toml line 2: log.level",
+        "config.toml line 5: pool.max_agents",
+        "config.toml line 6: pool.idle_ttl",
+        "TALARIA_HTTP__PORT: http.port",
+    ]
+    assert error.hint == f"Correct these in {tmp_path / 'config.toml'} and the environment."
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[pool\nmax = 1", "config.toml line 1, column 6: not valid TOML: expected ']'"),
+        ("[pool]\nmax_agents = many\n", "config.toml line 2, column 14: not valid TOML: invalid value."),
+        ("a = 1\nb = 2\na = 3\n", "config.toml line 3, column 6: not valid TOML: cannot overwrite a value."),
+        ("a = 1\nb = [1,\n", "config.toml line 2, at the end of the file: not valid TOML: "),
+    ],
+)
+def test_broken_toml_names_line_and_column(tmp_path: Path, text: str, expected: str) -> None:
+    error = failure(tmp_path, text)
+
+    assert error.user_text.startswith(expected)
+    assert str(tmp_path / "config.toml") in error.hint
+
+
+def test_a_file_in_another_encoding_names_its_line(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_bytes('[agent]\nprompt = "caf\xe9"\n'.encode("latin-1"))
+
+    with pytest.raises(ConfigError, match=r"config\.toml line 2: not valid UTF-8"):
+        load(tmp_path, {})
+
+
+def test_a_config_that_is_a_folder_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").mkdir()
+
+    with pytest.raises(ConfigError, match=r"config\.toml cannot be read: Is a directory"):
+        load(tmp_path, {})
+
+
+PROVIDER = '[providers.openrouter]\nbase_url = "https://x.example"\n'
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (
+            'provider = "openruter"\nname = "m"',
+            'line 4: model.provider is "openruter": expected a table under [providers] or a known provider '
+            '("openrouter", "openai", "deepseek", "moonshot", "groq", "ollama", "scripted") '
+            "(did you mean openrouter?).",
+        ),
+        (
+            'provider = "openrouter"',
+            'line 3: model.name is missing: expected the model\'s name, such as "gpt-5".',
+        ),
+        (
+            'provider = "local"\nname = "m"',
+            'line 4: model.provider "local" is not in this version yet: '
+            "use the name of a table under [providers].",
+        ),
+    ],
+)
+def test_the_models_parts_must_fit_together(tmp_path: Path, model: str, expected: str) -> None:
+    error = failure(tmp_path, f"{PROVIDER}[model]\n{model}\n")
+
+    assert error.user_text == f"config.toml {expected}"
+
+
+def test_a_provider_may_be_called_local(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        '[providers.local]\nbase_url = "http://127.0.0.1:11434/v1"\n[model]\nprovider = "local"\nname = "m"\n'
+    )
+
+    assert load(tmp_path, {}).settings.model.provider == "local"
+
+
+@pytest.mark.parametrize("pair", ['api_key_env = "sk-123-456"', "api_key = ['sk-123-456']"])
+def test_a_misplaced_key_is_never_shown(tmp_path: Path, pair: str) -> None:
+    error = failure(tmp_path, f"{PROVIDER}{pair}\n")
+
+    assert error.user_text.startswith("config.toml line 3: providers.openrouter.api_key")
+    assert "has a wrong value (not shown): expected" in error.user_text
+    assert "sk-123" not in str(error)
+
+
+@pytest.mark.parametrize("api", ["openai-responses", "anthropic-messages"])
+def test_an_api_of_a_later_version_is_an_error(tmp_path: Path, api: str) -> None:
+    error = failure(tmp_path, f'{PROVIDER}api = "{api}"\n')
+
+    later = f'providers.openrouter.api "{api}" is not in this version yet: use "openai-chat".'
+    assert error.user_text == f"config.toml line 3: {later}"
+
+
+@pytest.fixture
+def no_zones() -> Iterator[None]:
+    zoneinfo.reset_tzpath(to=())
+    zoneinfo.ZoneInfo.clear_cache()
+    yield
+    zoneinfo.reset_tzpath()
+
+
+@pytest.mark.usefixtures("no_zones")
+def test_a_machine_without_zones_says_so(tmp_path: Path) -> None:
+    if zoneinfo.available_timezones():
+        pytest.skip("the package tzdata brings its own zones")
+
+    error = failure(tmp_path, '[agent]\ntimezone = "Europe/Berlin"\n')
+
+    assert "this machine has no time zone database (install tzdata)" in error.user_text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[model]\nprovider = "openai"\nname = "gpt-5"\n',
+        '[model]\nprovider = "scripted"\n',
+        '[providers.openai]\ntimeout = "30s"\n[model]\nprovider = "openai"\nname = "gpt-5"\n',
+    ],
+)
+def test_a_known_provider_needs_no_table_of_its_own(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.toml").write_text(text)
+
+    assert load(tmp_path, {}).settings.model.provider in text

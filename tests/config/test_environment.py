@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from talaria.config.load import load
+from talaria.config.settings import Settings
+from talaria.core.errors import ConfigError
+
+
+def test_each_kind_of_scalar_can_come_from_the_environment(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        {
+            "TALARIA_POOL__MAX_AGENTS": " 4 ",
+            "TALARIA_POOL__IDLE_TTL": "90s",
+            "TALARIA_POOL__MAX_BYTES": "1MiB",
+            "TALARIA_TOOLS__MAX_RESULT": "4096",
+            "TALARIA_TOOLS__ENABLED": "todo, files",
+            "TALARIA_HTTP__PORT": "0",
+            "TALARIA_HTTP__HOSTS": "a.example:443,b.example:80",
+            "TALARIA_LOG__LEVEL": "debug",
+            "TALARIA_AGENT__PROMPT": " kept as it is ",
+        },
+    ).settings
+
+    assert settings.pool.max_agents == 4
+    assert settings.pool.idle_ttl == timedelta(seconds=90)
+    assert settings.pool.max_bytes == 1 << 20
+    assert settings.tools.max_result == 4096
+    assert settings.tools.enabled == ("todo", "files")
+    assert settings.http.port == 0
+    assert settings.http.hosts == ("a.example:443", "b.example:80")
+    assert settings.log.level == "debug"
+    assert settings.agent.prompt == " kept as it is "
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[pool]\nmax_agents = "many"\nidle_ttl = "5m"\n')
+
+    pool = load(tmp_path, {"TALARIA_POOL__MAX_AGENTS": "4"}).settings.pool
+
+    assert (pool.max_agents, pool.idle_ttl) == (4, timedelta(minutes=5))
+
+
+def test_names_are_case_insensitive(tmp_path: Path) -> None:
+    assert load(tmp_path, {"Talaria_Pool__max_agents": "4"}).settings.pool.max_agents == 4
+
+
+def test_tables_of_names_can_come_from_the_environment(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        {
+            "TALARIA_PROVIDERS__OPENAI__BASE_URL": "https://api.openai.com/v1",
+            "TALARIA_PROVIDERS__OPENAI__MAX_CONCURRENCY": "8",
+            "TALARIA_ALIASES__FAST": "openai/gpt-5-mini",
+            "TALARIA_MODEL__PROVIDER": "openai",
+            "TALARIA_MODEL__NAME": "gpt-5",
+        },
+    ).settings
+
+    assert settings.providers["openai"].base_url == "https://api.openai.com/v1"
+    assert settings.providers["openai"].max_concurrency == 8
+    assert settings.aliases == {"fast": "openai/gpt-5-mini"}
+    assert settings.model.provider == "openai"
+
+
+def test_a_name_in_the_file_is_found_by_its_variable_spelling(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[providers.My-LLM]\nbase_url = "http://a"\n')
+
+    settings = load(tmp_path, {"TALARIA_PROVIDERS__MY_LLM__BASE_URL": "http://b"}).settings
+
+    assert {name: provider.base_url for name, provider in settings.providers.items()} == {
+        "My-LLM": "http://b"
+    }
+
+
+def test_reserved_names_and_those_of_others_are_ignored(tmp_path: Path) -> None:
+    environ = {
+        "TALARIA_HOME": "/x",
+        "TALARIA_HTTP_TOKEN": "t",
+        "TALARIA_YES": "1",
+        "TALARIA_POOL": "",
+        "OTHER__KEY": "x",
+    }
+
+    loaded = load(tmp_path, environ)
+
+    assert (loaded.settings, loaded.warnings) == (Settings(), ())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        (
+            "TALARIA_POOL__MAX_AGENTS",
+            "many",
+            'pool.max_agents is "many": expected a whole number of at least 1.',
+        ),
+        ("TALARIA_POOL__MAX_AGENTS", "", 'pool.max_agents is "": expected a whole number of at least 1.'),
+        ("TALARIA_HTTP__PORT", "99999", 'http.port is "99999": expected a whole number from 0 to 65535.'),
+        (
+            "TALARIA_PROVIDERS__X",
+            "y",
+            'providers.x is "y": expected a key of this table after it, '
+            "such as TALARIA_PROVIDERS__X__BASE_URL.",
+        ),
+        (
+            "TALARIA_PROVIDERS__X__TIMEOUT",
+            "9s",
+            'providers.x.base_url is missing: expected an address such as "https://openrouter.ai/api/v1".',
+        ),
+        (
+            "TALARIA_STORE__URL",
+            "postgresql://me:pw@host/db",
+            'store.url "postgresql" is not in this version yet: use "" for talaria.db in the home, '
+            'or "sqlite:///PATH".',
+        ),
+    ],
+)
+def test_a_wrong_value_names_its_variable(tmp_path: Path, name: str, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, {name: text})
+
+    assert caught.value.user_text == f"{name}: {expected}"
+    assert caught.value.hint == "Correct this in the environment."
+
+
+@pytest.mark.parametrize(
+    ("name", "warning"),
+    [
+        (
+            "TALARIA_POOL__MAX_AGENT",
+            "pool.max_agent is not a known key and has no effect. Did you mean max_agents?",
+        ),
+        ("TALARIA_POOLS__X", "pools is not a known key and has no effect. Did you mean pool?"),
+        ("TALARIA_SESSIONS__BUSY", "sessions is not in this version yet and has no effect."),
+    ],
+)
+def test_an_unknown_or_later_variable_is_a_warning(tmp_path: Path, name: str, warning: str) -> None:
+    loaded = load(tmp_path, {name: "4"})
+
+    assert loaded.warnings == (f"{name}: {warning}",)
+    assert loaded.settings == Settings()
+
+
+def test_later_families_are_left_out_of_a_variable_too(tmp_path: Path) -> None:
+    loaded = load(tmp_path, {"TALARIA_TOOLS__ENABLED": "files,web"})
+
+    assert loaded.settings.tools.enabled == ("files",)
+    assert loaded.warnings == (
+        "TALARIA_TOOLS__ENABLED: tools.enabled: web not in this version yet, left out.",
+    )
+
+
+def test_a_variable_under_a_value_of_the_file_does_not_hide_its_error(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("pool = 3\n")
+
+    with pytest.raises(ConfigError, match=r"config\.toml line 1: pool is 3: expected a table") as caught:
+        load(tmp_path, {"TALARIA_POOL__MAX_AGENTS": "4"})
+    assert "\n" not in caught.value.user_text

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from talaria.config.home import GatewayInfo, Home
+from talaria.core.errors import ConfigError
+
+TOKEN_ENV = "TALARIA_HTTP_TOKEN"
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "home")
+    home.prepare()
+    return home
+
+
+# -- finding and preparing
+
+
+def test_the_option_wins_over_the_variable_and_the_variable_over_the_default(tmp_path: Path) -> None:
+    environ = {"TALARIA_HOME": str(tmp_path / "env")}
+
+    assert Home.find(tmp_path / "option", environ).path == tmp_path / "option"
+    assert Home.find(None, environ).path == tmp_path / "env"
+    assert Home.find(None, {"TALARIA_HOME": ""}).path == Path.home() / ".talaria"
+
+
+def test_a_home_is_absolute_and_may_start_with_a_tilde() -> None:
+    assert Home.find("some/where", {}).path == Path.cwd() / "some/where"
+    assert Home.find("~/x", {}).path == Path.home() / "x"
+
+
+def test_an_unknown_user_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="cannot be resolved"):
+        Home.find("~no-such-user-here/x", {})
+
+
+def test_the_names_are_those_of_the_contract(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+
+    names = [home.config, home.database, home.lock, home.gateway_json, home.token_file, home.files, home.logs]
+    assert [path.relative_to(tmp_path).as_posix() for path in names] == [
+        "config.toml",
+        "talaria.db",
+        "talaria.lock",
+        "gateway.json",
+        "http.token",
+        "files",
+        "logs",
+    ]
+
+
+def test_a_new_home_is_private_and_empty(tmp_path: Path) -> None:
+    home = Home(tmp_path / "deep" / "home")
+
+    assert home.prepare() == ()
+    assert mode(home.path) == 0o700
+    assert list(home.path.iterdir()) == []
+
+
+def test_an_open_home_is_left_as_it_is_with_a_warning(home: Home) -> None:
+    home.path.chmod(0o755)
+
+    assert home.prepare() == (
+        f"The home {home.path} is open to other users (mode 0755). Close it with: chmod 700 {home.path}",
+    )
+    assert mode(home.path) == 0o755
+
+
+def test_a_home_that_is_a_file_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(ConfigError) as caught:
+        Home(tmp_path / "file").prepare()
+    assert caught.value.user_text == f"The home {tmp_path / 'file'} is a file, not a folder."
+    assert caught.value.hint == "Name a folder that you can write with --home or TALARIA_HOME."
+
+
+def test_a_home_below_a_file_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(ConfigError, match="cannot be used: Not a directory"):
+        Home(tmp_path / "file" / "home").prepare()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that nobody can write")
+def test_a_home_that_cannot_be_written_says_why() -> None:
+    with pytest.raises(ConfigError, match="The home /proc cannot be used: "):
+        Home(Path("/proc")).prepare()
+
+
+# -- the token
+
+
+def test_the_first_start_makes_a_private_token_of_256_bits(home: Home) -> None:
+    token = home.http_token({}, TOKEN_ENV)
+
+    assert len(token.value) >= 43  # 256 bits in base64
+    assert mode(home.token_file) == 0o600
+    assert (token.source, token.warnings) == (str(home.token_file), ())
+    assert token.value not in repr(token)
+    assert [path.name for path in home.path.iterdir()] == ["http.token"]
+
+
+def test_the_token_stays_over_restarts_and_differs_between_homes(home: Home, tmp_path: Path) -> None:
+    other = Home(tmp_path / "other")
+    other.prepare()
+    token = home.http_token({}, TOKEN_ENV).value
+
+    assert home.http_token({}, TOKEN_ENV).value == token
+    assert other.http_token({}, TOKEN_ENV).value != token
+
+
+def test_racing_first_starts_agree_on_one_token(home: Home) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        tokens = set(threads.map(lambda _: home.http_token({}, TOKEN_ENV).value, range(16)))
+
+    assert len(tokens) == 1
+    assert [path.name for path in home.path.iterdir()] == ["http.token"]
+
+
+def test_the_variable_wins_and_no_file_is_made(home: Home) -> None:
+    token = home.http_token({TOKEN_ENV: "  0123456789abcdef\n"}, TOKEN_ENV)
+
+    assert (token.value, token.source) == ("0123456789abcdef", TOKEN_ENV)
+    assert not home.token_file.exists()
+
+
+def test_without_a_variables_name_only_the_file_counts(home: Home) -> None:
+    assert home.http_token({"": "0123456789abcdef"}, "").source == str(home.token_file)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "The HTTP token in the variable TALARIA_HTTP_TOKEN is empty: "),
+        ("short", "The HTTP token in the variable TALARIA_HTTP_TOKEN has 5 characters: "),
+        ("with a space in it!", "The HTTP token in the variable TALARIA_HTTP_TOKEN has spaces or "),
+        ("naïve-0123456789abcdef", "The HTTP token in the variable TALARIA_HTTP_TOKEN has spaces or "),
+    ],
+)
+def test_a_bad_token_from_the_environment_is_refused_without_showing_it(
+    home: Home, text: str, expected: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        home.http_token({TOKEN_ENV: text}, TOKEN_ENV)
+    assert caught.value.user_text.startswith(expected)
+    assert "openssl rand -hex 32" in caught.value.hint
+    assert not text or text not in str(caught.value)
+
+
+def test_an_emptied_token_file_is_refused_with_what_to_do(home: Home) -> None:
+    home.token_file.write_text("\n")
+
+    with pytest.raises(ConfigError) as caught:
+        home.http_token({}, TOKEN_ENV)
+    assert caught.value.hint == f"Delete {home.token_file}; the next start makes a new one."
+
+
+def test_an_open_token_file_is_closed_with_a_warning(home: Home) -> None:
+    value = home.http_token({}, TOKEN_ENV).value
+    home.token_file.chmod(0o644)
+
+    token = home.http_token({}, TOKEN_ENV)
+
+    assert token.value == value
+    assert mode(home.token_file) == 0o600
+    assert token.warnings[0].startswith(f"{home.token_file} was open to other users (mode 0644)")
+    assert home.http_token({}, TOKEN_ENV).warnings == ()
+
+
+def test_a_token_file_that_is_a_folder_is_a_config_error(home: Home) -> None:
+    home.token_file.mkdir()
+
+    with pytest.raises(ConfigError, match="cannot be used: Is a directory"):
+        home.http_token({}, TOKEN_ENV)
+
+
+# -- the running gateway
+
+HERE = GatewayInfo(os.getpid(), "http://127.0.0.1:8765", "0.1.0", 1_700_000_000.5)
+
+
+def test_the_gateways_address_comes_back_as_written(home: Home) -> None:
+    home.write_gateway(HERE)
+    home.write_gateway(HERE)
+
+    assert home.read_gateway() == HERE
+    assert mode(home.gateway_json) == 0o600
+    assert [path.name for path in home.path.iterdir()] == ["gateway.json"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"\xff\xfe", b'{"pid": "x"}', b'{"pid":-1,"url":"","version":"","started_at":0}'],
+)
+def test_a_corrupt_gateway_file_is_no_gateway(home: Home, content: bytes) -> None:
+    home.gateway_json.write_bytes(content)
+
+    assert home.read_gateway() is None
+
+
+def test_a_dead_gateway_is_no_gateway_and_its_file_can_go(home: Home) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    home.write_gateway(GatewayInfo(dead.pid, "http://x", "0.1.0", 0.0))
+
+    assert home.read_gateway() is None
+    home.remove_gateway()
+    assert not home.gateway_json.exists()
+
+
+def test_a_gateway_removes_its_own_file_and_never_anothers(home: Home) -> None:
+    home.remove_gateway()
+    home.write_gateway(GatewayInfo(os.getppid(), "http://x", "0.1.0", 0.0))
+    home.remove_gateway()
+    assert home.gateway_json.exists()
+
+    home.write_gateway(HERE)
+    home.remove_gateway()
+    assert not home.gateway_json.exists()
+
+
+def test_an_address_that_cannot_be_written_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gateway\.json cannot be written: No such file"):
+        Home(tmp_path / "none").write_gateway(HERE)

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from talaria.config.load import Loaded, load
+from talaria.config.settings import Settings
+from talaria.core.errors import ConfigError
+
+
+def write(home: Path, text: str) -> Path:
+    path = home / "config.toml"
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def test_without_a_file_everything_is_default(tmp_path: Path) -> None:
+    assert load(tmp_path, {}) == Loaded(Settings(), (), None)
+
+
+def test_a_home_that_does_not_exist_is_default_too(tmp_path: Path) -> None:
+    assert load(tmp_path / "none", {}).settings == Settings()
+
+
+def test_an_empty_file_is_default(tmp_path: Path) -> None:
+    path = write(tmp_path, "")
+
+    assert load(tmp_path, {}) == Loaded(Settings(), (), path)
+
+
+def test_a_byte_order_mark_is_no_syntax_error(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_bytes(b"\xef\xbb\xbf[pool]\r\nmax_agents = 3\r\n")
+
+    assert load(tmp_path, {}).settings.pool.max_agents == 3
+
+
+def test_loading_twice_shares_nothing_mutable(tmp_path: Path) -> None:
+    load(tmp_path, {}).settings.aliases["fast"] = "x/y"
+
+    assert load(tmp_path, {}).settings.aliases == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        (
+            "[pool]\nmax_agent = 3\n",
+            "line 2: pool.max_agent is not a known key and has no effect. Did you mean max_agents?",
+        ),
+        ("[pol]\nx = 1\n", "line 1: pol is not a known key and has no effect. Did you mean pool?"),
+        (
+            "max_agents = 3\n",
+            "line 1: max_agents is not a known key and has no effect. Did you mean pool.max_agents?",
+        ),
+        ("[pool]\nzzz = 3\n", "line 2: pool.zzz is not a known key and has no effect."),
+        (
+            '[providers.x]\nbase_url = "http://x"\napikey = "k"\n',
+            "line 3: providers.x.apikey is not a known key and has no effect. Did you mean api_key?",
+        ),
+        (
+            '[pool]\n"\\u001b[2J" = 1\n',
+            'line 2: pool."\\u001b[2J" is not a known key and has no effect.',
+        ),
+        ('[model]\nname = "m"\n', "line 2: model.name has no effect without model.provider."),
+        (
+            '[providers.x]\nbase_url = "http://x"\napi_key_env = "NOT_SET"\n',
+            "line 3: providers.x.api_key_env names NOT_SET, which is not set.",
+        ),
+    ],
+)
+def test_what_has_no_effect_is_a_warning_with_the_nearest_key(
+    tmp_path: Path, text: str, warning: str
+) -> None:
+    write(tmp_path, text)
+
+    assert load(tmp_path, {}).warnings == (f"config.toml {warning}",)
+
+
+def test_literal_and_named_secrets_are_collected_for_the_redactor(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        """
+        [providers.a]
+        base_url = "https://me:hunter22@a.example"
+        api_key = "literal-key"
+        [providers.b]
+        base_url = "https://b.example"
+        api_key_env = "B_KEY"
+        """,
+    )
+
+    loaded = load(tmp_path, {"B_KEY": "named-key"})
+
+    assert loaded.secrets == {"literal-key", "named-key", "hunter22"}
+    assert "key" not in repr(loaded)
+
+
+def test_a_readable_file_with_a_secret_is_a_warning_with_the_command(tmp_path: Path) -> None:
+    path = write(tmp_path, '[providers.a]\nbase_url = "https://a.example"\napi_key = "k"\n')
+    path.chmod(0o644)
+
+    assert load(tmp_path, {}).warnings == (
+        f"config.toml holds a secret and is open to other users (mode 0644). Close it with: chmod 600 {path}",
+    )
+
+
+def test_a_readable_file_without_secrets_is_fine(tmp_path: Path) -> None:
+    write(tmp_path, "[pool]\nmax_agents = 3\n").chmod(0o644)
+
+    assert load(tmp_path, {"TALARIA_PROVIDERS__A__BASE_URL": "http://a"}).warnings == ()
+
+
+UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+SIZES = {"B": 1, "kB": 1000, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+@given(number=st.integers(1, 9999), unit=st.sampled_from(sorted(UNITS)))
+def test_durations_come_through_toml(
+    tmp_path_factory: pytest.TempPathFactory, number: int, unit: str
+) -> None:
+    home = tmp_path_factory.getbasetemp()
+    write(home, f'[pool]\nidle_ttl = "{number}{unit}"\n')
+
+    assert load(home, {}).settings.pool.idle_ttl == timedelta(seconds=number * UNITS[unit])
+
+
+@given(number=st.integers(1, 9999), unit=st.sampled_from(["", *sorted(SIZES)]))
+def test_sizes_come_through_toml(tmp_path_factory: pytest.TempPathFactory, number: int, unit: str) -> None:
+    home = tmp_path_factory.getbasetemp()
+    value = f'"{number}{unit}"' if unit else str(number)
+    write(home, f"[pool]\nmax_bytes = {value}\n")
+
+    assert load(home, {}).settings.pool.max_bytes == number * SIZES.get(unit, 1)
+
+
+TABLES = ["[pool]\n", "[providers.x]\n", "[tools]\n", "[[a]]\n"]
+PAIRS = ["max_agents = ", "enabled = ", "api_key = ", "a.b = ", "pool = "]
+PIECES = [
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    "1",
+    "true",
+    '"x"',
+    "'y'",
+    '"""',
+    "#",
+    "\x1b",
+    "é",
+    "2024-01-01",
+    "\n",
+    "\n",
+]
+WORDS = st.sampled_from([*TABLES, *PAIRS, *PIECES])
+
+
+@given(words=st.lists(WORDS, max_size=12))
+def test_no_file_is_worse_than_a_config_error(
+    tmp_path_factory: pytest.TempPathFactory, words: list[str]
+) -> None:
+    home = tmp_path_factory.getbasetemp()
+    write(home, "".join(words))
+
+    try:
+        load(home, {})
+    except ConfigError as error:
+        assert error.user_text.startswith("config.toml line ")
+        assert "\x1b" not in str(error)
