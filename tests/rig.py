@@ -82,7 +82,7 @@ async def start(
     catalog = Catalog(settings, {"fast": "scripted/fast"}, providers=("scripted",))
     tool_settings = ToolSettings()
     toolset = tools(builtin_registry(tool_settings).resolve(tool_settings.enabled))
-    bench = ToolBench(toolset, tool_settings, metrics)
+    bench = ToolBench(toolset, tool_settings, metrics, lambda key: folder)
     builder = AgentBuilder(store, models)
     pool = Pool(builder, limits, clock)
     keeper = LeaseKeeper(store, clock, new_owner_id(), 30.0)
@@ -96,7 +96,7 @@ async def start(
         clock=clock,
         metrics=metrics,
         live=live,
-        bind_tools=lambda turn: bench.bind(turn.session_id, turn.id, folder),
+        bind_tools=bench.bind,
         stamp=lambda at: "2026-11-15 20:10 UTC",
         agent_name="main",
         tool_names=toolset.names,

@@ -22,7 +22,7 @@ from talaria.core.messages import (
     UserMessage,
 )
 from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
-from talaria.core.ports import Model
+from talaria.core.ports import Model, WireFormat
 from talaria.core.tools import ToolSpec
 
 TOOLS = (
@@ -36,11 +36,12 @@ class Subject:
     """`until_busy` waits until the model works on a call, `until_idle` until nothing of it is left there."""
 
     model: Model
+    wire: WireFormat
     until_busy: Callable[[], Awaitable[None]]
     until_idle: Callable[[], Awaitable[None]]
 
     def call(self, *messages: Message | str) -> ModelCall:
-        wire = self.model.wire
+        wire = self.wire
         chunks = [wire.encode(user(m) if isinstance(m, str) else m) for m in messages]
         return ModelCall("scripted", wire.render_prefix("Be kind.", TOOLS), chunks)
 

@@ -14,6 +14,7 @@ from talaria.core.ledger import (
     Binding,
     Commit,
     Fresh,
+    Start,
     StepWrite,
     TurnEnd,
 )
@@ -76,6 +77,7 @@ def accepting(
     scope: str = "",
     digest: str = "",
     key_ttl: float = 86_400.0,
+    start: Start | None = None,
 ) -> Accept:
     n = next(_numbers)
     return Accept(
@@ -87,6 +89,7 @@ def accepting(
         scope=scope,
         digest=digest,
         key_ttl=key_ttl,
+        start=start,
     )
 
 

@@ -42,6 +42,7 @@ from talaria.core.ledger import (
     Binding,
     Commit,
     OutboxWrite,
+    Start,
     StepWrite,
     TurnEnd,
     UsageWrite,
@@ -67,6 +68,34 @@ class StoreSuite(StoreUpkeepSuite):
         assert accepted.turn.session_id == "ses_a"
         assert accepted.turn.accepted_at == START
         assert await store.current_session(CHAT) == await store.session(SessionId("ses_a"))
+
+    async def test_accepting_may_begin_the_turn_as_well(self, store: Store) -> None:
+        await store.accept(accepting(spec=pinned()))
+        order = accepting("second", start=Start(ME, LEASE, said("second")))
+        accepted = await store.accept(order)
+        assert accepted.began is not None
+        assert (accepted.turn.state, accepted.turn.attempts) == (TurnState.RUNNING, 1)
+        assert accepted.began.entry is not None and accepted.began.entry.body == said("second")
+        assert accepted.began.entry.seq == accepted.began.before.seq + 1
+        story = await store.story(order.turn_id)
+        assert story is not None and story.turn == accepted.turn
+        end = TurnEnd(TurnState.DONE, reply="ok")
+        session_id = accepted.turn.session_id
+        await store.commit(Commit(session_id, accepted.began.fence, order.turn_id, end=end))
+
+    async def test_accepting_only_accepts_while_another_owner_has_the_session(self, store: Store) -> None:
+        first = await store.accept(accepting())
+        await store.begin(Begin(first.turn.id, RIVAL, LEASE, said("first")))
+        accepted = await store.accept(accepting(start=Start(ME, LEASE, said("second"))))
+        assert accepted.began is None
+        assert accepted.turn.state is TurnState.ACCEPTED
+        assert len(await store.log(first.turn.session_id, 0)) == 1
+
+    async def test_a_known_key_begins_nothing(self, store: Store) -> None:
+        first = await store.accept(accepting(key="k"))
+        again = await store.accept(accepting(key="k", start=Start(ME, LEASE, said("again"))))
+        assert again.is_duplicate and again.began is None
+        assert again.turn == first.turn
 
     async def test_next_message_joins_the_current_session(self, store: Store) -> None:
         first = await store.accept(accepting())

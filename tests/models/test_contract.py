@@ -26,7 +26,7 @@ class TestScriptedModel(ModelSuite):
         async def until_idle() -> None:
             assert model.busy == 0
 
-        yield Subject(model, until_busy, until_idle)
+        yield Subject(model, model.wire, until_busy, until_idle)
         assert model.busy == 0
 
 
@@ -45,7 +45,7 @@ class TestEndpoint(ModelSuite):
                 assert endpoint.busy == 0
                 await server.until(lambda: not server.answering)
 
-            yield Subject(endpoint, until_busy, until_idle)
+            yield Subject(endpoint, endpoint.wire, until_busy, until_idle)
             assert endpoint.busy == 0
             await endpoint.close()
             await server.until(lambda: not server.connections)

@@ -28,7 +28,8 @@ async def test_an_endpoint_is_built_once_per_process() -> None:
 async def test_a_provider_answers() -> None:
     async with ModelServer() as server, Providers({"a": ProviderSettings(server.base_url)}, {}) as providers:
         model = providers.get("a")
-        assert model.wire.name == providers.api("a") == "openai-chat"
+        assert model.wire is providers.wire("a")
+        assert model.wire.name == "openai-chat"
         chunks = [model.wire.encode(UserMessage((Text("hi"),)))]
         call = ModelCall("m", model.wire.render_prefix("", []), chunks)
         completion = await model.complete(call, lambda delta: None)
@@ -38,7 +39,7 @@ async def test_a_provider_answers() -> None:
 
 def test_an_unknown_provider_is_met_with_the_nearest_name() -> None:
     providers = Providers({}, {})
-    for ask in (providers.get, providers.credential, providers.api):
+    for ask in (providers.get, providers.credential, providers.wire):
         with pytest.raises(NoModel, match=r"no provider named opnrouter\. Did you mean openrouter\?"):
             ask("opnrouter")
 

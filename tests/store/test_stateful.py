@@ -17,6 +17,7 @@ from talaria.core.entries import EntryBody, SpecSet, TitleSet
 from talaria.core.errors import TalariaError
 from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, TurnId
 from talaria.core.ledger import (
+    Accepted,
     Began,
     Begin,
     Binding,
@@ -26,6 +27,7 @@ from talaria.core.ledger import (
     Page,
     Renewal,
     SessionPage,
+    Start,
     StepWrite,
     TurnEnd,
     TurnStory,
@@ -106,6 +108,7 @@ class StoresSideBySide(RuleBasedStateMachine):
         resume=picks,
         ephemeral=st.booleans(),
         has_spec=st.booleans(),
+        starter=st.none() | owners,
     )
     def accept(
         self,
@@ -116,6 +119,7 @@ class StoresSideBySide(RuleBasedStateMachine):
         resume: int,
         ephemeral: bool,
         has_spec: bool,
+        starter: OwnerId | None,
     ) -> None:
         order = accepting(
             chat=chat,
@@ -127,8 +131,11 @@ class StoresSideBySide(RuleBasedStateMachine):
             spec=pinned() if has_spec else None,
             context=(said("before"),) if ephemeral else (),
             key_ttl=100,
+            start=Start(starter, LEASE, said("now")) if starter else None,
         )
-        self.both(lambda store: store.accept(order))
+        accepted = self.both(lambda store: store.accept(order))
+        if isinstance(accepted, Accepted) and accepted.began is not None:
+            self.fences[accepted.began.session.id] = accepted.began.fence
         self.turns.append(order.turn_id)
         self.sessions.append(order.fresh.session_id)
 

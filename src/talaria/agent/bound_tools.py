@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from talaria.core.ids import SessionId, TurnId
+from talaria.core.ids import ChatKey
 from talaria.core.messages import ToolCall, ToolResult
 from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
 from talaria.tools.execution import execute
 from talaria.tools.settings import ToolSettings
@@ -14,32 +16,43 @@ from talaria.tools.toolset import ToolSet
 
 
 class ToolBench:
-    """What this process has of tools, and how calls are limited; shared by all turns."""
+    """What this process has of tools, and how calls are limited; shared by all turns.
 
-    def __init__(self, tools: ToolSet, settings: ToolSettings, metrics: Metrics) -> None:
+    `folder_of` tells where a chat's files live; it is asked when a tool runs, which most turns never do.
+    """
+
+    def __init__(
+        self,
+        tools: ToolSet,
+        settings: ToolSettings,
+        metrics: Metrics,
+        folder_of: Callable[[ChatKey], Path],
+    ) -> None:
         self.tools = tools
         self.settings = settings
         self.metrics = metrics
+        self.folder_of = folder_of
 
-    def bind(self, session_id: SessionId, turn_id: TurnId, folder: Path) -> BoundTools:
-        return BoundTools(self, session_id, turn_id, folder)
+    def bind(self, turn: Turn) -> BoundTools:
+        return BoundTools(self, turn)
 
 
 class BoundTools:
     """Implements `loop.TurnTools`. A tool that the spec names and this process lacks is an error result."""
 
-    def __init__(self, bench: ToolBench, session_id: SessionId, turn_id: TurnId, folder: Path) -> None:
+    __slots__ = ("_bench", "_turn")
+
+    def __init__(self, bench: ToolBench, turn: Turn) -> None:
         self._bench = bench
-        self._session_id = session_id
-        self._turn_id = turn_id
-        self._folder = folder
+        self._turn = turn
 
     def spec(self, name: str) -> ToolSpec | None:
         tool = self._bench.tools.get(name)
         return tool.spec if tool else None
 
     async def run(self, call: ToolCall) -> ToolResult:
-        context = ToolContext(self._session_id, self._turn_id, call.id, self._folder)
-        result = await execute(self._bench.tools, call, context, self._bench.settings)
-        self._bench.metrics.tool_called(call.name if self.spec(call.name) else "unknown", result.outcome)
+        bench, turn = self._bench, self._turn
+        context = ToolContext(turn.session_id, turn.id, call.id, bench.folder_of(turn.chat_key))
+        result = await execute(bench.tools, call, context, bench.settings)
+        bench.metrics.tool_called(call.name if self.spec(call.name) else "unknown", result.outcome)
         return result

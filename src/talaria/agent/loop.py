@@ -35,7 +35,7 @@ from talaria.core.messages import (
 from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
 from talaria.core.ports import Model
 from talaria.core.tools import ToolSpec
-from talaria.core.turns import StepKind, StepState, TurnState
+from talaria.core.turns import Step, StepKind, StepState, TurnState
 from talaria.observe.metrics import Metrics
 
 _PREVIEW = 200
@@ -74,10 +74,11 @@ class TurnContext:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """How a turn ended, and the completion that ended it."""
+    """How a turn ended, the completion that ended it, and the steps that led there."""
 
     end: TurnEnd
     completion: Completion
+    steps: tuple[Step, ...]
 
 
 class Loop:
@@ -118,7 +119,7 @@ class Loop:
                 )
             end = TurnEnd(TurnState.DONE, reply=_reply_text(completion), usage=self._usage)
             await self._journal.commit((message,), (step,), (usage,), end)
-            return Answer(end, completion)
+            return Answer(end, completion, tuple(self._journal.steps.values()))
 
     async def interrupt(self) -> None:
         """After a cancel by the user: partial text is kept with a mark, unsettled calls become cancelled."""

@@ -30,7 +30,7 @@ class SpecResolver:
         known = self._known.get((choice.provider, choice.model))
         if known is not None:
             return known
-        wire = self._models.get(choice.provider).wire
+        wire = self._models.wire(choice.provider)
         prompt = render_prompt(self._settings.name, self._settings.prompt, self._tools.names)
         spec = AgentSpec(
             agent=self._settings.name,
@@ -51,7 +51,7 @@ class SpecResolver:
     def resolve_stateless(self, wish: str | None, tools: bytes) -> PinnedSpec:
         """The spec of a call that brings its whole context: no prompt of ours, the caller's tools only."""
         choice = self._catalog.resolve(wish)
-        wire = self._models.get(choice.provider).wire
+        wire = self._models.wire(choice.provider)
         spec = AgentSpec(
             agent=self._settings.name,
             provider=choice.provider,

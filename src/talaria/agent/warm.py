@@ -65,8 +65,8 @@ class AgentBuilder:
     async def build(self, session_id: SessionId, spec_id: SpecId) -> WarmAgent:
         """Reads the whole log. Raises `NoModel` when the spec's provider is not configured any more."""
         pinned = await self.pinned(spec_id)
-        model = self._models.get(pinned.spec.provider)
-        agent = WarmAgent(session_id, pinned, self.credential(pinned), model.wire)
+        wire = self._models.wire(pinned.spec.provider)
+        agent = WarmAgent(session_id, pinned, self.credential(pinned), wire)
         agent.absorb(await self._store.log(session_id, 0))
         return agent
 

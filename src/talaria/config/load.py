@@ -138,9 +138,9 @@ def _open_secrets(path: Path, tree: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _secrets(settings: Settings, environ: Mapping[str, str]) -> frozenset[str]:
-    """Every secret that the settings hold or name."""
+    """Every secret that the settings hold or name, and those that known providers would use."""
     found = set()
-    for provider in settings.providers.values():
+    for provider in (*settings.providers.values(), *PRESETS.values()):
         found.add(provider.api_key)
         found.add(environ.get(provider.api_key_env, ""))
         found.add(urlsplit(provider.base_url).password or "")

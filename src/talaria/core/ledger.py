@@ -38,12 +38,22 @@ class Binding(StrEnum):
     RESUME = "resume"
 
 
+class Start(msgspec.Struct, frozen=True):
+    """Begin the turn in the transaction that accepts it; see `Begin`."""
+
+    owner: OwnerId
+    lease_seconds: float
+    user: UserMessage | None = None
+
+
 class Accept(msgspec.Struct, frozen=True):
     """Bind a message to its session and write its turn. Durable before it returns.
 
     `inbound.key` dedupes within (`scope`): a known key younger than `key_ttl` seconds returns the turn it
     made, or raises `IdempotencyConflict` when `digest` differs. With `Binding.NEW` and `Binding.RESUME` the
     chat's session row moves in the same transaction. An ephemeral fresh session never becomes its chat's.
+    With `start` the turn begins at once, unless another owner has the session's lease: whoever asks for it
+    knows that no turn of the chat runs or waits here.
     """
 
     turn_id: TurnId
@@ -55,12 +65,16 @@ class Accept(msgspec.Struct, frozen=True):
     scope: str = ""
     digest: str = ""
     key_ttl: float = 86_400.0
+    start: Start | None = None
 
 
 class Accepted(msgspec.Struct, frozen=True):
+    """`began` tells that the turn was begun as well; `turn` is its row after that."""
+
     turn: Turn
     is_duplicate: bool
     is_new_session: bool
+    began: Began | None = None
 
 
 # -- running ----------------------------------------------------------------------------------------------

@@ -37,7 +37,8 @@ class Store(Protocol):
     """The session log and the answer ledger.
 
     Every writing method is one transaction: done whole and returned, or raised and nothing done. A write
-    that was taken is finished even if its caller is cancelled. Methods marked *durable* survive a power
+    that was taken is finished even if its caller is cancelled, and the cancellation is delivered when it is
+    done, not before (`core.tasks.finish` relies on it). Methods marked *durable* survive a power
     cut once they return; the others survive the death of the process. Reads see all earlier commits.
     """
 
@@ -148,14 +149,15 @@ class Model(Protocol):
     closes its connection before it lets go.
     """
 
-    @property
-    def wire(self) -> WireFormat: ...
-
     async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion: ...
 
 
 class Models(Protocol):
-    """The endpoints of this process by provider name. Raises `NoModel` for an unknown one."""
+    """The models of this process by provider name. Raises `NoModel` for one that cannot be used."""
+
+    def wire(self, provider: str) -> WireFormat:
+        """How the provider's requests are written; connects to nothing."""
+        ...
 
     def get(self, provider: str) -> Model: ...
 

@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Generator
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 
-async def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end even when the caller is cancelled meanwhile; the cancellation comes after."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await _outlast(task)
-        raise
+class finish(Generic[T]):  # noqa: N801 - reads as a verb: `await finish(work)`
+    """Run `work` to its end even when the caller is cancelled meanwhile; the cancellation comes after.
 
+    It runs in the caller's own task, at the price of a condition: whatever `work` awaits refuses to be
+    cancelled, as the store's writes do. Then a cancellation reaches the task only when the awaited thing is
+    done; it is kept here while `work` goes on, and raised when it has ended.
+    """
 
-async def _outlast(task: asyncio.Future[Any]) -> None:
-    """Wait for `task` through any number of cancellations; its error is seen, since nobody else will ask."""
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait((task,))
-    if not task.cancelled():
-        task.exception()
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+
+    def __await__(self) -> Generator[Any, None, T]:
+        steps = self._work.__await__()
+        cancelled: asyncio.CancelledError | None = None
+        failure: BaseException | None = None
+        while True:
+            try:
+                awaited = steps.send(None) if failure is None else steps.throw(failure)
+            except StopIteration as end:
+                if cancelled is not None:
+                    raise cancelled from None
+                return end.value  # type: ignore[no-any-return]
+            except BaseException:
+                if cancelled is not None:
+                    raise cancelled from None
+                raise
+            failure = None
+            try:
+                yield awaited
+            except asyncio.CancelledError as error:
+                cancelled = error
+            except BaseException as error:  # what was awaited failed: that is for `work` to see
+                failure = error

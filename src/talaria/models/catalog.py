@@ -35,12 +35,14 @@ class Catalog:
         providers: Collection[str],
         agents: Collection[str] = ("main",),
         config_path: str = "config.toml",
+        python: str = "python",
     ) -> None:
         self._model = model
         self._aliases = aliases
         self._providers = frozenset(providers)
         self._agents = tuple(agents)
         self._config_path = config_path
+        self._python = python
 
     def resolve(self, wish: str | None = None) -> Choice:
         """Raises `NotFound` for what nobody knows, and `NoModel` when the default is meant but missing."""
@@ -68,7 +70,7 @@ class Catalog:
             raise NoModel(
                 "No model is configured.",
                 f"Set [model] and [providers.NAME] in {self._config_path}, or, to try without a key, run "
-                "`python -m talaria.testing.model_server` in another terminal and restart with "
+                f"`{self._python} -m talaria.testing.model_server` in another terminal and restart with "
                 "TALARIA_MODEL__PROVIDER=scripted.",
             )
         if not settings.name and settings.provider != SCRIPTED:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import msgspec
 from aiohttp.payload import Payload
+from yarl import URL
 
 from talaria import __version__
 from talaria.core.models import Completion, ModelCall, ModelDelta
@@ -52,7 +53,7 @@ class Endpoint:
     def __init__(self, settings: EndpointSettings, wire: Wire) -> None:
         self._settings = settings
         self._wire = wire
-        self._url = settings.base_url.rstrip("/") + wire.path
+        self._url = URL(settings.base_url.rstrip("/") + wire.path)
         self._redact = Redactor([settings.key] if settings.key else [])
         self._permits = asyncio.Semaphore(settings.max_concurrency)
         self._session: aiohttp.ClientSession | None = None
@@ -151,16 +152,16 @@ class Endpoint:
         if isinstance(error, TimeoutError):
             return self._late(error, faults)
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-            return faults.untrusted(self._url, str(error))
+            return faults.untrusted(str(self._url), str(error))
         if isinstance(error, aiohttp.ClientConnectorError):
-            return faults.unreachable(self._url, error.os_error.strerror or str(error))
+            return faults.unreachable(str(self._url), error.os_error.strerror or str(error))
         if isinstance(error, aiohttp.ClientResponseError):
             return faults.malformed(f"no valid HTTP ({error.message})")
         return faults.cut_off() if started else faults.disconnected()
 
     def _late(self, error: TimeoutError, faults: Faults) -> Exception:
         if isinstance(error, aiohttp.ConnectionTimeoutError):
-            return faults.unreachable(self._url, f"no connection within {CONNECT_SECONDS:g} seconds")
+            return faults.unreachable(str(self._url), f"no connection within {CONNECT_SECONDS:g} seconds")
         if isinstance(error, aiohttp.SocketTimeoutError):
             return faults.silent(self._settings.silence.total_seconds())
         return faults.too_slow(self._settings.timeout.total_seconds())

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib import import_module
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 import msgspec
 
 from talaria.core.errors import NoModel
 from talaria.core.specs import fingerprint_secrets
-from talaria.models.endpoint import Endpoint, EndpointSettings
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.presets import PRESETS
 from talaria.models.settings import ProviderSettings
 from talaria.models.wire import Wire
+
+if TYPE_CHECKING:
+    from talaria.models.endpoint import Endpoint
 
 WIRES: Mapping[str, Wire] = {wire.name: wire for wire in (OpenAIChat(),)}
 
@@ -59,9 +63,15 @@ class Providers:
             self._built += 1
         return endpoint
 
-    def api(self, provider: str) -> str:
-        """The name of the wire format that the provider speaks."""
-        return self._find(provider).api
+    def wire(self, provider: str) -> Wire:
+        return WIRES[self._usable(provider).api]
+
+    async def warm(self) -> None:
+        """Load the HTTP client ahead of the first call, beside whatever else runs.
+
+        It reads the system's certificates when it is imported, which takes longer than the rest of a start.
+        """
+        await asyncio.to_thread(import_module, "talaria.models.endpoint")
 
     def credential(self, provider: str) -> str:
         return _fingerprint(*self._keys(self._find(provider)))
@@ -100,10 +110,9 @@ class Providers:
         key = settings.api_key or self._environ.get(settings.api_key_env, "")
         return [key] if key else []
 
-    def _build(self, provider: str) -> Endpoint:
+    def _usable(self, provider: str) -> ProviderSettings:
         settings = self._find(provider)
-        keys = self._keys(settings)
-        if settings.api_key_env and not keys:
+        if settings.api_key_env and not self._keys(settings):
             raise NoModel(
                 f"The provider {provider} needs a key, and {settings.api_key_env} is not set.",
                 f"Set {settings.api_key_env} in the environment of the gateway and restart it.",
@@ -114,6 +123,13 @@ class Providers:
                 f"The provider {provider} has no usable address: base_url is {settings.base_url!r}.",
                 f'Set base_url = "https://…/v1" in [providers.{provider}] in config.toml.',
             )
+        return settings
+
+    def _build(self, provider: str) -> Endpoint:
+        from talaria.models.endpoint import Endpoint, EndpointSettings  # noqa: PLC0415 - see `warm`
+
+        settings = self._usable(provider)
+        keys = self._keys(settings)
         return Endpoint(
             EndpointSettings(
                 provider,

@@ -1,20 +1,25 @@
 """The gateway's numbers for Prometheus, in a registry of their own.
 
-Labels are providers, tools, routes and states, never sessions or people. What is counted often goes through
-label children that are looked up once; what is merely known (pool, memory) is read when somebody scrapes.
+Labels are providers, tools, routes and states, never sessions or people. What is counted often is a number in
+a dictionary; it takes the client library's shape when somebody scrapes.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from itertools import accumulate
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics import MetricWrapperBase
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from talaria.core.ledger import StoreStats
 from talaria.core.messages import TokenUsage
@@ -48,30 +53,24 @@ class Metrics:
     """Counts on the event loop's thread; `render` may be called at any time."""
 
     def __init__(self) -> None:
-        # A start time per series doubles the page and tells nothing.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = registry = CollectorRegistry()
-        self._turns = _Children(
-            Counter("talaria_turns_total", "Turns that ended.", ("state", "channel"), registry=registry)
-        )
-        self._turn_seconds = Histogram(
-            "talaria_turn_seconds", "From accepted to ended.", buckets=_TURN_SECONDS, registry=registry
-        )
-        self._calls = _Children(
-            Counter("talaria_model_calls_total", "Model calls.", ("provider", "outcome"), registry=registry)
-        )
-        self._model_seconds = Histogram(
-            "talaria_model_seconds", "One model call.", buckets=_MODEL_SECONDS, registry=registry
-        )
-        self._tokens = _Children(
-            Counter("talaria_tokens_total", "Tokens used.", ("provider", "kind"), registry=registry)
-        )
-        self._tools = _Children(
-            Counter("talaria_tool_calls_total", "Tool calls.", ("tool", "outcome"), registry=registry)
-        )
-        self._requests = _Children(
-            Counter("talaria_http_requests_total", "HTTP answers.", ("route", "status"), registry=registry)
-        )
+        self._turns = _Tally("talaria_turns", "Turns that ended.", ("state", "channel"))
+        self._turn_seconds = _Spread("talaria_turn_seconds", "From accepted to ended.", _TURN_SECONDS)
+        self._calls = _Tally("talaria_model_calls", "Model calls.", ("provider", "outcome"))
+        self._model_seconds = _Spread("talaria_model_seconds", "One model call.", _MODEL_SECONDS)
+        self._tokens = _Tally("talaria_tokens", "Tokens used.", ("provider", "kind"))
+        self._tools = _Tally("talaria_tool_calls", "Tool calls.", ("tool", "outcome"))
+        self._requests = _Tally("talaria_http_requests", "HTTP answers.", ("route", "status"))
+        for counted in (
+            self._turns,
+            self._turn_seconds,
+            self._calls,
+            self._model_seconds,
+            self._tokens,
+            self._tools,
+            self._requests,
+        ):
+            registry.register(counted)
         self._streams = Gauge("talaria_event_streams", "Open event streams.", registry=registry)
         self._rss = Gauge("talaria_rss_bytes", "Resident memory of this process.", registry=registry)
         self._rss.set_function(read_rss)
@@ -83,26 +82,26 @@ class Metrics:
     # -- counting
 
     def turn_ended(self, state: str, channel: str, seconds: float) -> None:
-        self._turns.get(state, channel).inc()
+        self._turns.add((state, channel))
         self._turn_seconds.observe(seconds)
 
     def model_called(self, provider: str, outcome: str, seconds: float) -> None:
         """`outcome` is "ok" or the error's type."""
-        self._calls.get(provider, outcome).inc()
+        self._calls.add((provider, outcome))
         self._model_seconds.observe(seconds)
 
     def tokens_used(self, provider: str, usage: TokenUsage) -> None:
         """`input` counts what the prompt cache did not serve, so that the kinds add up."""
-        self._tokens.get(provider, "input").inc(max(0, usage.input - usage.cached))
-        self._tokens.get(provider, "cached").inc(usage.cached)
-        self._tokens.get(provider, "output").inc(usage.output)
+        self._tokens.add((provider, "input"), max(0, usage.input - usage.cached))
+        self._tokens.add((provider, "cached"), usage.cached)
+        self._tokens.add((provider, "output"), usage.output)
 
     def tool_called(self, tool: str, outcome: str) -> None:
-        self._tools.get(tool, outcome).inc()
+        self._tools.add((tool, outcome))
 
     def request_answered(self, route: str, status: int) -> None:
         """`route` is the pattern (`/api/turns/{id}`), never the path."""
-        self._requests.get(route, str(status)).inc()
+        self._requests.add((route, str(status)))
 
     @contextmanager
     def event_stream(self) -> Iterator[None]:
@@ -135,24 +134,43 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-_Family = TypeVar("_Family", bound=MetricWrapperBase)
+class _Tally:
+    """A counter by labels, as plain numbers: the client library's take a lock for each increment. More than a
+    bounded number of label sets share the label `other`."""
+
+    def __init__(self, name: str, text: str, labels: tuple[str, ...]) -> None:
+        self._name, self._text, self._labels = name, text, labels
+        self._counts: dict[tuple[str, ...], int] = {}
+
+    def add(self, labels: tuple[str, ...], count: int = 1) -> None:
+        counts = self._counts
+        if labels not in counts and len(counts) >= _MOST_CHILDREN:
+            labels = (OTHER,) * len(labels)
+        counts[labels] = counts.get(labels, 0) + count
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
+        for labels, count in list(self._counts.items()):
+            family.add_metric(labels, count)
+        yield family
 
 
-class _Children(Generic[_Family]):
-    """The children of one family by their labels; more than a bounded number share the label `other`."""
+class _Spread:
+    """A histogram over fixed bounds."""
 
-    def __init__(self, family: _Family) -> None:
-        self._family = family
-        self._known: dict[tuple[str, ...], _Family] = {}
+    def __init__(self, name: str, text: str, bounds: tuple[float, ...]) -> None:
+        self._name, self._text, self._bounds = name, text, bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
 
-    def get(self, *labels: str) -> _Family:
-        return self._known.get(labels) or self._add(labels)
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
 
-    def _add(self, labels: tuple[str, ...]) -> _Family:
-        if len(self._known) >= _MOST_CHILDREN:
-            return self._family.labels(*(OTHER for _ in labels))
-        child = self._known[labels] = self._family.labels(*labels)
-        return child
+    def collect(self) -> Iterator[Metric]:
+        names = [*map(str, map(float, self._bounds)), "+Inf"]
+        buckets = list(zip(names, map(float, accumulate(self._counts)), strict=True))
+        yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._sum)
 
 
 class _PoolCollector:

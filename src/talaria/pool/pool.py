@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 
 import msgspec
 
@@ -84,6 +83,26 @@ class _Slot:
         self.waiters.clear()
 
 
+class _Lease:
+    """`async with` takes and gives back. A class, because a generator would cost more than the rest of it."""
+
+    __slots__ = ("_pool", "_slot", "_wanted")
+
+    def __init__(self, pool: Pool, wanted: Wanted) -> None:
+        self._pool = pool
+        self._wanted = wanted
+        self._slot: _Slot | None = None
+
+    async def __aenter__(self) -> WarmAgent:
+        slot = self._slot = await self._pool._take(self._wanted)
+        assert slot.agent is not None
+        return slot.agent
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._slot is not None
+        self._pool._give_back(self._wanted.session_id, self._slot)
+
+
 class Pool:
     """`async with pool.lease(wanted) as agent:` is the API.
 
@@ -104,18 +123,12 @@ class Pool:
         stats = self.stats()
         return f"<Pool {stats.size}/{stats.cap} agents, {stats.busy} busy, {stats.bytes} bytes>"
 
-    @asynccontextmanager
-    async def lease(self, wanted: Wanted) -> AsyncIterator[WarmAgent]:
+    def lease(self, wanted: Wanted) -> _Lease:
         """Exclusive use of the session's agent, built or caught up to `wanted.revision`.
 
         Waits while another turn has it. Raises what building raises; nothing is held then.
         """
-        slot = await self._take(wanted)
-        assert slot.agent is not None
-        try:
-            yield slot.agent
-        finally:
-            self._give_back(wanted.session_id, slot)
+        return _Lease(self, wanted)
 
     def release(self, session_id: SessionId) -> None:
         """Let the agent leave memory: now if it is idle, at the end of its lease otherwise."""

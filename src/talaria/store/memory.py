@@ -7,11 +7,13 @@ that it was asked before it changes anything, so a refusal changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from talaria.core.clock import Clock
 from talaria.core.entries import Entry, EntryBody, Revision, SpecSet
+from talaria.core.errors import LeaseHeld
 from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, SpecId, TurnId
 from talaria.core.ledger import (
     Accept,
@@ -100,7 +102,11 @@ class MemoryStore:
         self._turns[turn.id] = turn
         if place is not None:
             self._keys[place] = _Key(turn.id, order.digest, now)
-        return Accepted(turn, is_duplicate=False, is_new_session=is_new_session)
+        began = None
+        if order.start is not None:
+            with suppress(LeaseHeld):
+                began = await self.begin(rules.begin_order(turn.id, order.start))
+        return Accepted(self._turns[turn.id], is_duplicate=False, is_new_session=is_new_session, began=began)
 
     async def begin(self, order: Begin) -> Began:
         now = self._now()

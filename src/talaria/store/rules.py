@@ -17,7 +17,7 @@ from talaria.core.errors import (
     StoreError,
 )
 from talaria.core.ids import SessionId, SpecId, TurnId
-from talaria.core.ledger import Commit, StepWrite, TurnEnd
+from talaria.core.ledger import Begin, Commit, Start, StepWrite, TurnEnd
 from talaria.core.sessions import Session
 from talaria.core.turns import StepKind, StepState, Turn, TurnState, check_step_move, check_turn_move
 
@@ -36,6 +36,15 @@ def number(
         head = advance(head, body)
         entries.append(Entry(session_id, head.seq, head.epoch, at, turn_id, body))
     return head, tuple(entries)
+
+
+def begin_order(turn_id: TurnId, start: Start) -> Begin:
+    return Begin(turn_id, start.owner, start.lease_seconds, start.user)
+
+
+def begun_turn(turn: Turn, now: float) -> Turn:
+    """A turn just accepted, after its first beginning."""
+    return msgspec.structs.replace(turn, state=TurnState.RUNNING, attempts=1, started_at=now)
 
 
 def check_commit_shape(order: Commit) -> None:

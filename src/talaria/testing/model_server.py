@@ -231,10 +231,13 @@ class _Connection(asyncio.Protocol):
         self._play(frames, self._server.latency + act.delay, act.chunk_delay)
 
     def _stream(self, request: ChatRequest, act: Act, body_bytes: int) -> list[bytes]:
-        """HTTP chunks, one to an event; an empty last one means that the connection is lost there."""
+        """HTTP chunks, one to an event, or one for all when nothing is to be waited for; an empty last one means
+        that the connection is lost there."""
         usage = usage_of(act, body_bytes)
         completion_id = f"chatcmpl-{self._server.requests}"
         events, is_cut = stream_events(act, completion_id, request.model, usage)
+        if act.chunk_delay <= 0 and events:
+            events = [b"".join(events)]
         frames = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
         if not frames:
             return [_STREAM_HEAD, b""]

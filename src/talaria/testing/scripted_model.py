@@ -94,6 +94,9 @@ class ScriptedModels:
         self.model = model or ScriptedModel()
         self.secrets: list[str] = []
 
+    def wire(self, provider: str) -> Wire:
+        return self.model.wire
+
     def get(self, provider: str) -> ScriptedModel:
         return self.model
 

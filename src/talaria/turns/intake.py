@@ -6,19 +6,18 @@ import hashlib
 
 import msgspec
 
-from talaria.agent.specs import SpecResolver
 from talaria.commands.parse import Command, parse_command
 from talaria.commands.table import COMMANDS, Route, canonical, find_session
 from talaria.core.errors import NoModel, TalariaError
 from talaria.core.ids import ChatAddress, SessionId, new_session_id, new_turn_id
-from talaria.core.ledger import Accept, Binding, Fresh
+from talaria.core.ledger import Accept, Binding, Fresh, Start
 from talaria.core.messages import Message, Text
-from talaria.core.ports import Store
 from talaria.core.specs import PinnedSpec
 from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Sender, Turn
-from talaria.turns.live import CallOptions, LiveTurn, LiveTurns
+from talaria.turns.live import CallOptions, HeadStart, LiveTurn
 from talaria.turns.mailbox import Mailbox
+from talaria.turns.parts import Parts
 
 EPHEMERAL = "ephemeral"
 
@@ -56,14 +55,13 @@ def is_ephemeral(turn: Turn) -> bool:
 class Intake:
     """Every way in ends here. What is accepted runs, even when whoever brought it leaves meanwhile."""
 
-    def __init__(
-        self, store: Store, specs: SpecResolver, live: LiveTurns, mailbox: Mailbox, agent_name: str
-    ) -> None:
-        self._store = store
-        self._specs = specs
-        self._live = live
+    def __init__(self, parts: Parts, mailbox: Mailbox) -> None:
+        self._store = parts.store
+        self._specs = parts.specs
+        self._live = parts.live
+        self._keeper = parts.keeper
+        self._parts = parts
         self._mailbox = mailbox
-        self._agent_name = agent_name
         self._is_open = False
 
     def open(self) -> None:
@@ -99,14 +97,16 @@ class Intake:
         """Accept a stateless call: an ephemeral session of its own, with the caller's context and tools."""
         pinned = self._specs.resolve_stateless(call.model, call.tools)
         session_id = new_session_id()
-        chat = ChatAddress(self._agent_name, "http", EPHEMERAL, session_id)
+        chat = ChatAddress(self._parts.agent_name, "http", EPHEMERAL, session_id)
         inbound = Inbound(chat.key(), call.sender, (), call.key, call.model)
         order = Accept(
             turn_id=new_turn_id(),
             inbound=inbound,
             fresh=Fresh(session_id, pinned, call.context, ephemeral=True),
             scope=f"{call.sender.id}\n{EPHEMERAL}" if call.key is not None else "",
-            digest=_digest(call.context, call.model, call.tools) if call.key is not None else "",
+            digest=_digest(call.context, call.model, call.tools, call.options)
+            if call.key is not None
+            else "",
         )
         return await self._accept(order, call.options)
 
@@ -122,20 +122,41 @@ class Intake:
         return await finish(self._carry_out(order, options))
 
     async def _carry_out(self, order: Accept, options: CallOptions) -> Receipt:
-        accepted = await self._store.accept(order)
+        """Accept and route. A message to a chat at rest begins in the same transaction."""
+        key, asked_at = order.inbound.chat_key, self._keeper.now()
+        has_lane = not order.command and self._mailbox.claim(key)
+        if has_lane:
+            order = msgspec.structs.replace(order, start=self._start(order.inbound))
+        try:
+            accepted = await self._store.accept(order)
+        except BaseException:
+            if has_lane:
+                self._mailbox.unclaim(key)
+            raise
         turn = accepted.turn
         if accepted.is_duplicate:
+            if has_lane:
+                self._mailbox.unclaim(key)
             return Receipt(turn, self._live.get(turn.id), is_duplicate=True)
-        live = self._live.open(turn, options)
-        self._route(live)
+        head_start = HeadStart(accepted.began, asked_at) if accepted.began is not None else None
+        live = self._live.open(turn, options, head_start)
+        self._route(live, has_lane=has_lane)
         return Receipt(turn, live)
 
-    def _route(self, live: LiveTurn) -> None:
+    def _start(self, inbound: Inbound) -> Start:
+        parts = self._parts
+        user = parts.user_message(inbound, parts.clock.now())
+        return Start(self._keeper.owner, self._keeper.lease_seconds, user)
+
+    def _route(self, live: LiveTurn, *, has_lane: bool = False) -> None:
         spec = COMMANDS.get(canonical(live.turn.command)) if live.turn.command else None
         if live.turn.command and (spec is None or spec.route is Route.CONTROL):
-            self._mailbox.put_past(live)
+            is_taken = self._mailbox.put_past(live)
         else:
-            self._mailbox.put(live)
+            is_taken = self._mailbox.put(live, is_claimed=has_lane)
+        if not is_taken:
+            self._live.close(live)
+            live.abandon()
 
     def _spec(self, wish: str | None) -> PinnedSpec | None:
         """None when no model can be had yet: the session is bound all the same and told why in its turn."""

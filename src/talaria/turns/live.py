@@ -11,6 +11,7 @@ import msgspec
 from talaria.agent.loop import Answer
 from talaria.core.events import FINAL_EVENTS, Delta, Event, ReasoningDelta, Reset
 from talaria.core.ids import ChatKey, TurnId
+from talaria.core.ledger import Began
 from talaria.core.turns import Turn
 
 _MERGE_BELOW = 1024
@@ -32,15 +33,28 @@ class CallOptions(msgspec.Struct, frozen=True):
     sampling: bytes = b""
 
 
+_NO_OPTIONS = CallOptions()
+
+
+class HeadStart(msgspec.Struct, frozen=True):
+    """A turn that was begun when it was accepted. `asked_at` is when its lease was asked for."""
+
+    began: Began
+    asked_at: float
+
+
 class LiveTurn:
     """One unsettled turn. Events are numbered from 1; who follows late gets them all from the beginning.
 
     Text that nobody has read yet is joined, so a long answer without listeners stays a few strings.
     """
 
-    def __init__(self, turn: Turn, options: CallOptions | None = None) -> None:
+    def __init__(
+        self, turn: Turn, options: CallOptions = _NO_OPTIONS, head_start: HeadStart | None = None
+    ) -> None:
         self.turn = turn
-        self.options = options or CallOptions()
+        self.options = options
+        self.head_start = head_start
         self.answer: Answer | None = None
         self.reason: StopReason | None = None
         self.has_begun = False
@@ -49,7 +63,7 @@ class LiveTurn:
         self._read_up_to = 0
         self._waiters: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[object] | None = None
-        if turn.attempts:
+        if turn.attempts and head_start is None:
             self._events.append(Reset())
 
     def emit(self, event: Event) -> None:
@@ -136,8 +150,10 @@ class LiveTurns:
     def __iter__(self) -> Iterator[LiveTurn]:
         return iter(list(self._turns.values()))
 
-    def open(self, turn: Turn, options: CallOptions | None = None) -> LiveTurn:
-        live = LiveTurn(turn, options)
+    def open(
+        self, turn: Turn, options: CallOptions = _NO_OPTIONS, head_start: HeadStart | None = None
+    ) -> LiveTurn:
+        live = LiveTurn(turn, options, head_start)
         self._turns[turn.id] = live
         return live
 

@@ -21,23 +21,47 @@ class Mailbox:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_draining = False
 
-    def put(self, live: LiveTurn) -> None:
-        """Behind everything its chat has waiting. While draining it stays a row for the next start."""
-        if self._is_draining:
-            return
+    def claim(self, key: ChatKey) -> bool:
+        """Take the lane of a chat that has nothing running or waiting, for a turn that is being accepted.
+
+        Whoever gets it calls `put` with `is_claimed`, or `unclaim`. What comes meanwhile waits behind.
+        """
+        if key in self._lanes or self._is_draining:
+            return False
+        self._lanes[key] = deque()
+        return True
+
+    def unclaim(self, key: ChatKey) -> None:
+        """The claimed turn did not come to be; what waited behind it runs."""
+        lane = self._lanes[key]
+        if lane:
+            self._spawn(self._work(key, lane), f"lane {key}")
+        else:
+            del self._lanes[key]
+
+    def put(self, live: LiveTurn, *, is_claimed: bool = False) -> bool:
+        """Behind everything its chat has waiting. False while draining: it stays a row for the next start."""
         key = live.turn.chat_key
         lane = self._lanes.get(key)
-        if lane is not None:
-            live.emit(Queued(len(lane)))
+        if lane is not None and not is_claimed:
+            live.emit(Queued(max(1, len(lane))))
             lane.append(live)
-            return
-        lane = self._lanes[key] = deque((live,))
+            return True
+        if self._is_draining:
+            self._lanes.pop(key, None)
+            return False
+        if lane is None:
+            lane = self._lanes[key] = deque()
+        lane.appendleft(live)
         self._spawn(self._work(key, lane), f"lane {key}")
+        return True
 
-    def put_past(self, live: LiveTurn) -> None:
-        """Control inputs: at once, beside the lane."""
-        if not self._is_draining:
-            self._spawn(self._run(live), f"control {live.turn.id}")
+    def put_past(self, live: LiveTurn) -> bool:
+        """Control inputs: at once, beside the lane. False while draining."""
+        if self._is_draining:
+            return False
+        self._spawn(self._run(live), f"control {live.turn.id}")
+        return True
 
     def waiting(self, key: ChatKey) -> int:
         """How many wait behind the one that runs."""
@@ -49,9 +73,6 @@ class Mailbox:
         Answers how many were stopped.
         """
         self._is_draining = True
-        for lane in self._lanes.values():
-            while len(lane) > 1:
-                lane.pop()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=deadline)
         left = list(self._tasks)
@@ -68,7 +89,7 @@ class Mailbox:
 
     async def _work(self, key: ChatKey, lane: deque[LiveTurn]) -> None:
         try:
-            while lane:
+            while lane and not self._is_draining:
                 await self._run(lane[0])
                 lane.popleft()
         finally:

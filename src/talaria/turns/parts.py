@@ -10,8 +10,9 @@ from talaria.agent.specs import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.cluster.leases import LeaseKeeper
 from talaria.core.clock import Clock
+from talaria.core.messages import UserMessage
 from talaria.core.ports import Models, Store
-from talaria.core.turns import Turn
+from talaria.core.turns import Inbound, Turn
 from talaria.observe.metrics import Metrics
 from talaria.pool.pool import Pool
 from talaria.turns.live import LiveTurns
@@ -36,3 +37,7 @@ class Parts:
     tool_names: tuple[str, ...]
     max_steps: int
     reasoning: str | None
+
+    def user_message(self, inbound: Inbound, at: float) -> UserMessage | None:
+        """What the model reads of an inbound message that was accepted at `at`."""
+        return UserMessage(inbound.parts, stamp=self.stamp(at)) if inbound.parts else None

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import msgspec
 
@@ -19,13 +17,12 @@ from talaria.agent.warm import WarmAgent
 from talaria.core.entries import Revision, SpecSet
 from talaria.core.errors import LeaseHeld, Poisoned, StaleFence, StoreError, TalariaError
 from talaria.core.ledger import Began, Begin, TurnEnd
-from talaria.core.messages import UserMessage
 from talaria.core.specs import PinnedSpec
 from talaria.core.turns import Turn, TurnState
 from talaria.observe.context import log_turn
 from talaria.pool.pool import Wanted
 from talaria.turns.commanding import CommandRunner
-from talaria.turns.live import LiveTurn, StopReason
+from talaria.turns.live import HeadStart, LiveTurn, StopReason
 from talaria.turns.parts import Parts
 from talaria.turns.settled import ended, tell
 
@@ -67,12 +64,12 @@ class Runner:
 
     async def _run(self, live: LiveTurn) -> None:
         parts = self._parts
-        asked_at = parts.keeper.now()
-        began = await self._begin(live)
-        if began is None:
+        start = live.head_start or await self._begin(live)
+        if start is None:
             turn = await parts.store.settle(live.turn.id, TurnEnd(TurnState.CANCELLED))
             tell(live, turn, parts.metrics, parts.clock)
             return
+        began, asked_at = start.began, start.asked_at
         session_id, fence = began.session.id, began.fence
         live.turn = msgspec.structs.replace(live.turn, state=TurnState.RUNNING, attempts=began.attempts)
         live.enter()
@@ -88,40 +85,42 @@ class Runner:
             if journal.end is not None:
                 tell(live, ended(live.turn, journal.end, parts.clock.now()), parts.metrics, parts.clock)
 
-    async def _begin(self, live: LiveTurn) -> Began | None:
+    async def _begin(self, live: LiveTurn) -> HeadStart | None:
         """Take the session's lease, waiting while another process has it. None: stopped before it began."""
         parts, turn = self._parts, live.turn
-        inbound = turn.inbound
         order = Begin(
             turn_id=turn.id,
             owner=parts.keeper.owner,
             lease_seconds=parts.keeper.lease_seconds,
-            user=UserMessage(inbound.parts, stamp=parts.stamp(turn.accepted_at)) if inbound.parts else None,
+            user=parts.user_message(turn.inbound, turn.accepted_at),
         )
         while live.reason is None or turn.attempts:
+            asked_at = parts.keeper.now()
             try:
-                return await parts.store.begin(order)
+                return HeadStart(await parts.store.begin(order), asked_at)
             except LeaseHeld:
                 await parts.clock.sleep(parts.keeper.lease_seconds / 3)
         return None
 
     async def _answer(self, live: LiveTurn, began: Began, journal: Journal) -> None:
         """Ends with the turn settled in the store, or raises: cancelled resumably, or the store failed."""
+        parts = self._parts
         try:
             if began.attempts > 1:
                 await self._recall(live.turn, began, journal)
             if live.was_stopped_by(StopReason.USER):
                 await journal.close(TurnEnd(TurnState.CANCELLED), CANCELLED_BY_USER)
                 return
-            async with self._agent(live, began, journal) as agent:
-                loop = self._loop(live, agent, journal)
-                try:
-                    live.answer = await loop.run()
-                except asyncio.CancelledError:
-                    if not live.was_stopped_by(StopReason.USER) or journal.end is not None:
-                        raise
-                    live.calm()
-                    await loop.interrupt()
+            pinned, revision = await self._pin(live.turn, began, journal)
+            session = began.session
+            if session.ephemeral:
+                await self._converse(live, await parts.builder.build(session.id, pinned.id), journal)
+                return
+            wanted = Wanted(session.id, session.chat_key, pinned.id, revision)
+            async with parts.pool.lease(wanted) as agent:
+                if began.entry is not None:
+                    agent.absorb((began.entry,))
+                await self._converse(live, agent, journal)
         except asyncio.CancelledError:
             if not live.was_stopped_by(StopReason.USER):
                 raise
@@ -160,20 +159,16 @@ class Runner:
 
     # -- the agent ------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _agent(self, live: LiveTurn, began: Began, journal: Journal) -> AsyncIterator[WarmAgent]:
-        parts, session = self._parts, began.session
-        pinned, revision = await self._pin(live.turn, began, journal)
-        if session.ephemeral:
-            agent = await parts.builder.build(session.id, pinned.id)
-            journal.attach(agent)
-            yield agent
-            return
-        async with parts.pool.lease(Wanted(session.id, session.chat_key, pinned.id, revision)) as agent:
-            if began.entry is not None:
-                agent.absorb((began.entry,))
-            journal.attach(agent)
-            yield agent
+    async def _converse(self, live: LiveTurn, agent: WarmAgent, journal: Journal) -> None:
+        journal.attach(agent)
+        loop = self._loop(live, agent, journal)
+        try:
+            live.answer = await loop.run()
+        except asyncio.CancelledError:
+            if not live.was_stopped_by(StopReason.USER) or journal.end is not None:
+                raise
+            live.calm()
+            await loop.interrupt()
 
     async def _pin(self, turn: Turn, began: Began, journal: Journal) -> tuple[PinnedSpec, Revision]:
         """The session's spec and the revision its agent must be at; writes a new spec when one is due."""

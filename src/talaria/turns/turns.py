@@ -30,7 +30,7 @@ class Turns:
         self._parts = parts
         self._mailbox = Mailbox(self._run)
         self._runner = Runner(parts, CommandRunner(parts, self._mailbox.waiting))
-        self._intake = Intake(parts.store, parts.specs, parts.live, self._mailbox, parts.agent_name)
+        self._intake = Intake(parts, self._mailbox)
 
     async def recover(self) -> int:
         """Take up what earlier processes left unsettled, in its old order, then open the intake.

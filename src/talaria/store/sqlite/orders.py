@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
 
 from talaria.core.entries import Entry, EntryBody, Revision, SpecSet
-from talaria.core.ids import ChatKey, Fence, SessionId, SpecId, TurnId
+from talaria.core.ids import ChatKey, Fence, OwnerId, SpecId, TurnId
 from talaria.core.ledger import (
     Accept,
     Accepted,
@@ -23,6 +26,7 @@ from talaria.core.ledger import (
     TurnEnd,
     UsageWrite,
 )
+from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
 from talaria.core.turns import StepState, Turn, TurnState, check_turn_move
 from talaria.store import rules
@@ -42,10 +46,12 @@ from talaria.store.sqlite.writer import Transaction
 
 FIND_KEY = f"SELECT {TURN_COLUMNS}, digest FROM turns WHERE scope = ? AND key = ?"
 FREE_KEY = "UPDATE turns SET key = NULL WHERE id = ?"
-FIND_CURRENT = """
-SELECT s.id, s.ended_at FROM chats c JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
+_LEASE_COLUMNS = "lease_owner, lease_fence, lease_expires"
+FIND_CURRENT = f"""
+SELECT {prefixed("s", SESSION_COLUMNS)}, {prefixed("s", _LEASE_COLUMNS)}
+FROM chats c JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
 """
-FIND_TO_RESUME = "SELECT chat_key, ephemeral FROM sessions WHERE id = ?"
+FIND_TO_RESUME = f"SELECT {SESSION_COLUMNS}, {_LEASE_COLUMNS} FROM sessions WHERE id = ?"
 REOPEN_SESSION = "UPDATE sessions SET ended_at = NULL, updated_at = ? WHERE id = ?"
 SET_CURRENT = """
 INSERT INTO chats (chat_key, session_id) VALUES (?, ?)
@@ -53,13 +59,26 @@ ON CONFLICT (chat_key) DO UPDATE SET session_id = excluded.session_id
 """
 INSERT_SESSION = f"INSERT INTO sessions ({SESSION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, NULL)"
 INSERT_TURN = """
-INSERT INTO turns (id, chat_key, session_id, state, inbound, accepted_at, command, scope, key, digest)
-VALUES (?, ?, ?, 'accepted', ?, ?, ?, ?, ?, ?)
+INSERT INTO turns (id, chat_key, session_id, state, inbound, accepted_at, command, scope, digest,
+                   attempts, started_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-INSERT_TURN_WITHOUT_KEY = """
-INSERT INTO turns (id, chat_key, session_id, state, inbound, accepted_at, command, scope, digest)
-VALUES (?, ?, ?, 'accepted', ?, ?, ?, ?, ?)
+INSERT_TURN_WITH_KEY = """
+INSERT INTO turns (id, chat_key, session_id, state, inbound, accepted_at, command, scope, digest,
+                   attempts, started_at, key)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+
+
+class _Lease(NamedTuple):
+    """Who has a session, under which fence, until when; `expires` is 0 for nobody."""
+
+    owner: str = ""
+    fence: int = 0
+    expires: float = 0.0
+
+    def is_free_for(self, owner: OwnerId, now: float) -> bool:
+        return self.owner == owner or self.expires <= now
 
 
 def accept(tx: Transaction, order: Accept) -> Accepted:
@@ -73,22 +92,40 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
                     raise rules.key_conflict(inbound.key)
                 return Accepted(known, is_duplicate=True, is_new_session=False)
             tx.execute(FREE_KEY, (known.id,))
-    session_id = _bound_session(tx, order)
-    is_new_session = session_id is None
-    if session_id is None:
-        session_id = _make_session(tx, inbound.chat_key, order.fresh)
+    bound = _bound_session(tx, order)
+    session, lease = bound or (_make_session(tx, inbound.chat_key, order.fresh), _Lease())
     turn = Turn(
-        order.turn_id, inbound.chat_key, session_id, TurnState.ACCEPTED, inbound, tx.now, order.command
+        order.turn_id, inbound.chat_key, session.id, TurnState.ACCEPTED, inbound, tx.now, order.command
     )
-    row = (turn.id, turn.chat_key, session_id, encode(inbound), tx.now, order.command, order.scope)
-    if inbound.key is None:
-        tx.execute(INSERT_TURN_WITHOUT_KEY, (*row, order.digest))
+    began = None
+    if order.start is not None and lease.is_free_for(order.start.owner, tx.now):
+        turn = rules.begun_turn(turn, tx.now)
+        began = _take(tx, session, lease, rules.begin_order(turn.id, order.start), 0)
+    _insert_turn(tx, turn, order)
+    return Accepted(turn, is_duplicate=False, is_new_session=bound is None, began=began)
+
+
+def _insert_turn(tx: Transaction, turn: Turn, order: Accept) -> None:
+    row = (
+        turn.id,
+        turn.chat_key,
+        turn.session_id,
+        turn.state.value,
+        encode(turn.inbound),
+        turn.accepted_at,
+        turn.command,
+        order.scope,
+        order.digest,
+        turn.attempts,
+        turn.started_at,
+    )
+    if turn.inbound.key is None:
+        tx.execute(INSERT_TURN, row)
     else:
-        tx.execute(INSERT_TURN, (*row, inbound.key, order.digest))
-    return Accepted(turn, is_duplicate=False, is_new_session=is_new_session)
+        tx.execute(INSERT_TURN_WITH_KEY, (*row, turn.inbound.key))
 
 
-def _bound_session(tx: Transaction, order: Accept) -> SessionId | None:
+def _bound_session(tx: Transaction, order: Accept) -> tuple[Session, _Lease] | None:
     """The existing session that the message belongs to; None when a fresh one is to be made."""
     chat_key = order.inbound.chat_key
     match order.binding:
@@ -96,41 +133,46 @@ def _bound_session(tx: Transaction, order: Accept) -> SessionId | None:
             return None
         case Binding.CURRENT:
             row = tx.execute(FIND_CURRENT, (chat_key,)).fetchone()
-            return SessionId(row[0]) if row is not None and row[1] is None else None
+            if row is None:
+                return None
+            session = session_from(row[:-3])
+            return (session, _Lease(*row[-3:])) if session.ended_at is None else None
         case Binding.RESUME:
             row = tx.execute(FIND_TO_RESUME, (order.resume,)).fetchone()
-            if order.resume is None or row is None or row[0] != chat_key or row[1]:
+            found = None if row is None else session_from(row[:-3])
+            if found is None or found.chat_key != chat_key or found.ephemeral:
                 raise rules.no_session_here(order.resume)
-            tx.execute(REOPEN_SESSION, (tx.now, order.resume))
-            tx.execute(SET_CURRENT, (chat_key, order.resume))
-            return order.resume
+            tx.execute(REOPEN_SESSION, (tx.now, found.id))
+            tx.execute(SET_CURRENT, (chat_key, found.id))
+            found = msgspec.structs.replace(found, ended_at=None, updated_at=tx.now)
+            return found, _Lease(*row[-3:])
 
 
-def _make_session(tx: Transaction, chat_key: ChatKey, fresh: Fresh) -> SessionId:
-    session_id = fresh.session_id
+def _make_session(tx: Transaction, chat_key: ChatKey, fresh: Fresh) -> Session:
     spec_id = None
     bodies = list[EntryBody](fresh.context)
     if fresh.spec is not None:
         _store_spec(tx, fresh.spec)
         spec_id = fresh.spec.id
         bodies.insert(0, SpecSet(spec_id))
-    head, entries = rules.number(session_id, Revision(0, 0), bodies, None, tx.now)
+    head, entries = rules.number(fresh.session_id, Revision(0, 0), bodies, None, tx.now)
+    session = Session(fresh.session_id, chat_key, tx.now, tx.now, head, spec_id, ephemeral=fresh.ephemeral)
     tx.execute(
         INSERT_SESSION,
-        (session_id, chat_key, tx.now, tx.now, head.epoch, head.seq, spec_id, int(fresh.ephemeral)),
+        (session.id, chat_key, tx.now, tx.now, head.epoch, head.seq, spec_id, int(fresh.ephemeral)),
     )
     for entry in entries:
         _insert_entry(tx, entry)
     if not fresh.ephemeral:
-        tx.execute(SET_CURRENT, (chat_key, session_id))
-    return session_id
+        tx.execute(SET_CURRENT, (chat_key, session.id))
+    return session
 
 
 # -- begin ------------------------------------------------------------------------------------------------
 
 FIND_TO_BEGIN = f"""
 SELECT {prefixed("s", SESSION_COLUMNS)},
-       t.position, t.state, t.attempts, s.lease_owner, s.lease_fence, s.lease_expires
+       t.position, t.state, t.attempts, {prefixed("s", _LEASE_COLUMNS)}
 FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = ?
 """
 TAKE_LEASE = "UPDATE sessions SET lease_owner = ?, lease_fence = ?, lease_expires = ? WHERE id = ?"
@@ -148,23 +190,28 @@ def begin(tx: Transaction, order: Begin) -> Began:
     row = tx.execute(FIND_TO_BEGIN, (order.turn_id,)).fetchone()
     if row is None:
         raise rules.no_turn(order.turn_id)
-    position, state, attempts, owner, fence, expires = row[-6:]
+    position, state, attempts = row[-6:-3]
     check_turn_move(order.turn_id, TurnState(state), TurnState.RUNNING)
-    session = session_from(row[:-6])
-    if owner != order.owner and expires > tx.now:
+    session, lease = session_from(row[:-6]), _Lease(*row[-3:])
+    if not lease.is_free_for(order.owner, tx.now):
         raise rules.lease_held(session.id)
-    lease = (order.owner, fence + 1, tx.now + order.lease_seconds)
     tx.execute(SET_RUNNING, (tx.now, position))
-    before = session.revision
+    return _take(tx, session, lease, order, attempts)
+
+
+def _take(tx: Transaction, session: Session, lease: _Lease, order: Begin, attempts: int) -> Began:
+    """The session under a new fence, with the user's entry if this is the first attempt."""
+    before, fence = session.revision, lease.fence + 1
+    held = (order.owner, fence, tx.now + order.lease_seconds)
     entry = None
     if order.user is not None and attempts == 0:
         head, (entry,) = rules.number(session.id, before, (order.user,), order.turn_id, tx.now)
         _insert_entry(tx, entry)
-        tx.execute(TAKE_LEASE_AND_SET_HEAD, (*lease, tx.now, head.epoch, head.seq, session.id))
+        tx.execute(TAKE_LEASE_AND_SET_HEAD, (*held, tx.now, head.epoch, head.seq, session.id))
         session = rules.moved_session(session, head, tx.now)
     else:
-        tx.execute(TAKE_LEASE, (*lease, session.id))
-    return Began(session, Fence(fence + 1), before, entry, attempts + 1)
+        tx.execute(TAKE_LEASE, (*held, session.id))
+    return Began(session, Fence(fence), before, entry, attempts + 1)
 
 
 # -- commit -----------------------------------------------------------------------------------------------

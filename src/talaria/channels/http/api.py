@@ -1,0 +1,57 @@
+"""The HTTP API: its table of routes behind the guard."""
+
+from __future__ import annotations
+
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
+
+from talaria.channels.http.guard import Guard
+from talaria.channels.http.openai import OpenAIRoutes
+from talaria.channels.http.parts import HttpParts
+from talaria.channels.http.resources import Endpoint, Resource, not_found, not_yet
+from talaria.channels.http.sessions import SessionRoutes
+from talaria.channels.http.status import StatusRoutes
+from talaria.channels.http.turns import TurnDesk, TurnRoutes
+
+__all__ = ["HttpParts", "create_app"]
+
+_LATER = (
+    "/v1/responses",
+    "/api/approvals",
+    "/api/approvals/{id}",
+    "/api/files",
+    "/api/files/{id}",
+    "/api/login",
+)
+
+
+def create_app(parts: HttpParts) -> ASGIApp:
+    """The whole API as one ASGI app. Routes are tried in order: the busy ones come first."""
+    desk = TurnDesk(parts)
+    sessions, turns = SessionRoutes(parts, desk), TurnRoutes(parts, desk)
+    openai, status = OpenAIRoutes(parts, desk), StatusRoutes(parts)
+    table: dict[str, dict[str, Endpoint]] = {
+        "/api/sessions/{x}/messages": {"POST": sessions.send},
+        "/v1/chat/completions": {"POST": openai.complete},
+        "/api/turns/{id}": {"GET": turns.show},
+        "/api/turns/{id}/events": {"GET": turns.events},
+        "/api/turns/{id}/cancel": {"POST": turns.cancel},
+        "/api/sessions": {"GET": sessions.list},
+        "/api/sessions/{x}": {"GET": sessions.show},
+        "/api/sessions/{x}/entries": {"GET": sessions.entries},
+        "/api/sessions/{x}/end": {"POST": sessions.end},
+        "/v1/models": {"GET": openai.models},
+        "/api/pool": {"GET": status.pool},
+        "/api/status": {"GET": status.status},
+        "/healthz": {"GET": status.healthz},
+        "/readyz": {"GET": status.readyz},
+        "/metrics": {"GET": status.metrics},
+        "/": {"GET": status.index},
+    }
+    metrics = parts.metrics
+    routes = [Route(path, Resource(path, endpoints, metrics)) for path, endpoints in table.items()]
+    routes += [Route(path, Resource(path, {}, metrics, otherwise=not_yet)) for path in _LATER]
+    router = Router(
+        routes, redirect_slashes=False, default=Resource("unknown", {}, metrics, otherwise=not_found)
+    )
+    return Guard(router, parts.hosts, parts.token, metrics)

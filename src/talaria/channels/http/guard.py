@@ -1,0 +1,90 @@
+"""The door: exact Host and Origin, then the token, before a byte of a body is read."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from talaria.channels.http.answers import refusal
+from talaria.channels.http.calls import Call
+from talaria.channels.http.errors import Refused
+from talaria.observe.metrics import Metrics
+
+OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
+REFUSED = "refused"
+_ONCE = (b"host", b"origin", b"authorization")
+
+
+class Guard:
+    """Lets a call through to `app` as `scope["call"]`, or answers why not.
+
+    A page of another site can make a browser call this address (DNS rebinding, forms): its Host or its Origin
+    gives it away, so both must be exactly ours.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str], token: str, metrics: Metrics) -> None:
+        if not token:
+            raise ValueError("the HTTP channel needs a token")
+        self._app = app
+        self._hosts = frozenset(host.lower().encode("latin-1") for host in hosts)
+        self._origins = frozenset(
+            scheme + host for host in self._hosts for scheme in (b"http://", b"https://")
+        )
+        self._token = token.encode()
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"the HTTP channel does not speak {scope['type']}")
+        call = Call(scope, receive, send)
+        error = self._objection(call)
+        if error is None:
+            scope["call"] = call
+            await self._app(scope, receive, send)
+            return
+        self._metrics.request_answered(REFUSED, error.status)
+        await refusal(error).respond(call)
+
+    def _objection(self, call: Call) -> Refused | None:
+        headers, given = call.headers, call.scope["headers"]
+        if len(headers) != len(given):
+            names = [name for name, _ in given]
+            for name in _ONCE:
+                if names.count(name) > 1:
+                    return Refused(
+                        400,
+                        "bad_request",
+                        f"The header {name.decode().title()} was sent more than once.",
+                        "Send it once.",
+                    )
+        host = headers.get(b"host", b"").lower()
+        if host not in self._hosts:
+            return Refused(
+                421,
+                "wrong_host",
+                f"This gateway does not answer to the name {host.decode('latin-1')!r}.",
+                "Use the address that it printed at its start, or add this name:port to http.hosts.",
+            )
+        origin = headers.get(b"origin")
+        if origin is not None and origin.lower() not in self._origins:
+            return Refused(
+                403,
+                "wrong_origin",
+                f"Pages from {origin.decode('latin-1')!r} may not call this gateway.",
+                "Call it from its own page or from a program; http.hosts names further addresses of it.",
+            )
+        if call.scope["path"] in OPEN_PATHS or self._is_authentic(headers.get(b"authorization", b"")):
+            return None
+        return Refused(
+            401,
+            "unauthorized",
+            "The token is wrong." if b"authorization" in headers else "This call needs the gateway's token.",
+            "Send `Authorization: Bearer TOKEN`; the token is in http.token in the gateway's home.",
+            ((b"www-authenticate", b"Bearer"),),
+        )
+
+    def _is_authentic(self, authorization: bytes) -> bool:
+        scheme, _, token = authorization.partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)

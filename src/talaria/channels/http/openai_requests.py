@@ -1,0 +1,296 @@
+"""Chat completion requests: their shape, and their messages as ours.
+
+Fields that are not named here are ignored, as OpenAI's own servers ignore what they do not know.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, assert_never
+
+import msgspec
+
+from talaria.channels.http.calls import invalid
+from talaria.core.errors import BadRequest
+from talaria.core.messages import (
+    AssistantMessage,
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    UserMessage,
+)
+from talaria.turns.live import CallOptions
+
+_encode = msgspec.json.Encoder().encode
+
+# -- the shape --------------------------------------------------------------------------------------------
+
+
+class TextPart(msgspec.Struct, tag_field="type", tag="text"):
+    text: str
+
+
+class ImageUrl(msgspec.Struct):
+    url: str
+    detail: str | None = None
+
+
+class ImagePart(msgspec.Struct, tag_field="type", tag="image_url"):
+    image_url: ImageUrl
+
+
+class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+class SystemIn(msgspec.Struct, tag_field="role", tag="system"):
+    content: str | list[TextPart]
+
+
+class DeveloperIn(msgspec.Struct, tag_field="role", tag="developer"):
+    content: str | list[TextPart]
+
+
+class UserIn(msgspec.Struct, tag_field="role", tag="user"):
+    content: str | list[TextPart | ImagePart]
+    name: str | None = None
+
+
+class FunctionIn(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class CallIn(msgspec.Struct):
+    id: str
+    function: FunctionIn
+
+
+class AssistantIn(msgspec.Struct, tag_field="role", tag="assistant"):
+    content: str | list[TextPart | RefusalPart] | None = None
+    tool_calls: list[CallIn] | None = None
+    reasoning_content: str | None = None
+
+
+class ToolIn(msgspec.Struct, tag_field="role", tag="tool"):
+    tool_call_id: str
+    content: str | list[TextPart]
+
+
+MessageIn = SystemIn | DeveloperIn | UserIn | AssistantIn | ToolIn
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+
+
+class Sampling(msgspec.Struct, omit_defaults=True):
+    """What goes to the model as it came. Only a stateless call decides it."""
+
+    temperature: int | float | None = None
+    top_p: int | float | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    presence_penalty: int | float | None = None
+    frequency_penalty: int | float | None = None
+    logit_bias: dict[str, int | float] | None = None
+    response_format: msgspec.Raw = msgspec.Raw()
+    tool_choice: msgspec.Raw = msgspec.Raw()
+    parallel_tool_calls: bool | None = None
+    verbosity: str | None = None
+    user: str | None = None
+
+
+class ChatRequest(Sampling):
+    messages: list[MessageIn] = []
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    tools: list[msgspec.Raw] | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    n: int | None = None
+
+    @property
+    def wants_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def check(self) -> None:
+        """Raises `BadRequest` for what the shape alone does not exclude."""
+        if not self.messages:
+            raise BadRequest("The field `messages` is missing or empty.", "Send at least one message.")
+        if self.n not in (None, 1):
+            raise BadRequest(f"In the field `n`: expected 1, got {self.n}.", "Ask for one choice at a time.")
+        for name in ("max_tokens", "max_completion_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BadRequest(f"In the field `{name}`: expected at least 1, got {value}.", "Leave it out.")
+        for raw in (self.response_format, self.tool_choice, *(self.tools or ())):
+            try:  # nobody decodes these on the way to the model
+                str(raw, "utf-8")
+            except UnicodeDecodeError as error:
+                raise BadRequest(
+                    f"The body is not valid UTF-8: {error.reason}.", "Encode the JSON as UTF-8."
+                ) from None
+
+    def options(self) -> CallOptions:
+        sampling = Sampling(*(getattr(self, name) for name in Sampling.__struct_fields__))
+        return CallOptions(
+            reasoning=self.reasoning_effort,
+            max_output=self.max_completion_tokens or self.max_tokens,
+            sampling=_encode(sampling)[1:-1],
+        )
+
+    def encoded_tools(self) -> bytes:
+        """Compact JSON in the caller's order, or nothing. Raises `BadRequest` for what no model takes."""
+        if not self.tools:
+            return b""
+        names: set[str] = set()
+        for n, raw in enumerate(self.tools):
+            try:
+                name = _TOOL.decode(raw).function.name
+            except msgspec.DecodeError as error:
+                raise invalid(str(error), f"tools[{n}]") from None
+            if name in names:
+                raise BadRequest(
+                    f"In the field `tools[{n}].function.name`: {name!r} is there twice.",
+                    "Give every tool a name of its own.",
+                )
+            names.add(name)
+        return b"[%b]" % b",".join(bytes(msgspec.json.format(raw, indent=-1)) for raw in self.tools)
+
+
+class _Function(msgspec.Struct):
+    name: str
+
+
+class _Tool(msgspec.Struct):
+    type: Literal["function"]
+    function: _Function
+
+
+CHAT_REQUEST = msgspec.json.Decoder(ChatRequest)
+_TOOL = msgspec.json.Decoder(_Tool)
+
+# -- its messages as ours ---------------------------------------------------------------------------------
+
+
+def last_user_parts(messages: list[MessageIn]) -> tuple[Part, ...]:
+    """What a session takes of a request: the gateway has the rest. Raises `BadRequest` when there is none."""
+    for n in range(len(messages) - 1, -1, -1):
+        message = messages[n]
+        if isinstance(message, UserIn):
+            parts = _parts(message.content, n)
+            if not any(not isinstance(part, Text) or part.text.strip() for part in parts):
+                raise BadRequest(f"In the field `messages[{n}].content`: it is empty.", "Write something.")
+            return parts
+    raise BadRequest(
+        "In the field `messages`: there is no message with the role user.",
+        "With X-Talaria-Session the last user message is what the session is sent.",
+    )
+
+
+def whole_context(messages: list[MessageIn]) -> tuple[Message, ...]:
+    """All of a stateless call's messages. Neighbouring tool messages become one `ToolResults`, in the order
+    of the calls that they answer. Raises `BadRequest` when calls and results do not match."""
+    context: list[Message] = []
+    n = 0
+    while n < len(messages):
+        message = messages[n]
+        match message:
+            case SystemIn(content=content):
+                context.append(SystemMessage(_text(content)))
+            case DeveloperIn(content=content):
+                context.append(SystemMessage(_text(content), "developer"))
+            case UserIn(content=content, name=name):
+                context.append(UserMessage(_parts(content, n), name=name))
+            case AssistantIn():
+                said = _assistant(message)
+                context.append(said)
+                if said.tool_calls:
+                    count = _tool_messages(messages, n + 1)
+                    context.append(_results(said.tool_calls, messages[n + 1 : n + 1 + count], n))
+                    n += count
+            case ToolIn():
+                raise BadRequest(
+                    f"In the field `messages[{n}]`: it answers no call of an assistant message before it.",
+                    "Put tool messages right behind the assistant message with their `tool_calls`.",
+                )
+            case _:
+                assert_never(message)
+        n += 1
+    return tuple(context)
+
+
+def _tool_messages(messages: list[MessageIn], start: int) -> int:
+    """How many tool messages stand together from `start` on."""
+    end = start
+    while end < len(messages) and isinstance(messages[end], ToolIn):
+        end += 1
+    return end - start
+
+
+def _results(calls: tuple[ToolCall, ...], messages: list[MessageIn], asked_at: int) -> ToolResults:
+    names = {call.id: call.name for call in calls}
+    results: dict[str, ToolResult] = {}
+    for n, message in enumerate(messages, asked_at + 1):
+        assert isinstance(message, ToolIn)
+        call_id = message.tool_call_id
+        if call_id not in names or call_id in results:
+            why = "has its result already" if call_id in results else f"is no call of messages[{asked_at}]"
+            raise BadRequest(
+                f"In the field `messages[{n}].tool_call_id`: {call_id!r} {why}.",
+                "Send exactly one tool message for each call.",
+            )
+        results[call_id] = ToolResult(call_id, names[call_id], _text(message.content))
+    for call in calls:
+        if call.id not in results:
+            raise BadRequest(
+                f"In the field `messages[{asked_at}].tool_calls`: the call {call.id!r} has no result.",
+                "Send exactly one tool message for each call, right behind the calls.",
+            )
+    return ToolResults(tuple(results[call.id] for call in calls))
+
+
+def _assistant(message: AssistantIn) -> AssistantMessage:
+    thought = message.reasoning_content
+    return AssistantMessage(
+        text=_text(message.content or ""),
+        tool_calls=tuple(
+            ToolCall(call.id, call.function.name, call.function.arguments)
+            for call in message.tool_calls or ()
+        ),
+        reasoning=(Reasoning("reasoning_content", thought, _encode(thought).decode()),) if thought else (),
+    )
+
+
+def _text(content: str | list[TextPart] | list[TextPart | RefusalPart]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+
+
+def _parts(content: str | list[TextPart | ImagePart], n: int) -> tuple[Part, ...]:
+    if isinstance(content, str):
+        return (Text(content),)
+    return tuple(
+        Text(part.text)
+        if isinstance(part, TextPart)
+        else _image(part.image_url, f"messages[{n}].content[{i}]")
+        for i, part in enumerate(content)
+    )
+
+
+def _image(image: ImageUrl, field: str) -> Image:
+    if not image.url.startswith(("https:", "data:image/")):
+        raise BadRequest(
+            f"In the field `{field}.image_url.url`: it is neither https: nor data:image/….",
+            "Send the image itself as a data: URL.",
+        )
+    return Image(image.url, image.detail)

@@ -1,0 +1,111 @@
+"""Sessions, turns and steps as the API shows them."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from talaria.core.errors import ErrorInfo
+from talaria.core.ids import ChatAddress, ChatKey, SessionId, TurnId
+from talaria.core.messages import TokenUsage, ToolOutcome
+from talaria.core.sessions import Session
+from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
+
+CHANNEL, KIND = "http", "api"
+_PREVIEW = 200
+
+
+def chat_key(agent_name: str, name: str) -> ChatKey:
+    """The chat that a session name means."""
+    return ChatAddress(agent_name, CHANNEL, KIND, name).key()
+
+
+class StepView(msgspec.Struct, frozen=True):
+    """A model call has a name and an end; a tool call also its call, its outcome and its times."""
+
+    n: int
+    kind: StepKind
+    name: str
+    state: StepState
+    call_id: str | UnsetType = UNSET
+    outcome: ToolOutcome | UnsetType | None = UNSET
+    preview: str | UnsetType = UNSET
+    started_at: float | UnsetType | None = UNSET
+    ended_at: float | UnsetType | None = UNSET
+
+    @classmethod
+    def of(cls, step: Step) -> StepView:
+        if step.kind is StepKind.MODEL:
+            return cls(step.n, step.kind, step.name, step.state)
+        return cls(
+            step.n,
+            step.kind,
+            step.name,
+            step.state,
+            step.call_id,
+            step.result.outcome if step.result else None,
+            step.result.text[:_PREVIEW] if step.result else "",
+            step.started_at,
+            step.ended_at,
+        )
+
+
+class TurnView(msgspec.Struct, frozen=True):
+    id: TurnId
+    session_id: SessionId
+    state: TurnState
+    reply: str | None
+    error: ErrorInfo | None
+    usage: TokenUsage | None
+    steps: tuple[StepView, ...]
+    accepted_at: float
+    command: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, turn: Turn, steps: tuple[StepView, ...]) -> TurnView:
+        return cls(
+            turn.id,
+            turn.session_id,
+            turn.state,
+            turn.reply,
+            turn.error,
+            turn.usage,
+            steps,
+            turn.accepted_at,
+            turn.command or UNSET,
+        )
+
+
+class TurnTicket(msgspec.Struct, frozen=True):
+    """What is known of a turn that is not over."""
+
+    turn_id: TurnId
+    session_id: SessionId
+    state: TurnState
+
+
+class SessionView(msgspec.Struct, frozen=True):
+    """`name` is what the session is called in paths, for sessions of this channel."""
+
+    id: SessionId
+    name: str | None
+    chat_key: ChatKey
+    title: str
+    created_at: float
+    updated_at: float
+    revision: str
+    ended_at: float | None
+
+    @classmethod
+    def of(cls, session: Session) -> SessionView:
+        address = ChatAddress.parse(session.chat_key)
+        return cls(
+            session.id,
+            address.chat if (address.channel, address.kind) == (CHANNEL, KIND) else None,
+            session.chat_key,
+            session.title,
+            session.created_at,
+            session.updated_at,
+            str(session.revision),
+            session.ended_at,
+        )

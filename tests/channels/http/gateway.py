@@ -1,0 +1,120 @@
+"""A whole gateway behind a real socket, with the scripted model behind another."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from talaria.app import Gateway, open_gateway
+from talaria.channels.http.api import HttpParts, create_app
+from talaria.channels.http.server import HttpServer, allowed_hosts, bind
+from talaria.config.home import Home
+from talaria.config.load import Loaded
+from talaria.config.settings import Settings
+from talaria.testing.model_server import ModelServer
+from talaria.turns.settings import ShutdownSettings
+
+TOKEN = "a-token-for-tests"
+Status = Callable[[], Awaitable[Mapping[str, object]]]
+
+
+async def _status() -> Mapping[str, object]:
+    return {"version": "test"}
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A client of one running gateway."""
+
+    gateway: Gateway
+    server: HttpServer
+    client: aiohttp.ClientSession
+
+    @property
+    def url(self) -> str:
+        return self.server.address
+
+    async def get(self, path: str, status: int = 200, **more: Any) -> Any:
+        async with self.client.get(self.url + path, **more) as response:
+            assert response.status == status, await response.text()
+            return await response.json()
+
+    async def post(self, path: str, body: Any = None, status: int = 200, **more: Any) -> Any:
+        async with self.client.post(self.url + path, json=body, **more) as response:
+            assert response.status == status, await response.text()
+            return await response.json()
+
+    async def say(self, name: str, text: str, **more: Any) -> Any:
+        """The finished turn."""
+        return await self.post(f"/api/sessions/{name}/messages?wait=30", {"text": text}, **more)
+
+    async def begin(self, name: str, text: str) -> str:
+        """The id of a turn that may still run."""
+        ticket = await self.post(f"/api/sessions/{name}/messages", {"text": text}, 202)
+        return str(ticket["turn_id"])
+
+
+@asynccontextmanager
+async def serve(
+    gateway: Gateway, keep_alive: float, patience: float, status: Status
+) -> AsyncIterator[HttpServer]:
+    """Like the gateway's own, but for the two times that a test cannot wait for."""
+    settings = gateway.settings.http
+    bound = bind(settings)
+    parts = HttpParts(
+        turns=gateway.turns,
+        store=gateway.store,
+        pool=gateway.pool,
+        catalog=gateway.catalog,
+        metrics=gateway.metrics,
+        health=gateway.health,
+        settings=settings,
+        token=TOKEN,
+        hosts=allowed_hosts(settings, bound),
+        agent_name=gateway.settings.agent.name,
+        status=status,
+        keep_alive=keep_alive,
+        patience=patience,
+    )
+    server = HttpServer(create_app(parts), bound)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(0)
+
+
+@asynccontextmanager
+async def run_gateway(
+    home: Path,
+    model: ModelServer,
+    *,
+    keep_alive: float = 15.0,
+    patience: float = 5.0,
+    status: Status = _status,
+    **http: Any,
+) -> AsyncIterator[Api]:
+    """Another life over the same home, each time it is entered."""
+    settings = msgspec.convert(
+        {
+            "model": {"provider": "scripted"},
+            "providers": {"scripted": {"base_url": model.base_url}},
+            "aliases": {"fast": "scripted/fast"},
+            "http": {"port": 0, **http},
+        },
+        Settings,
+    )
+    settings = msgspec.structs.replace(settings, shutdown=ShutdownSettings(timedelta()))
+    async with (
+        open_gateway(Home(home), Loaded(settings, (), None), {}) as gateway,
+        serve(gateway, keep_alive, patience, status) as server,
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as client,
+    ):
+        yield Api(gateway, server, client)

@@ -1,0 +1,128 @@
+"""A turn's events as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from channels.http.gateway import Api, run_gateway
+from talaria.testing.model_server import ModelServer
+
+Sse = tuple[int, str, dict[str, Any]]
+
+
+async def read(response: aiohttp.ClientResponse) -> AsyncIterator[Sse]:
+    fields: dict[str, str] = {}
+    async for line in response.content:
+        name, _, value = line.decode().rstrip("\n").partition(": ")
+        if name:
+            fields[name] = value
+        elif fields:
+            yield int(fields["id"]), fields["event"], json.loads(fields["data"])
+            fields = {}
+
+
+@asynccontextmanager
+async def open_stream(
+    api: Api, turn_id: str, last: int | None = None
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    headers = {"Last-Event-ID": str(last)} if last is not None else {}
+    async with api.client.get(f"{api.url}/api/turns/{turn_id}/events", headers=headers) as response:
+        assert response.status == 200
+        assert response.content_type == "text/event-stream"
+        yield response
+
+
+async def collect(api: Api, turn_id: str, last: int | None = None) -> list[Sse]:
+    async with open_stream(api, turn_id, last) as response:
+        return [event async for event in read(response)]
+
+
+async def test_a_turn_tells_all_that_happens_in_order(api: Api, model: ModelServer) -> None:
+    text = '[[think hm]] [[delay 0.05]] [[call todo {"action": "list"}]] [[chunks 2]] [[reply fine]]'
+    events = await collect(api, await api.begin("one", text))
+    names = [name for _, name, _ in events]
+    assert names[0] == "reasoning"
+    assert names[-1] == "done"
+    assert names.index("tool.started") < names.index("tool.finished") < names.index("delta")
+    assert [number for number, _, _ in events] == list(range(1, len(events) + 1))
+    assert events[-1][2] == {"type": "done", "reply": "fine"}
+
+
+async def test_a_stream_goes_on_behind_the_last_event_seen(api: Api, model: ModelServer) -> None:
+    turn_id = await api.begin("one", "[[chunks 4]] [[chunk-delay 0.05]] [[reply abcd]]")
+    async with open_stream(api, turn_id) as response:
+        async for number, name, data in read(response):
+            if name == "delta":
+                seen, said = number, data["text"]
+                break
+    rest = await collect(api, turn_id, seen)
+    assert rest[0][0] == seen + 1
+    assert said + "".join(data["text"] for _, name, data in rest if name == "delta") == "abcd"
+    assert rest[-1][1] == "done"
+
+
+async def test_leaving_a_stream_stops_nothing(api: Api, model: ModelServer) -> None:
+    turn_id = await api.begin("one", "[[delay 0.1]] hello")
+    async with open_stream(api, turn_id):
+        pass
+    await api.say("one", "and then")
+    assert (await api.get(f"/api/turns/{turn_id}"))["state"] == "done"
+
+
+async def test_a_settled_turn_tells_its_end_again(api: Api) -> None:
+    done = await api.say("one", "hello")
+    assert [name for _, name, _ in await collect(api, done["id"])] == ["done"]
+    failed = await api.say("one", "[[status 400]]")
+    [(_, name, data)] = await collect(api, failed["id"], 7)
+    assert (name, data["error"]) == ("failed", failed["error"])
+
+
+async def test_who_waits_in_the_lane_hears_how_long(api: Api, model: ModelServer) -> None:
+    first = await api.begin("one", "[[hang]]")
+    second = await api.begin("one", "hello")
+    async with open_stream(api, second) as response:
+        events = read(response)
+        assert await anext(events) == (1, "queued", {"type": "queued", "ahead": 1})
+        await api.post(f"/api/turns/{first}/cancel")
+        assert [name async for _, name, _ in events][-1] == "done"
+
+
+async def test_a_resumed_turn_begins_with_reset_whatever_was_seen(tmp_path: Path, model: ModelServer) -> None:
+    async with run_gateway(tmp_path, model) as api:
+        turn_id = await api.begin("one", "[[delay 0.1]] [[first 1 hang]] hello")
+        await model.until(lambda: model.requests > 0)
+    async with run_gateway(tmp_path, model) as api:
+        events = await collect(api, turn_id, 57)
+        assert events[0][1] == "reset"
+        assert events[-1][2] == {"type": "done", "reply": "You said: hello"}
+        again = await collect(api, turn_id, 57)
+        assert [name for _, name, _ in again] == ["reset", "done"]
+
+
+async def test_a_number_from_nowhere_still_gets_the_end(api: Api, model: ModelServer) -> None:
+    turn_id = await api.begin("one", "[[delay 0.1]] hello")
+    assert [name for _, name, _ in await collect(api, turn_id, 1000)] == ["done"]
+
+
+async def test_a_silent_stream_is_kept_alive(tmp_path: Path, model: ModelServer) -> None:
+    async with run_gateway(tmp_path, model, keep_alive=0.05) as api:
+        turn_id = await api.begin("one", "[[hang]]")
+        async with open_stream(api, turn_id) as response:
+            assert await response.content.readline() == b": keep-alive\n"
+            assert "talaria_event_streams 1.0" in await metrics(api)
+            await api.post(f"/api/turns/{turn_id}/cancel")
+            assert [name async for _, name, _ in read(response)] == ["cancelled"]
+        while "talaria_event_streams 0.0" not in await metrics(api):
+            await asyncio.sleep(0)
+
+
+async def metrics(api: Api) -> str:
+    async with api.client.get(f"{api.url}/metrics") as response:
+        return await response.text()
