@@ -1,0 +1,5 @@
+"""`python -m talaria` is the `talaria` command."""
+
+from talaria.cli.main import run
+
+run()

@@ -1,0 +1,168 @@
+"""`talaria ask`: one message, its reply on stdout, its failure on stderr."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from talaria.channels.console.clean import clean, clean_line
+from talaria.channels.console.client import GatewayClient, Patience
+from talaria.channels.console.tool_line import describe_call
+from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
+from talaria.core.events import Cancelled, Delta, Done, Event, Failed, Reset, ToolFinished, ToolStarted
+from talaria.core.messages import ToolOutcome
+
+LARGEST_FILE = 100_000
+PATIENCE_SECONDS = 30.0
+
+
+class Question(msgspec.Struct, frozen=True):
+    """Without a `session` the question gets one of its own."""
+
+    text: str
+    session: str = ""
+    model: str = ""
+    files: tuple[Path, ...] = ()
+
+
+class TurnFailed(TalariaError):
+    """The turn ended without a reply."""
+
+    def __init__(self, info: ErrorInfo) -> None:
+        super().__init__(info.message, info.hint)
+        self.type = info.type
+
+
+class Streams(msgspec.Struct, frozen=True):
+    """`is_live` streams the reply to `out` as it comes; `is_chatty` tells about tools on `err`."""
+
+    out: TextIO
+    err: TextIO
+    is_live: bool = False
+    is_chatty: bool = False
+
+
+async def ask(client: GatewayClient, question: Question, streams: Streams, *, as_json: bool = False) -> None:
+    """Raises `TurnFailed` when there is no reply. If it is cancelled itself, it cancels the turn."""
+    text = compose(question)
+    session = question.session or f"ask-{secrets.token_hex(5)}"
+    patience = Patience(
+        PATIENCE_SECONDS, on_gone=lambda error: _tell(streams, error.user_text + " Trying again …")
+    )
+    sent = await client.send(
+        session, text, secrets.token_hex(16), model=question.model or None, patience=patience
+    )
+    printer = _Printer(streams, is_silent=as_json)
+    try:
+        async with aclosing(client.follow(sent.turn_id, patience)) as events:
+            async for event in events:
+                printer.show(event)
+    except asyncio.CancelledError:
+        with suppress(TalariaError):
+            await client.cancel(sent.turn_id)
+        raise
+    if as_json:
+        streams.out.write((await client.turn(sent.turn_id)).decode() + "\n")
+    if printer.failure is not None:
+        raise TurnFailed(printer.failure)
+
+
+def compose(question: Question) -> str:
+    """The message with its files written into it. Raises `BadRequest` for what cannot be sent so."""
+    return "\n\n".join([question.text, *map(_inline, question.files)]).strip()
+
+
+def _inline(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise BadRequest(f"The file {path} cannot be read: {error.strerror or error}.") from error
+    if len(data) > LARGEST_FILE or b"\0" in data:
+        what = "larger than 100 KB" if len(data) > LARGEST_FILE else "not a text file"
+        raise _not_yet(path, what)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise _not_yet(path, "not a text file") from None
+    name = clean_line(path.name)
+    return f"[File: {name}]\n{text.rstrip()}\n[End of file: {name}]"
+
+
+def _not_yet(path: Path, what: str) -> BadRequest:
+    return BadRequest(
+        f"{path} is {what}; sending such files is not in this version yet.",
+        "Text files up to 100 KB are sent as part of the message.",
+    )
+
+
+class _Printer:
+    """The reply as it comes, or once it is whole."""
+
+    def __init__(self, streams: Streams, *, is_silent: bool) -> None:
+        self._streams = streams
+        self._is_live = streams.is_live and not is_silent
+        self._is_silent = is_silent
+        self._said = ""
+        self._calls: dict[str, str] = {}
+        self.failure: ErrorInfo | None = None
+
+    def show(self, event: Event) -> None:
+        match event:
+            case Delta():
+                self._stream(event.text)
+            case ToolStarted():
+                self._calls[event.call_id] = describe_call(event.name, event.arguments)
+                self._end_line()
+            case ToolFinished():
+                call = self._calls.pop(event.call_id, event.name)
+                outcome = "ok" if event.outcome is ToolOutcome.OK else event.outcome.value
+                _tell(self._streams, f"⚙ {call} … {outcome}")
+            case Reset():
+                self._end_line()
+            case Done():
+                self._finish(event.reply)
+            case Failed():
+                self._end_line()
+                self.failure = event.error
+            case Cancelled():
+                self._finish(event.reply)
+                self.failure = ErrorInfo("cancelled", "The turn was cancelled.")
+            case _:
+                pass
+
+    def _stream(self, text: str) -> None:
+        if self._is_live:
+            self._said += clean(text)
+            self._streams.out.write(clean(text))
+            self._streams.out.flush()
+
+    def _end_line(self) -> None:
+        if self._said and not self._said.endswith("\n"):
+            self._streams.out.write("\n")
+        self._said = ""
+
+    def _finish(self, reply: str) -> None:
+        if self._is_silent:
+            return
+        reply = clean(reply)
+        if reply.startswith(self._said):
+            self._streams.out.write(reply[len(self._said) :])
+            self._said = reply
+        elif not self._said.endswith(reply):
+            self._end_line()
+            self._streams.out.write(reply)
+            self._said = reply
+        self._end_line()
+        self._streams.out.flush()
+
+
+def _tell(streams: Streams, text: str) -> None:
+    if streams.is_chatty:
+        streams.err.write(clean(text) + "\n")
+        streams.err.flush()

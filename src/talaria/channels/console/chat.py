@@ -1,0 +1,173 @@
+"""The terminal chat: a prompt, one turn at a time, and what happens when the gateway goes away meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
+
+from talaria.channels.console.client import GatewayClient, GatewayGone, Patience
+from talaria.channels.console.prompt import Interrupted, Lines
+from talaria.channels.console.render import TurnView, error_text
+from talaria.commands.parse import parse_command
+from talaria.core.errors import TalariaError
+from talaria.core.events import FINAL_EVENTS
+
+_LEAVE_HINT = "Press Ctrl-C again or Ctrl-D to leave."
+
+
+class Chat:
+    """`views` makes the view of one turn, `say` prints a line of the chat's own, `guard` is held while a turn
+    is on the screen.
+
+    Ctrl-C cancels the running turn; a second one stops waiting for it, and its reply is shown before the next
+    message is sent. Nothing but leaving the prompt ends the chat.
+    """
+
+    def __init__(
+        self,
+        client: GatewayClient,
+        session: str,
+        lines: Lines,
+        *,
+        views: Callable[[bool], TurnView],
+        say: Callable[[str], None],
+        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._client = client
+        self._session = session
+        self._lines = lines
+        self._views = views
+        self._say = say
+        self._guard = guard
+        self._interrupt: Callable[[], None] | None = None
+        self._unread: list[str] = []  # turns whose reply has not been shown
+
+    async def run(self) -> None:
+        with _on_sigint(self._on_sigint):
+            was_interrupted = False
+            while True:
+                try:
+                    text = await self._lines.read()
+                except Interrupted:
+                    if was_interrupted:
+                        return
+                    was_interrupted = True
+                    self._say(_LEAVE_HINT)
+                    continue
+                was_interrupted = False
+                if text is None:
+                    return
+                if text.strip():
+                    await self._exchange(text)
+
+    def _on_sigint(self) -> None:
+        if self._interrupt is not None:
+            self._interrupt()
+
+    async def _exchange(self, text: str) -> None:
+        """Send one message and show its reply; an error ends the exchange, never the chat."""
+        for turn_id in list(self._unread):
+            self._say("The reply to your earlier message:")
+            await self._watch(_Exchange(self._client, self._views(False), turn_id))
+        is_command = parse_command(text) is not None
+        exchange = _Exchange(self._client, self._views(is_command))
+        exchange.message = (self._session, text, secrets.token_hex(16))
+        await self._watch(exchange)
+
+    async def _watch(self, exchange: _Exchange) -> None:
+        task = asyncio.create_task(exchange.run(), name="chat exchange")
+        self._interrupt = exchange.interrupt
+        try:
+            with self._guard():
+                await asyncio.wait((task,))
+        finally:
+            self._interrupt = None
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
+        turn_id = exchange.turn_id
+        if turn_id in self._unread:
+            self._unread.remove(turn_id)
+        if turn_id and not exchange.is_settled:
+            self._unread.append(turn_id)
+        if not task.cancelled():
+            task.result()
+
+
+class _Exchange:
+    """One message on its way: sent, followed, cancelled."""
+
+    def __init__(self, client: GatewayClient, view: TurnView, turn_id: str = "") -> None:
+        self._client = client
+        self._view = view
+        self._task: asyncio.Task[None] | None = None
+        self._cancelling: asyncio.Task[None] | None = None
+        self.message: tuple[str, str, str] | None = None
+        self.turn_id = turn_id
+        self.is_settled = False
+        self._is_gone = False
+
+    async def run(self) -> None:
+        patience = Patience(math.inf, on_gone=self._gone, on_back=self._back)
+        self._task = asyncio.current_task()
+        self._view.open()
+        try:
+            if self.message is not None:
+                name, text, key = self.message
+                self.turn_id = (await self._client.send(name, text, key, patience=patience)).turn_id
+            async with aclosing(self._client.follow(self.turn_id, patience)) as events:
+                async for event in events:
+                    self.is_settled = isinstance(event, FINAL_EVENTS)
+                    self._view.show(event)
+        except TalariaError as error:
+            self.is_settled = True
+            self._view.notice(error_text(error.info()))
+        finally:
+            if self._cancelling is not None:
+                self._cancelling.cancel()
+            self._view.close()
+
+    def interrupt(self) -> None:
+        """Ctrl-C: first cancel the turn, then stop waiting for its end."""
+        if self._task is None or self._task.done():
+            return
+        if self._is_gone or self._cancelling is not None or not self.turn_id:
+            accepted = "Its reply is shown with your next message." if self.turn_id else "It was not sent."
+            self._view.notice(f"No longer waiting. {accepted}")
+            self._task.cancel()
+            return
+        self._view.notice("Cancelling… (Ctrl-C again stops waiting)")
+        self._cancelling = asyncio.create_task(self._cancel(), name="chat cancel")
+
+    async def _cancel(self) -> None:
+        try:
+            await self._client.cancel(self.turn_id)
+        except GatewayGone:
+            pass  # the follower says so
+        except TalariaError as error:
+            self._view.notice(error_text(error.info()))
+
+    def _gone(self, error: GatewayGone) -> None:
+        self._is_gone = True
+        what = "Your message is safe and" if self.turn_id else "Your message"
+        self._view.pause(
+            f"{error.user_text} {what} goes on as soon as it is back; start it with `talaria serve`."
+        )
+
+    def _back(self) -> None:
+        self._is_gone = False
+        self._view.resume("The gateway is back.")
+
+
+@contextmanager
+def _on_sigint(handler: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)

@@ -1,0 +1,154 @@
+"""Where the messages of a chat come from: a prompt at a terminal, or the lines of a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.formatted_text import FormattedText
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.shortcuts import CompleteStyle
+
+from talaria.commands.table import ALIASES, COMMANDS, canonical
+
+_MENU_ROWS = 6
+
+
+class Interrupted(Exception):
+    """Ctrl-C at an empty prompt."""
+
+
+class Lines(Protocol):
+    async def read(self) -> str | None:
+        """The next message; None at the end. Raises `Interrupted`."""
+        ...
+
+
+class CommandCompleter(Completer):
+    """Slash commands, as long as nothing but the command's name has been written."""
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        text = document.text_before_cursor
+        if not text.startswith("/") or any(character.isspace() for character in text):
+            return
+        for name in sorted([*COMMANDS, *ALIASES]):
+            if name.startswith(text[1:].lower()):
+                spec = COMMANDS[canonical(name)]
+                yield Completion(f"/{name}", start_position=-len(text), display_meta=spec.help)
+
+
+class TerminalPrompt:
+    """Enter sends; Alt-Enter, or a backslash before Enter, begins another line; a paste stays one text."""
+
+    def __init__(self, history: Path | None) -> None:
+        self._session: PromptSession[str] = PromptSession(
+            history=_history(history),
+            completer=CommandCompleter(),
+            complete_while_typing=True,
+            complete_style=CompleteStyle.COLUMN,
+            reserve_space_for_menu=_MENU_ROWS,
+            multiline=True,
+            prompt_continuation="… ",
+            key_bindings=_bindings(),
+            enable_suspend=True,
+        )
+
+    async def read(self) -> str | None:
+        try:
+            # The chat owns SIGINT; here Ctrl-C is a key.
+            return await self._session.prompt_async(FormattedText([("bold", "› ")]), handle_sigint=False)
+        except EOFError:
+            return None
+
+
+class PipedLines:
+    """Each line of a file descriptor is a message. They are read in a thread that never holds up the exit."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._has_ended = False
+        # A read of a pipe cannot be cancelled, so the thread is left behind: a daemon, and without the lock
+        # of sys.stdin, which the interpreter wants at its end.
+        threading.Thread(target=self._pump, name="stdin", daemon=True).start()
+
+    async def read(self) -> str | None:
+        if self._has_ended:
+            return None
+        line = await self._lines.get()
+        self._has_ended = line is None
+        return line
+
+    def _pump(self) -> None:
+        rest = b""
+        while data := self._read():
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._put(line.decode("utf-8", "replace"))
+        if rest:
+            self._put(rest.decode("utf-8", "replace"))
+        self._put(None)
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._descriptor, 65_536)
+        except OSError:
+            return b""
+
+    def _put(self, line: str | None) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
+
+
+def _history(path: Path | None) -> History:
+    """Kept for this user's eyes only; a home that cannot be written costs the history and nothing else."""
+    if path is None:
+        return InMemoryHistory()
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        path.chmod(0o600)
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(str(path))
+
+
+def _bindings() -> KeyBindings:
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.text_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        elif _is_blank(buffer):
+            buffer.reset()
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    @keys.add("c-c")
+    def _(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            event.app.exit(exception=Interrupted, style="class:aborting")
+
+    return keys
+
+
+def _is_blank(buffer: Buffer) -> bool:
+    return not buffer.text.strip()

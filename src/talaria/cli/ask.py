@@ -1,0 +1,76 @@
+"""`talaria ask`: one message from the command line or stdin."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from talaria.channels.console.ask import Question, Streams, ask
+from talaria.cli.connect import connect
+from talaria.cli.loop import run_loop
+from talaria.cli.options import Invocation, common
+from talaria.core.ids import is_session_name
+
+EXAMPLES = """\b
+Examples:
+  talaria ask "What is the capital of France?"
+  talaria ask --session work "And what did I ask you before?"
+  talaria ask --file report.txt "Summarise this."
+  git diff | talaria ask -
+"""
+
+
+@click.command("ask", epilog=EXAMPLES)
+@common
+@click.argument("text", required=False)
+@click.option("--session", metavar="NAME", help="Go on in this session (default: a new one each time).")
+@click.option("--model", metavar="NAME", help="A model, an alias or an agent, for a new session.")
+@click.option(
+    "--file",
+    "files",
+    metavar="PATH",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Send a text file along.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the whole turn as JSON.")
+@click.pass_obj
+def command(  # noqa: PLR0917 - click passes them by name
+    invocation: Invocation,
+    text: str | None,
+    session: str | None,
+    model: str | None,
+    files: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Send one message, print the reply.
+
+    TEXT is read from stdin when it is missing or `-`. A failed turn exits with 1 and says why on stderr.
+    """
+    check_session_name(session)
+    message = _read_stdin() if text is None or text == "-" else text
+    if not message.strip() and not files:
+        raise click.UsageError("There is nothing to send: the message is empty.")
+    streams = Streams(sys.stdout, sys.stderr, is_live=sys.stdout.isatty(), is_chatty=sys.stderr.isatty())
+    run_loop(_ask(invocation, Question(message, session or "", model or "", files), streams, as_json))
+
+
+def check_session_name(name: str | None) -> None:
+    if name is not None and not is_session_name(name) and not name.startswith("ses_"):
+        raise click.UsageError(
+            f"{name!r} is no session name: use 1 to 128 letters, digits, dots, dashes and underscores."
+        )
+
+
+def _read_stdin() -> str:
+    if sys.stdin.isatty():
+        click.echo("Write the message, then press Ctrl-D.", err=True)
+    return sys.stdin.buffer.read().decode("utf-8", "replace")
+
+
+async def _ask(invocation: Invocation, question: Question, streams: Streams, as_json: bool) -> None:
+    async with connect(invocation.home(), os.environ) as client:
+        await ask(client, question, streams, as_json=as_json)

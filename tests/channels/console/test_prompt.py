@@ -1,0 +1,98 @@
+"""The prompt's keys and completions, and the lines of a pipe."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from prompt_toolkit.input import PipeInput, create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from talaria.channels.console.prompt import CommandCompleter, Interrupted, PipedLines, TerminalPrompt
+
+ALT_ENTER, CTRL_C, CTRL_D = "\x1b\r", "\x03", "\x04"
+
+
+@pytest.fixture
+def keyboard() -> Iterator[PipeInput]:
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        yield keys
+
+
+def completions(text: str) -> list[str]:
+    found = CommandCompleter().get_completions(Document(text), CompleteEvent())
+    return [completion.text for completion in found]
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("/st", ["/status", "/stop"]),
+        ("/RES", ["/reset", "/resume"]),
+        ("/title x", []),
+        ("hello /st", []),
+        ("", []),
+        ("/nothing", []),
+    ],
+)
+def test_commands_are_completed_by_name(written: str, found: list[str]) -> None:
+    assert completions(written) == found
+
+
+def test_completions_say_what_the_command_does() -> None:
+    (found,) = CommandCompleter().get_completions(Document("/hel"), CompleteEvent())
+    assert found.display_meta_text == "what there is"
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ("hello\r", "hello"),
+        ("one\\\rtwo\r", "one\ntwo"),
+        (f"one{ALT_ENTER}two\r", "one\ntwo"),
+        ("\r \rhello\r", "hello"),
+        (f"wrong{CTRL_C}right\r", "right"),
+        (CTRL_D, None),
+    ],
+)
+async def test_what_the_keys_do(keyboard: PipeInput, keys: str, text: str | None) -> None:
+    keyboard.send_text(keys)
+    assert await TerminalPrompt(None).read() == text
+
+
+async def test_ctrl_c_at_an_empty_prompt_is_told(keyboard: PipeInput) -> None:
+    keyboard.send_text(CTRL_C)
+    with pytest.raises(Interrupted):
+        await TerminalPrompt(None).read()
+
+
+async def test_history_is_kept_for_this_user_only(keyboard: PipeInput, tmp_path: Path) -> None:
+    path = tmp_path / "chat.history"
+    path.touch(0o644)
+    keyboard.send_text("remember me\r")
+    await TerminalPrompt(path).read()
+    assert "remember me" in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_home_that_cannot_be_written_costs_only_the_history(
+    keyboard: PipeInput, tmp_path: Path
+) -> None:
+    keyboard.send_text("hello\r")
+    assert await TerminalPrompt(tmp_path / "missing" / "chat.history").read() == "hello"
+
+
+async def test_lines_of_a_pipe_are_messages_until_its_end() -> None:
+    reading, writing = os.pipe()
+    lines = PipedLines(reading)
+    os.write(writing, b"one\ntw")
+    assert await lines.read() == "one"
+    os.write(writing, b"o\n\nlast \xff")
+    os.close(writing)
+    async with asyncio.timeout(5):
+        assert [await lines.read() for _ in range(5)] == ["two", "", "last �", None, None]
+    os.close(reading)

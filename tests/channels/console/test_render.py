@@ -1,0 +1,146 @@
+"""What stays on the screen of a turn, told by its events."""
+
+from collections.abc import Sequence
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from talaria.channels.console.render import LiveView, PlainView
+from talaria.core.errors import ErrorInfo
+from talaria.core.events import (
+    Cancelled,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    Queued,
+    ReasoningDelta,
+    Reset,
+    ToolFinished,
+    ToolStarted,
+    UsageReported,
+)
+from talaria.core.messages import TokenUsage, ToolOutcome
+
+
+def scrollback(events: Sequence[Event], *, is_command: bool = False) -> list[str]:
+    """What is printed for good: on a console that is no terminal the live part draws nothing."""
+    out = StringIO()
+    view = LiveView(Console(file=out, width=60), is_command=is_command, clock=lambda: 0.0)
+    view.open()
+    for event in events:
+        view.show(event)
+    view.close()
+    return [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
+
+
+def on_terminal(events: Sequence[Event], height: int = 20) -> str:
+    """Every byte that a terminal gets."""
+    out = StringIO()
+    view = LiveView(Console(file=out, force_terminal=True, width=60, height=height))
+    view.open()
+    for event in events:
+        view.show(event)
+    view.close()
+    return out.getvalue()
+
+
+def plain(events: Sequence[Event]) -> str:
+    out = StringIO()
+    view = PlainView(out)
+    for event in events:
+        view.show(event)
+    return out.getvalue()
+
+
+def test_markdown_is_rendered_and_printed_once() -> None:
+    text = "# Head\n\nSome **bold** text.\n\n- one\n- two\n"
+    events = [Delta(text[at : at + 3]) for at in range(0, len(text), 3)]
+    lines = scrollback([*events, Done(text)])
+    assert [line.strip() for line in lines] == ["Head", "Some bold text.", "• one", "• two"]
+
+
+def test_a_reply_that_was_not_streamed_is_shown_whole() -> None:
+    assert scrollback([Done("the answer")]) == ["the answer"]
+
+
+def test_the_rest_of_a_reply_that_was_streamed_in_part_follows() -> None:
+    assert scrollback([Delta("the ans"), Done("the answer")]) == ["the answer"]
+
+
+def test_a_reply_other_than_what_was_streamed_is_shown_below_it() -> None:
+    assert scrollback([Delta("draft"), Done("final")]) == ["draft", "final"]
+
+
+def test_tools_are_lines_with_the_telling_argument_and_the_outcome() -> None:
+    events: list[Event] = [
+        Delta("Let me look."),
+        ToolStarted("1", "read_file", '{"limit": 3, "path": "notes.txt"}'),
+        ToolStarted("2", "search", "not json"),
+        ToolFinished("2", "search", ToolOutcome.ERROR, "Error: no such thing\nmore"),
+        ToolFinished("1", "read_file", ToolOutcome.OK, "text"),
+        Delta("Found it."),
+        Done("Found it."),
+    ]
+    told = ["⚙ search not json … error: no such thing", "⚙ read_file notes.txt … ok"]
+    assert scrollback(events) == ["Let me look.", *told, "Found it."]
+    assert plain(events).splitlines() == [*told, "Found it."]
+
+
+def test_reasoning_and_waiting_leave_nothing_behind() -> None:
+    assert scrollback([Queued(2), ReasoningDelta("secret thought"), Delta("hi"), Done("hi")]) == ["hi"]
+
+
+def test_usage_is_added_up_in_one_line_at_the_end() -> None:
+    events: list[Event] = [
+        UsageReported(TokenUsage(10, 0, 2), "m"),
+        UsageReported(TokenUsage(20, 10, 3), "m"),
+        Done("x"),
+    ]
+    assert scrollback(events) == ["x", "m · 30 in (10 cached) · 5 out · 0.0 s"]
+
+
+def test_an_error_is_a_sentence_and_a_hint() -> None:
+    events: list[Event] = [Delta("partial"), Failed(ErrorInfo("model", "It broke.", "Mend it."))]
+    assert scrollback(events) == ["partial", "✗ It broke.", "  Mend it."]
+    assert plain(events) == "✗ It broke.\n  Mend it.\n"
+
+
+def test_a_cancelled_turn_keeps_what_was_said() -> None:
+    assert scrollback([Delta("half an ans"), Cancelled("half an ans")]) == ["half an ans", "(cancelled)"]
+
+
+def test_after_a_reset_the_answer_begins_again() -> None:
+    lines = scrollback([Delta("first try"), Reset(), Delta("second try"), Done("second try")])
+    assert lines == ["first try", "(interrupted; the gateway takes it up again)", "second try"]
+
+
+def test_a_command_answer_keeps_its_lines_and_is_no_markdown() -> None:
+    assert scrollback([Done("/a: *x*\n/b: [y]")], is_command=True) == ["/a: *x*", "/b: [y]"]
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08[link](http://evil.example)\u202e"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Delta(HOSTILE),
+        Done(HOSTILE),
+        Cancelled(HOSTILE),
+        Failed(ErrorInfo("x", HOSTILE, HOSTILE)),
+        ToolStarted("1", HOSTILE, HOSTILE),
+        ToolFinished("1", HOSTILE, ToolOutcome.ERROR, HOSTILE),
+        UsageReported(TokenUsage(1, 0, 1), HOSTILE),
+    ],
+)
+def test_no_event_can_write_its_own_escapes(event: Event) -> None:
+    written = on_terminal([event, Done("")]) + plain([event])
+    assert not any(evil in written for evil in ("\x1b]", "\x1b[2J", "\x9b", "\x07", "\x08", "\u202e"))
+
+
+def test_a_long_block_is_drawn_by_its_end_and_printed_whole() -> None:
+    code = "```\n" + "\n".join(f"line {n}" for n in range(60)) + "\n```\n"
+    written = on_terminal([Delta(code), Done(code)], height=10)
+    assert all(f"line {n}" in written for n in range(60))

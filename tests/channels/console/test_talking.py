@@ -1,0 +1,378 @@
+"""The client, `ask` and the chat against a gateway that misbehaves on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import StringIO
+from pathlib import Path
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from talaria.channels.console.ask import LARGEST_FILE, Question, Streams, TurnFailed, ask, compose
+from talaria.channels.console.chat import Chat
+from talaria.channels.console.client import Address, GatewayClient, GatewayGone, Patience, Refusal
+from talaria.channels.console.prompt import Interrupted
+from talaria.channels.console.render import PlainView
+from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
+from talaria.core.events import EVENT_NAMES, Cancelled, Delta, Done, Event, Failed, Reset
+
+TOKEN = "a-token-of-sixteen-characters"
+SENT = {"turn_id": "turn_1", "session_id": "ses_1", "state": "accepted"}
+
+
+class FakeGateway:
+    """Plays `streams` one after another; a stream without a final event is cut there."""
+
+    def __init__(self, *streams: list[Event]) -> None:
+        self.streams = list(streams)
+        self.requests: list[web.Request] = []
+        self.bodies: list[bytes] = []
+        self.refusals: list[tuple[int, ErrorInfo]] = []
+        self.unknown_events = False
+        self.hangs = False
+        self.cancelled = asyncio.Event()
+        self.following = asyncio.Event()
+        self.url = ""
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, port: int = 0) -> None:
+        app = web.Application()
+        app.router.add_post("/api/sessions/{name}/messages", self._send)
+        app.router.add_get("/api/turns/{id}/events", self._events)
+        app.router.add_post("/api/turns/{id}/cancel", self._cancel)
+        app.router.add_get("/api/turns/{id}", self._turn)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        await site.start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _send(self, request: web.Request) -> web.Response:
+        self.requests.append(request)
+        self.bodies.append(await request.read())
+        if self.refusals:
+            status, info = self.refusals.pop(0)
+            return web.Response(status=status, body=msgspec.json.encode({"error": info}))
+        return web.json_response(SENT, status=202)
+
+    async def _turn(self, request: web.Request) -> web.Response:
+        return web.json_response({"id": request.match_info["id"], "state": "done"})
+
+    async def _cancel(self, request: web.Request) -> web.Response:
+        self.cancelled.set()
+        return web.json_response({})
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        number = int(request.headers.get("Last-Event-ID", 0))
+        if self.unknown_events:
+            await response.write(b"event: later.kind\ndata: {}\n\nevent: delta\ndata: {broken\n\n")
+        for event in self.streams.pop(0):
+            number += 1
+            name = EVENT_NAMES[type(event)].encode()
+            await response.write(
+                b"id: %d\nevent: %b\ndata: %b\n\n" % (number, name, msgspec.json.encode(event))
+            )
+        self.following.set()
+        if self.hangs:
+            await self.cancelled.wait()
+            await response.write(b'id: 99\nevent: cancelled\ndata: {"type":"cancelled","reply":"so far"}\n\n')
+        return response
+
+
+@asynccontextmanager
+async def talking(*streams: list[Event]) -> AsyncIterator[tuple[FakeGateway, GatewayClient]]:
+    gateway = FakeGateway(*streams)
+    await gateway.start()
+    try:
+        async with asyncio.timeout(20), GatewayClient(Address(gateway.url, TOKEN)) as client:
+            yield gateway, client
+    finally:
+        await gateway.stop()
+
+
+async def collect(client: GatewayClient, patience: Patience | None = None) -> list[Event]:
+    return [event async for event in client.follow("turn_1", patience)]
+
+
+# -- the client
+
+
+async def test_a_message_carries_token_and_key() -> None:
+    async with talking() as (gateway, client):
+        sent = await client.send("work", "hi", "key-1", model="fast")
+    assert sent.turn_id == "turn_1"
+    (request,) = gateway.requests
+    assert request.headers["Authorization"] == f"Bearer {TOKEN}"
+    assert request.headers["Idempotency-Key"] == "key-1"
+    assert msgspec.json.decode(gateway.bodies[0]) == {"text": "hi", "model": "fast"}
+
+
+async def test_a_cut_stream_goes_on_behind_the_last_event() -> None:
+    async with talking([Delta("a"), Delta("b")], [Done("ab")]) as (gateway, client):
+        assert await collect(client) == [Delta("a"), Delta("b"), Done("ab")]
+    assert [request.headers.get("Last-Event-ID") for request in gateway.requests] == [None, "2"]
+
+
+async def test_events_of_a_later_version_and_broken_ones_are_passed_over() -> None:
+    async with talking([Done("x")]) as (gateway, client):
+        gateway.unknown_events = True
+        assert await collect(client) == [Done("x")]
+
+
+async def test_a_refusal_keeps_the_gateways_words() -> None:
+    async with talking() as (gateway, client):
+        gateway.refusals.append((404, ErrorInfo("not_found", "There is no model x.", "Known: y.")))
+        with pytest.raises(Refusal) as caught:
+            await client.send("a", "hi", "k")
+    assert (caught.value.type, caught.value.user_text, caught.value.hint) == (
+        "not_found",
+        "There is no model x.",
+        "Known: y.",
+    )
+
+
+async def test_a_wrong_token_is_explained() -> None:
+    async with talking() as (gateway, client):
+        gateway.refusals.append((401, ErrorInfo("unauthorized", "The token is wrong.")))
+        with pytest.raises(Refusal, match="TALARIA_HTTP_TOKEN"):
+            await client.send("a", "hi", "k")
+
+
+async def test_without_a_gateway_the_error_says_where_and_what_to_do() -> None:
+    async with talking() as (gateway, client):
+        await gateway.stop()
+        with pytest.raises(GatewayGone, match=r"127\.0\.0\.1.*nobody answers there.*talaria serve"):
+            await client.send("a", "hi", "k")
+
+
+async def test_a_draining_gateway_is_tried_again_with_the_same_key() -> None:
+    told: list[str] = []
+    patience = Patience(5, on_gone=lambda error: told.append("gone"), on_back=lambda: told.append("back"))
+    async with talking() as (gateway, client):
+        gateway.refusals += [(503, ErrorInfo("draining", "The gateway is shutting down."))] * 2
+        await client.send("a", "hi", "k", patience=patience)
+    assert told == ["gone", "back"]
+    assert [request.headers["Idempotency-Key"] for request in gateway.requests] == ["k"] * 3
+
+
+async def test_a_gateway_that_comes_back_elsewhere_is_found() -> None:
+    old, new = FakeGateway([Delta("a")]), FakeGateway([Reset(), Done("again")])
+    await old.start()
+    await new.start()
+    try:
+        address = Address(new.url, TOKEN)
+        async with asyncio.timeout(10), GatewayClient(Address(old.url, TOKEN), lambda: address) as client:
+            events = client.follow("turn_1", Patience(math.inf))
+            assert await anext(events) == Delta("a")
+            await old.stop()
+            assert [event async for event in events] == [Reset(), Done("again")]
+    finally:
+        await old.stop()
+        await new.stop()
+
+
+async def test_patience_ends() -> None:
+    async with talking() as (gateway, client):
+        await gateway.stop()
+        with pytest.raises(GatewayGone):
+            await collect(client, Patience(0.25))
+
+
+# -- ask
+
+
+async def answer(
+    events: list[Event], *, is_live: bool = False, as_json: bool = False
+) -> tuple[str, str, TalariaError | None]:
+    out, err, failure = StringIO(), StringIO(), None
+    async with talking(events) as (_, client):
+        try:
+            await ask(client, Question("q"), Streams(out, err, is_live=is_live), as_json=as_json)
+        except TurnFailed as error:
+            failure = error
+    return out.getvalue(), err.getvalue(), failure
+
+
+async def test_a_reply_is_printed_once_streamed_or_not() -> None:
+    events: list[Event] = [Delta("one "), Delta("two"), Done("one two")]
+    for is_live in (False, True):
+        assert await answer(events, is_live=is_live) == ("one two\n", "", None)
+
+
+async def test_what_was_streamed_before_a_reset_is_told_apart() -> None:
+    out, _, _ = await answer([Delta("half"), Reset(), Delta("whole"), Done("whole")], is_live=True)
+    assert out == "half\nwhole\n"
+
+
+async def test_a_failed_turn_is_raised_with_its_reason() -> None:
+    out, _, failure = await answer([Delta("hm"), Failed(ErrorInfo("model", "It broke.", "Mend it."))])
+    assert out == ""
+    assert failure is not None
+    assert (failure.user_text, failure.hint) == ("It broke.", "Mend it.")
+
+
+async def test_a_cancelled_turn_is_no_success() -> None:
+    out, _, failure = await answer([Cancelled("so far")])
+    assert out == "so far\n"
+    assert failure is not None
+
+
+async def test_json_is_the_turn_and_nothing_else() -> None:
+    out, _, _ = await answer([Delta("x"), Done("x")], is_live=True, as_json=True)
+    assert msgspec.json.decode(out) == {"id": "turn_1", "state": "done"}
+
+
+async def test_an_interrupted_ask_cancels_its_turn() -> None:
+    async with talking([Delta("x")]) as (gateway, client):
+        gateway.hangs = True
+        task = asyncio.create_task(ask(client, Question("q"), Streams(StringIO(), StringIO())))
+        await gateway.following.wait()
+        task.cancel()
+        await asyncio.wait((task,))
+        assert task.cancelled()
+        assert gateway.cancelled.is_set()
+
+
+def test_text_files_become_part_of_the_message(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("a\nb\n")
+    text = compose(Question("Read this.", files=(path,)))
+    assert text == "Read this.\n\n[File: notes.txt]\na\nb\n[End of file: notes.txt]"
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"a\0b", b"x" * (LARGEST_FILE + 1)])
+def test_other_files_are_not_in_this_version_yet(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    with pytest.raises(BadRequest, match="not in this version yet"):
+        compose(Question("x", files=(path,)))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match=r"nope.*No such file"):
+        compose(Question("x", files=(tmp_path / "nope",)))
+
+
+# -- the chat
+
+
+class Script:
+    """What someone types: texts and interrupts, then the end."""
+
+    def __init__(self, *lines: str | type[Interrupted]) -> None:
+        self._lines = list(lines)
+
+    async def read(self) -> str | None:
+        if not self._lines:
+            return None
+        line = self._lines.pop(0)
+        if isinstance(line, str):
+            return line
+        raise line
+
+
+class Screen:
+    def __init__(self) -> None:
+        self._out = StringIO()
+
+    def chat(self, client: GatewayClient, lines: Script) -> Chat:
+        return Chat(client, "terminal", lines, views=lambda _: PlainView(self._out), say=self.say)
+
+    def say(self, text: str) -> None:
+        self._out.write(f"[{text}]\n")
+
+    @property
+    def text(self) -> str:
+        return self._out.getvalue()
+
+
+async def test_messages_are_answered_in_turn() -> None:
+    screen = Screen()
+    async with talking([Done("one")], [Done("two")]) as (gateway, client):
+        await screen.chat(client, Script("a", "  ", "b")).run()
+    assert screen.text == "one\ntwo\n"
+    assert len(gateway.bodies) == 2
+
+
+async def test_an_error_ends_the_exchange_but_not_the_chat() -> None:
+    screen = Screen()
+    async with talking([Failed(ErrorInfo("x", "It broke."))], [Done("fine")]) as (gateway, client):
+        gateway.refusals.append((400, ErrorInfo("bad_request", "No such thing.", "Try another.")))
+        await screen.chat(client, Script("a", "b", "c")).run()
+    assert screen.text == "✗ No such thing.\n  Try another.\n✗ It broke.\nfine\n"
+
+
+async def test_ctrl_c_twice_leaves_and_once_only_hints() -> None:
+    screen = Screen()
+    async with talking([Done("one")]) as (gateway, client):
+        await screen.chat(client, Script(Interrupted, "a", Interrupted, Interrupted, "never")).run()
+    assert screen.text.count("Press Ctrl-C again") == 2
+    assert len(gateway.bodies) == 1
+
+
+async def test_ctrl_c_cancels_the_turn_and_keeps_what_came() -> None:
+    screen = Screen()
+    async with talking([Delta("so far")], [Done("next")]) as (gateway, client):
+        gateway.hangs = True
+        chat = asyncio.create_task(screen.chat(client, Script("a", "b")).run())
+        await gateway.following.wait()
+        signal.raise_signal(signal.SIGINT)
+        await gateway.cancelled.wait()
+        gateway.hangs = False
+        await chat
+    assert "Cancelling" in screen.text
+    assert screen.text.endswith("so far\n(cancelled)\nnext\n")
+
+
+async def test_a_reply_that_nobody_waited_for_is_shown_before_the_next() -> None:
+    screen = Screen()
+    async with talking([Delta("…")]) as (gateway, client):
+        gateway.hangs = True
+        port = int(gateway.url.rpartition(":")[2])
+        chat_task = asyncio.create_task(screen.chat(client, Script("a", "b")).run())
+        await gateway.following.wait()
+        await gateway.stop()
+        async with asyncio.timeout(10):
+            while "cannot be reached" not in screen.text:
+                await asyncio.sleep(0.01)
+        other = FakeGateway([Done("late reply")], [Done("next reply")])
+        signal.raise_signal(signal.SIGINT)
+        await other.start(port)
+        await chat_task
+        await other.stop()
+    assert "Your message is safe" in screen.text
+    assert "No longer waiting. Its reply is shown with your next message." in screen.text
+    assert "[The reply to your earlier message:]\nlate reply\nnext reply\n" in screen.text
+
+
+async def test_a_gateway_that_comes_back_goes_on_with_the_turn() -> None:
+    screen = Screen()
+    async with talking([Delta("half")]) as (gateway, client):
+        gateway.hangs = True
+        port = int(gateway.url.rpartition(":")[2])
+        chat_task = asyncio.create_task(screen.chat(client, Script("a")).run())
+        await gateway.following.wait()
+        await gateway.stop()
+        async with asyncio.timeout(10):
+            while "cannot be reached" not in screen.text:
+                await asyncio.sleep(0.01)
+        other = FakeGateway([Reset(), Done("whole")])
+        await other.start(port)
+        await chat_task
+        await other.stop()
+    assert screen.text.endswith("The gateway is back.\nwhole\n")

@@ -1,0 +1,93 @@
+"""The `talaria` program as its users run it: real processes on a home of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+Talaria = Callable[..., subprocess.CompletedProcess[str]]
+Serve = Callable[..., "subprocess.Popen[str]"]
+DEADLINE = 30
+
+
+@pytest.fixture(scope="session")
+def model_url() -> Iterator[str]:
+    """A scripted model that runs for all tests of this folder."""
+    command = [sys.executable, "-m", "talaria.testing.model_server", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            line = server.stdout.readline()
+            yield line.split("; ")[0].removeprefix("Scripted model at ")
+        finally:
+            server.terminate()
+
+
+@pytest.fixture
+def home(tmp_path: Path, model_url: str) -> Path:
+    """A home with a model configured."""
+    path = tmp_path / "home"
+    path.mkdir(mode=0o700)
+    config = f'[providers.scripted]\nbase_url = "{model_url}"\n[model]\nprovider = "scripted"\nname = "m"\n'
+    (path / "config.toml").write_text(config)
+    return path
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """Nothing of the developer's own settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("TALARIA_")}
+    return {**kept, "HOME": str(tmp_path), "TERM": "xterm-256color", "PYTHONWARNINGS": "error"}
+
+
+@pytest.fixture
+def talaria(home: Path, environ: dict[str, str]) -> Talaria:
+    """Run a command on the home to its end."""
+
+    def run(
+        *arguments: str, stdin: str = "", env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "talaria", *arguments],
+            input=stdin,
+            env={"TALARIA_HOME": str(home), **environ, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def serve(home: Path, environ: dict[str, str], tmp_path: Path) -> Iterator[Serve]:
+    """Start gateways that print their banner and then run until the test ends; `banner` is their stdout."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*options: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        with (tmp_path / "serve.log").open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "talaria", "serve", *(options or ("--port", "0"))],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={"TALARIA_HOME": str(home), **environ, **(env or {})},
+                text=True,
+            )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("Talaria"), (tmp_path / "serve.log").read_text()
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait(DEADLINE)
+        if process.stdout is not None:
+            process.stdout.close()

@@ -1,0 +1,158 @@
+"""`talaria chat` in a real terminal: typed keys in, the screen out."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+Serve = Callable[..., "subprocess.Popen[str]"]
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+DEADLINE = 20.0
+
+
+class Terminal:
+    """A tmux server of its own with one pane."""
+
+    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
+        self._environ = environ
+        self._socket = f"talaria-test-{uuid.uuid4().hex[:8]}"
+        self._folder = folder
+
+    def start(self, *command: str) -> None:
+        line = f"{shlex.join(command)}; echo LEFT WITH $?; exec sleep 60"
+        self._tmux(
+            "-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "40", "-c", str(self._folder), line
+        )
+
+    def stop(self) -> None:
+        self._tmux("kill-server", check=False)
+
+    def type(self, text: str) -> None:
+        self._tmux("send-keys", "-l", text)
+
+    def press(self, *keys: str) -> None:
+        self._tmux("send-keys", *keys)
+
+    def send(self, text: str) -> None:
+        self.type(text)
+        self.press("Enter")
+
+    def screen(self) -> str:
+        return self._tmux("capture-pane", "-p", "-S", "-")
+
+    def title(self) -> str:
+        return self._tmux("display-message", "-p", "#{pane_title}")
+
+    def until(self, *texts: str) -> str:
+        """The screen as soon as it shows all of these, the last of them on the last line with text."""
+        end = time.monotonic() + DEADLINE
+        while True:
+            screen = self.screen()
+            last = screen.rstrip().rpartition("\n")[2]
+            if all(text in screen for text in texts[:-1]) and texts[-1] in last:
+                return screen
+            assert time.monotonic() < end, f"waited for {texts}, the screen is:\n{screen}"
+            time.sleep(0.05)
+
+    def _tmux(self, *arguments: str, check: bool = True) -> str:
+        done = subprocess.run(
+            ["tmux", "-L", self._socket, *arguments],
+            env=self._environ,
+            capture_output=True,
+            text=True,
+            check=check,
+        )
+        return done.stdout
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, environ: dict[str, str]) -> Iterator[Terminal]:
+    terminal = Terminal(tmp_path, environ)
+    try:
+        yield terminal
+    finally:
+        terminal.stop()
+
+
+@pytest.fixture
+def chat(terminal: Terminal, home: Path) -> Terminal:
+    """A chat at its prompt, with a gateway inside."""
+    terminal.start(sys.executable, "-m", "talaria", "chat", "--home", str(home))
+    terminal.until("Talaria", "›")
+    return terminal
+
+
+def test_a_conversation(chat: Terminal, home: Path) -> None:
+    assert "scripted/m · chat “terminal”" in chat.screen()
+    chat.send("hello **there** [[chunks 4]] [[chunk-delay 0.05]]")
+    screen = chat.until("You said: hello there", " out · ", "›")
+    assert screen.count("You said") == 1
+    chat.send('[[call list_files {"path": "sub"}]] [[reply Nothing in it.]]')
+    chat.until("⚙ list_files sub … ", "Nothing in it.", "›")
+    chat.type("/sta")
+    chat.until("session, model and what is running")
+    chat.press("Tab")
+    chat.until("/status")
+    chat.press("Enter")
+    chat.until("Agent main with scripted/m", "›")
+    chat.press("C-c")
+    chat.until("Press Ctrl-C again or Ctrl-D to leave.", "›")
+    chat.press("C-d")
+    chat.until("LEFT WITH 0")
+    assert (home / "chat.history").stat().st_mode & 0o777 == 0o600
+    assert not (home / "gateway.json").exists()
+
+
+def test_ctrl_c_cancels_the_turn_and_the_chat_goes_on(chat: Terminal) -> None:
+    chat.send("[[hang]]")
+    chat.until("thinking… (Ctrl-C cancels)")
+    chat.type("typed ahead")
+    chat.press("C-c")
+    chat.until("Cancelling…", "(cancelled)", "› typed ahead")
+    chat.press("Enter")
+    chat.until("You said: typed ahead", "›")
+
+
+def test_several_lines_are_one_message(chat: Terminal) -> None:
+    chat.type("one")
+    chat.press("M-Enter")
+    chat.type("two\\")
+    chat.press("Enter")
+    chat.type("three [[history]]")
+    chat.press("Enter")
+    chat.until("\n2", "›")
+
+
+def test_model_text_cannot_steer_the_terminal(chat: Terminal) -> None:
+    before = chat.title()
+    chat.send("first")
+    chat.until("You said: first", "›")
+    # Typed as JSON escapes in a tool call: the result carries real escape characters.
+    chat.send(r'[[call write_file {"path": "x", "content": "\u001b]0;owned\u0007\u001b[2J\u001b[Hgone"}]]')
+    chat.until("⚙ write_file x … ok", "›")
+    chat.send('[[call read_file {"path": "x"}]]')
+    screen = chat.until("[2J[Hgone", "›")
+    assert "You said: first" in screen
+    assert chat.title() == before
+
+
+def test_a_chat_outlives_its_gateway(terminal: Terminal, home: Path, serve: Serve) -> None:
+    process = serve()
+    terminal.start(sys.executable, "-m", "talaria", "chat", "--home", str(home))
+    terminal.until("Talaria", "›")
+    terminal.send("[[words 12]] [[chunks 12]] [[chunk-delay 0.1]]")
+    terminal.until("word1 word2")
+    process.kill()
+    terminal.until("Your message is safe", "waiting for the gateway… (Ctrl-C stops waiting)")
+    serve()
+    terminal.until("The gateway is back.", "word11 word12", "›")
+    terminal.press("C-d")
+    terminal.until("LEFT WITH 0")

@@ -1,0 +1,193 @@
+"""The program's frame: help, version, unknown commands, and how failures are told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from talaria import __version__
+from talaria.cli import main as program
+from talaria.cli.main import COMMANDS, LATER, main
+
+HEAVY = ("aiohttp", "rich", "prompt_toolkit", "starlette", "uvicorn", "msgspec", "asyncio", "talaria.app")
+
+
+@pytest.fixture(autouse=True)
+def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    for name in [name for name in os.environ if name.upper().startswith("TALARIA_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version_load_nothing_heavy(option: str) -> None:
+    code = (
+        "import sys\nfrom talaria.cli.main import main\nstatus = main(sys.argv[1:])\n"
+        f"print('LOADED', [name for name in {HEAVY} if name in sys.modules], status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, option], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("LOADED [] 0\n")
+
+
+def test_serve_does_not_load_the_terminal_libraries() -> None:
+    code = "import sys, talaria.cli.serve\nprint([n for n in ('rich', 'prompt_toolkit') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_help_lists_what_there_is_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n  {name} " in text for name in COMMANDS)
+    assert not any(f"\n  {name} " in text for name in LATER)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[name] for name in COMMANDS]
+    + [["sessions", "list"], ["sessions", "show"], ["sessions", "end"], ["config", "path"]],
+)
+def test_every_command_has_help_with_an_example_and_a_home_and_a_version(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "Example" in text
+    assert "--home PATH" in text
+    assert main([*arguments, "--version"]) == 0
+    assert capsys.readouterr().out == f"talaria {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[name, "--anything", "x"] for name in sorted(LATER)]
+    + [["sessions", "search", "x"], ["sessions", "export"], ["config", "get", "x"], ["setup", "--help"]],
+)
+def test_commands_to_come_say_so(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    words = arguments[: 2 if arguments[0] in COMMANDS else 1]
+    assert f"`talaria {' '.join(words)}` is not in this version yet." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["chta"], "There is no command `talaria chta`. Did you mean `talaria chat`?"),
+        (["zzz"], "There is no command `talaria zzz`."),
+        (["sessions", "lst"], "Did you mean `talaria sessions list`?"),
+        (["ask", "--sesion", "x", "hi"], "--session"),
+        (["chat", "--dir", "/tmp"], "`--dir` is not in this version yet."),
+        (["chat", "--session", "a b"], "'a b' is no session name"),
+        (["sessions", "show"], "Missing argument 'NAME_OR_ID'"),
+        (["ask", ""], "There is nothing to send"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_sentence(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("talaria: ")
+    assert said in told
+    assert "Try: talaria" in told
+
+
+def test_home_may_stand_before_or_behind_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--home", "/srv/a", "config", "path"]) == 0
+    assert main(["config", "path", "--home", "/srv/b"]) == 0
+    assert capsys.readouterr().out == "/srv/a/config.toml\n/srv/b/config.toml\n"
+
+
+def test_a_home_that_is_a_file_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    assert main(["serve", "--home", str(path)]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"talaria: The home {path} is a file, not a folder.\n  Name a folder")
+
+
+def test_config_errors_name_file_line_and_key(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[pool]\nmax_agents = "many"\n')
+    assert main(["serve", "--home", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("talaria: config.toml line 2: pool.max_agents")
+    assert "Traceback" not in told
+    assert not (tmp_path / "talaria.db").exists()
+
+
+def test_an_option_is_checked_like_the_config(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["serve", "--home", str(tmp_path), "--port", "many"]) == 1
+    assert "http.port" in capsys.readouterr().err
+
+
+# -- failures that nobody expected
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """`talaria config path` raises this."""
+
+    def break_with(error: BaseException) -> None:
+        @click.command("config")
+        def command() -> None:
+            raise error
+
+        monkeypatch.setattr("talaria.cli.config.command", command)
+
+    return break_with
+
+
+def test_a_bug_is_one_line_and_a_file(
+    broken: Callable[[BaseException], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    broken(ValueError("oh \x1b[31m no"))
+    assert main(["--home", str(tmp_path), "config"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("talaria: unexpected ValueError: oh \\x1b[31m no. This is a bug.\n")
+    assert "Traceback" not in told
+    (file,) = (tmp_path / "logs").glob("crash-*.txt")
+    assert str(file) in told
+    assert "Traceback" in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_bug_without_a_home_makes_none(
+    broken: Callable[[BaseException], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    broken(ValueError("oh no"))
+    assert main(["--home", str(tmp_path / "none"), "config"]) == 1
+    assert "TALARIA_DEBUG=1" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_traceback_is_there_for_who_asks(
+    broken: Callable[[BaseException], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TALARIA_DEBUG", "1")
+    broken(ValueError("oh no"))
+    assert main(["config"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_quiet(
+    broken: Callable[[BaseException], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken(KeyboardInterrupt())
+    assert main(["config"]) == program.INTERRUPTED
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_reader_that_left_is_no_error() -> None:
+    code = "import sys, time\nfrom talaria.cli.main import run\ntime.sleep(0.3)\nrun(['--help'])"
+    shell = f'{sys.executable} -c "{code}" | true; echo status ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (f"status {program.PIPE_CLOSED}\n", "")

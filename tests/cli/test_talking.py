@@ -1,0 +1,135 @@
+"""`talaria ask`, `chat` through pipes, and `sessions`, with and without a running gateway."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+Talaria = Callable[..., subprocess.CompletedProcess[str]]
+Serve = Callable[..., "subprocess.Popen[str]"]
+
+
+def test_ask_goes_through_the_running_gateway(serve: Serve, talaria: Talaria, home: Path) -> None:
+    serve()
+    first = talaria("ask", "--session", "work", "one")
+    assert (first.stdout, first.stderr, first.returncode) == ("You said: one\n", "", 0)
+    second = talaria("ask", "--session", "work", "-", stdin="[[history]]")
+    assert second.stdout == "4\n"
+    third = talaria("ask", stdin="from a pipe\n")
+    assert third.stdout == "You said: from a pipe\n"
+    assert not (home / "logs" / "console.log").exists()
+
+
+def test_ask_runs_a_gateway_inside_when_there_is_none(talaria: Talaria, home: Path) -> None:
+    for history in ("2", "4"):
+        done = talaria("ask", "--session", "work", "[[history]]")
+        assert (done.stdout, done.stderr, done.returncode) == (f"{history}\n", "", 0)
+    assert not (home / "gateway.json").exists()
+
+
+def test_a_failed_turn_exits_with_1_and_the_reason(serve: Serve, talaria: Talaria) -> None:
+    serve()
+    done = talaria("ask", "[[status 400]]")
+    assert (done.stdout, done.returncode) == ("", 1)
+    assert done.stderr.startswith("talaria: scripted (model m) refused the request (HTTP 400)")
+    as_json = talaria("ask", "--json", "[[status 400]]")
+    assert as_json.returncode == 1
+    assert msgspec.json.decode(as_json.stdout)["state"] == "failed"
+
+
+def test_json_is_the_whole_turn(talaria: Talaria) -> None:
+    done = talaria("ask", "--json", '[[call todo {"items": []}]] [[reply fine]]')
+    turn = msgspec.json.decode(done.stdout)
+    assert (turn["state"], turn["reply"]) == ("done", "fine")
+    assert [step["kind"] for step in turn["steps"]] == ["model", "tool", "model"]
+
+
+def test_a_model_that_nobody_knows_is_told(talaria: Talaria) -> None:
+    done = talaria("ask", "--model", "nope", "hi")
+    assert done.returncode == 1
+    assert "There is no model or agent named nope." in done.stderr
+
+
+def test_without_a_model_ask_says_what_to_do(talaria: Talaria, home: Path) -> None:
+    (home / "config.toml").unlink()
+    done = talaria("ask", "hi")
+    assert done.returncode == 1
+    assert "No model is configured." in done.stderr
+    assert "config.toml" in done.stderr
+
+
+def test_a_file_that_a_dead_gateway_left_is_no_gateway(serve: Serve, talaria: Talaria, home: Path) -> None:
+    process = serve()
+    process.kill()
+    process.wait()
+    info = msgspec.json.decode((home / "gateway.json").read_bytes())
+    # Its pid belongs to someone else by now: to us.
+    stale = {**info, "pid": os.getpid()}
+    (home / "gateway.json").write_bytes(msgspec.json.encode(stale))
+    assert talaria("ask", "hello").stdout == "You said: hello\n"
+
+
+def test_an_interrupted_ask_exits_with_130(home: Path, environ: dict[str, str], serve: Serve) -> None:
+    serve()
+    command = [sys.executable, "-m", "talaria", "ask", "--home", str(home), "--session", "x", "[[hang]]"]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            _until(lambda: "[[hang]]" in _show(home, environ))
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def _show(home: Path, environ: dict[str, str]) -> str:
+    command = [sys.executable, "-m", "talaria", "sessions", "show", "x", "--home", str(home)]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False).stdout
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    for _ in range(40):
+        if condition():
+            return
+    pytest.fail("it did not happen")
+
+
+def test_chat_answers_the_lines_of_a_pipe(talaria: Talaria) -> None:
+    done = talaria("chat", stdin="one\n\n/title My talk\n[[reply \x1b[31mred]]\n")
+    assert done.stdout == "You said: one\nTitle set: My talk\n[31mred\n"
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_sessions_are_listed_shown_and_ended(
+    is_running: bool, serve: Serve, talaria: Talaria, home: Path
+) -> None:
+    (home / "files").mkdir()
+    if is_running:
+        serve()
+    talaria("ask", "--session", "work", 'hi [[call read_file {"path": "no.txt"}]]')
+    listed = talaria("sessions", "list").stdout.splitlines()
+    assert len(listed) == 2
+    assert listed[0].startswith("LAST USED")
+    assert " work " in listed[1]
+    shown = talaria("sessions", "show", "work").stdout
+    assert "\nyou, " in shown
+    assert "⚙ read_file no.txt\n  ↳ read_file: error: " in shown
+    ended = talaria("sessions", "end", "work")
+    assert ended.stdout.startswith("Ended ses_")
+    assert "(ended)" in talaria("sessions", "list").stdout
+    missing = talaria("sessions", "show", "nope")
+    assert missing.returncode == 1
+    assert missing.stderr.startswith("talaria: There is no session nope.\n  `talaria sessions list`")
+
+
+def test_a_home_without_sessions_says_so_and_stays_as_it_is(talaria: Talaria, home: Path) -> None:
+    assert talaria("sessions", "list").stdout == "There are no sessions yet.\n"
+    assert sorted(path.name for path in home.iterdir()) == ["config.toml"]
