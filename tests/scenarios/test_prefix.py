@@ -1,0 +1,88 @@
+"""Prefix bytes stay: over turns with tool calls, evictions and a restart, compared on raw bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from talaria.app import Gateway, open_gateway
+from talaria.config.home import Home
+from talaria.config.load import Loaded
+from talaria.config.settings import Settings
+from talaria.core.ids import ChatAddress
+from talaria.core.messages import Text
+from talaria.core.turns import Inbound, Sender, TurnState
+from talaria.models.settings import ModelSettings, ProviderSettings
+from talaria.pool.settings import PoolSettings
+from talaria.testing.model_server import ModelServer
+
+SESSIONS, TURNS = 20, 10
+
+
+class Body(msgspec.Struct):
+    """The two members that must never change, as they stood in the request."""
+
+    messages: msgspec.Raw
+    tools: msgspec.Raw
+
+
+@asynccontextmanager
+async def life(home: Path, url: str) -> AsyncIterator[Gateway]:
+    """One life of a gateway whose pool is far too small, so that agents come and go."""
+    settings = Settings(
+        model=ModelSettings("scripted", "scripted"),
+        providers={"scripted": ProviderSettings(url)},
+        pool=PoolSettings(max_agents=3),
+    )
+    async with open_gateway(Home(home), Loaded(settings, (), None), {}) as gateway:
+        yield gateway
+
+
+async def speak(gateway: Gateway, turns: Iterable[int]) -> None:
+    async def one(session: int) -> None:
+        key = ChatAddress("main", "test", "dm", str(session)).key()
+        for turn in turns:
+            name = f"note-{turn}.txt"
+            text = f'<{session}> [[call write_file {{"path":"{name}","content":"ünï {turn}"}}]]'
+            text += f'[[think hm]][[call read_file {{"path":"{name}"}}]]+[[call list_files {{}}]] go'
+            inbound = Inbound(key, Sender("tester"), (Text(text),))
+            done = await gateway.turns.wait(await gateway.turns.submit(inbound))
+            assert done.state is TurnState.DONE, done
+
+    await asyncio.gather(*(one(session) for session in range(SESSIONS)))
+
+
+def breaks(bodies: Iterable[bytes]) -> list[str]:
+    """Where a request does not begin with the session's earlier one."""
+    by_session: dict[bytes, list[Body]] = defaultdict(list)
+    for raw in bodies:
+        found = re.search(rb"<(\d+)>", raw)
+        assert found
+        by_session[found[1]].append(msgspec.json.decode(raw, type=Body))
+    assert len(by_session) == SESSIONS
+    wrong = []
+    for session, sent in by_session.items():
+        assert len(sent) == TURNS * 3, "two steps with tools and the answer"
+        for number, (earlier, later) in enumerate(pairwise(sent)):
+            if not bytes(later.messages).startswith(bytes(earlier.messages)[:-1]):
+                wrong.append(f"session {session.decode()}: messages of request {number + 1}")
+            if bytes(later.tools) != bytes(earlier.tools):
+                wrong.append(f"session {session.decode()}: tools of request {number + 1}")
+    return wrong
+
+
+async def test_no_request_breaks_the_prefix_of_the_one_before(tmp_path: Path) -> None:
+    async with ModelServer() as server:
+        async with life(tmp_path, server.base_url) as gateway:
+            await speak(gateway, range(TURNS // 2))
+            assert gateway.pool.counters.evicted_cap > 0
+        async with life(tmp_path, server.base_url) as gateway:
+            await speak(gateway, range(TURNS // 2, TURNS))
+        assert breaks(server.bodies) == []
