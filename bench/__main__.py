@@ -1,0 +1,167 @@
+"""`./dev bench`: the performance table. `--quick` is its short form, `--docs` writes docs/performance.*"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import uvloop
+
+from bench.load import Client, Load, bare_call_cpu, fresh_names, sdk_call_cpu
+from bench.processes import Metered, gateway, model_server
+from bench.table import Row, Wanted, render_markdown, render_svg, render_text
+
+LONG, SHORT = 1000, 2
+ROUNDS = 3  # the best counts: what else the machine does can only add
+
+
+class Bench:
+    """One run. All ratios are within it, because machines differ and are shared."""
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+        self.rows: list[Row] = []
+        self._bare_ms = 0.0
+
+    def times(self, count: int) -> int:
+        return max(2, round(count * self._scale))
+
+    def say(self, text: str) -> None:
+        print(f"  {text} …", file=sys.stderr, flush=True)
+
+    def add_cpu(
+        self, name: str, seconds: float, wanted: Wanted = Wanted.FOR_COMPARISON, limit: float = 0.0
+    ) -> float:
+        ms = seconds * 1000
+        self.rows.append(Row(name, ms, "ms CPU", wanted, limit, ms / self._bare_ms))
+        return ms
+
+    async def run(self) -> None:
+        with model_server() as model:
+            self.say("bare aiohttp call")
+            bare = min([await bare_call_cpu(model.url, self.times(300)) for _ in range(ROUNDS)])
+            self._bare_ms = bare * 1000
+            self.add_cpu("bare aiohttp call, streamed", bare)
+            self.say("openai SDK calls")
+            self.add_cpu(
+                "openai SDK call at 2 messages", await sdk_call_cpu(model.url, SHORT, self.times(200))
+            )
+            self.add_cpu(
+                "openai SDK call at 1,000 messages", await sdk_call_cpu(model.url, LONG, self.times(20))
+            )
+            with gateway(model.url) as (served, token):
+                start_cpu = served.cpu()
+                await asyncio.sleep(2)  # until what it loads beside its work has been loaded
+                idle_rss = served.rss()
+                client = Client(served.url, token)
+                try:
+                    await self.turns(client, served)
+                finally:
+                    await client.close()
+            self.rows.append(Row("start to ready", start_cpu, "s CPU", Wanted.AT_MOST, 0.5))
+            self.rows.append(Row("idle RSS", idle_rss / 1e6, "MB", Wanted.AT_MOST, 60))
+        await self.slow_model()
+
+    async def turns(self, client: Client, served: Metered) -> None:
+        """CPU of the gateway's process for each durable turn through HTTP."""
+        await client.run(fresh_names(4), self.times(50))
+
+        self.say("turns, alone")
+        alone = [await self._batch(client, served, fresh_names(1), self.times(400)) for _ in range(ROUNDS)]
+        self.add_cpu("durable turn through HTTP, alone", min(cpu for cpu, _ in alone), Wanted.AT_MOST, 2)
+
+        self.say("turns, 16 sessions at once")
+        crowd = [await self._batch(client, served, fresh_names(16), self.times(120)) for _ in range(ROUNDS)]
+        self.add_cpu("durable turn, 16 sessions at once", min(cpu for cpu, _ in crowd), Wanted.AT_MOST, 1.2)
+        best = max(load.per_second for _, load in crowd)
+        self.rows.append(Row("turns with 16 sessions", best, "/s", Wanted.AT_LEAST, 500))
+
+        self.say(f"turns at {SHORT} and at {LONG:,} messages")
+        long_names = fresh_names(16)
+        await client.run(long_names, LONG // 2)
+        short, long = [], []
+        for _ in range(ROUNDS):
+            names = fresh_names(self.times(96))
+            await client.run(names, 1)
+            short.append(await self._one_by_one(client, served, names))
+            long.append(await self._one_by_one(client, served, long_names * max(1, self.times(96) // 16)))
+        self.add_cpu(f"durable turn at {SHORT} messages", min(short))
+        self.add_cpu(f"durable turn at {LONG:,} messages", min(long))
+        growth = min(long) / min(short)
+        self.rows.append(Row("growth from 2 to 1,000 messages", growth, "×", Wanted.AT_MOST, 1.3))
+
+    async def slow_model(self) -> None:
+        self.say("64 sessions with a 2 s model")
+        latency = 2.0
+        with model_server(latency) as model, gateway(model.url) as (served, token):
+            client = Client(served.url, token)
+            try:
+                load = await client.run(fresh_names(64), self.times(4))
+            finally:
+                await client.close()
+        self.rows.append(
+            Row("p50 of 64 sessions over the model's 2 s", load.p50 / latency, "×", Wanted.AT_MOST, 1.05)
+        )
+
+    async def _batch(
+        self, client: Client, served: Metered, names: list[str], turns: int
+    ) -> tuple[float, Load]:
+        """CPU per turn of sessions side by side, and how it looked from outside."""
+        before = served.cpu()
+        load = await client.run(names, turns)
+        return (served.cpu() - before) / len(load.latencies), load
+
+    async def _one_by_one(self, client: Client, served: Metered, names: list[str]) -> float:
+        """CPU per turn, one in each session, one after the other."""
+        before = served.cpu()
+        for name in names:
+            await client.run([name], 1)
+        return (served.cpu() - before) / len(names)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the counts")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--docs", action="store_true", help="also write docs/performance.md and .svg")
+    options = parser.parse_args()
+    bench = Bench(1 / 20 if options.quick else 1)
+    uvloop.run(bench.run())
+    if options.json:
+        rows = [{**asdict(row), "wanted": row.wanted.value, "verdict": row.verdict} for row in bench.rows]
+        print(json.dumps(rows, indent=1))
+    else:
+        print(render_text(bench.rows))
+    if options.docs:
+        write_docs(bench.rows)
+
+
+def write_docs(rows: list[Row]) -> None:
+    docs = Path(__file__).parent.parent / "docs"
+    machine = (
+        f"{platform.machine()}, Python {platform.python_version()}, 2 cores with client and model server"
+    )
+    (docs / "performance.svg").write_text(render_svg(rows))
+    (docs / "performance.md").write_text(
+        f"""# What a turn costs
+
+Written by `./dev bench --docs`. All figures come from one run on one machine ({machine}); compare the ratios,
+not the milliseconds. A *durable turn* is everything from the HTTP request to its answer: accepted with an
+fsync, leased, run against the scripted model server (which answers at once), logged and settled with another
+fsync. Its cost is the CPU time of the gateway's process, user and system, all threads; of three rounds the
+best counts, since whatever else the machine does can only add to it.
+
+![CPU per call and per turn](performance.svg)
+
+{render_markdown(rows)}
+"""
+    )
+
+
+if __name__ == "__main__":
+    main()

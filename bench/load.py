@@ -1,0 +1,112 @@
+"""The clients: turns through the gateway's HTTP API, bare calls, and calls through the official SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+
+_names = (f"bench-{number}" for number in itertools.count())
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a batch of turns took, from the client's side."""
+
+    seconds: float
+    latencies: list[float]
+
+    @property
+    def per_second(self) -> float:
+        return len(self.latencies) / self.seconds
+
+    @property
+    def p50(self) -> float:
+        return statistics.median(self.latencies)
+
+
+class Client:
+    """Talks to the gateway as a program would."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._url = url
+        self._session = aiohttp.ClientSession(
+            headers={"Authorization": f"Bearer {token}"}, connector=aiohttp.TCPConnector(limit=0)
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def turn(self, name: str, text: str) -> float:
+        """One durable turn, waited for; its latency."""
+        began = time.perf_counter()
+        url = f"{self._url}/api/sessions/{name}/messages?wait=60"
+        async with self._session.post(url, json={"text": text}) as answer:
+            body = msgspec.json.decode(await answer.read())
+            if answer.status != 200 or body["state"] != "done":
+                raise SystemExit(f"a turn failed: {answer.status} {body}")
+        return time.perf_counter() - began
+
+    async def run(self, sessions: Iterable[str], turns: int, text: str = "How are you today?") -> Load:
+        """`turns` in each session one after the other, the sessions side by side."""
+
+        async def one(name: str) -> list[float]:
+            return [await self.turn(name, text) for _ in range(turns)]
+
+        began = time.perf_counter()
+        latencies = await asyncio.gather(*(one(name) for name in sessions))
+        return Load(time.perf_counter() - began, [value for part in latencies for value in part])
+
+
+def fresh_names(count: int) -> list[str]:
+    return list(itertools.islice(_names, count))
+
+
+def conversation(messages: int) -> list[dict[str, str]]:
+    roles = itertools.cycle(("user", "assistant"))
+    listed = [{"role": role, "content": "How are you today?"} for role in itertools.islice(roles, messages)]
+    return [*listed, {"role": "user", "content": "How are you today?"}]
+
+
+async def bare_call_cpu(url: str, calls: int) -> float:
+    """CPU seconds of one streamed call with nothing around it: aiohttp, bytes, no parsing."""
+    body = msgspec.json.encode({"model": "scripted", "messages": conversation(2), "stream": True})
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+        async def call() -> None:
+            headers = {"Content-Type": "application/json"}
+            async with session.post(f"{url}/v1/chat/completions", data=body, headers=headers) as answer:
+                async for _ in answer.content.iter_any():
+                    pass
+
+        await call()
+        began = time.process_time()
+        for _ in range(calls):
+            await call()
+        return (time.process_time() - began) / calls
+
+
+async def sdk_call_cpu(url: str, messages: int, calls: int) -> float:
+    """CPU seconds of one streamed call through the official SDK at this length of conversation."""
+    from openai import AsyncOpenAI  # noqa: PLC0415 - its import takes longer than most runs
+
+    talk: Any = conversation(messages)
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
+
+        async def call() -> None:
+            stream = await client.chat.completions.create(model="scripted", messages=talk, stream=True)
+            async for _ in stream:
+                pass
+
+        await call()
+        began = time.process_time()
+        for _ in range(calls):
+            await call()
+        return (time.process_time() - began) / calls

@@ -1,0 +1,91 @@
+"""The processes under measurement: started, metered from outside, and always stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_ADDRESS = re.compile(rb"http://[\d.]+:\d+")
+
+
+class Metered:
+    """A child process whose CPU and memory are read from /proc."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
+        self._process = process
+        self.url = url
+
+    def cpu(self) -> float:
+        """Seconds of CPU used so far, all threads, user and system, by the scheduler's own count."""
+        threads = Path(f"/proc/{self._process.pid}/task").iterdir()
+        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+    def rss(self) -> int:
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+@contextmanager
+def model_server(latency: float = 0.0) -> Iterator[Metered]:
+    """The scripted model server, light and without recording."""
+    command = [sys.executable, "-m", "talaria.testing.model_server", "--port", "0", "--fast"]
+    with _running([*command, "--latency", str(latency)], {}) as process:
+        yield process
+
+
+@contextmanager
+def gateway(model_url: str) -> Iterator[tuple[Metered, str]]:
+    """`talaria serve` in a home of its own, with the token to speak to it."""
+    with tempfile.TemporaryDirectory(prefix="talaria-bench-") as home:
+        settings = {
+            "TALARIA_HOME": home,
+            "TALARIA_HTTP__PORT": "0",
+            "TALARIA_MODEL__PROVIDER": "bench",
+            "TALARIA_MODEL__NAME": "scripted",
+            "TALARIA_PROVIDERS__BENCH__BASE_URL": f"{model_url}/v1",
+            "TALARIA_LOG__LEVEL": "warning",
+        }
+        with _running([sys.executable, "-m", "talaria", "serve"], settings) as process:
+            yield process, (Path(home) / "http.token").read_text().strip()
+
+
+@contextmanager
+def _running(command: list[str], environ: dict[str, str]) -> Iterator[Metered]:
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=_environ(environ))
+    try:
+        yield Metered(process, _address(process))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _environ(added: dict[str, str]) -> dict[str, str]:
+    """With bytecode, as an installed program has it: otherwise every start compiles everything again."""
+    return {**{k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}, **added}
+
+
+def _address(process: subprocess.Popen[bytes]) -> str:
+    """The first address that the child prints."""
+    assert process.stdout is not None
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        line = process.stdout.readline()
+        if not line:
+            break
+        if match := _ADDRESS.search(line):
+            return match[0].decode()
+    raise SystemExit(f"the process {process.args!r} did not say where it listens")
