@@ -73,6 +73,7 @@ async def start(
     limits: PoolLimits = LIMITS,
     max_steps: int = 20,
     tools: Callable[[ToolSet], ToolSet] = lambda tools: tools,
+    agent: AgentSettings | None = None,
 ) -> AsyncIterator[Rig]:
     """Recovered and accepting; leaving drains at once and leaves what runs resumable."""
     clock = clock or SystemClock()
@@ -90,7 +91,7 @@ async def start(
         store=store,
         models=models,
         builder=builder,
-        specs=SpecResolver(AgentSettings(), catalog, models, toolset),
+        specs=SpecResolver(agent or AgentSettings(), catalog, models, toolset),
         pool=pool,
         keeper=keeper,
         clock=clock,

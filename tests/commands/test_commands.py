@@ -14,10 +14,10 @@ from talaria.commands.table import (
     find_session,
     run_command,
 )
-from talaria.core.entries import Revision, TitleSet
+from talaria.core.entries import Exchange, Hidden, ReasoningSet, Revision, TitleSet
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.ledger import ChatSummary
-from talaria.core.messages import TokenUsage
+from talaria.core.messages import Text, TokenUsage, UserMessage
 from talaria.core.sessions import Session
 from talaria.core.turns import Sender
 
@@ -41,6 +41,12 @@ def view(*, running: bool = False, waiting: int = 0) -> CommandView:
         tools=("read_file", "todo"),
         running=TurnId("turn_1") if running else None,
         waiting=waiting,
+        models=("main", "fast"),
+        exchanges=(
+            Exchange(2, 4, UserMessage((Text("hello\n there"),))),
+            Exchange(6, 7, UserMessage((Text("and then?"),))),
+        ),
+        reasoning="low",
     )
 
 
@@ -86,7 +92,16 @@ def test_what_is_a_command(text: str, command: Command | None) -> None:
         ("/help /reset", "/new [TITLE]: start a new session"),
         ("/help nothing", "There is no command /nothing."),
         ("/stopp", "There is no command /stopp. Did you mean /stop?"),
-        ("/undo", "/undo is not in this version yet."),
+        ("/compact", "/compact is not in this version yet."),
+        ("/model", "This session uses scripted/scripted. `/model NAME` changes it. Known: main, fast."),
+        ("/reasoning", "Reasoning: low."),
+        ("/reasoning lots", "'lots' is no effort. Say none, low, medium or high."),
+        ("/undo x", "`/undo NUMBER`"),
+        ("/undo 0", "`/undo NUMBER`"),
+        ("/undo", "Undid the last exchange, from your “and then?” on."),
+        ("/undo 5", "Undid the last 2 exchanges, from your “hello there” on."),
+        ("/retry", "There is nothing to retry."),
+        ("/branch", "Branched into ses_now."),
         ("/resume nothing", "No session of this chat matches 'nothing'."),
         ("/resume ses_now", "Back in Now here"),
         ("/resume", "Say which one"),
@@ -112,6 +127,16 @@ def test_a_title_is_an_entry_of_one_line() -> None:
     assert run("/title A  longer\n title").entries == (TitleSet("A longer title"),)
     assert len(run("/title " + "x" * 500).entries[0].title) == 120  # type: ignore[union-attr]
     assert run("/title").entries == ()
+
+
+def test_undo_and_reasoning_are_entries_and_a_model_is_a_wish() -> None:
+    assert run("/undo").entries == (Hidden(6, 7),)
+    assert run("/undo 2").entries == (Hidden(2, 7),)
+    assert run("/reasoning HIGH").entries == (ReasoningSet("high"),)
+    assert run("/reasoning x").entries == ()
+    assert run("/model fast").respec == "fast"
+    assert run("/reload").respec == ""
+    assert run("/model").respec is None
 
 
 def test_a_new_session_may_be_given_its_title() -> None:

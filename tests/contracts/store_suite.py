@@ -26,7 +26,7 @@ from contracts.store_orders import (
     step,
 )
 from contracts.store_upkeep_suite import StoreUpkeepSuite
-from talaria.core.entries import Revision, SpecSet, TitleSet
+from talaria.core.entries import Hidden, Revision, SpecSet, TitleSet
 from talaria.core.errors import (
     ErrorInfo,
     IdempotencyConflict,
@@ -90,6 +90,20 @@ class StoreSuite(StoreUpkeepSuite):
         assert accepted.began is None
         assert accepted.turn.state is TurnState.ACCEPTED
         assert len(await store.log(first.turn.session_id, 0)) == 1
+
+    async def test_a_beginning_may_hide_what_it_takes_the_place_of(self, store: Store) -> None:
+        first = await answered(store, accepting(spec=pinned()))
+        session_id = first.turn.session_id
+        head = len(await store.log(session_id, 0))
+        second = await store.accept(accepting())
+        hide = Hidden(2, head)
+        began = await store.begin(Begin(second.turn.id, ME, LEASE, said("again"), hide))
+        log = await store.log(session_id, 0)
+        assert [entry.body for entry in log[head:]] == [hide, said("again")]
+        assert (log[head].epoch, log[head].turn_id) == (1, second.turn.id)
+        assert began.before == Revision(1, head + 1)
+        assert began.session.revision == Revision(1, head + 2)
+        assert began.entry == log[-1]
 
     async def test_a_known_key_begins_nothing(self, store: Store) -> None:
         first = await store.accept(accepting(key="k"))

@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 from talaria.core.entries import (
     Entry,
     EntryBody,
+    Hidden,
+    ReasoningSet,
     Revision,
     SpecSet,
     TitleSet,
     advance,
     decode_body,
     encode_body,
+    exchanges,
+    hidden_seqs,
 )
 from talaria.core.ids import SessionId, SpecId
 from talaria.core.messages import (
@@ -59,6 +63,8 @@ bodies: st.SearchStrategy[EntryBody] = st.one_of(
     ),
     st.builds(SpecSet, text.map(SpecId)),
     st.builds(TitleSet, text),
+    st.builds(ReasoningSet, text),
+    st.builds(Hidden, st.integers(1, 20), st.integers(1, 20)),
 )
 
 
@@ -73,7 +79,7 @@ def test_a_body_comes_back_from_its_bytes_as_it_was(body: EntryBody) -> None:
 
 def test_every_kind_of_body_has_its_own_tag() -> None:
     tags = {kind.__struct_config__.tag for kind in get_args(EntryBody)}
-    assert tags == {"system", "user", "assistant", "tool_results", "spec", "title"}
+    assert tags == {"system", "user", "assistant", "tool_results", "spec", "title", "reasoning", "hidden"}
 
 
 def test_a_tool_calls_arguments_are_kept_byte_for_byte() -> None:
@@ -90,7 +96,7 @@ def test_what_is_not_a_body_is_refused(data: bytes) -> None:
         decode_body(data)
 
 
-def test_every_append_counts_and_only_a_later_spec_rewrites() -> None:
+def test_every_append_counts_and_only_a_later_spec_or_an_undo_rewrites() -> None:
     bodies: list[EntryBody] = [
         SpecSet(SpecId("spec_1")),
         UserMessage((Text("hi"),)),
@@ -98,12 +104,23 @@ def test_every_append_counts_and_only_a_later_spec_rewrites() -> None:
         TitleSet("greeting"),
         SpecSet(SpecId("spec_2")),
         ToolResults(()),
-        SystemMessage("x"),
+        ReasoningSet("high"),
+        Hidden(2, 3),
     ]
     seen = [Revision(0, 0)]
     for body in bodies:
         seen.append(advance(seen[-1], body))
-    assert [str(revision) for revision in seen] == ["0.0", "0.1", "0.2", "0.3", "0.4", "1.5", "1.6", "1.7"]
+    assert [str(revision) for revision in seen] == [
+        "0.0",
+        "0.1",
+        "0.2",
+        "0.3",
+        "0.4",
+        "1.5",
+        "1.6",
+        "1.7",
+        "2.8",
+    ]
 
 
 @settings(deadline=None)
@@ -123,3 +140,26 @@ def test_revisions_only_ever_grow(appended: list[EntryBody]) -> None:
 def test_a_model_sees_messages_and_nothing_else(body: EntryBody) -> None:
     entry = Entry(SessionId("ses_1"), 1, 0, 0.0, None, body)
     assert entry.message is (body if isinstance(body, MESSAGE_TYPES) else None)
+
+
+def log(*bodies: EntryBody) -> list[Entry]:
+    return [Entry(SessionId("ses_x"), seq, 0, 0.0, None, body) for seq, body in enumerate(bodies, 1)]
+
+
+def test_exchanges_are_what_the_model_sees_of_a_log() -> None:
+    one, two = UserMessage((Text("one"),)), UserMessage((Text("two"),))
+    entries = log(
+        SpecSet(SpecId("spec_1")),
+        one,
+        AssistantMessage(tool_calls=(ToolCall("c", "t", "{}"),)),
+        ToolResults(()),
+        AssistantMessage("first"),
+        TitleSet("t"),
+        two,
+        AssistantMessage("second"),
+    )
+    assert [(each.first, each.last, each.said) for each in exchanges(entries)] == [(2, 5, one), (7, 8, two)]
+    undone = [*entries, *log(*(TitleSet("pad"),) * 8, Hidden(7, 8))[8:]]
+    assert hidden_seqs(undone) == {7, 8}
+    assert [each.said for each in exchanges(undone)] == [one]
+    assert exchanges([]) == []

@@ -64,6 +64,10 @@ class SpecResolver:
         )
         return pin(spec, Prefix(system=b"", tools=tools))
 
+    def names(self) -> list[str]:
+        """What may be wished for."""
+        return self._catalog.names()
+
     def differs(self, pinned: PinnedSpec, wish: str) -> bool:
         """Whether `wish` names another model than the session is pinned to."""
         choice = self._catalog.resolve(wish)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from talaria.agent.transcript import Transcript
-from talaria.core.entries import Entry, Revision
+from talaria.core.entries import Entry, ReasoningSet, Revision, hidden_seqs
 from talaria.core.errors import StoreError
 from talaria.core.ids import SessionId, SpecId
 from talaria.core.ports import Models, Store, WireFormat
@@ -17,9 +17,12 @@ _SPECS_KEPT = 64
 
 
 class WarmAgent:
-    """Spec, transcript bytes and revision of one session. Releasing it loses nothing: the log has it all."""
+    """Spec, transcript bytes and revision of one session. Releasing it loses nothing: the log has it all.
 
-    __slots__ = ("credential", "pinned", "revision", "session_id", "transcript")
+    `reasoning` is the effort that the session asked for, if it did.
+    """
+
+    __slots__ = ("credential", "pinned", "reasoning", "revision", "session_id", "transcript")
 
     def __init__(self, session_id: SessionId, pinned: PinnedSpec, credential: str, wire: WireFormat) -> None:
         self.session_id = session_id
@@ -27,13 +30,15 @@ class WarmAgent:
         self.credential = credential
         self.transcript = Transcript(wire)
         self.revision = Revision(0, 0)
+        self.reasoning = ""
 
     @property
     def size(self) -> int:
         return self.transcript.size + _OVERHEAD
 
-    def absorb(self, entries: Iterable[Entry]) -> None:
-        """Take over entries that were committed; those it has already are passed over."""
+    def absorb(self, entries: Iterable[Entry], hidden: frozenset[int] = frozenset()) -> None:
+        """Take over entries that were committed; those it has already are passed over, and of those that
+        are hidden from the model only their numbers are noted."""
         for entry in entries:
             if entry.seq <= self.revision.seq:
                 continue
@@ -42,7 +47,9 @@ class WarmAgent:
                     f"The log of {self.session_id} has a gap after entry {self.revision.seq}.",
                     "Run `talaria doctor`.",
                 )
-            if entry.message is not None:
+            if isinstance(entry.body, ReasoningSet):
+                self.reasoning = entry.body.effort
+            elif entry.message is not None and entry.seq not in hidden:
                 self.transcript.append(entry.message)
             self.revision = Revision(entry.epoch, entry.seq)
 
@@ -67,7 +74,8 @@ class AgentBuilder:
         pinned = await self.pinned(spec_id)
         wire = self._models.wire(pinned.spec.provider)
         agent = WarmAgent(session_id, pinned, self.credential(pinned), wire)
-        agent.absorb(await self._store.log(session_id, 0))
+        log = await self._store.log(session_id, 0)
+        agent.absorb(log, hidden_seqs(log))
         return agent
 
     async def catch_up(self, agent: WarmAgent) -> None:

@@ -9,7 +9,7 @@ from typing import assert_never
 from talaria.channels.console.clean import clean, clean_line
 from talaria.channels.console.tool_line import describe_call
 from talaria.channels.http.views import SessionView
-from talaria.core.entries import Entry, SpecSet, TitleSet
+from talaria.core.entries import Entry, Hidden, ReasoningSet, SpecSet, TitleSet
 from talaria.core.messages import (
     AssistantMessage,
     File,
@@ -66,6 +66,10 @@ def entry_lines(entry: Entry) -> Iterator[str]:
             yield clean(body.text)
         case TitleSet():
             yield f"\n(title: {clean_line(body.title)})"
+        case Hidden(first=first, last=last):
+            yield f"\n(entries {first} to {last} undone)"
+        case ReasoningSet():
+            yield f"\n(reasoning: {clean_line(body.effort) or 'as configured'})"
         case SpecSet():
             pass
         case _:

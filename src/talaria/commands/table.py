@@ -17,13 +17,15 @@ from enum import Enum, auto
 import msgspec
 
 from talaria.commands.parse import Command
-from talaria.core.entries import EntryBody, TitleSet
+from talaria.core.entries import EntryBody, Exchange, Hidden, ReasoningSet, TitleSet
 from talaria.core.ids import TurnId
 from talaria.core.ledger import ChatSummary
 from talaria.core.sessions import Session
 from talaria.core.turns import Sender
 
 _TITLE_LIMIT = 120
+_QUOTE_LIMIT = 80
+_EFFORTS = "none|low|medium|high"
 
 
 class Route(Enum):
@@ -33,7 +35,8 @@ class Route(Enum):
 
 
 class CommandView(msgspec.Struct, frozen=True):
-    """All that a command may know. `session` is the one its turn is bound to."""
+    """All that a command may know. `session` is the one its turn is bound to; `exchanges` are what its model
+    sees, and `reasoning` the effort it asked for, for commands that look at the log."""
 
     summary: ChatSummary
     sender: Sender
@@ -43,6 +46,9 @@ class CommandView(msgspec.Struct, frozen=True):
     running: TurnId | None = None
     waiting: int = 0
     warm: str = ""
+    models: tuple[str, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
+    reasoning: str = ""
 
     @property
     def session(self) -> Session:
@@ -50,22 +56,27 @@ class CommandView(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """`entries` are appended under the session's lease; `stop` cancels the chat's running turn."""
+    """`entries` are appended under the session's lease; `stop` cancels the chat's running turn; `respec` pins
+    the session to a new spec: of the model that it names, or of its own when it is empty."""
 
     reply: str
     entries: tuple[EntryBody, ...] = ()
     stop: bool = False
+    respec: str | None = None
 
 
 Handler = Callable[[CommandView, str], Outcome]
 
 
 class CommandSpec(msgspec.Struct, frozen=True):
+    """`reads_log`: the view brings what the log says. Reading it all is nothing to do for `/help`."""
+
     name: str
     usage: str
     help: str
     route: Route
     run: Handler
+    reads_log: bool = False
 
 
 def describe(session: Session) -> str:
@@ -144,6 +155,51 @@ def _tools(view: CommandView, args: str) -> Outcome:
     return Outcome("Tools of this session: " + (", ".join(view.tools) or "none") + ".")
 
 
+def _model(view: CommandView, args: str) -> Outcome:
+    if not args:
+        known = ", ".join(view.models) or "none configured"
+        return Outcome(f"This session uses {view.model}. `/model NAME` changes it. Known: {known}.")
+    return Outcome("", respec=args)
+
+
+def _reload(view: CommandView, args: str) -> Outcome:
+    return Outcome("", respec="")
+
+
+def _reasoning(view: CommandView, args: str) -> Outcome:
+    effort = args.lower()
+    if not effort:
+        return Outcome(f"Reasoning: {view.reasoning or 'as configured'}. `/reasoning {_EFFORTS}` sets it.")
+    if effort not in ("none", "low", "medium", "high"):
+        return Outcome(f"{args!r} is no effort. Say none, low, medium or high.")
+    return Outcome(
+        f"Reasoning is {effort} for this session, from the next message on.", (ReasoningSet(effort),)
+    )
+
+
+def _undo(view: CommandView, args: str) -> Outcome:
+    if args and not (args.isdecimal() and int(args)):
+        return Outcome("Say how many exchanges to undo: `/undo NUMBER`.")
+    undone = view.exchanges[-int(args or 1) :]
+    if not undone:
+        return Outcome("There is nothing to undo.")
+    what = "the last exchange" if len(undone) == 1 else f"the last {len(undone)} exchanges"
+    said = " ".join(undone[0].said.text.split())
+    said = said if len(said) <= _QUOTE_LIMIT else said[:_QUOTE_LIMIT] + "…"
+    reply = f"Undid {what}, from your “{said}” on. Files and other effects of tools stay as they are."
+    return Outcome(reply, (Hidden(undone[0].first, undone[-1].last),))
+
+
+def _retry(view: CommandView, args: str) -> Outcome:
+    """Only for a session without an exchange: the runner asks the model again otherwise."""
+    return Outcome("There is nothing to retry.")
+
+
+def _branch(view: CommandView, args: str) -> Outcome:
+    entries = (TitleSet(args[:_TITLE_LIMIT]),) if args else ()
+    return Outcome(f"Branched into {view.session.id}. `/resume 1` returns to where you were.", entries)
+
+
 def _whoami(view: CommandView, args: str) -> Outcome:
     name = f" ({view.sender.name})" if view.sender.name else ""
     return Outcome(f"You are {view.sender.id}{name}, in chat {view.session.chat_key}.")
@@ -163,16 +219,33 @@ COMMANDS: dict[str, CommandSpec] = {
         CommandSpec("stop", "/stop", "cancel the running turn", Route.CONTROL, _stop),
         CommandSpec("usage", "/usage", "tokens used by this session", Route.LANE, _usage),
         CommandSpec("tools", "/tools", "the tools of this session", Route.LANE, _tools),
+        CommandSpec("model", "/model [NAME]", "show or choose the session's model", Route.LANE, _model),
+        CommandSpec(
+            "reasoning",
+            f"/reasoning [{_EFFORTS}]",
+            "how much the model thinks",
+            Route.LANE,
+            _reasoning,
+            reads_log=True,
+        ),
+        CommandSpec(
+            "undo", "/undo [NUMBER]", "take back the last exchanges", Route.LANE, _undo, reads_log=True
+        ),
+        CommandSpec("retry", "/retry", "ask the last message again", Route.LANE, _retry),
+        CommandSpec("branch", "/branch [TITLE]", "go on in a copy of this session", Route.BINDING, _branch),
+        CommandSpec(
+            "reload", "/reload", "bring prompt and tools of the configuration in", Route.LANE, _reload
+        ),
         CommandSpec("whoami", "/whoami", "who you are to the gateway", Route.CONTROL, _whoami),
     )
 }
 ALIASES = {"reset": "new"}
-LATER = frozenset(
-    {
-        "branch", "undo", "retry", "model", "reasoning", "reload", "compact", "memory", "jobs", "approve",
-        "deny", "queue", "steer",
-    }
-)  # fmt: skip
+LATER = frozenset({"compact", "memory", "jobs", "approve", "deny", "queue", "steer"})
+
+
+def asks_model(name: str) -> bool:
+    """Whether a turn with this command ("" for none) is answered by the model."""
+    return name in ("", "retry")
 
 
 def canonical(name: str) -> str:

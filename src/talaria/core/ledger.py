@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from talaria.core.entries import Entry, EntryBody, Revision
+from talaria.core.entries import Entry, EntryBody, Hidden, Revision
 from talaria.core.errors import ErrorInfo
 from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
 from talaria.core.messages import Message, TokenUsage, ToolResult, UserMessage
@@ -81,7 +81,8 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """Take the session's lease (a new fence) and set the turn running; on its first attempt append `user`.
+    """Take the session's lease (a new fence) and set the turn running; on its first attempt append `user`,
+    and before it `hide`, for a turn that takes the place of an earlier one.
 
     Raises `LeaseHeld` while another owner's lease is unexpired, `IllegalMove` when the turn is over.
     """
@@ -90,6 +91,7 @@ class Begin(msgspec.Struct, frozen=True):
     owner: OwnerId
     lease_seconds: float
     user: UserMessage | None = None
+    hide: Hidden | None = None
 
 
 class Began(msgspec.Struct, frozen=True):

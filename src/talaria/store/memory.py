@@ -117,15 +117,13 @@ class MemoryStore:
         if lease is not None and lease.owner != order.owner and lease.expires_at > now:
             raise rules.lease_held(session.id)
         fence = self._take_lease(session.id, order.owner, now + order.lease_seconds)
-        before = session.revision
-        entry = None
-        if order.user is not None and turn.attempts == 0:
-            (entry,) = self._append(session, (order.user,), turn.id, now)
+        start = rules.start_entries(session, order, turn.attempts, now)
+        self._append(session, [entry.body for entry in start.entries], turn.id, now)
         started_at = now if turn.started_at is None else turn.started_at
         self._turns[turn.id] = msgspec.structs.replace(
             turn, state=TurnState.RUNNING, attempts=turn.attempts + 1, started_at=started_at
         )
-        return Began(self._sessions[session.id], fence, before, entry, turn.attempts + 1)
+        return Began(self._sessions[session.id], fence, start.before, start.user, turn.attempts + 1)
 
     async def commit(self, order: Commit) -> Committed:
         now = self._now()

@@ -4,6 +4,7 @@ the words in which it is refused."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -40,6 +41,27 @@ def number(
 
 def begin_order(turn_id: TurnId, start: Start) -> Begin:
     return Begin(turn_id, start.owner, start.lease_seconds, start.user)
+
+
+class StartEntries(NamedTuple):
+    """What a beginning appends: `before` is the head in front of the user's entry, `head` that behind it."""
+
+    before: Revision
+    head: Revision
+    entries: tuple[Entry, ...]
+    user: Entry | None
+
+
+def start_entries(session: Session, order: Begin, attempts: int, now: float) -> StartEntries:
+    before = head = session.revision
+    entries: tuple[Entry, ...] = ()
+    said: tuple[Entry, ...] = ()
+    if order.hide is not None and attempts == 0:
+        before, entries = number(session.id, before, (order.hide,), order.turn_id, now)
+        head = before
+    if order.user is not None and attempts == 0:
+        head, said = number(session.id, before, (order.user,), order.turn_id, now)
+    return StartEntries(before, head, entries + said, said[0] if said else None)
 
 
 def begun_turn(turn: Turn, now: float) -> Turn:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from talaria.agent.journal import Journal
 from talaria.commands.parse import Command, parse_command
-from talaria.commands.table import CommandView, Outcome, run_command
+from talaria.commands.table import COMMANDS, CommandView, Outcome, canonical, run_command
+from talaria.core.entries import Exchange, ReasoningSet, SpecSet, exchanges
 from talaria.core.errors import LeaseHeld, NoModel, NotFound, StoreError, TalariaError
 from talaria.core.ids import ChatKey
 from talaria.core.ledger import Begin, TurnEnd
+from talaria.core.specs import PinnedSpec
 from talaria.core.turns import Turn, TurnState
 from talaria.turns.live import LiveTurn, StopReason
 from talaria.turns.parts import Parts
@@ -26,26 +28,42 @@ class CommandRunner:
     async def run(self, live: LiveTurn) -> None:
         """Raises store errors; the turn is unsettled then."""
         parts, turn = self._parts, live.turn
+        specs: tuple[PinnedSpec, ...] = ()
         if live.was_stopped_by(StopReason.USER):
             outcome, end = Outcome(""), TurnEnd(TurnState.CANCELLED)
         else:
-            outcome, end = await self._outcome(turn)
+            outcome, end, specs = await self._outcome(turn)
         if outcome.stop and (running := parts.live.running_in(turn.chat_key)) is not None:
             running.stop(StopReason.USER)
-        tell(live, await self._settle(turn, outcome, end), parts.metrics, parts.clock)
+        tell(live, await self._settle(turn, outcome, end, specs), parts.metrics, parts.clock)
 
-    async def _outcome(self, turn: Turn) -> tuple[Outcome, TurnEnd]:
+    async def _outcome(self, turn: Turn) -> tuple[Outcome, TurnEnd, tuple[PinnedSpec, ...]]:
         command = parse_command(turn.inbound.text) or Command(turn.command)
+        specs: tuple[PinnedSpec, ...] = ()
         try:
-            outcome = run_command(command, await self._view(turn))
+            view = await self._view(turn)
+            outcome = run_command(command, view)
+            if outcome.respec is not None:
+                outcome, specs = self._respec(view, outcome.respec)
         except StoreError:
             raise
         except TalariaError as error:
             info = error.info()
-            return Outcome(""), TurnEnd(TurnState.FAILED, reply=info.sentence(), error=info)
-        return outcome, TurnEnd(TurnState.DONE, reply=outcome.reply)
+            return Outcome(""), TurnEnd(TurnState.FAILED, reply=info.sentence(), error=info), ()
+        return outcome, TurnEnd(TurnState.DONE, reply=outcome.reply), specs
 
-    async def _settle(self, turn: Turn, outcome: Outcome, end: TurnEnd) -> Turn:
+    def _respec(self, view: CommandView, wish: str) -> tuple[Outcome, tuple[PinnedSpec, ...]]:
+        """Pin the session to the wished model, or to its own one under the configuration of now."""
+        pinned = self._parts.specs.resolve(wish or (view.model if view.session.spec_id else None))
+        name = f"{pinned.spec.provider}/{pinned.spec.model}"
+        if pinned.id == view.session.spec_id:
+            return Outcome(f"Nothing has changed: this session uses {name}."), ()
+        reply = f"This session uses {name} with {len(pinned.spec.tools)} tools, from the next message on."
+        return Outcome(reply, (SpecSet(pinned.id),)), (pinned,)
+
+    async def _settle(
+        self, turn: Turn, outcome: Outcome, end: TurnEnd, specs: tuple[PinnedSpec, ...]
+    ) -> Turn:
         parts = self._parts
         if not outcome.entries and not turn.attempts:
             return await parts.store.settle(turn.id, end)
@@ -58,7 +76,7 @@ class CommandRunner:
             except LeaseHeld:
                 await parts.clock.sleep(parts.keeper.lease_seconds / 3)
         journal = Journal(parts.store, began.session.id, turn.id, began.fence)
-        await journal.commit(outcome.entries, end=end)
+        await journal.commit(outcome.entries, end=end, specs=specs)
         return ended(turn, end, parts.clock.now())
 
     async def _view(self, turn: Turn) -> CommandView:
@@ -77,6 +95,7 @@ class CommandRunner:
             except NoModel as error:
                 model = f"no model ({error.user_text})"
         running = parts.live.running_in(turn.chat_key)
+        seen, reasoning = await self._read_log(turn)
         return CommandView(
             summary=summary,
             sender=turn.inbound.sender,
@@ -86,4 +105,16 @@ class CommandRunner:
             running=running.turn.id if running else None,
             waiting=self._waiting(turn.chat_key),
             warm=parts.pool.describe(turn.session_id),
+            models=tuple(parts.specs.names()),
+            exchanges=seen,
+            reasoning=reasoning,
         )
+
+    async def _read_log(self, turn: Turn) -> tuple[tuple[Exchange, ...], str]:
+        """What the model sees and how much it shall think, for commands that want to know."""
+        spec = COMMANDS.get(canonical(turn.command))
+        if spec is None or not spec.reads_log:
+            return (), ""
+        log = await self._parts.store.log(turn.session_id, 0)
+        efforts = [entry.body.effort for entry in log if isinstance(entry.body, ReasoningSet)]
+        return tuple(exchanges(log)), efforts[-1] if efforts else ""

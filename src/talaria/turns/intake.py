@@ -8,8 +8,9 @@ import msgspec
 
 from talaria.commands.parse import Command, parse_command
 from talaria.commands.table import COMMANDS, Route, canonical, find_session
+from talaria.core.entries import settled_messages
 from talaria.core.errors import NoModel, TalariaError
-from talaria.core.ids import ChatAddress, SessionId, new_session_id, new_turn_id
+from talaria.core.ids import ChatAddress, ChatKey, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Binding, Fresh, Start
 from talaria.core.messages import Message, Text
 from talaria.core.specs import PinnedSpec
@@ -78,13 +79,16 @@ class Intake:
         """
         command = parse_command(inbound.text)
         digest = _digest(inbound.parts, inbound.model) if inbound.key is not None else ""
+        fresh = Fresh(new_session_id(), self._spec(inbound.model))
         binding, resume = await self._bind(inbound, command)
+        if command is not None and command.name == "branch":
+            fresh = await self._copy(inbound.chat_key, fresh)
         if resume is not None:
             inbound = msgspec.structs.replace(inbound, parts=(Text(f"/resume {resume}"),))
         order = Accept(
             turn_id=new_turn_id(),
             inbound=inbound,
-            fresh=Fresh(new_session_id(), self._spec(inbound.model)),
+            fresh=fresh,
             command=command.name if command else "",
             binding=binding,
             resume=resume,
@@ -145,7 +149,7 @@ class Intake:
 
     def _start(self, inbound: Inbound) -> Start:
         parts = self._parts
-        user = parts.user_message(inbound, parts.clock.now())
+        user = parts.user_message(inbound.parts, parts.clock.now())
         return Start(self._keeper.owner, self._keeper.lease_seconds, user)
 
     def _route(self, live: LiveTurn, *, has_lane: bool = False) -> None:
@@ -165,10 +169,18 @@ class Intake:
         except NoModel:
             return None
 
+    async def _copy(self, chat_key: ChatKey, fresh: Fresh) -> Fresh:
+        """A fresh session that begins with what the chat's current one has come to."""
+        current = await self._store.current_session(chat_key)
+        if current is None:
+            return fresh
+        spec = await self._parts.builder.pinned(current.spec_id) if current.spec_id else fresh.spec
+        return Fresh(fresh.session_id, spec, settled_messages(await self._store.log(current.id, 0)))
+
     async def _bind(self, inbound: Inbound, command: Command | None) -> tuple[Binding, SessionId | None]:
         """Which session the turn belongs to. A `/resume` of nothing known stays here and says so."""
         name = canonical(command.name) if command else ""
-        if name == "new":
+        if name in ("new", "branch"):
             return Binding.NEW, None
         if name == "resume" and command is not None:
             current = await self._store.current_session(inbound.chat_key)

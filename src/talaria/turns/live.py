@@ -9,6 +9,7 @@ from enum import Enum, auto
 import msgspec
 
 from talaria.agent.loop import Answer
+from talaria.commands.table import asks_model
 from talaria.core.events import FINAL_EVENTS, Delta, Event, ReasoningDelta, Reset
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.ledger import Began
@@ -165,12 +166,12 @@ class LiveTurns:
         self._turns.pop(live.turn.id, None)
 
     def running_in(self, chat_key: ChatKey) -> LiveTurn | None:
-        """The chat's turn that has its agent now, commands apart."""
+        """The chat's turn that the model works on now."""
         return next(
             (
                 live
                 for live in self._turns.values()
-                if live.turn.chat_key == chat_key and live.has_begun and not live.turn.command
+                if live.turn.chat_key == chat_key and live.has_begun and asks_model(live.turn.command)
             ),
             None,
         )

@@ -10,9 +10,9 @@ from talaria.agent.specs import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.cluster.leases import LeaseKeeper
 from talaria.core.clock import Clock
-from talaria.core.messages import UserMessage
+from talaria.core.messages import Part, UserMessage
 from talaria.core.ports import Models, Store
-from talaria.core.turns import Inbound, Turn
+from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
 from talaria.pool.pool import Pool
 from talaria.turns.live import LiveTurns
@@ -38,6 +38,6 @@ class Parts:
     max_steps: int
     reasoning: str | None
 
-    def user_message(self, inbound: Inbound, at: float) -> UserMessage | None:
-        """What the model reads of an inbound message that was accepted at `at`."""
-        return UserMessage(inbound.parts, stamp=self.stamp(at)) if inbound.parts else None
+    def user_message(self, said: tuple[Part, ...], at: float) -> UserMessage | None:
+        """What the model reads of a message that was accepted at `at`."""
+        return UserMessage(said, stamp=self.stamp(at)) if said else None

@@ -14,7 +14,8 @@ import msgspec
 from talaria.agent.journal import Journal
 from talaria.agent.loop import CANCELLED_BY_USER, Loop, TurnContext
 from talaria.agent.warm import WarmAgent
-from talaria.core.entries import Revision, SpecSet
+from talaria.commands.table import asks_model
+from talaria.core.entries import Exchange, Hidden, Revision, SpecSet, exchanges
 from talaria.core.errors import LeaseHeld, Poisoned, StaleFence, StoreError, TalariaError
 from talaria.core.ledger import Began, Begin, TurnEnd
 from talaria.core.specs import PinnedSpec
@@ -43,10 +44,11 @@ class Runner:
         live.has_begun = True
         log_turn(live.turn.id, live.turn.session_id)
         try:
-            if live.turn.command:
+            again = await self._again(live.turn)
+            if live.turn.command and again is None:
                 await self._commands.run(live)
             else:
-                await self._run(live)
+                await self._run(live, again)
         except asyncio.CancelledError:
             if not live.was_stopped_by(StopReason.LOST):
                 raise
@@ -62,9 +64,17 @@ class Runner:
             live.abandon()
             self._parts.live.close(live)
 
-    async def _run(self, live: LiveTurn) -> None:
+    async def _again(self, turn: Turn) -> Exchange | None:
+        """What `/retry` asks again, at the moment when it is its turn; None for everything else."""
+        if not turn.command or not asks_model(turn.command):
+            return None
+        log = await self._parts.store.log(turn.session_id, 0)
+        earlier = exchanges(log)
+        return earlier[-1] if earlier else None
+
+    async def _run(self, live: LiveTurn, again: Exchange | None) -> None:
         parts = self._parts
-        start = live.head_start or await self._begin(live)
+        start = live.head_start or await self._begin(live, again)
         if start is None:
             turn = await parts.store.settle(live.turn.id, TurnEnd(TurnState.CANCELLED))
             tell(live, turn, parts.metrics, parts.clock)
@@ -85,14 +95,16 @@ class Runner:
             if journal.end is not None:
                 tell(live, ended(live.turn, journal.end, parts.clock.now()), parts.metrics, parts.clock)
 
-    async def _begin(self, live: LiveTurn) -> HeadStart | None:
+    async def _begin(self, live: LiveTurn, again: Exchange | None) -> HeadStart | None:
         """Take the session's lease, waiting while another process has it. None: stopped before it began."""
         parts, turn = self._parts, live.turn
+        said = turn.inbound.parts if again is None else again.said.parts
         order = Begin(
             turn_id=turn.id,
             owner=parts.keeper.owner,
             lease_seconds=parts.keeper.lease_seconds,
-            user=parts.user_message(turn.inbound, turn.accepted_at),
+            user=parts.user_message(said, turn.accepted_at),
+            hide=None if again is None else Hidden(again.first, again.last),
         )
         while live.reason is None or turn.attempts:
             asked_at = parts.keeper.now()
@@ -189,8 +201,13 @@ class Runner:
             max_steps=parts.max_steps,
             tools=None if is_stateless else parts.bind_tools(live.turn),
             metrics=parts.metrics,
-            reasoning=options.reasoning if is_stateless else parts.reasoning,
+            reasoning=options.reasoning if is_stateless else self._reasoning(agent),
             max_output=options.max_output,
             sampling=options.sampling,
         )
         return Loop(agent, parts.models.get(agent.pinned.spec.provider), journal, context)
+
+    def _reasoning(self, agent: WarmAgent) -> str | None:
+        """The session's own wish, else the configured one."""
+        effort = agent.reasoning or self._parts.reasoning
+        return None if effort == "none" else effort

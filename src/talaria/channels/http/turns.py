@@ -13,6 +13,7 @@ from talaria.channels.http.calls import Call
 from talaria.channels.http.errors import ClientGone
 from talaria.channels.http.parts import HttpParts
 from talaria.channels.http.views import StepView, TurnView
+from talaria.commands.table import asks_model
 from talaria.core.errors import BadRequest, NotFound
 from talaria.core.events import EVENT_NAMES, FINAL_EVENTS, Event, Reset
 from talaria.core.ids import TurnId
@@ -47,7 +48,7 @@ class TurnDesk:
     async def view(self, receipt: Receipt, turn: Turn) -> TurnView:
         """A turn that was waited for. The ledger is asked only for what is not known here: when tools ran."""
         answer = receipt.live.answer if receipt.live is not None else None
-        if turn.command:
+        if not asks_model(turn.command):
             return TurnView.of(turn, ())
         if answer is not None and turn.state is TurnState.DONE and len(answer.steps) == 1:
             return TurnView.of(turn, (StepView.of(answer.steps[0]),))

@@ -201,17 +201,17 @@ def begin(tx: Transaction, order: Begin) -> Began:
 
 def _take(tx: Transaction, session: Session, lease: _Lease, order: Begin, attempts: int) -> Began:
     """The session under a new fence, with the user's entry if this is the first attempt."""
-    before, fence = session.revision, lease.fence + 1
+    fence = lease.fence + 1
     held = (order.owner, fence, tx.now + order.lease_seconds)
-    entry = None
-    if order.user is not None and attempts == 0:
-        head, (entry,) = rules.number(session.id, before, (order.user,), order.turn_id, tx.now)
-        _insert_entry(tx, entry)
-        tx.execute(TAKE_LEASE_AND_SET_HEAD, (*held, tx.now, head.epoch, head.seq, session.id))
-        session = rules.moved_session(session, head, tx.now)
+    start = rules.start_entries(session, order, attempts, tx.now)
+    if start.entries:
+        for entry in start.entries:
+            _insert_entry(tx, entry)
+        tx.execute(TAKE_LEASE_AND_SET_HEAD, (*held, tx.now, start.head.epoch, start.head.seq, session.id))
+        session = rules.moved_session(session, start.head, tx.now)
     else:
         tx.execute(TAKE_LEASE, (*held, session.id))
-    return Began(session, Fence(fence), before, entry, attempts + 1)
+    return Began(session, Fence(fence), start.before, start.user, attempts + 1)
 
 
 # -- commit -----------------------------------------------------------------------------------------------

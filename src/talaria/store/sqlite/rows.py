@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from talaria.core.entries import Entry, EntryBody, Revision, SpecSet, TitleSet
+from talaria.core.entries import MARK_TYPES, Entry, EntryBody, Revision
 from talaria.core.errors import ErrorInfo
 from talaria.core.ledger import OutboxRow, OutboxState, OutboxWrite
 from talaria.core.messages import MESSAGE_TYPES, TokenUsage, ToolResult
@@ -27,7 +27,7 @@ _result = msgspec.json.Decoder(ToolResult).decode
 decode_spec = msgspec.json.Decoder(AgentSpec).decode
 
 ENTRY_KINDS: dict[type, str] = {
-    kind: str(kind.__struct_config__.tag) for kind in (*MESSAGE_TYPES, SpecSet, TitleSet)
+    kind: str(kind.__struct_config__.tag) for kind in (*MESSAGE_TYPES, *MARK_TYPES)
 }
 
 SESSION_COLUMNS = "id, chat_key, created_at, updated_at, epoch, seq, spec_id, title, ephemeral, ended_at"
