@@ -74,6 +74,7 @@ async def start(
     max_steps: int = 20,
     tools: Callable[[ToolSet], ToolSet] = lambda tools: tools,
     agent: AgentSettings | None = None,
+    cutoff: Callable[[float], float] = lambda now: 0.0,
 ) -> AsyncIterator[Rig]:
     """Recovered and accepting; leaving drains at once and leaves what runs resumable."""
     clock = clock or SystemClock()
@@ -99,6 +100,8 @@ async def start(
         live=live,
         bind_tools=bench.bind,
         stamp=lambda at: "2026-11-15 20:10 UTC",
+        cutoff=lambda: cutoff(clock.now()),
+        on_end=pool.release,
         agent_name="main",
         tool_names=toolset.names,
         max_steps=max_steps,

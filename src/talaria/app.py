@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 from functools import lru_cache, partial
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -33,7 +33,7 @@ from talaria.config.load import Loaded
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import ConfigError
-from talaria.core.ids import new_owner_id
+from talaria.core.ids import SessionId, new_owner_id
 from talaria.models.catalog import Catalog
 from talaria.models.providers import Providers
 from talaria.observe.health import Health, Phase, read_rss
@@ -43,6 +43,7 @@ from talaria.pool.pool import Pool
 from talaria.store.home_lock import HomeLock
 from talaria.store.sqlite.store import SqliteStore
 from talaria.tools.registry import builtin_registry
+from talaria.turns.expiry import Expiry, reset_cutoff
 from talaria.turns.live import LiveTurns
 from talaria.turns.parts import Parts
 from talaria.turns.turns import Turns
@@ -114,7 +115,15 @@ async def open_gateway(
         scopes.callback(pool.drain)
         metrics.watch_pool(lambda: _read_pool(pool))
         keeper = LeaseKeeper(store, clock, new_owner_id(), LEASE_SECONDS)
-        zone = _zone(settings.agent.timezone)
+        zone = ZoneInfo(settings.agent.timezone) if settings.agent.timezone else None
+
+        def cutoff() -> float:
+            return reset_cutoff(settings.sessions, clock.now(), zone)
+
+        def on_end(session_id: SessionId) -> None:
+            pool.release(session_id)
+            _log.info("session %s ended: nobody used it any more", session_id)
+
         turns = Turns(
             Parts(
                 store=store,
@@ -128,6 +137,8 @@ async def open_gateway(
                 live=live,
                 bind_tools=bench.bind,
                 stamp=lambda at: _stamp(int(at // 60), zone),
+                cutoff=cutoff,
+                on_end=on_end,
                 agent_name=settings.agent.name,
                 tool_names=tools.names,
                 max_steps=settings.agent.max_steps,
@@ -141,6 +152,7 @@ async def open_gateway(
                 {
                     "leases": keeper.run,
                     "pool": pool.run,
+                    "expiry": Expiry(store, clock, cutoff, on_end).run,
                     "retention": lambda: _prune(store, clock, retention),
                 },
             )
@@ -212,15 +224,11 @@ def _limits(settings: Settings) -> PoolLimits:
     return PoolLimits(pool.max_agents, pool.idle_ttl.total_seconds(), pool.max_bytes)
 
 
-def _zone(name: str) -> tzinfo | None:
-    """None is the machine's own zone."""
-    return ZoneInfo(name) if name else datetime.now(UTC).astimezone().tzinfo
-
-
 @lru_cache(maxsize=8)
 def _stamp(minute: int, zone: tzinfo | None) -> str:
-    """The time as models read it with each message."""
-    return datetime.fromtimestamp(minute * 60, zone).strftime("%Y-%m-%d %H:%M %Z")
+    """The time as models read it with each message; without a zone, in the machine's of that moment."""
+    moment = datetime.fromtimestamp(minute * 60, zone)
+    return (moment if zone else moment.astimezone()).strftime("%Y-%m-%d %H:%M %Z")
 
 
 def _read_pool(pool: Pool) -> PoolReading:

@@ -232,14 +232,6 @@ def test_a_misplaced_key_is_never_shown(tmp_path: Path, pair: str) -> None:
     assert "sk-123" not in str(error)
 
 
-@pytest.mark.parametrize("api", ["openai-responses", "anthropic-messages"])
-def test_an_api_of_a_later_version_is_an_error(tmp_path: Path, api: str) -> None:
-    error = failure(tmp_path, f'{PROVIDER}api = "{api}"\n')
-
-    later = f'providers.openrouter.api "{api}" is not in this version yet: use "openai-chat".'
-    assert error.user_text == f"config.toml line 3: {later}"
-
-
 @pytest.fixture
 def no_zones() -> Iterator[None]:
     zoneinfo.reset_tzpath(to=())
@@ -270,3 +262,11 @@ def test_a_known_provider_needs_no_table_of_its_own(tmp_path: Path, text: str) -
     (tmp_path / "config.toml").write_text(text)
 
     assert load(tmp_path, {}).settings.model.provider in text
+
+
+def test_a_time_of_day_is_checked(tmp_path: Path) -> None:
+    error = failure(tmp_path, '[sessions]\nreset = "daily"\ndaily_at = "25:00"\n')
+
+    assert error.user_text == (
+        'config.toml line 3: sessions.daily_at is "25:00": expected a time of day from "00:00" to "23:59".'
+    )

@@ -87,7 +87,7 @@ def test_the_contracts_example_loads_and_says_what_is_not_there_yet(tmp_path: Pa
     assert loaded.warnings == (
         "config.toml line 11: model.fallback is not in this version yet and has no effect.",
         "config.toml line 21: providers.openrouter.max_retries is not in this version yet and has no effect.",
-        "config.toml line 28: sessions is not in this version yet and has no effect.",
+        "config.toml line 32: sessions.busy is not in this version yet and has no effect.",
         "config.toml line 35: tools.enabled: terminal, web, memory, recall, delegate, jobs "
         "not in this version yet, left out.",
         "config.toml line 36: tools.sandbox is not in this version yet and has no effect.",

@@ -78,6 +78,7 @@ def accepting(
     digest: str = "",
     key_ttl: float = 86_400.0,
     start: Start | None = None,
+    expire_before: float = 0.0,
 ) -> Accept:
     n = next(_numbers)
     return Accept(
@@ -90,6 +91,7 @@ def accepting(
         digest=digest,
         key_ttl=key_ttl,
         start=start,
+        expire_before=expire_before,
     )
 
 

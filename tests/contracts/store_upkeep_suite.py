@@ -71,6 +71,44 @@ class StoreUpkeepSuite:
         clock.forward(1)
         assert await store.hold(session_id, RIVAL, LEASE)
 
+    async def test_unused_sessions_are_ended_once(self, store: Store, clock: HandClock) -> None:
+        old = await answered(store, accepting(chat=CHAT))
+        clock.forward(100)
+        young = await answered(store, accepting(chat=OTHER_CHAT))
+        assert list(await store.end_unused(clock.now() - 50)) == [old.turn.session_id]
+        assert list(await store.end_unused(clock.now() - 50)) == []
+        ended, kept = [await store.session(each.turn.session_id) for each in (old, young)]
+        assert ended is not None and ended.ended_at == clock.now()
+        assert kept is not None and kept.ended_at is None
+        assert (await store.accept(accepting(chat=CHAT))).is_new_session
+
+    async def test_a_session_is_not_ended_while_a_turn_of_it_runs_or_waits(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        waits = await store.accept(accepting(chat=CHAT))
+        runs, lease = await begun(store, accepting(chat=OTHER_CHAT))
+        clock.forward(LEASE * 10)
+        assert list(await store.end_unused(clock.now())) == []
+        await store.commit(ending(runs, lease))
+        assert list(await store.end_unused(clock.now())) == [runs.turn.session_id]
+        assert waits.turn.session_id != runs.turn.session_id
+
+    async def test_a_message_to_an_expired_session_makes_a_fresh_one(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        old = await answered(store)
+        clock.forward(100)
+        young = await store.accept(accepting(expire_before=clock.now() - 200))
+        assert young.ended is None and young.turn.session_id == old.turn.session_id
+        waits = await store.accept(accepting(expire_before=clock.now() + 1))
+        assert waits.ended is None, "the turn before it has not settled"
+        await store.settle(young.turn.id, TurnEnd(TurnState.CANCELLED))
+        await store.settle(waits.turn.id, TurnEnd(TurnState.CANCELLED))
+        fresh = await store.accept(accepting(expire_before=clock.now() + 1))
+        assert fresh.ended == old.turn.session_id and fresh.is_new_session
+        session = await store.session(old.turn.session_id)
+        assert session is not None and session.ended_at == clock.now()
+
     async def test_renewal_answers_with_what_was_lost(self, store: Store, clock: HandClock) -> None:
         kept, kept_lease = await begun(store)
         lost, lost_lease = await begun(store, accepting(chat=OTHER_CHAT))

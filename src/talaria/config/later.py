@@ -15,7 +15,7 @@ from talaria.config.report import Override, Report, dotted, quoted
 KEYS: tuple[KeyPath, ...] = (
     ("model", "fallback"),
     ("providers", "*", "max_retries"),
-    ("sessions",),
+    ("sessions", "busy"),
     ("tools", "sandbox"),
     ("tools", "approvals"),
     ("budgets",),

@@ -11,7 +11,7 @@ from talaria.observe.settings import LogSettings
 from talaria.pool.settings import PoolSettings
 from talaria.store.settings import StoreSettings
 from talaria.tools.settings import ToolSettings
-from talaria.turns.settings import RetentionSettings, ShutdownSettings
+from talaria.turns.settings import RetentionSettings, SessionSettings, ShutdownSettings
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -22,6 +22,7 @@ class Settings(msgspec.Struct, frozen=True):
     aliases: dict[str, str] = {}
     providers: dict[str, ProviderSettings] = {}
     pool: PoolSettings = PoolSettings()
+    sessions: SessionSettings = SessionSettings()
     tools: ToolSettings = ToolSettings()
     http: HttpSettings = HttpSettings()
     store: StoreSettings = StoreSettings()

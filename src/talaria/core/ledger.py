@@ -52,8 +52,9 @@ class Accept(msgspec.Struct, frozen=True):
     `inbound.key` dedupes within (`scope`): a known key younger than `key_ttl` seconds returns the turn it
     made, or raises `IdempotencyConflict` when `digest` differs. With `Binding.NEW` and `Binding.RESUME` the
     chat's session row moves in the same transaction. An ephemeral fresh session never becomes its chat's.
-    With `start` the turn begins at once, unless another owner has the session's lease: whoever asks for it
-    knows that no turn of the chat runs or waits here.
+    A current session that was not used since `expire_before`, and of which nothing runs or waits, is ended:
+    the message makes a fresh one. With `start` the turn begins at once, unless another owner has the
+    session's lease: whoever asks for it knows that no turn of the chat runs or waits here.
     """
 
     turn_id: TurnId
@@ -66,15 +67,18 @@ class Accept(msgspec.Struct, frozen=True):
     digest: str = ""
     key_ttl: float = 86_400.0
     start: Start | None = None
+    expire_before: float = 0.0
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """`began` tells that the turn was begun as well; `turn` is its row after that."""
+    """`began` tells that the turn was begun as well; `turn` is its row after that. `ended` is the session
+    that had expired and was ended for this message."""
 
     turn: Turn
     is_duplicate: bool
     is_new_session: bool
     began: Began | None = None
+    ended: SessionId | None = None
 
 
 # -- running ----------------------------------------------------------------------------------------------

@@ -95,6 +95,11 @@ class Store(Protocol):
         """Durable: `SENDING` is marked before the platform hears a word, and counts an attempt."""
         ...
 
+    async def end_unused(self, before: float) -> Sequence[SessionId]:
+        """End lasting sessions that were not used since `before`, but never one that is leased or of which a
+        turn runs or waits. Answers which, at most a hundred; each is answered once."""
+        ...
+
     async def prune_ephemeral(self, older_than: float) -> int:
         """Delete ephemeral sessions not touched since `older_than` with all their rows, but never one with
         an unsettled turn. Answers how many."""

@@ -92,6 +92,7 @@ class MemoryStore:
             return Accepted(self._turns[known.turn_id], is_duplicate=True, is_new_session=False)
         if order.turn_id in self._turns:
             raise rules.already_exists(f"Turn {order.turn_id}")
+        ended = self._expire(order, now)
         session_id = self._bound_session(order, now)
         is_new_session = session_id is None
         if session_id is None:
@@ -106,7 +107,13 @@ class MemoryStore:
         if order.start is not None:
             with suppress(LeaseHeld):
                 began = await self.begin(rules.begin_order(turn.id, order.start))
-        return Accepted(self._turns[turn.id], is_duplicate=False, is_new_session=is_new_session, began=began)
+        return Accepted(
+            self._turns[turn.id],
+            is_duplicate=False,
+            is_new_session=is_new_session,
+            began=began,
+            ended=ended,
+        )
 
     async def begin(self, order: Begin) -> Began:
         now = self._now()
@@ -223,6 +230,29 @@ class MemoryStore:
             platform_id=row.platform_id if platform_id is None else platform_id,
         )
 
+    async def end_unused(self, before: float) -> Sequence[SessionId]:
+        now = self._now()
+        unused = [
+            session
+            for session in self._sessions.values()
+            if not session.ephemeral and session.updated_at < before and self._may_end(session, now)
+        ]
+        unused.sort(key=lambda session: session.updated_at)
+        for session in unused[: rules.END_BATCH]:
+            self._sessions[session.id] = msgspec.structs.replace(session, ended_at=now)
+        return [session.id for session in unused[: rules.END_BATCH]]
+
+    def _may_end(self, session: Session, now: float) -> bool:
+        lease = self._leases.get(session.id)
+        return (
+            session.ended_at is None
+            and (lease is None or lease.expires_at <= now)
+            and not any(
+                turn.session_id == session.id and turn.state in rules.UNSETTLED
+                for turn in self._turns.values()
+            )
+        )
+
     async def prune_ephemeral(self, older_than: float) -> int:
         self._now()
         owing = {turn.session_id for turn in self._turns.values() if turn.state in rules.UNSETTLED}
@@ -337,6 +367,15 @@ class MemoryStore:
         if turn is None:
             raise rules.no_turn(turn_id)
         return turn
+
+    def _expire(self, order: Accept, now: float) -> SessionId | None:
+        current = self._sessions.get(self._chats.get(order.inbound.chat_key, SessionId("")))
+        if order.binding is not Binding.CURRENT or current is None:
+            return None
+        if current.updated_at >= order.expire_before or not self._may_end(current, now):
+            return None
+        self._sessions[current.id] = msgspec.structs.replace(current, ended_at=now)
+        return current.id
 
     def _bound_session(self, order: Accept, now: float) -> SessionId | None:
         """The existing session that the message belongs to; None when a fresh one is to be made."""

@@ -27,6 +27,9 @@ UNSETTLED = tuple(state for state in TurnState if not state.is_final)
 # `ChatSummary.sessions` shows this many, the current one included.
 SUMMARY_SESSIONS = 10
 
+# `end_unused` ends this many at a time, so that turns do not wait behind it.
+END_BATCH = 100
+
 
 def number(
     session_id: SessionId, head: Revision, bodies: Iterable[EntryBody], turn_id: TurnId | None, at: float

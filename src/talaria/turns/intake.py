@@ -94,6 +94,7 @@ class Intake:
             resume=resume,
             scope=f"{inbound.sender.id}\n{inbound.chat_key}" if inbound.key is not None else "",
             digest=digest,
+            expire_before=self._parts.cutoff(),
         )
         return await self._accept(order, CallOptions())
 
@@ -138,6 +139,8 @@ class Intake:
                 self._mailbox.unclaim(key)
             raise
         turn = accepted.turn
+        if accepted.ended is not None:
+            self._parts.on_end(accepted.ended)
         if accepted.is_duplicate:
             if has_lane:
                 self._mailbox.unclaim(key)

@@ -10,6 +10,7 @@ from talaria.agent.specs import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.cluster.leases import LeaseKeeper
 from talaria.core.clock import Clock
+from talaria.core.ids import SessionId
 from talaria.core.messages import Part, UserMessage
 from talaria.core.ports import Models, Store
 from talaria.core.turns import Turn
@@ -20,7 +21,8 @@ from talaria.turns.live import LiveTurns
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """`bind_tools` gives a turn its tools; `stamp` writes a time as models read it."""
+    """`bind_tools` gives a turn its tools; `stamp` writes a time as models read it; sessions last used before
+    `cutoff` have expired; `on_end` hears of each that ends."""
 
     store: Store
     models: Models
@@ -33,6 +35,8 @@ class Parts:
     live: LiveTurns
     bind_tools: Callable[[Turn], TurnTools]
     stamp: Callable[[float], str]
+    cutoff: Callable[[], float]
+    on_end: Callable[[SessionId], None]
     agent_name: str
     tool_names: tuple[str, ...]
     max_steps: int

@@ -46,6 +46,9 @@ from talaria.store.sqlite.writer import Transaction
 
 FIND_KEY = f"SELECT {TURN_COLUMNS}, digest FROM turns WHERE scope = ? AND key = ?"
 FREE_KEY = "UPDATE turns SET key = NULL WHERE id = ?"
+_UNSETTLED = ", ".join(f"'{state}'" for state in rules.UNSETTLED)
+FIND_OWED = f"SELECT 1 FROM turns WHERE session_id = ? AND state IN ({_UNSETTLED}) LIMIT 1"
+END_SESSION = "UPDATE sessions SET ended_at = ?, lease_expires = 0 WHERE id = ?"
 _LEASE_COLUMNS = "lease_owner, lease_fence, lease_expires"
 FIND_CURRENT = f"""
 SELECT {prefixed("s", SESSION_COLUMNS)}, {prefixed("s", _LEASE_COLUMNS)}
@@ -93,6 +96,11 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
                 return Accepted(known, is_duplicate=True, is_new_session=False)
             tx.execute(FREE_KEY, (known.id,))
     bound = _bound_session(tx, order)
+    ended = None
+    if bound is not None and bound[0].updated_at < order.expire_before and _may_end(tx, *bound):
+        ended = bound[0].id
+        tx.execute(END_SESSION, (tx.now, ended))
+        bound = None
     session, lease = bound or (_make_session(tx, inbound.chat_key, order.fresh), _Lease())
     turn = Turn(
         order.turn_id, inbound.chat_key, session.id, TurnState.ACCEPTED, inbound, tx.now, order.command
@@ -102,7 +110,11 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
         turn = rules.begun_turn(turn, tx.now)
         began = _take(tx, session, lease, rules.begin_order(turn.id, order.start), 0)
     _insert_turn(tx, turn, order)
-    return Accepted(turn, is_duplicate=False, is_new_session=bound is None, began=began)
+    return Accepted(turn, is_duplicate=False, is_new_session=bound is None, began=began, ended=ended)
+
+
+def _may_end(tx: Transaction, session: Session, lease: _Lease) -> bool:
+    return lease.expires <= tx.now and tx.execute(FIND_OWED, (session.id,)).fetchone() is None
 
 
 def _insert_turn(tx: Transaction, turn: Turn, order: Accept) -> None:

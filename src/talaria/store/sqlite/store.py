@@ -135,6 +135,9 @@ class SqliteStore:
         mark = upkeep.Mark(row_id, state, due_at, platform_id)
         await self._write(upkeep.outbox_mark, mark, is_durable=True)
 
+    async def end_unused(self, before: float) -> Sequence[SessionId]:
+        return await self._write(upkeep.end_unused, before)
+
     async def prune_ephemeral(self, older_than: float) -> int:
         """Whole sessions at a time, in as many transactions as it takes."""
         total = 0

@@ -13,7 +13,7 @@ from talaria.core.ledger import OutboxState, Renewal
 from talaria.core.sessions import Session
 from talaria.core.turns import Turn
 from talaria.store import rules
-from talaria.store.sqlite.orders import TAKE_LEASE
+from talaria.store.sqlite.orders import END_SESSION, TAKE_LEASE
 from talaria.store.sqlite.rows import SESSION_COLUMNS, TURN_COLUMNS, session_from, turn_from
 from talaria.store.sqlite.writer import Transaction
 
@@ -66,7 +66,6 @@ def renew(tx: Transaction, order: Renew) -> frozenset[SessionId]:
 # -- ends and recovery ------------------------------------------------------------------------------------
 
 FIND_TO_END = f"SELECT {SESSION_COLUMNS}, lease_fence, lease_expires FROM sessions WHERE id = ?"
-END_SESSION = "UPDATE sessions SET ended_at = ?, lease_expires = 0 WHERE id = ?"
 EXPIRE_OTHERS = "UPDATE sessions SET lease_expires = 0 WHERE lease_owner <> ? AND lease_expires > 0"
 FIND_UNSETTLED = f"SELECT {TURN_COLUMNS} FROM turns WHERE state IN ({_UNSETTLED}) ORDER BY position"
 
@@ -112,6 +111,21 @@ def outbox_mark(tx: Transaction, order: Mark) -> None:
     )
     if not marked.rowcount:
         raise rules.no_outbox_row(order.row_id)
+
+
+FIND_UNUSED = f"""
+SELECT s.id FROM sessions s
+WHERE s.ended_at IS NULL AND s.ephemeral = 0 AND s.updated_at < ? AND s.lease_expires <= ? AND NOT EXISTS
+(SELECT 1 FROM turns t WHERE t.session_id = s.id AND t.state IN ({_UNSETTLED}))
+ORDER BY s.updated_at LIMIT {rules.END_BATCH}
+"""
+
+
+def end_unused(tx: Transaction, before: float) -> list[SessionId]:
+    unused = [row[0] for row in tx.execute(FIND_UNUSED, (before, tx.now)).fetchall()]
+    for session_id in unused:
+        tx.execute(END_SESSION, (tx.now, session_id))
+    return unused
 
 
 # -- pruning ----------------------------------------------------------------------------------------------
