@@ -11,6 +11,7 @@ from talaria.commands.table import (
     LATER,
     CommandView,
     Outcome,
+    Respec,
     find_session,
     run_command,
 )
@@ -42,6 +43,7 @@ def view(*, running: bool = False, waiting: int = 0) -> CommandView:
         running=TurnId("turn_1") if running else None,
         waiting=waiting,
         models=("main", "fast"),
+        all_tools=("read_file", "todo", "write_file"),
         exchanges=(
             Exchange(2, 4, UserMessage((Text("hello\n there"),))),
             Exchange(6, 7, UserMessage((Text("and then?"),))),
@@ -81,7 +83,8 @@ def test_what_is_a_command(text: str, command: Command | None) -> None:
             "/usage",
             "3 model calls, 100 tokens in (75 % from the provider's cache), 20 out, 5 of them reasoning",
         ),
-        ("/tools", "Tools of this session: read_file, todo."),
+        ("/tools", "Tools of this session: read_file, todo. Off: write_file. `/tools [NAME…|all|none]`"),
+        ("/tools read_fil", "There is no tool 'read_fil'. There are: read_file, todo, write_file."),
         ("/whoami", "You are 42 (Ada), in chat agent:main:test:dm:one."),
         ("/title", "The title is: Now here."),
         ("/sessions", "1. Taxes 2025 (ses_old"),
@@ -134,8 +137,11 @@ def test_undo_and_reasoning_are_entries_and_a_model_is_a_wish() -> None:
     assert run("/undo 2").entries == (Hidden(2, 7),)
     assert run("/reasoning HIGH").entries == (ReasoningSet("high"),)
     assert run("/reasoning x").entries == ()
-    assert run("/model fast").respec == "fast"
-    assert run("/reload").respec == ""
+    assert run("/model fast").respec == Respec("fast")
+    assert run("/reload").respec == Respec()
+    assert run("/tools todo, read_file").respec == Respec(tools=("todo", "read_file"))
+    assert run("/tools all").respec == Respec(tools=("read_file", "todo", "write_file"))
+    assert run("/tools none").respec == Respec(tools=())
     assert run("/model").respec is None
 
 

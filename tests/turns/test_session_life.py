@@ -72,6 +72,26 @@ async def test_the_same_model_again_changes_nothing(rig: Rig) -> None:
     assert session is not None and session.revision.epoch == 0
 
 
+# -- /tools
+
+
+async def test_a_session_may_have_fewer_tools_and_cannot_call_the_others(rig: Rig) -> None:
+    await rig.say("hello")
+    assert "todo" in str((await rig.say("/tools read_file todo")).reply)
+    turn = await rig.say("[[call list_files {}]]")
+    assert "no tool 'list_files'" in str(turn.reply)
+    assert [tool["function"]["name"] for tool in last_body(rig)["tools"]] == ["read_file", "todo"]
+    await rig.say("/model fast")
+    await rig.say("the choice stays with another model")
+    assert len(last_body(rig)["tools"]) == 2
+    await rig.say("/tools none")
+    await rig.say("bare")
+    assert "tools" not in last_body(rig)
+    await rig.say("/tools all")
+    await rig.say("full")
+    assert len(last_body(rig)["tools"]) == 6
+
+
 # -- /reasoning
 
 

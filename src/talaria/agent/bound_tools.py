@@ -14,6 +14,8 @@ from talaria.tools.execution import execute
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
 
+_SUBSETS_KEPT = 8
+
 
 class ToolBench:
     """What this process has of tools, and how calls are limited; shared by all turns.
@@ -32,27 +34,41 @@ class ToolBench:
         self.settings = settings
         self.metrics = metrics
         self.folder_of = folder_of
+        self._subsets: dict[tuple[str, ...], ToolSet] = {}
 
-    def bind(self, turn: Turn) -> BoundTools:
-        return BoundTools(self, turn)
+    def bind(self, turn: Turn, names: tuple[str, ...]) -> BoundTools:
+        """The tools that the session's spec names, and no others."""
+        return BoundTools(self, turn, self._offered(names))
+
+    def _offered(self, names: tuple[str, ...]) -> ToolSet:
+        if names == self.tools.names:
+            return self.tools
+        offered = self._subsets.get(names)
+        if offered is None:
+            if len(self._subsets) >= _SUBSETS_KEPT:
+                del self._subsets[next(iter(self._subsets))]
+            offered = self._subsets[names] = self.tools.only(names)
+        return offered
 
 
 class BoundTools:
-    """Implements `loop.TurnTools`. A tool that the spec names and this process lacks is an error result."""
+    """Implements `loop.TurnTools`. A call of a tool that was not offered, or that this process lacks by now,
+    is an error result."""
 
-    __slots__ = ("_bench", "_turn")
+    __slots__ = ("_bench", "_tools", "_turn")
 
-    def __init__(self, bench: ToolBench, turn: Turn) -> None:
+    def __init__(self, bench: ToolBench, turn: Turn, tools: ToolSet) -> None:
         self._bench = bench
         self._turn = turn
+        self._tools = tools
 
     def spec(self, name: str) -> ToolSpec | None:
-        tool = self._bench.tools.get(name)
+        tool = self._tools.get(name)
         return tool.spec if tool else None
 
     async def run(self, call: ToolCall) -> ToolResult:
         bench, turn = self._bench, self._turn
         context = ToolContext(turn.session_id, turn.id, call.id, bench.folder_of(turn.chat_key))
-        result = await execute(bench.tools, call, context, bench.settings)
+        result = await execute(self._tools, call, context, bench.settings)
         bench.metrics.tool_called(call.name if self.spec(call.name) else "unknown", result.outcome)
         return result

@@ -22,30 +22,35 @@ class SpecResolver:
         self._catalog = catalog
         self._models = models
         self._tools = tools
-        self._known: dict[tuple[str, str], PinnedSpec] = {}
+        self._known: dict[tuple[str, str, tuple[str, ...]], PinnedSpec] = {}
 
-    def resolve(self, wish: str | None = None) -> PinnedSpec:
-        """The spec for a new session. Raises `NoModel`, or `NotFound` for a wish nobody knows."""
+    def resolve(self, wish: str | None = None, only: tuple[str, ...] | None = None) -> PinnedSpec:
+        """The spec for a new session, with all tools or with those named `only`.
+
+        Raises `NoModel`, or `NotFound` for a wish nobody knows.
+        """
         choice = self._catalog.resolve(wish)
-        known = self._known.get((choice.provider, choice.model))
+        tools = self._tools if only is None else self._tools.only(only)
+        key = (choice.provider, choice.model, tools.names)
+        known = self._known.get(key)
         if known is not None:
             return known
         wire = self._models.wire(choice.provider)
-        prompt = render_prompt(self._settings.name, self._settings.prompt, self._tools.names)
+        prompt = render_prompt(self._settings.name, self._settings.prompt, tools.names)
         spec = AgentSpec(
             agent=self._settings.name,
             provider=choice.provider,
             model=choice.model,
             api=wire.name,
             prompt=prompt,
-            tools=self._tools.names,
-            tools_fingerprint=self._tools.fingerprint,
+            tools=tools.names,
+            tools_fingerprint=tools.fingerprint,
             credential=self._models.credential(choice.provider),
         )
-        pinned = pin(spec, wire.render_prefix(prompt, self._tools.specs))
+        pinned = pin(spec, wire.render_prefix(prompt, tools.specs))
         if len(self._known) >= _KEPT:
             self._known.clear()
-        self._known[choice.provider, choice.model] = pinned
+        self._known[key] = pinned
         return pinned
 
     def resolve_stateless(self, wish: str | None, tools: bytes) -> PinnedSpec:

@@ -26,6 +26,7 @@ from talaria.core.turns import Sender
 _TITLE_LIMIT = 120
 _QUOTE_LIMIT = 80
 _EFFORTS = "none|low|medium|high"
+_TOOLS_USAGE = "/tools [NAME…|all|none]"
 
 
 class Route(Enum):
@@ -47,6 +48,7 @@ class CommandView(msgspec.Struct, frozen=True):
     waiting: int = 0
     warm: str = ""
     models: tuple[str, ...] = ()
+    all_tools: tuple[str, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
     reasoning: str = ""
 
@@ -55,14 +57,21 @@ class CommandView(msgspec.Struct, frozen=True):
         return self.summary.current
 
 
+class Respec(msgspec.Struct, frozen=True):
+    """A new spec for the session. None of `model` and `tools` is what it has, and as configured."""
+
+    model: str | None = None
+    tools: tuple[str, ...] | None = None
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """`entries` are appended under the session's lease; `stop` cancels the chat's running turn; `respec` pins
-    the session to a new spec: of the model that it names, or of its own when it is empty."""
+    the session to a new spec."""
 
     reply: str
     entries: tuple[EntryBody, ...] = ()
     stop: bool = False
-    respec: str | None = None
+    respec: Respec | None = None
 
 
 Handler = Callable[[CommandView, str], Outcome]
@@ -152,18 +161,30 @@ def _usage(view: CommandView, args: str) -> Outcome:
 
 
 def _tools(view: CommandView, args: str) -> Outcome:
-    return Outcome("Tools of this session: " + (", ".join(view.tools) or "none") + ".")
+    wanted = tuple(args.replace(",", " ").split())
+    if not wanted:
+        off = [name for name in view.all_tools if name not in view.tools]
+        listed = f"Tools of this session: {', '.join(view.tools) or 'none'}."
+        return Outcome(
+            listed + (f" Off: {', '.join(off)}." if off else "") + f" `{_TOOLS_USAGE}` changes them."
+        )
+    if wanted in (("all",), ("none",)):
+        return Outcome("", respec=Respec(tools=view.all_tools if wanted == ("all",) else ()))
+    unknown_tools = [name for name in wanted if name not in view.all_tools]
+    if unknown_tools:
+        return Outcome(f"There is no tool {unknown_tools[0]!r}. There are: {', '.join(view.all_tools)}.")
+    return Outcome("", respec=Respec(tools=wanted))
 
 
 def _model(view: CommandView, args: str) -> Outcome:
     if not args:
         known = ", ".join(view.models) or "none configured"
         return Outcome(f"This session uses {view.model}. `/model NAME` changes it. Known: {known}.")
-    return Outcome("", respec=args)
+    return Outcome("", respec=Respec(args, view.tools if view.session.spec_id else None))
 
 
 def _reload(view: CommandView, args: str) -> Outcome:
-    return Outcome("", respec="")
+    return Outcome("", respec=Respec())
 
 
 def _reasoning(view: CommandView, args: str) -> Outcome:
@@ -218,7 +239,7 @@ COMMANDS: dict[str, CommandSpec] = {
         CommandSpec("status", "/status", "session, model and what is running", Route.CONTROL, _status),
         CommandSpec("stop", "/stop", "cancel the running turn", Route.CONTROL, _stop),
         CommandSpec("usage", "/usage", "tokens used by this session", Route.LANE, _usage),
-        CommandSpec("tools", "/tools", "the tools of this session", Route.LANE, _tools),
+        CommandSpec("tools", _TOOLS_USAGE, "show or choose the session's tools", Route.LANE, _tools),
         CommandSpec("model", "/model [NAME]", "show or choose the session's model", Route.LANE, _model),
         CommandSpec(
             "reasoning",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -47,6 +47,10 @@ class ToolSet:
     def with_tools(self, tools: Iterable[Tool]) -> ToolSet:
         """A new set with these as well; this one stays as it is."""
         return ToolSet((*self.tools, *tools))
+
+    def only(self, names: Collection[str]) -> ToolSet:
+        """A set of those of its tools that are named; names that it lacks are passed over."""
+        return ToolSet(tool for tool in self.tools if tool.spec.name in names)
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name

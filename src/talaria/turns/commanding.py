@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from talaria.agent.journal import Journal
 from talaria.commands.parse import Command, parse_command
-from talaria.commands.table import COMMANDS, CommandView, Outcome, canonical, run_command
+from talaria.commands.table import COMMANDS, CommandView, Outcome, Respec, canonical, run_command
 from talaria.core.entries import Exchange, ReasoningSet, SpecSet, exchanges
 from talaria.core.errors import LeaseHeld, NoModel, NotFound, StoreError, TalariaError
 from talaria.core.ids import ChatKey
@@ -52,13 +52,15 @@ class CommandRunner:
             return Outcome(""), TurnEnd(TurnState.FAILED, reply=info.sentence(), error=info), ()
         return outcome, TurnEnd(TurnState.DONE, reply=outcome.reply), specs
 
-    def _respec(self, view: CommandView, wish: str) -> tuple[Outcome, tuple[PinnedSpec, ...]]:
-        """Pin the session to the wished model, or to its own one under the configuration of now."""
-        pinned = self._parts.specs.resolve(wish or (view.model if view.session.spec_id else None))
+    def _respec(self, view: CommandView, wish: Respec) -> tuple[Outcome, tuple[PinnedSpec, ...]]:
+        """Pin the session to what is wished, and else to its own model under the configuration of now."""
+        model = wish.model or (view.model if view.session.spec_id else None)
+        pinned = self._parts.specs.resolve(model, wish.tools)
         name = f"{pinned.spec.provider}/{pinned.spec.model}"
         if pinned.id == view.session.spec_id:
             return Outcome(f"Nothing has changed: this session uses {name}."), ()
-        reply = f"This session uses {name} with {len(pinned.spec.tools)} tools, from the next message on."
+        tools = ", ".join(pinned.spec.tools) or "no tools"
+        reply = f"From the next message on this session uses {name} with {tools}."
         return Outcome(reply, (SpecSet(pinned.id),)), (pinned,)
 
     async def _settle(
@@ -106,6 +108,7 @@ class CommandRunner:
             waiting=self._waiting(turn.chat_key),
             warm=parts.pool.describe(turn.session_id),
             models=tuple(parts.specs.names()),
+            all_tools=parts.tool_names,
             exchanges=seen,
             reasoning=reasoning,
         )

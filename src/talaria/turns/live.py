@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from enum import Enum, auto
 
 import msgspec
@@ -83,7 +83,7 @@ class LiveTurn:
                 waiter.set_result(None)
         self._waiters.clear()
 
-    async def follow(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
+    async def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, Event], None]:
         """Events numbered above `after`, until the final one. Leaving early costs nothing."""
         position = after
         while True:

@@ -21,8 +21,8 @@ from talaria.turns.live import LiveTurns
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """`bind_tools` gives a turn its tools; `stamp` writes a time as models read it; sessions last used before
-    `cutoff` have expired; `on_end` hears of each that ends."""
+    """`bind_tools` gives a turn the tools of these names; `stamp` writes a time as models read it; sessions
+    last used before `cutoff` have expired; `on_end` hears of each that ends."""
 
     store: Store
     models: Models
@@ -33,7 +33,7 @@ class Parts:
     clock: Clock
     metrics: Metrics
     live: LiveTurns
-    bind_tools: Callable[[Turn], TurnTools]
+    bind_tools: Callable[[Turn, tuple[str, ...]], TurnTools]
     stamp: Callable[[float], str]
     cutoff: Callable[[], float]
     on_end: Callable[[SessionId], None]

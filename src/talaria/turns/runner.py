@@ -199,7 +199,7 @@ class Runner:
             turn_id=live.turn.id,
             emit=live.emit,
             max_steps=parts.max_steps,
-            tools=None if is_stateless else parts.bind_tools(live.turn),
+            tools=None if is_stateless else parts.bind_tools(live.turn, agent.pinned.spec.tools),
             metrics=parts.metrics,
             reasoning=options.reasoning if is_stateless else self._reasoning(agent),
             max_output=options.max_output,

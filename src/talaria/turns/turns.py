@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from talaria.agent.journal import Journal
 from talaria.core.errors import NotFound
@@ -86,7 +86,7 @@ class Turns:
             raise NotFound(f"There is no turn {turn_id}.", "Check the id; old turns may have been pruned.")
         return Receipt(story.turn, self._parts.live.get(turn_id))
 
-    async def follow(self, receipt: Receipt, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
+    async def follow(self, receipt: Receipt, after: int = 0) -> AsyncGenerator[tuple[int, Event], None]:
         """Numbered events from `after` on, to the final one; of a settled turn only the final one."""
         if receipt.live is None:
             yield after + 1, final_event(receipt.turn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
@@ -105,7 +105,7 @@ class TurnRoutes:
 
 def following(live: LiveTurn) -> aclosing[AsyncGenerator[tuple[int, Event], None]]:
     """The turn's events from the first on; who stops listening in the middle leaves nothing behind."""
-    return aclosing(cast(AsyncGenerator[tuple[int, Event], None], live.follow()))
+    return aclosing(live.follow())
 
 
 def _event(number: int, event: Event) -> bytes:
