@@ -126,6 +126,7 @@ async def test_undo_hides_the_last_exchange_and_says_which(rig: Rig) -> None:
     assert "two" in reply
     await rig.say("three")
     assert seen_by_model(rig) == ["one", "You said: one", "three"]
+    assert "rebuilt because its history was rewritten" in str((await rig.say("/status")).reply)
     log = await rig.store.log((await rig.say("/status")).session_id, 0)
     assert sum(isinstance(entry.body, Hidden) for entry in log) == 1
     assert any("two" in str(entry.body) for entry in log), "nothing is deleted"

@@ -65,7 +65,7 @@ class PoolStats(msgspec.Struct, frozen=True):
 class _Slot:
     """One session's place. `agent` is None only while it is being built."""
 
-    __slots__ = ("agent", "chat_key", "is_leaving", "last_used", "size", "state", "waiters")
+    __slots__ = ("agent", "chat_key", "is_leaving", "last_used", "rebuilt", "size", "state", "waiters")
 
     def __init__(self, chat_key: ChatKey, now: float) -> None:
         self.chat_key = chat_key
@@ -74,6 +74,7 @@ class _Slot:
         self.last_used = now
         self.size = 0
         self.is_leaving = False
+        self.rebuilt = ""  # why it was, the last time
         self.waiters: list[asyncio.Future[None]] = []
 
     def wake(self) -> None:
@@ -184,7 +185,8 @@ class Pool:
         slot = self._slots.get(session_id)
         if slot is None or slot.agent is None:
             return ""
-        return f"warm at revision {slot.agent.revision}, {slot.agent.size} bytes"
+        rebuilt = f", rebuilt because {slot.rebuilt}" if slot.rebuilt else ""
+        return f"warm at revision {slot.agent.revision}, {slot.agent.size} bytes{rebuilt}"
 
     # -- taking ---------------------------------------------------------------------------------------------
 
@@ -221,7 +223,9 @@ class Pool:
         """Bring a slot that was just taken to what is wanted; on failure it goes back as it was."""
         agent = slot.agent
         assert agent is not None
-        if self._must_rebuild(agent, wanted):
+        if reason := self._outdated(agent, wanted):
+            _log.info("rebuilding the agent of %s: %s", wanted.session_id, reason)
+            slot.rebuilt = reason
             self._forget(slot)
             await self._build(wanted, slot)
             self.counters.rebuilds += 1
@@ -236,19 +240,17 @@ class Pool:
         else:
             self.counters.hits += 1
 
-    def _must_rebuild(self, agent: WarmAgent, wanted: Wanted) -> bool:
-        reason = ""
+    def _outdated(self, agent: WarmAgent, wanted: Wanted) -> str:
+        """Why the agent cannot be brought up to what is wanted; empty when it can."""
         if agent.pinned.id != wanted.spec_id:
-            reason = "its spec changed"
-        elif agent.revision.epoch != wanted.revision.epoch:
-            reason = "its history was rewritten"
-        elif agent.revision.seq > wanted.revision.seq:
-            reason = "it was ahead of the store"
-        elif agent.credential != self._builder.credential(agent.pinned):
-            reason = "the provider's credential changed"
-        if reason:
-            _log.info("rebuilding the agent of %s: %s", wanted.session_id, reason)
-        return bool(reason)
+            return "its spec changed"
+        if agent.revision.epoch != wanted.revision.epoch:
+            return "its history was rewritten"
+        if agent.revision.seq > wanted.revision.seq:
+            return "it was ahead of the store"
+        if agent.credential != self._builder.credential(agent.pinned):
+            return "the provider's credential changed"
+        return ""
 
     # -- giving back ----------------------------------------------------------------------------------------
 
