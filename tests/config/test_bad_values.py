@@ -195,7 +195,7 @@ PROVIDER = '[providers.openrouter]\nbase_url = "https://x.example"\n'
         (
             'provider = "openruter"\nname = "m"',
             'line 4: model.provider is "openruter": expected a table under [providers] or a known provider '
-            '("openrouter", "openai", "deepseek", "moonshot", "groq", "ollama", "scripted") '
+            '("openrouter", "openai", "anthropic", "deepseek", "moonshot", "groq", "ollama", "scripted") '
             "(did you mean openrouter?).",
         ),
         (

@@ -8,8 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from contracts.model_suite import ModelSuite, Subject
+from talaria.core.models import TextDelta, ThoughtDelta
+from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.endpoint import Endpoint, EndpointSettings
 from talaria.models.openai_chat import OpenAIChat
+from talaria.models.openai_responses import OpenAIResponses
+from talaria.models.wire import Wire
 from talaria.testing.model_server import ModelServer
 from talaria.testing.scripted_model import ScriptedModel
 
@@ -31,12 +35,12 @@ class TestScriptedModel(ModelSuite):
 
 
 class TestEndpoint(ModelSuite):
+    wire: Wire = OpenAIChat()
+
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
         async with ModelServer() as server:
-            endpoint = Endpoint(
-                EndpointSettings("scripted", server.base_url, key="sk-test-key"), OpenAIChat()
-            )
+            endpoint = Endpoint(EndpointSettings("scripted", server.base_url, key="sk-test-key"), self.wire)
 
             async def until_busy() -> None:
                 await server.until(lambda: server.requests > 0)
@@ -49,3 +53,23 @@ class TestEndpoint(ModelSuite):
             assert endpoint.busy == 0
             await endpoint.close()
             await server.until(lambda: not server.connections)
+
+
+class TestResponses(TestEndpoint):
+    wire = OpenAIResponses()
+
+    async def test_thoughts_come_apart_from_the_text(self, subject: Subject) -> None:
+        completion, deltas = await subject.complete("[[think hmm]] [[reply yes]]")
+        assert deltas == [ThoughtDelta("hmm"), TextDelta("yes")]
+        assert [thought.text for thought in completion.message.reasoning] == ["hmm", ""]
+
+
+class TestAnthropic(TestEndpoint):
+    wire = AnthropicMessages()
+
+    async def test_thoughts_come_apart_from_the_text(self, subject: Subject) -> None:
+        completion, deltas = await subject.complete("[[think hmm]] [[reply yes]]")
+        assert deltas == [ThoughtDelta("hmm"), TextDelta("yes")]
+        assert [(thought.field, thought.text) for thought in completion.message.reasoning] == [
+            ("thinking", "hmm")
+        ]

@@ -37,6 +37,26 @@ async def test_a_provider_answers() -> None:
         assert json.loads(server.bodies[0])["model"] == "m"
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "api"),
+    [
+        ("openai", None, "openai-chat"),
+        ("anthropic", None, "anthropic-messages"),
+        ("anthropic", ProviderSettings(api_key="k"), "anthropic-messages"),
+        ("anthropic", ProviderSettings("http://proxy/v1"), "anthropic-messages"),
+        ("anthropic", ProviderSettings("http://proxy/v1", "openai-chat"), "openai-chat"),
+        ("acme", ProviderSettings("http://x/v1"), "openai-chat"),
+        ("acme", ProviderSettings("http://x/v1", "anthropic-messages"), "anthropic-messages"),
+    ],
+)
+def test_a_provider_speaks_what_it_was_told_or_what_its_name_says(
+    name: str, given: ProviderSettings | None, api: str
+) -> None:
+    environ = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}
+    providers = Providers({name: given} if given else {}, environ)
+    assert providers.wire(name).name == providers.get(name).wire.name == api
+
+
 def test_an_unknown_provider_is_met_with_the_nearest_name() -> None:
     providers = Providers({}, {})
     for ask in (providers.get, providers.credential, providers.wire):

@@ -33,7 +33,6 @@ MEMBERS: dict[KeyPath, frozenset[str]] = {
 # Values that nothing here can stand in for, and what may be written instead.
 VALUES: dict[KeyPath, tuple[str, str]] = {
     ("model", "provider"): ("local", "the name of a table under [providers]"),
-    ("providers", "*", "api"): ("openai-responses|anthropic-messages", '"openai-chat"'),
     ("store", "url"): ("postgres(ql)?://.*", '"" for talaria.db in the home, or "sqlite:///PATH"'),
 }
 

@@ -132,9 +132,8 @@ class Endpoint:
                 "Accept": "text/event-stream, application/json",
                 "Accept-Encoding": "identity",
                 "User-Agent": f"talaria/{__version__}",
+                **self._wire.headers(settings.key),
             }
-            if settings.key:
-                headers["Authorization"] = f"Bearer {settings.key}"
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 cookie_jar=aiohttp.DummyCookieJar(),

@@ -17,7 +17,7 @@ _RETRYABLE = frozenset({408, 409, 425, 429})
 _TOO_LONG = re.compile(
     r"context[_ ]length|maximum context|context window|exceeds? the (model'?s )?context|prompt is too long"
     r"|input is too long|too many (input )?tokens|reduce the length|exceeds? the available context"
-    r"|request too large|maximum prompt length",
+    r"|request[_ ]too[_ ]large|maximum prompt length|exceeds? context limit",
     re.IGNORECASE,
 )
 _FATAL_WORDS = re.compile(

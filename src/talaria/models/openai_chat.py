@@ -3,7 +3,7 @@
 A request is spliced from bytes that were encoded once: what surrounds the messages depends on the call, each
 message's bytes on that message alone. Reasoning goes back as it came: `reasoning_details` always, because
 providers verify them; the plain fields only beside tool calls, where thinking models need them and where the
-servers that refuse them elsewhere ignore them.
+servers that refuse them elsewhere ignore them. What another wire format thought is left out.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from talaria.models.faults import Faults
 from talaria.models.openai_answer import DETAILS, OpenAIAnswer
 
 INTERRUPTED = "[interrupted by the user]"
+_PLAIN = frozenset({"reasoning_content", "reasoning"})
 _EFFORTS = frozenset({"minimal", "low", "medium", "high"})
 
 _encode = msgspec.json.Encoder().encode
@@ -61,6 +62,9 @@ class OpenAIChat:
                 )
             case _:
                 assert_never(message)
+
+    def headers(self, key: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {key}"} if key else {}
 
     def body(self, call: ModelCall) -> list[bytes]:
         """Three pieces; the one in the middle is the history, joined once and looked at by nobody."""
@@ -128,7 +132,7 @@ def _assistant(message: AssistantMessage) -> dict[str, Any]:
         text = f"{text}\n{INTERRUPTED}" if text else INTERRUPTED
     encoded: dict[str, Any] = {"role": "assistant", "content": text or (None if message.tool_calls else "")}
     for thought in message.reasoning:
-        if thought.field == DETAILS or message.tool_calls:
+        if thought.field == DETAILS or (message.tool_calls and thought.field in _PLAIN):
             encoded[thought.field] = msgspec.Raw(thought.raw.encode())
     if message.tool_calls:
         encoded["tool_calls"] = [_call(call) for call in message.tool_calls]

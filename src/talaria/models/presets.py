@@ -11,6 +11,9 @@ SCRIPTED = "scripted"
 
 PRESETS: Mapping[str, ProviderSettings] = {
     "openai": ProviderSettings("https://api.openai.com/v1", api_key_env="OPENAI_API_KEY"),
+    "anthropic": ProviderSettings(
+        "https://api.anthropic.com/v1", "anthropic-messages", api_key_env="ANTHROPIC_API_KEY"
+    ),
     "openrouter": ProviderSettings("https://openrouter.ai/api/v1", api_key_env="OPENROUTER_API_KEY"),
     "deepseek": ProviderSettings("https://api.deepseek.com/v1", api_key_env="DEEPSEEK_API_KEY"),
     "moonshot": ProviderSettings("https://api.moonshot.ai/v1", api_key_env="MOONSHOT_API_KEY"),

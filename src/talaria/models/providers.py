@@ -15,7 +15,9 @@ import msgspec
 
 from talaria.core.errors import NoModel
 from talaria.core.specs import fingerprint_secrets
+from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.openai_chat import OpenAIChat
+from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.presets import PRESETS
 from talaria.models.settings import ProviderSettings
 from talaria.models.wire import Wire
@@ -23,7 +25,9 @@ from talaria.models.wire import Wire
 if TYPE_CHECKING:
     from talaria.models.endpoint import Endpoint
 
-WIRES: Mapping[str, Wire] = {wire.name: wire for wire in (OpenAIChat(),)}
+WIRES: Mapping[str, Wire] = {
+    wire.name: wire for wire in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())
+}
 
 
 class Providers:
@@ -64,7 +68,7 @@ class Providers:
         return endpoint
 
     def wire(self, provider: str) -> Wire:
-        return WIRES[self._usable(provider).api]
+        return _wire(self._usable(provider))
 
     async def warm(self) -> None:
         """Load the HTTP client ahead of the first call, beside whatever else runs.
@@ -139,8 +143,12 @@ class Providers:
                 settings.silence,
                 settings.max_concurrency,
             ),
-            WIRES[settings.api],
+            _wire(settings),
         )
+
+
+def _wire(settings: ProviderSettings) -> Wire:
+    return WIRES[settings.api or OpenAIChat.name]
 
 
 @lru_cache(maxsize=64)
@@ -161,6 +169,7 @@ def _merge(name: str, given: ProviderSettings) -> ProviderSettings:
     return msgspec.structs.replace(
         given,
         base_url=given.base_url or preset.base_url,
+        api=given.api or preset.api,
         api_key_env=preset.api_key_env if takes_key else given.api_key_env,
         silence=preset.silence if given.silence == defaults.silence else given.silence,
     )

@@ -17,10 +17,13 @@ class ModelSettings(msgspec.Struct, frozen=True):
 
 
 class ProviderSettings(msgspec.Struct, frozen=True):
-    """`timeout` bounds a whole call, `silence` the wait for its first byte and between two of them."""
+    """`timeout` bounds a whole call, `silence` the wait for its first byte and between two of them.
+
+    Without an `api` it is that of the preset of this name, else "openai-chat".
+    """
 
     base_url: str = ""
-    api: Literal["openai-chat"] = "openai-chat"
+    api: Literal["openai-chat", "openai-responses", "anthropic-messages"] | None = None
     api_key: str = ""
     api_key_env: str = ""
     timeout: timedelta = timedelta(seconds=600)

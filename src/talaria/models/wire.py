@@ -41,6 +41,10 @@ class Wire(WireFormat, Protocol):
         """Where it is spoken, below the provider's base URL."""
         ...
 
+    def headers(self, key: str) -> dict[str, str]:
+        """What this API wants beside the body; `key` is empty for a provider without one."""
+        ...
+
     def body(self, call: ModelCall) -> list[bytes]:
         """The request body in a few pieces; their concatenation is one JSON object."""
         ...

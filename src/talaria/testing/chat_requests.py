@@ -20,7 +20,10 @@ _scan_json = json.JSONDecoder().raw_decode
 
 
 class BadChatRequest(Exception):
-    """What a real server would answer with 400."""
+    """What a real server would answer with `status`, calling it a `kind` of error."""
+
+    status = 400
+    kind = "invalid_request_error"
 
 
 class ChatRequest(msgspec.Struct, frozen=True):

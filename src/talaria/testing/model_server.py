@@ -1,10 +1,12 @@
 """A scripted model behind real HTTP: `python -m talaria.testing.model_server`, or `ModelServer` in tests.
 
-It speaks OpenAI chat completions, refuses what a real server refuses, records what it was sent, and costs so
-little that it can run beside a gateway under measurement.
+It speaks the APIs below, refuses what a real server refuses, records what it was sent, and costs so little
+that it can run beside a gateway under measurement.
 
   GET /v1/models              the models
   POST /v1/chat/completions   an answer, streamed or whole
+  POST /v1/responses          the same for OpenAI's responses API, stateless
+  POST /v1/messages           the same for Anthropic's messages API
   GET /_recorded              the recorded requests: their numbers and sizes
   GET /_recorded/N            the body of request N, byte for byte
   DELETE /_recorded           forget them
@@ -17,7 +19,7 @@ import asyncio
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, cast
@@ -26,14 +28,9 @@ import httptools
 import msgspec
 
 from talaria.testing import script
-from talaria.testing.answers import error_body, stream_events, usage_of, whole_answer
-from talaria.testing.chat_requests import (
-    BadChatRequest,
-    ChatRequest,
-    read_fast,
-    read_leniently,
-    read_strictly,
-)
+from talaria.testing.answers import error_body, usage_of
+from talaria.testing.chat_requests import BadChatRequest, ChatRequest
+from talaria.testing.model_apis import APIS, ModelApi
 from talaria.testing.script import Act, Fault
 
 DEFAULT_PORT = 8766
@@ -115,8 +112,8 @@ class ModelServer:
                 waiter.set_result(None)
         self._waiters = [pair for pair in self._waiters if not pair[1].done()]
 
-    def take(self, body: bytes) -> tuple[ChatRequest, Act]:
-        """Record a chat request and decide its answer. Raises `BadChatRequest`."""
+    def take(self, body: bytes, headers: Mapping[str, str], api: ModelApi) -> tuple[ChatRequest, Act]:
+        """Record a request and decide its answer. Raises `BadChatRequest`."""
         self.requests += 1
         self.changed()
         if self._record:
@@ -124,7 +121,9 @@ class ModelServer:
         if self._record_to is not None:
             self._record_to.write(b"%d\n%b\n" % (len(body), body))
             self._record_to.flush()
-        request = read_strictly(body) if self.strict else read_fast(body) or read_leniently(body)
+        if self.strict:
+            api.check_headers(headers)
+        request = api.read_strictly(body) if self.strict else api.read_loosely(body)
         return request, script.decide(request.scene, self._tries.count(request.scene))
 
 
@@ -136,6 +135,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
+        self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._frames: list[bytes] = []  # of the answer being sent, in reverse
         self._timer: asyncio.TimerHandle | None = None
@@ -169,10 +169,15 @@ class _Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._url = b""
+        self._headers = {}
         self._body = []
 
     def on_url(self, url: bytes) -> None:
         self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._server.strict:
+            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
@@ -183,8 +188,8 @@ class _Connection(asyncio.Protocol):
         method = self._parser.get_method()
         path = self._url.partition(b"?")[0].decode("ascii", "replace")
         match method, path:
-            case b"POST", "/v1/chat/completions":
-                self._chat(body)
+            case b"POST", _ if (api := APIS.get(path)) is not None:
+                self._answer(body, api)
             case b"GET", "/v1/models":
                 model = {"id": "scripted", "object": "model", "created": 0, "owned_by": "talaria"}
                 self._json({"object": "list", "data": [model]})
@@ -206,36 +211,36 @@ class _Connection(asyncio.Protocol):
 
     # -- answers
 
-    def _chat(self, body: bytes) -> None:
+    def _answer(self, body: bytes, api: ModelApi) -> None:
         self.is_answering = True
         try:
-            request, act = self._server.take(body)
+            request, act = self._server.take(body, self._headers, api)
         except BadChatRequest as error:
-            self._play([_response(400, error_body(str(error), "invalid_request_error"))], 0.0, 0.0)
+            self._play([_response(error.status, api.refuse(str(error), error.kind))], 0.0, 0.0)
             return
         match act.fault:
             case Fault.HANG:
                 return
             case Fault.STATUS:
-                frames = [_refusal(act)]
+                frames = [_refusal(act, api)]
             case _ if request.stream:
-                frames = self._stream(request, act, len(body))
+                frames = self._stream(api, request, act, len(body))
             case Fault.CUT | Fault.HALF_CALL:
                 frames = [b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{", b""]
             case Fault.MALFORMED:
                 frames = [_response(200, b'{"choices":')]
             case _:
                 usage = usage_of(act, len(body))
-                answer = whole_answer(act, f"chatcmpl-{self._server.requests}", request.model, usage)
+                answer = api.whole(act, f"{api.id_prefix}{self._server.requests}", request.model, usage)
                 frames = [_response(200, answer)]
         self._play(frames, self._server.latency + act.delay, act.chunk_delay)
 
-    def _stream(self, request: ChatRequest, act: Act, body_bytes: int) -> list[bytes]:
-        """HTTP chunks, one to an event, or one for all when nothing is to be waited for; an empty last one means
-        that the connection is lost there."""
+    def _stream(self, api: ModelApi, request: ChatRequest, act: Act, body_bytes: int) -> list[bytes]:
+        """HTTP chunks, one to an event, or one for all when nothing is to be waited for; an empty last one
+        means that the connection is lost there."""
         usage = usage_of(act, body_bytes)
-        completion_id = f"chatcmpl-{self._server.requests}"
-        events, is_cut = stream_events(act, completion_id, request.model, usage)
+        answer_id = f"{api.id_prefix}{self._server.requests}"
+        events, is_cut = api.stream(act, answer_id, request.model, usage)
         if act.chunk_delay <= 0 and events:
             events = [b"".join(events)]
         frames = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
@@ -295,10 +300,10 @@ def _response(status: int, body: bytes, header: bytes = b"") -> bytes:
     )
 
 
-def _refusal(act: Act) -> bytes:
+def _refusal(act: Act, api: ModelApi) -> bytes:
     header = b"Retry-After: %b\r\n" % act.retry_after.encode() if act.retry_after else b""
     kind = "server_error" if act.status >= 500 else "invalid_request_error"
-    return _response(act.status, error_body(f"The script asked for status {act.status}.", kind), header)
+    return _response(act.status, api.refuse(f"The script asked for status {act.status}.", kind), header)
 
 
 async def _serve(arguments: argparse.Namespace, record_to: IO[bytes] | None) -> None:
@@ -316,8 +321,8 @@ async def _serve(arguments: argparse.Namespace, record_to: IO[bytes] | None) -> 
     )
     async with server:
         sys.stdout.write(
-            f"Scripted model at {server.base_url}; "
-            "use it with: TALARIA_MODEL__PROVIDER=scripted talaria serve (--help lists what it understands)\n"
+            f"Scripted model at {server.base_url}; to use it, start the gateway with "
+            "TALARIA_MODEL__PROVIDER=scripted (--help lists the marks that it understands)\n"
         )
         sys.stdout.flush()
         await stop.wait()

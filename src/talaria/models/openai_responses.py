@@ -1,0 +1,222 @@
+"""The wire format "openai-responses": OpenAI's responses API, stateless.
+
+Nothing is stored at the provider: every request carries the whole conversation as a list of items, and the
+model's reasoning comes back to it encrypted. A reasoning item is valid only in front of the item that it led
+to, under that item's own id, so an answer that has any is written back item by item; every other message is
+written without ids. Reasoning of other formats means nothing here and is left out.
+
+The system prompt is the first item, in the same bytes as in "openai-chat", and tools in the shape of that
+format (from callers of our own API, or from the time before a provider's `api` was changed) are rewritten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+import msgspec
+
+from talaria.core.messages import (
+    AssistantMessage,
+    File,
+    Image,
+    Message,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    UserMessage,
+)
+from talaria.core.models import ModelCall
+from talaria.core.specs import Prefix
+from talaria.core.tools import ToolSpec
+from talaria.models.faults import Faults
+from talaria.models.openai_chat import INTERRUPTED
+from talaria.models.openai_responses_answer import ITEM, Place, ResponsesAnswer
+from talaria.models.openai_responses_sampling import flat_tools, sampling_members
+
+MAX_CALL_ID = 64
+_FLAT = b'[{"type":"function","name":'  # how our own tool lists begin
+_NOTHING = frozenset({b"", b"null", b'""', b"[]"})
+_ALWAYS = b',"stream":true,"store":false,"include":["reasoning.encrypted_content"]'
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Kept(msgspec.Struct, gc=False):
+    """A reasoning item or a `Place`. To a server that has stored nothing the former means something only with
+    one of these two members; nobody here looks into them."""
+
+    type: str
+    encrypted_content: msgspec.Raw = msgspec.Raw()
+    content: msgspec.Raw = msgspec.Raw()
+
+    def is_replayable(self) -> bool:
+        return not (bytes(self.encrypted_content) in _NOTHING and bytes(self.content) in _NOTHING)
+
+
+_decode_kept = msgspec.json.Decoder(_Kept).decode
+_decode_place = msgspec.json.Decoder(Place).decode
+
+
+class OpenAIResponses:
+    """Stateless: one instance serves every endpoint."""
+
+    name = "openai-responses"
+    path = "/responses"
+
+    def render_prefix(self, prompt: str, tools: Sequence[ToolSpec]) -> Prefix:
+        system = _encode({"role": "system", "content": prompt}) if prompt else b""
+        return Prefix(system, _encode([_tool(spec) for spec in tools]) if tools else b"")
+
+    def encode(self, message: Message) -> bytes:
+        match message:
+            case SystemMessage(text=text, role=role):
+                return _encode({"role": role, "content": text})
+            case UserMessage():
+                return _encode({"role": "user", "content": _content(message)})
+            case AssistantMessage():
+                return b",".join(_assistant(message))
+            case ToolResults(results=results):
+                return b",".join(_encode(_output(result)) for result in results)
+            case _:
+                assert_never(message)
+
+    def headers(self, key: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+    def body(self, call: ModelCall) -> list[bytes]:
+        """Three pieces; the one in the middle is the history, joined once and looked at by nobody."""
+        head = b'{"model":%b,"input":[%b' % (_encode(call.model), call.prefix.system)
+        if call.prefix.system and call.chunks:
+            head += b","
+        tools = call.prefix.tools
+        if tools and not tools.startswith(_FLAT):
+            tools = flat_tools(tools)
+        tail = b'],"tools":%b' % tools if tools else b"]"
+        tail += _ALWAYS
+        if members := sampling_members(call):
+            tail += b"," + members
+        return [head, b",".join(call.chunks), tail + b"}"]
+
+    def answer(self, model: str, faults: Faults) -> ResponsesAnswer:
+        return ResponsesAnswer(model, faults)
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": msgspec.Raw(spec.parameters.encode()),
+        "strict": False,
+    }
+
+
+def _content(message: UserMessage) -> str | list[dict[str, Any]]:
+    stamp = f"[{message.stamp}] " if message.stamp else ""
+    if not any(isinstance(part, Image) for part in message.parts):
+        return stamp + "\n".join(_text(part) for part in message.parts if not isinstance(part, Image))
+    content = [_part(part) for part in message.parts]
+    if stamp and content[0]["type"] == "input_text":
+        content[0]["text"] = stamp + content[0]["text"]
+    elif stamp:
+        content.insert(0, {"type": "input_text", "text": stamp.rstrip()})
+    return content
+
+
+def _part(part: Text | Image | File) -> dict[str, Any]:
+    if isinstance(part, Image):
+        return {"type": "input_image", "image_url": part.url, "detail": part.detail or "auto"}
+    return {"type": "input_text", "text": _text(part)}
+
+
+def _text(part: Text | File) -> str:
+    if isinstance(part, Text):
+        return part.text
+    return f"[file {part.name} ({part.media_type}, {part.size} bytes) at {part.path}]"
+
+
+def _output(result: ToolResult) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": _call_id(result.call_id), "output": result.text}
+
+
+# -- answers ------------------------------------------------------------------------------------------------
+
+
+def _assistant(message: AssistantMessage) -> list[bytes]:
+    if message.interrupted:
+        text = f"{message.text}\n{INTERRUPTED}" if message.text else INTERRUPTED
+        return [_encode({"role": "assistant", "content": text})]
+    if items := _as_it_came(message):
+        return items
+    items = []
+    if message.text or not message.tool_calls:
+        items.append(_encode({"role": "assistant", "content": message.text}))
+    items.extend(_encode(_call(call, "")) for call in message.tool_calls)
+    return items
+
+
+def _as_it_came(message: AssistantMessage) -> list[bytes]:
+    """The items in their order, or none when the message does not come from this format."""
+    calls = {call.id: call for call in message.tool_calls}
+    items: list[bytes] = []
+    thoughts: list[bytes] = []  # what waits for the item that it led to
+    told = 0
+    for kept in message.reasoning:
+        if kept.field != ITEM:
+            continue
+        raw = kept.raw.encode()
+        item = _decode_kept(raw)
+        if item.type == "reasoning":
+            if item.is_replayable():
+                thoughts.append(raw)
+            continue
+        place = _decode_place(raw)
+        if place.type == "function_call":
+            if (call := calls.pop(place.call_id, None)) is None:
+                thoughts.clear()
+                continue
+            encoded = _call(call, place.id if thoughts else "")
+        else:
+            encoded = _message(message.text[place.start : place.end], place, paired=bool(thoughts))
+            told = max(told, place.end)
+        items += [*thoughts, _encode(encoded)]
+        thoughts.clear()
+    if told < len(message.text) or not items:
+        return []
+    return [*items, *(_encode(_call(call, "")) for call in calls.values())]
+
+
+def _message(text: str, place: Place, *, paired: bool) -> dict[str, Any]:
+    encoded: dict[str, Any] = {"role": "assistant", "content": text}
+    if paired and place.id:
+        part = {"type": "output_text", "text": text, "annotations": []}
+        encoded = {
+            "type": "message",
+            "id": place.id,
+            "role": "assistant",
+            "status": "completed",
+            "content": [part],
+        }
+    if place.phase:
+        encoded["phase"] = place.phase
+    return encoded
+
+
+def _call(call: ToolCall, item_id: str) -> dict[str, Any]:
+    encoded = {"type": "function_call", "call_id": _call_id(call.id), "name": call.name}
+    # Servers refuse an empty string where the arguments of a call without any are meant.
+    encoded["arguments"] = call.arguments or "{}"
+    if item_id:
+        encoded["id"] = item_id
+    return encoded
+
+
+def _call_id(call_id: str) -> str:
+    """Ids of other providers may be longer than this one takes."""
+    if len(call_id) <= MAX_CALL_ID:
+        return call_id
+    return "call_" + hashlib.sha256(call_id.encode()).hexdigest()[:40]
