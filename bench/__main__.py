@@ -24,7 +24,9 @@ class Bench:
     """One run. All ratios are within it, because machines differ and are shared."""
 
     def __init__(self, scale: float) -> None:
+        """Below a scale of 1 long conversations are shorter too: growing them takes the most time."""
         self._scale = scale
+        self._long = LONG if scale >= 1 else LONG // 10
         self.rows: list[Row] = []
         self._bare_ms = 0.0
 
@@ -52,7 +54,8 @@ class Bench:
                 "openai SDK call at 2 messages", await sdk_call_cpu(model.url, SHORT, self.times(200))
             )
             self.add_cpu(
-                "openai SDK call at 1,000 messages", await sdk_call_cpu(model.url, LONG, self.times(20))
+                f"openai SDK call at {self._long:,} messages",
+                await sdk_call_cpu(model.url, self._long, self.times(20)),
             )
             with gateway(model.url) as (served, token):
                 start_cpu = served.cpu()
@@ -81,9 +84,9 @@ class Bench:
         best = max(load.per_second for _, load in crowd)
         self.rows.append(Row("turns with 16 sessions", best, "/s", Wanted.AT_LEAST, 500))
 
-        self.say(f"turns at {SHORT} and at {LONG:,} messages")
+        self.say(f"turns at {SHORT} and at {self._long:,} messages")
         long_names = fresh_names(16)
-        await client.run(long_names, LONG // 2)
+        await client.run(long_names, self._long // 2)
         short, long = [], []
         for _ in range(ROUNDS):
             names = fresh_names(self.times(96))
@@ -91,9 +94,11 @@ class Bench:
             short.append(await self._one_by_one(client, served, names))
             long.append(await self._one_by_one(client, served, long_names * max(1, self.times(96) // 16)))
         self.add_cpu(f"durable turn at {SHORT} messages", min(short))
-        self.add_cpu(f"durable turn at {LONG:,} messages", min(long))
+        self.add_cpu(f"durable turn at {self._long:,} messages", min(long))
         growth = min(long) / min(short)
-        self.rows.append(Row("growth from 2 to 1,000 messages", growth, "×", Wanted.AT_MOST, 1.3))
+        self.rows.append(
+            Row(f"growth from {SHORT} to {self._long:,} messages", growth, "×", Wanted.AT_MOST, 1.3)
+        )
 
     async def slow_model(self) -> None:
         self.say("64 sessions with a 2 s model")
@@ -101,7 +106,7 @@ class Bench:
         with model_server(latency) as model, gateway(model.url) as (served, token):
             client = Client(served.url, token)
             try:
-                load = await client.run(fresh_names(64), self.times(4))
+                load = await client.run(fresh_names(64), 4 if self._scale >= 1 else 1)
             finally:
                 await client.close()
         self.rows.append(
@@ -126,7 +131,7 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a twentieth of the counts")
+    parser.add_argument("--quick", action="store_true", help="fewer turns, shorter conversations")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--docs", action="store_true", help="also write docs/performance.md and .svg")
     options = parser.parse_args()
@@ -150,8 +155,10 @@ def write_docs(rows: list[Row]) -> None:
     (docs / "performance.md").write_text(
         f"""# What a turn costs
 
-Written by `./dev bench --docs`. All figures come from one run on one machine ({machine}); compare the ratios,
-not the milliseconds. A *durable turn* is everything from the HTTP request to its answer: accepted with an
+Written by `./dev bench --docs`. All figures come from one run on one machine
+({machine}); compare the ratios, not the milliseconds.
+
+A *durable turn* is everything from the HTTP request to its answer: accepted with an
 fsync, leased, run against the scripted model server (which answers at once), logged and settled with another
 fsync. Its cost is the CPU time of the gateway's process, user and system, all threads; of three rounds the
 best counts, since whatever else the machine does can only add to it.

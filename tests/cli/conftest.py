@@ -40,9 +40,10 @@ def home(tmp_path: Path, model_url: str) -> Path:
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """Nothing of the developer's own settings."""
+    """Nothing of the developer's own settings; `talaria` is on the path, so that hints name it."""
     kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("TALARIA_")}
-    return {**kept, "HOME": str(tmp_path), "TERM": "xterm-256color", "PYTHONWARNINGS": "error"}
+    path = f"{Path(sys.prefix) / 'bin'}:{kept['PATH']}"
+    return {**kept, "PATH": path, "HOME": str(tmp_path), "TERM": "xterm-256color", "PYTHONWARNINGS": "error"}
 
 
 @pytest.fixture

@@ -75,6 +75,20 @@ def test_open_files_are_warned_of_and_left(doctor: Doctor, home: Path) -> None:
     assert (home / "http.token").stat().st_mode & 0o777 == 0o644
 
 
+def test_a_running_gateway_s_token_file_is_left_as_it_is(doctor: Doctor, home: Path, serve: Serve) -> None:
+    serve()
+    token = home / "http.token"
+    token.chmod(0o644)
+    _, found = doctor(home)
+    assert found["gateway"]["level"] == "ok"
+    assert token.stat().st_mode & 0o777 == 0o644
+    token.unlink()
+    status, found = doctor(home)
+    assert status == 1
+    assert "is missing" in found["token"]["text"]
+    assert not token.exists()
+
+
 def test_a_damaged_database_is_a_problem(doctor: Doctor, home: Path) -> None:
     (home / "talaria.db").write_bytes(b"not a database, but long enough to look like something" * 20)
     status, found = doctor(home)

@@ -23,6 +23,7 @@ def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name in [name for name in os.environ if name.upper().startswith("TALARIA_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}")
     return tmp_path
 
 
@@ -97,6 +98,18 @@ def test_wrong_usage_is_told_in_a_sentence(
     assert told.startswith("talaria: ")
     assert said in told
     assert "Try: talaria" in told
+
+
+def test_a_clone_names_what_can_be_typed_in_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_home: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(own_home))
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert main(["chta"]) == 2
+    told = "talaria: There is no command `./dev chta`. Did you mean `./dev chat`?\n  Try: ./dev --help\n"
+    assert capsys.readouterr().err == told
+    assert main(["sessions", "show", "nobody"]) == 1
+    assert "`./dev sessions list`" in capsys.readouterr().err
 
 
 def test_home_may_stand_before_or_behind_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,10 +43,11 @@ def command(invocation: Invocation, session: str, folder: str | None) -> None:
     check_session_name(session)
     if folder is not None:
         raise click.UsageError("`--dir` is not in this version yet.")
-    run_loop(_chat(invocation.home(), session))
+    run_loop(_chat(invocation, session))
 
 
-async def _chat(home: Home, session: str) -> None:
+async def _chat(invocation: Invocation, session: str) -> None:
+    home, start_command = invocation.home(), invocation.command_line("serve")
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
@@ -54,7 +55,7 @@ async def _chat(home: Home, session: str) -> None:
         loop.add_signal_handler(number, task.cancel)
     try:
         async with connect(home, os.environ) as client:
-            await (_terminal if _is_terminal() else _piped)(client, home, session)
+            await (_terminal if _is_terminal() else _piped)(client, home, session, start_command)
     except asyncio.CancelledError:
         if task.uncancel():  # cancelled by someone else than the signals as well
             raise
@@ -64,7 +65,7 @@ def _is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
 
 
-async def _terminal(client: GatewayClient, home: Home, session: str) -> None:
+async def _terminal(client: GatewayClient, home: Home, session: str, start_command: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -88,11 +89,12 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> None:
         views=lambda is_command: LiveView(console, is_command=is_command),
         say=say,
         guard=lambda: quiet_keyboard(sys.stdin.fileno()),
+        start_command=start_command,
     )
     await chat.run()
 
 
-async def _piped(client: GatewayClient, home: Home, session: str) -> None:
+async def _piped(client: GatewayClient, home: Home, session: str, start_command: str) -> None:
     from talaria.channels.console.prompt import PipedLines
     from talaria.channels.console.render import PlainView
 
@@ -100,7 +102,15 @@ async def _piped(client: GatewayClient, home: Home, session: str) -> None:
         click.echo(text, err=True)
 
     lines = PipedLines(sys.stdin.fileno())
-    await Chat(client, session, lines, views=lambda _: PlainView(sys.stdout), say=say).run()
+    chat = Chat(
+        client,
+        session,
+        lines,
+        views=lambda _: PlainView(sys.stdout),
+        say=say,
+        start_command=start_command,
+    )
+    await chat.run()
 
 
 async def _describe_model(client: GatewayClient) -> str:

@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import stat
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from enum import StrEnum
@@ -17,6 +18,7 @@ import msgspec
 from talaria import __version__
 from talaria.channels.console.client import GatewayClient
 from talaria.channels.http.server import bind
+from talaria.channels.http.settings import DEFAULT_PORT
 from talaria.cli.connect import is_locked, running_gateway
 from talaria.cli.database_check import check_database
 from talaria.config.home import Home
@@ -65,11 +67,15 @@ async def examine(home: Home, environ: Mapping[str, str]) -> list[Finding]:
         findings += check_config(home, loaded)
     settings = loaded.settings if loaded is not None else Settings()
     findings += check_token(home, environ, settings.http.token_env)
-    async with running_gateway(home, environ) as client:
-        if client is not None:
-            findings += [finding async for finding in check_gateway(client)]
-        else:
-            findings += check_idle(home, settings)
+    try:
+        async with running_gateway(home, environ) as client:
+            if client is not None:
+                findings += [finding async for finding in check_gateway(client)]
+            else:
+                findings += check_idle(home, settings)
+    except TalariaError as error:  # a running gateway whose token cannot be had
+        if (finding := Finding.of("token", error)) not in findings:
+            findings.append(finding)
     if loaded is not None:
         findings += [finding async for finding in check_agent(home, settings, environ)]
     return findings
@@ -153,7 +159,7 @@ def check_config(home: Home, loaded: Loaded) -> Iterator[Finding]:
 def check_token(home: Home, environ: Mapping[str, str], token_env: str) -> Iterator[Finding]:
     if token_env and token_env in environ:
         try:
-            home.http_token(environ, token_env)
+            home.find_token(environ, token_env)
         except TalariaError as error:
             yield Finding.of("token", error)
         else:
@@ -162,14 +168,15 @@ def check_token(home: Home, environ: Mapping[str, str], token_env: str) -> Itera
     try:
         mode = stat.S_IMODE(home.token_file.stat().st_mode)
     except OSError:
-        yield Finding("token", Level.OK, "There is no HTTP token yet; the first start makes one.")
+        if not is_locked(home):
+            yield Finding("token", Level.OK, "There is no HTTP token yet; the first start makes one.")
         return
     if mode & _OTHERS:
         text = f"{home.token_file} is open to other users (mode {mode:04o})."
         yield Finding("token", Level.WARN, text, f"chmod 600 {home.token_file}")
         return
     try:
-        home.http_token(environ, token_env)
+        home.find_token(environ, token_env)
     except TalariaError as error:
         yield Finding.of("token", error)
     else:
@@ -191,7 +198,7 @@ async def check_gateway(client: GatewayClient) -> AsyncIterator[Finding]:
     version, pid = status.get("version"), status.get("pid")
     if version != __version__:
         text = f"The running gateway is version {version}, this program is {__version__}."
-        yield Finding("gateway", Level.WARN, text, f"Restart it: kill {pid}, then talaria serve")
+        yield Finding("gateway", Level.WARN, text, f"Restart it: kill {pid}, then `talaria serve`.")
     if status.get("ready"):
         rss = format_size(int(status.get("rss_bytes") or 0))
         yield Finding(
@@ -203,9 +210,11 @@ async def check_gateway(client: GatewayClient) -> AsyncIterator[Finding]:
             "gateway", Level.PROBLEM, f"Running at {client.url} (pid {pid}), but not accepting: {reasons}."
         )
     store, owed = status.get("store") or {}, status.get("owed") or {}
-    size = format_size(int(store.get("size_bytes", 0)))
-    yield Finding("store", Level.OK, f"{store.get('engine')}, {store.get('sessions')} sessions, {size}.")
-    yield Finding("owed", Level.OK, f"{owed.get('turns', 0)} turns under way or waiting.")
+    size, sessions = format_size(int(store.get("size_bytes", 0))), store.get("sessions", 0)
+    noun = "session" if sessions == 1 else "sessions"
+    yield Finding("store", Level.OK, f"{store.get('engine')}, {sessions} {noun}, {size}.")
+    noun = "turn" if owed.get("turns") == 1 else "turns"
+    yield Finding("owed", Level.OK, f"{owed.get('turns', 0)} {noun} under way or waiting.")
 
 
 def check_idle(home: Home, settings: Settings) -> Iterator[Finding]:
@@ -236,7 +245,10 @@ def check_idle(home: Home, settings: Settings) -> Iterator[Finding]:
     bound.socket.close()
     if bound.notice:
         yield Finding(
-            "port", Level.WARN, f"{bound.notice[0].upper()}{bound.notice[1:]}.", "Set http.port to choose."
+            "port",
+            Level.WARN,
+            f"Port {DEFAULT_PORT} is in use by another program; a start would take {bound.port} instead.",
+            "Stop that program, or set http.port to choose one.",
         )
     else:
         yield Finding("port", Level.OK, f"{bound.address} is free.")
@@ -251,6 +263,7 @@ async def check_agent(home: Home, settings: Settings, environ: Mapping[str, str]
             providers=providers.known,
             agents=(settings.agent.name,),
             config_path=str(home.config),
+            python=sys.executable,
         )
         try:
             choice = catalog.default()

@@ -41,7 +41,7 @@ def find_running(home: Home, environ: Mapping[str, str]) -> Address | None:
     info = home.read_gateway()
     if info is None or not is_locked(home):
         return None
-    return Address(info.url, home.http_token(environ, _token_env(home, environ)).value)
+    return Address(info.url, home.find_token(environ, _token_env(home, environ)).value)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import msgspec
 from talaria.channels.console.clean import clean
 from talaria.cli.checks import Finding, Level, examine
 from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, common
+from talaria.cli.options import Invocation, common, spoken
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.PROBLEM: "red"}
 _NAME_WIDTH = 8
@@ -26,7 +26,10 @@ def command(invocation: Invocation, as_json: bool) -> int:
 
     Changes nothing and calls no model. Exits with 1 when there is a problem.
     """
-    findings = run_loop(examine(invocation.home(), os.environ))
+    findings = [
+        Finding(found.name, found.level, spoken(found.text), spoken(found.fix))
+        for found in run_loop(examine(invocation.home(), os.environ))
+    ]
     has_problem = any(finding.level is Level.PROBLEM for finding in findings)
     if as_json:
         report = {"ok": not has_problem, "findings": findings}

@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from talaria.cli.lazy import LazyGroup
-from talaria.cli.options import Invocation, common
+from talaria.cli.options import Invocation, common, program, spoken
 
 FAILED, WRONG_USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
@@ -21,12 +21,13 @@ COMMANDS = {
     "chat": "Chat in the terminal.",
     "ask": "Send one message and print the reply.",
     "sessions": "List, show and end sessions.",
+    "top": "Watch the running gateway: pool, turns, endpoints, memory.",
     "doctor": "Check everything and say how to fix what is wrong.",
     "config": "Show where the configuration is.",
 }
 LATER = frozenset(
     {
-        "setup", "connect", "why", "pair", "jobs", "model", "backup", "restore", "logs", "top", "open",
+        "setup", "connect", "why", "pair", "jobs", "model", "backup", "restore", "logs", "open",
         "send", "service", "import", "mcp", "bench", "demo",
     }
 )  # fmt: skip
@@ -90,10 +91,10 @@ def _invoke(arguments: list[str], invocation: Invocation) -> int:
 def _usage(error: click.ClickException) -> str:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error.format_message()
-    text = f"talaria: {_sentence(error.format_message())}"
+    text = f"talaria: {_sentence(spoken(error.format_message()))}"
     context = getattr(error, "ctx", None)
     if isinstance(error, click.UsageError) and context is not None:
-        text += f"\n  Try: {context.command_path} --help"
+        text += f"\n  Try: {program()}{context.command_path.removeprefix('talaria')} --help"
     return text
 
 
@@ -101,7 +102,7 @@ def _describe_failure(error: Exception, invocation: Invocation) -> str:
     from talaria.core.errors import TalariaError
 
     if isinstance(error, TalariaError):
-        return describe(error.user_text, error.hint)
+        return describe(spoken(error.user_text), spoken(error.hint))
     from talaria.cli.crash import describe_crash
 
     return describe_crash(error, invocation, os.environ)

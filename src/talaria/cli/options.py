@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,15 +54,21 @@ def common(function: F) -> F:
 
 
 def program() -> str:
-    """`talaria` when it is on the path, else the clone's `./dev`."""
+    """`talaria` when that is this program on the path, else the clone's `./dev`."""
     import shutil
 
-    if shutil.which("talaria"):
+    found = shutil.which("talaria")
+    if found and Path(found).resolve().is_relative_to(Path(sys.prefix).resolve()):
         return "talaria"
     clone = Path(__file__).parents[3]
     if not (clone / "dev").is_file():
         return "python -m talaria"
     return "./dev" if Path.cwd() == clone else str(clone / "dev")
+
+
+def spoken(text: str) -> str:
+    """Texts name commands as `talaria VERB`, in backticks; here they become what can be typed."""
+    return text.replace("`talaria ", f"`{program()} ") if "`talaria " in text else text
 
 
 def _remember_home(context: click.Context, option: click.Parameter, value: str | None) -> None:

@@ -73,7 +73,8 @@ async def _serve(
         _settle_memory()
         _log.info("ready at %s", server.address)
         await stop.wait()
-        _log.info("stopping: what runs may finish; a second signal ends it at once")
+        deadline = loaded.settings.shutdown.deadline.total_seconds()
+        _log.info("stopping: running turns may finish within %g s; a second signal ends it at once", deadline)
     _log.info("stopped")
     return 0
 

@@ -114,26 +114,45 @@ class Home(msgspec.Struct, frozen=True):
     # -- the token of the HTTP API
 
     def http_token(self, environ: Mapping[str, str], token_env: str) -> HttpToken:
-        """The token from the variable `token_env`, else from `http.token`, which is made if it is missing.
+        """The token as `find_token` finds it, but a missing `http.token` is made and an open one closed.
 
-        Two processes that make it at once end up with the same one. Raises `ConfigError` for a token that
-        is too short or cannot travel in a header.
+        Two processes that make it at once end up with the same one.
+        """
+        if token_env and token_env in environ:
+            return self.find_token(environ, token_env)
+        try:
+            if not self.token_file.exists():
+                self._make_token()
+        except OSError as error:
+            raise self._no_token(token_env, error) from error
+        token = self.find_token(environ, token_env)
+        return HttpToken(token.value, token.source, self._close_token())
+
+    def find_token(self, environ: Mapping[str, str], token_env: str) -> HttpToken:
+        """The token from the variable `token_env`, else from `http.token`. Only looks.
+
+        Raises `ConfigError` for a token that is missing, too short, or cannot travel in a header.
         """
         if token_env and token_env in environ:
             hint = f"Unset {token_env} to use {self.token_file}, or make one with: openssl rand -hex 32"
             return HttpToken(_check_token(environ[token_env], f"the variable {token_env}", hint), token_env)
         try:
-            if not self.token_file.exists():
-                self._make_token()
             text = self.token_file.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            raise ConfigError(
-                f"The token file {self.token_file} cannot be used: {error.strerror or error}.",
-                f"Make it readable for this user, or set {token_env or 'http.token_env'}.",
-            ) from error
+            raise self._no_token(token_env, error) from error
         hint = f"Delete {self.token_file}; the next start makes a new one."
-        token = _check_token(text, str(self.token_file), hint)
-        return HttpToken(token, str(self.token_file), self._close_token())
+        return HttpToken(_check_token(text, str(self.token_file), hint), str(self.token_file))
+
+    def _no_token(self, token_env: str, error: OSError) -> ConfigError:
+        if isinstance(error, FileNotFoundError) and self.path.is_dir():
+            return ConfigError(
+                f"The token file {self.token_file} is missing.",
+                "Restart the gateway; its start makes a new one.",
+            )
+        return ConfigError(
+            f"The token file {self.token_file} cannot be used: {error.strerror or error}.",
+            f"Make it readable for this user, or set {token_env or 'http.token_env'}.",
+        )
 
     def _make_token(self) -> None:
         """Link a finished file into place: nobody ever sees half a token, and the first writer wins."""

@@ -58,6 +58,8 @@ def test_a_public_address_with_names_answers_to_them() -> None:
     assert "gate.lan:80" in hosts
     assert f"127.0.0.1:{bound.port}" in hosts
     assert not any(host.startswith("0.0.0.0") for host in hosts)
+    assert bound.address == f"http://127.0.0.1:{bound.port}"
+    assert bound.address.removeprefix("http://") in hosts
 
 
 @pytest.mark.parametrize("host", ["no such host", "a" * 70, "192.0.2.1"])

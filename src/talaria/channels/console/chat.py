@@ -21,7 +21,7 @@ _LEAVE_HINT = "Press Ctrl-C again or Ctrl-D to leave."
 
 class Chat:
     """`views` makes the view of one turn, `say` prints a line of the chat's own, `guard` is held while a turn
-    is on the screen.
+    is on the screen, `start_command` is how a person starts the gateway here.
 
     Ctrl-C cancels the running turn; a second one stops waiting for it, and its reply is shown before the next
     message is sent. Nothing but leaving the prompt ends the chat.
@@ -36,6 +36,7 @@ class Chat:
         views: Callable[[bool], TurnView],
         say: Callable[[str], None],
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+        start_command: str = "talaria serve",
     ) -> None:
         self._client = client
         self._session = session
@@ -43,6 +44,7 @@ class Chat:
         self._views = views
         self._say = say
         self._guard = guard
+        self._start_command = start_command
         self._interrupt: Callable[[], None] | None = None
         self._unread: list[str] = []  # turns whose reply has not been shown
 
@@ -72,9 +74,9 @@ class Chat:
         """Send one message and show its reply; an error ends the exchange, never the chat."""
         for turn_id in list(self._unread):
             self._say("The reply to your earlier message:")
-            await self._watch(_Exchange(self._client, self._views(False), turn_id))
+            await self._watch(_Exchange(self._client, self._views(False), self._start_command, turn_id))
         is_command = parse_command(text) is not None
-        exchange = _Exchange(self._client, self._views(is_command))
+        exchange = _Exchange(self._client, self._views(is_command), self._start_command)
         exchange.message = (self._session, text, secrets.token_hex(16))
         await self._watch(exchange)
 
@@ -101,9 +103,10 @@ class Chat:
 class _Exchange:
     """One message on its way: sent, followed, cancelled."""
 
-    def __init__(self, client: GatewayClient, view: TurnView, turn_id: str = "") -> None:
+    def __init__(self, client: GatewayClient, view: TurnView, start_command: str, turn_id: str = "") -> None:
         self._client = client
         self._view = view
+        self._start_command = start_command
         self._task: asyncio.Task[None] | None = None
         self._cancelling: asyncio.Task[None] | None = None
         self.message: tuple[str, str, str] | None = None
@@ -155,7 +158,7 @@ class _Exchange:
         self._is_gone = True
         what = "Your message is safe and" if self.turn_id else "Your message"
         self._view.pause(
-            f"{error.user_text} {what} goes on as soon as it is back; start it with `talaria serve`."
+            f"{error.user_text} {what} goes on as soon as it is back; start it with `{self._start_command}`."
         )
 
     def _back(self) -> None:

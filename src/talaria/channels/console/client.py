@@ -152,6 +152,9 @@ class GatewayClient:
     async def status(self) -> dict[str, Any]:
         return _decode(await self._call("GET", "/api/status"), dict[str, Any])
 
+    async def pool(self) -> dict[str, Any]:
+        return _decode(await self._call("GET", "/api/pool"), dict[str, Any])
+
     async def models(self) -> list[str]:
         """What may be asked for by name; empty when no model is configured."""
         answer = _decode(await self._call("GET", "/v1/models"), _ModelList)

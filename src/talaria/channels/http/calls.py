@@ -155,7 +155,7 @@ def invalid(complaint: str, root: str = "") -> BadRequest:
     what = what[:1].lower() + what[1:]
     return BadRequest(
         f"In the field `{field}`: {what}." if field else f"The body does not fit: {what}.",
-        "The contract of the API names the fields and their types.",
+        "docs/http-api.md names the fields and their types.",
     )
 
 

@@ -23,6 +23,7 @@ _IDLE: Final = 75  # seconds that an unused connection stays open
 _TRIED_PORTS: Final = 50
 _MODEL_SERVER_PORT: Final = 8766  # where the scripted model listens by default
 _LOCAL_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what to call instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,9 @@ class Bound:
 
     @property
     def address(self) -> str:
-        """As a client on this machine writes it."""
-        return f"http://{_bracketed(self.host)}:{self.port}"
+        """As a client on this machine writes it: "every address" is none that one could call."""
+        host = _LOOPBACK.get(self.host, self.host)
+        return f"http://{_bracketed(host)}:{self.port}"
 
 
 def bind(settings: HttpSettings) -> Bound:
@@ -69,7 +71,7 @@ def bind(settings: HttpSettings) -> Bound:
 
 def allowed_hosts(settings: HttpSettings, bound: Bound) -> frozenset[str]:
     """The exact Host values that are let in: the names of this machine for itself, and those configured."""
-    names = {*_LOCAL_NAMES, _bracketed(bound.host)} - {"0.0.0.0", "[::]"}  # noqa: S104 - nobody's name
+    names = {*_LOCAL_NAMES} if bound.host in _LOOPBACK else {*_LOCAL_NAMES, _bracketed(bound.host)}
     local = {f"{name}:{bound.port}" for name in names}
     if bound.port == 80:
         local |= names

@@ -1,0 +1,98 @@
+"""`talaria top`: a live look at the running gateway: pool, turns, endpoints, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from talaria.cli.connect import running_gateway
+from talaria.cli.loop import run_loop
+from talaria.cli.options import Invocation, common
+from talaria.core.errors import NotFound
+from talaria.core.units import format_size
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_MOST_AGENTS = 15
+
+
+@click.command("top", epilog="\b\nExamples:\n  talaria top\n  talaria top --once")
+@common
+@click.option("--once", is_flag=True, help="Print one look and leave.")
+@click.option(
+    "--every",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.2, 60),
+    help="Seconds between two looks.",
+)
+@click.pass_obj
+def command(invocation: Invocation, once: bool, every: float) -> None:
+    """Watch the running gateway. Ctrl-C leaves."""
+    run_loop(_watch(invocation, once, every))
+
+
+async def _watch(invocation: Invocation, once: bool, every: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    async with running_gateway(invocation.home(), os.environ) as client:
+        if client is None:
+            raise NotFound("No gateway is running on this home.", "Start one with `talaria serve`.")
+        view = render(await client.status(), await client.pool())
+        if once:
+            Console().print(view)
+            return
+        with Live(view, auto_refresh=False, screen=True) as live:
+            while True:
+                await asyncio.sleep(every)
+                live.update(render(await client.status(), await client.pool()), refresh=True)
+
+
+def render(status: dict[str, Any], pool: dict[str, Any]) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold")
+    for name, text in _facts(status, pool):
+        facts.add_row(name, text)
+    agents = Table(box=None, padding=(0, 2), header_style="dim")
+    for head in ("AGENT OF", "STATE", "BYTES", "IDLE", "REVISION"):
+        agents.add_column(head, justify="right" if head in ("BYTES", "IDLE") else "left", no_wrap=True)
+    for agent in list(reversed(pool["agents"]))[:_MOST_AGENTS]:
+        agents.add_row(
+            str(agent["chat_key"]).removeprefix("agent:"),
+            agent["state"],
+            format_size(agent["bytes"]),
+            f"{agent['idle_seconds']:.0f} s",
+            agent["revision"],
+        )
+    return Group(facts, "", agents)
+
+
+def _facts(status: dict[str, Any], pool: dict[str, Any]) -> list[tuple[str, str]]:
+    turns, counters = status["turns"], pool["counters"]
+    found = sum(counters[name] for name in ("hits", "builds", "catchups", "rebuilds"))
+    warm = f"{(counters['hits'] + counters['catchups']) * 100 // found} % found warm" if found else "none yet"
+    evicted = sum(count for name, count in counters.items() if name.startswith("evicted_"))
+    endpoints = ", ".join(
+        f"{name} ({about['busy']} under way)" for name, about in status["endpoints"].items()
+    )
+    return [
+        ("gateway", f"{status['version']}, {status['phase']}, up {status['uptime_seconds']:.0f} s"),
+        ("memory", format_size(status["rss_bytes"])),
+        ("turns", ", ".join(f"{count} {state}" for state, count in turns.items() if count) or "none yet"),
+        ("owed", f"{status['owed']['turns']} turns, {status['owed']['replies']} replies"),
+        (
+            "pool",
+            f"{pool['size']} of {pool['cap']} agents, {pool['busy']} busy, "
+            f"{format_size(pool['bytes'])} of {format_size(pool['max_bytes'])}",
+        ),
+        ("leases", f"{warm}; {counters['rebuilds']} rebuilt, {evicted} evicted"),
+        ("endpoints", endpoints or "none called yet"),
+    ]

@@ -1,0 +1,108 @@
+"""The `dev` script in a clone of its own, with a Python that only writes down what it was asked to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+Dev = Callable[..., subprocess.CompletedProcess[str]]
+
+# `-m venv` makes a folder with the same Python in it; every tool in there is that Python too.
+PYTHON = """#!/bin/sh
+case "$*" in
+"-m venv"*) for last; do :; done; mkdir -p "$last/bin"
+    for tool in python talaria ruff mypy lint-imports; do cp "$0" "$last/bin/$tool"; done ;;
+"-m pip install"*) sleep 0.2; for last; do :; done; echo "install $last" >>"$LOG" ;;
+"check") [ ! -e "$BROKEN" ] ;;
+"-m pytest"*) echo "pytest" >>"$LOG" ;;
+esac
+"""
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Dev:
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    for name in ("dev", "pyproject.toml"):
+        shutil.copy(ROOT / name, clone / name)
+    python = tmp_path / "python3"
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    environ = {
+        **os.environ,
+        "PYTHON": str(python),
+        "LOG": str(tmp_path / "log"),
+        "BROKEN": str(tmp_path / "broken"),
+    }
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        script = [str(next(tmp_path.glob("*/dev"))), *arguments]
+        return subprocess.run(script, env={**environ, **more}, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def installed(tmp_path: Path) -> list[str]:
+    log = tmp_path / "log"
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [line.rpartition("/")[2] for line in lines if line.startswith("install")]
+
+
+def test_it_installs_what_is_missing_and_nothing_twice(dev: Dev, tmp_path: Path) -> None:
+    assert "installing Talaria into .venv" in dev("run").stderr
+    assert dev("run").stderr == ""
+    assert installed(tmp_path) == ["clone"]
+    assert dev("pytest").returncode == 0
+    assert dev("run").stderr == dev("pytest").stderr == ""
+    assert installed(tmp_path) == ["clone", "clone[dev]"]
+    with (tmp_path / "clone" / "pyproject.toml").open("a") as file:
+        file.write("# another\n")
+    dev("chat")
+    assert installed(tmp_path) == ["clone", "clone[dev]", "clone"]
+    (tmp_path / "clone").rename(tmp_path / "moved")
+    dev("chat")
+    assert installed(tmp_path)[3:] == ["moved"]
+    assert not list(tmp_path.glob("*/.venv.lock"))
+
+
+def test_two_at_once_install_once(dev: Dev, tmp_path: Path) -> None:
+    script = f"{tmp_path / 'clone' / 'dev'} run & {tmp_path / 'clone' / 'dev'} run & wait"
+    environ = {**os.environ, "PYTHON": str(tmp_path / "python3"), "LOG": str(tmp_path / "log"), "BROKEN": ""}
+    subprocess.run(["sh", "-c", script], env=environ, capture_output=True, check=True)
+    assert installed(tmp_path) == ["clone"]
+
+
+def test_the_lock_of_a_dead_process_holds_nobody_up(dev: Dev, tmp_path: Path) -> None:
+    lock = tmp_path / "clone" / ".venv.lock"
+    lock.mkdir()
+    with subprocess.Popen(["true"]) as dead:
+        (lock / "pid").write_text(str(dead.pid))
+    assert dev("run").returncode == 0
+    assert installed(tmp_path) == ["clone"]
+
+
+def test_a_lint_that_fails_ends_the_test(dev: Dev, tmp_path: Path) -> None:
+    assert dev("test").returncode == 0
+    (tmp_path / "broken").touch()
+    assert dev("test").returncode == 1
+    assert (tmp_path / "log").read_text().splitlines().count("pytest") == 1
+
+
+def test_a_python_that_cannot_be_used_is_named(dev: Dev, tmp_path: Path) -> None:
+    done = dev("run", PYTHON="/no/such/python")
+    assert done.returncode == 1
+    assert "needs Python 3.11 or newer, and /no/such/python is not that" in done.stderr
+    assert "PYTHON=/path/to/python3 ./dev run" in done.stderr
+    assert not list(tmp_path.glob("*/.venv*"))
+
+
+def test_help_installs_nothing(dev: Dev, tmp_path: Path) -> None:
+    for word in ((), ("help",), ("--help",)):
+        assert "./dev run" in dev(*word).stdout
+    assert installed(tmp_path) == []

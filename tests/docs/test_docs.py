@@ -1,0 +1,210 @@
+"""The documentation says what the program does: its calls, keys, commands, paths and examples."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import tomllib
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+
+from talaria.channels.http import api
+from talaria.cli.main import COMMANDS as PROGRAM_COMMANDS
+from talaria.cli.main import LATER as PROGRAM_LATER
+from talaria.commands.table import ALIASES, COMMANDS, LATER
+from talaria.config import later
+from talaria.config.load import load
+from talaria.config.settings import Settings
+from talaria.core.events import EVENT_NAMES
+from talaria.models.presets import PRESETS
+from talaria.models.settings import ProviderSettings
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+)
+HTTP_API = (ROOT / "docs" / "http-api.md").read_text()
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
+COMMAND_PAGE = (ROOT / "docs" / "commands.md").read_text()
+README = (ROOT / "README.md").read_text()
+
+
+def section(page: str, title: str) -> str:
+    """The text under a heading, up to the next one of its level."""
+    return page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """The cells of every table row below a head."""
+    for table in re.findall(r"^\|[-|]+\|\n((?:\|.*\n?)+)", text, re.MULTILINE):
+        for line in table.splitlines():
+            yield [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def fenced(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+# -- HTTP -------------------------------------------------------------------------------------------------
+
+
+def routes() -> set[str]:
+    """`GET /path` of the table in `create_app`, as it is written there."""
+    found = set()
+    for node in ast.walk(ast.parse(inspect.getsource(api.create_app))):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(value, ast.Dict):
+                    found |= {f"{ast.literal_eval(method)} {key.value!s}" for method in value.keys if method}
+    return found
+
+
+def test_every_call_is_documented_and_every_documented_call_exists() -> None:
+    documented = {cells[0].strip("`") for cells in rows(section(HTTP_API, "The calls"))}
+    assert len(documented) > 10
+    assert documented == routes()
+
+
+def test_calls_to_come_are_documented_as_such() -> None:
+    assert set(re.findall(r"`(/[\w/{}]+)`", section(HTTP_API, "Not in this version yet"))) == set(api._LATER)
+
+
+def test_every_event_is_documented() -> None:
+    assert {cells[0].strip("`") for cells in rows(section(HTTP_API, "Events"))} == set(EVENT_NAMES.values())
+
+
+# -- configuration ----------------------------------------------------------------------------------------
+
+
+def keys(kind: type[msgspec.Struct], path: tuple[str, ...] = ()) -> Iterator[str]:
+    for name, hint in get_type_hints(kind).items():
+        is_named = get_origin(hint) is dict
+        here = (*path, name, "NAME") if is_named else (*path, name)
+        inner = get_args(hint)[1] if is_named else hint
+        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            yield from keys(inner, here)
+        else:
+            yield ".".join(here)
+
+
+def test_every_key_is_documented_with_its_default(tmp_path: Path) -> None:
+    """A file that spells out all documented defaults is the same as no file."""
+    table = {cells[0].strip("`"): cells[2].strip("`") for cells in rows(section(CONFIGURATION, "Keys"))}
+    assert set(table) == set(keys(Settings))
+    given = {key: default for key, default in table.items() if default not in ("not set", "none")}
+    assert given.pop("providers.NAME.base_url") == f'"{ProviderSettings().base_url}"'
+    given["providers.NAME.base_url"] = '"http://127.0.0.1/v1"'
+    (tmp_path / "config.toml").write_text("".join(f"{key} = {value}\n" for key, value in given.items()))
+    loaded = load(tmp_path, {})
+    assert loaded.warnings == ()
+    assert loaded.settings == Settings(providers={"NAME": ProviderSettings("http://127.0.0.1/v1")})
+    parts = {**msgspec.structs.asdict(Settings()), "providers.NAME": ProviderSettings()}
+    assert {key for key, default in table.items() if default == "not set"} == {
+        f"{part}.{name}"
+        for part, settings in parts.items()
+        if isinstance(settings, msgspec.Struct)
+        for name, value in msgspec.structs.asdict(settings).items()
+        if value is None
+    }
+
+
+def test_every_known_provider_is_documented() -> None:
+    table = {
+        cells[0].strip("`"): (cells[1].strip("`"), cells[2].partition(";")[0].strip("`"))
+        for cells in rows(section(CONFIGURATION, "Known providers"))
+    }
+    assert table == {name: (known.base_url, known.api_key_env or "none") for name, known in PRESETS.items()}
+
+
+def test_keys_to_come_are_documented_as_such() -> None:
+    text = section(CONFIGURATION, "Not in this version yet")
+    for path in later.KEYS:
+        key = ".".join(path).replace("*", "NAME")
+        assert (f"`{key}`" if len(path) > 1 else f"`[{key}]`") in text
+    for member in frozenset().union(*later.MEMBERS.values()):
+        assert f"`{member}`" in text
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
+def test_examples_of_the_configuration_can_be_used(page: str, tmp_path: Path) -> None:
+    examples = fenced((ROOT / page).read_text(), "toml")
+    assert examples
+    environ = {known.api_key_env: "a key" for known in PRESETS.values() if known.api_key_env}
+    for example in examples:
+        tomllib.loads(example)
+        (tmp_path / "config.toml").write_text(example)
+        assert load(tmp_path, environ).warnings == ()
+
+
+# -- commands ---------------------------------------------------------------------------------------------
+
+
+def test_every_slash_command_is_documented() -> None:
+    text = section(COMMAND_PAGE, "In a chat")
+    assert dict(rows(text)) == {f"`{spec.usage}`": spec.help for spec in COMMANDS.values()}
+    for alias, name in ALIASES.items():
+        assert f"`/{alias}` is another word for `/{name}`" in text
+    _, _, to_come = text.partition("Not in this version yet")
+    assert set(re.findall(r"`/(\w+)`", to_come)) == set(LATER)
+
+
+def test_every_command_of_the_program_is_documented() -> None:
+    text = section(COMMAND_PAGE, "In a shell")
+    assert dict(rows(text)) == {f"`talaria {name}`": help for name, help in PROGRAM_COMMANDS.items()}
+    to_come = text.partition("Not in this version yet")[2].partition("; nor")[0]
+    assert set(re.findall(r"`(\w+)`", to_come)) == set(PROGRAM_LATER)
+
+
+def dev_verbs() -> set[str]:
+    cases = (ROOT / "dev").read_text().rpartition("case $verb in\n")[2]
+    patterns = re.findall(r"^([a-z][a-z |-]*)\)$", cases, re.MULTILINE)
+    return {verb for pattern in patterns for verb in pattern.split(" | ") if verb.isalpha()}
+
+
+def test_the_commands_of_the_readme_exist() -> None:
+    lines = [line for block in fenced(README, "sh") for line in block.splitlines()]
+    table = [cell for cells in rows(section(README, "What is here")) for cell in cells]
+    used = re.findall(r"(?:^|\s|`)(\./dev|talaria) ([a-z]+)", "\n".join([*lines, *table]))
+    assert {"run", "chat", "ask", "test"} <= {verb for _, verb in used}
+    for program, verb in used:
+        assert verb in PROGRAM_COMMANDS or (program == "./dev" and verb in dev_verbs()), f"{program} {verb}"
+    for module in re.findall(r"python -m ([\w.]+)", "\n".join(lines)):
+        assert find_spec(module) is not None, module
+
+
+def test_the_help_of_dev_names_its_verbs() -> None:
+    usage = (ROOT / "dev").read_text().partition("<<'TEXT'\n")[2].partition("\nTEXT\n")[0]
+    assert dev_verbs() - {"help"} <= set(re.findall(r"\./dev ([a-z]+)", usage))
+
+
+# -- paths ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not re.match(r"[a-z]+:|#", target):
+            assert (page.parent / target.partition("#")[0]).exists(), f"{page.name}: {target}"
+
+
+def test_the_files_that_architecture_names_exist() -> None:
+    architecture = (ROOT / "ARCHITECTURE.md").read_text()
+    table = section(architecture, "To change X, open Y")
+    named = re.findall(r"`([\w/.]+(?:/|\.py|\.md))`", table) + re.findall(r"docs/[\w-]+\.md", table)
+    assert len(named) > 15
+    for path in named:
+        assert exists(path), path
+    for path in re.findall(r"`([\w/]+\.py)`", architecture):
+        assert exists(path), path
+
+
+def exists(path: str) -> bool:
+    """From the root, from the package, or, for a bare name, in some package."""
+    source = ROOT / "src" / "talaria"
+    return (ROOT / path).exists() or (source / path).exists() or ("/" not in path and any(source.rglob(path)))
