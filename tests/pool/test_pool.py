@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,8 @@ import pytest
 from rig import chat
 from talaria.agent.warm import AgentBuilder
 from talaria.core.clock import SystemClock
-from talaria.core.entries import EntryBody, Revision, SpecSet
-from talaria.core.errors import StoreError
+from talaria.core.entries import Entry, EntryBody, Revision, SpecSet
+from talaria.core.errors import NoModel, StoreError
 from talaria.core.ids import OwnerId, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Commit, Fresh
 from talaria.core.messages import AssistantMessage, Text, UserMessage
@@ -32,10 +32,36 @@ def spec(model: str = "m") -> PinnedSpec:
     return pin(AgentSpec("main", "scripted", model, "openai-chat", "p", (), "", ""), Prefix(b"{}", b""))
 
 
+class Vanishing(ScriptedModels):
+    """Models whose provider is gone when the test says so."""
+
+    is_gone = False
+
+    def credential(self, provider: str) -> str:
+        if self.is_gone:
+            raise NoModel(f"There is no provider named {provider}.")
+        return super().credential(provider)
+
+
+class HeldReads(MemoryStore):
+    """The same rows as another store; its log is read when the test lets it."""
+
+    def __init__(self, rows: MemoryStore) -> None:
+        self.__dict__.update(rows.__dict__)
+        self.is_read = asyncio.Event()
+        self.may_go = asyncio.Event()
+
+    async def log(self, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
+        self.is_read.set()
+        await self.may_go.wait()
+        return await super().log(session_id, after_seq)
+
+
 class Line:
     """A store with sessions, and a pool over it."""
 
     def __init__(self, limits: PoolLimits) -> None:
+        self.limits = limits
         self.clock = FakeClock()
         self.store = MemoryStore(SystemClock())
         self.models = ScriptedModels()
@@ -275,3 +301,119 @@ async def test_the_pool_describes_itself(line: Line) -> None:
     await line.touch(session)
     assert "warm at revision 0.2" in line.pool.describe(session)
     assert repr(line.pool).startswith("<Pool 1/2 agents, 0 busy")
+
+
+async def test_steady_load_above_the_cap_warns_once_per_episode(
+    line: Line, caplog: pytest.LogCaptureFixture
+) -> None:
+    sessions = [await line.session(name) for name in "abc"]
+
+    def warnings() -> int:
+        return sum("over its cap" in record.message for record in caplog.records)
+
+    async def crowd() -> None:
+        async with (
+            line.pool.lease(await line.wanted(sessions[0])),
+            line.pool.lease(await line.wanted(sessions[1])),
+            line.pool.lease(await line.wanted(sessions[2])),
+        ):
+            line.clock.advance(1)
+
+    with caplog.at_level(logging.WARNING, "talaria.pool"):
+        for _ in range(20):
+            await crowd()
+        assert warnings() == 1
+        line.clock.advance(3600)
+        await crowd()
+        assert warnings() == 2
+
+
+async def test_a_lease_that_fails_before_it_knows_what_it_found_gives_the_agent_back(line: Line) -> None:
+    session = await line.session("a")
+    await line.touch(session)
+    wanted = await line.wanted(session)
+    models = Vanishing()
+    line.pool = Pool(AgentBuilder(line.store, models), line.limits, line.clock)
+    await line.touch(session)
+    models.is_gone = True
+    with pytest.raises(NoModel):
+        async with line.pool.lease(wanted):
+            pass
+    assert line.pool.stats().busy == 0
+    models.is_gone = False
+    async with line.pool.lease(wanted):
+        assert line.pool.counters.builds == 1
+
+
+async def test_a_cancelled_build_or_catch_up_leaves_nothing_busy(line: Line) -> None:
+    session = await line.session("a")
+    store = HeldReads(line.store)
+    line.pool = Pool(AgentBuilder(store, line.models), line.limits, line.clock)
+
+    async def cancel_one() -> None:
+        taking = asyncio.create_task(line.touch(session))
+        await store.is_read.wait()
+        waiting = asyncio.create_task(line.touch(session))
+        await asyncio.sleep(0)
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+        store.may_go.set()
+        await waiting
+        assert line.pool.stats().busy == line.pool.stats().building == 0
+        line.check()
+        store.may_go.clear()
+        store.is_read.clear()
+
+    await cancel_one()
+    assert line.pool.counters.builds == 1
+    await line.append(session, AssistantMessage(text="from elsewhere"))
+    await cancel_one()
+    assert (line.pool.counters.catchups, line.pool.counters.rebuilds) == (1, 0)
+    other = spec("another")
+    await line.append(session, SpecSet(other.id), specs=(other,))
+    await cancel_one()
+    assert line.pool.counters.builds == 2, "the old agent had left; who waited built anew"
+
+
+async def test_a_release_during_a_build_happens_at_the_end_of_its_lease(line: Line) -> None:
+    session = await line.session("a")
+    store = HeldReads(line.store)
+    line.pool = Pool(AgentBuilder(store, line.models), line.limits, line.clock)
+    taking = asyncio.create_task(line.touch(session))
+    await store.is_read.wait()
+    assert line.pool.stats().building == 1
+    assert line.pool.sweep() == 0
+    line.pool.release(session)
+    store.may_go.set()
+    await taking
+    assert line.held() == set()
+
+
+async def test_a_session_evicted_in_its_turn_is_the_newest_again_afterwards(line: Line) -> None:
+    """`last_used` is set when a lease ends as well: a long turn does not make its agent the oldest."""
+    a, b, c = [await line.session(name) for name in "abc"]
+    async with line.pool.lease(await line.wanted(a)):
+        line.clock.advance(10)
+        await line.touch(b)
+        line.clock.advance(10)
+    await line.touch(c)
+    assert line.held() == {a, c}
+
+
+async def test_the_byte_budget_sees_what_a_turn_added() -> None:
+    line = Line(PoolLimits(max_agents=10, idle_ttl=100, max_bytes=3 * 2048))
+    a, b = [await line.session(name) for name in "ab"]
+    await line.touch(a)
+    async with line.pool.lease(await line.wanted(b)) as agent:
+        agent.transcript.append(AssistantMessage(text="x" * 5000))
+        assert line.held() == {a, b}
+    assert line.held() == set(), "the oldest first, and what alone is too large as well"
+
+
+async def test_another_epoch_of_the_same_spec_rebuilds(line: Line) -> None:
+    session = await line.session("a")
+    await line.touch(session)
+    await line.append(session, SpecSet(spec().id))
+    async with line.pool.lease(await line.wanted(session)) as agent:
+        assert agent.revision == (await line.wanted(session)).revision
+    assert (line.pool.counters.rebuilds, line.pool.counters.catchups) == (1, 0)

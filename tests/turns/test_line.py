@@ -246,7 +246,9 @@ async def test_a_draining_gateway_refuses_what_is_new(store: Store, tmp_path: Pa
             await rig.submit("too late")
 
 
-async def test_renewing_leases_never_takes_a_turn_that_ends_for_a_lost_one(rig: Rig) -> None:
+async def test_renewing_leases_never_takes_a_turn_that_ends_for_a_lost_one(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
     async def renew() -> None:
         while True:
             await rig.keeper.renew()
@@ -257,3 +259,4 @@ async def test_renewing_leases_never_takes_a_turn_that_ends_for_a_lost_one(rig: 
     renewing.cancel()
     await asyncio.gather(renewing, return_exceptions=True)
     assert [turn.state for turn in turns] == [TurnState.DONE] * 80
+    assert [record.message for record in caplog.records if "lost" in record.message] == []

@@ -200,10 +200,12 @@ async def test_a_branch_copies_what_the_model_sees_and_leaves_the_original(rig: 
     await rig.say("two")
     await rig.say("/undo")
     prefix = rig.model.bodies[0]
+    await rig.say("/reasoning low")
     branch = await rig.say("/branch elsewhere")
     assert branch.session_id != first.session_id
     await rig.say("three")
     assert seen_by_model(rig) == ["one", "You said: one", "three"]
+    assert last_body(rig)["reasoning_effort"] == "low"
     assert rig.model.bodies[-1].startswith(prefix[: prefix.index(b'"messages"')])
     assert "elsewhere" in str((await rig.say("/sessions")).reply)
     await rig.say("/resume 1")

@@ -8,7 +8,14 @@ from talaria.agent.warm import WarmAgent
 from talaria.core.entries import Entry, EntryBody, Revision
 from talaria.core.ids import Fence, SessionId, TurnId
 from talaria.core.ledger import Commit, OutboxWrite, StepWrite, TurnEnd, UsageWrite
-from talaria.core.messages import AssistantMessage, ToolCall, ToolOutcome, ToolResult, ToolResults
+from talaria.core.messages import (
+    AssistantMessage,
+    TokenUsage,
+    ToolCall,
+    ToolOutcome,
+    ToolResult,
+    ToolResults,
+)
 from talaria.core.ports import Store
 from talaria.core.specs import PinnedSpec
 from talaria.core.tasks import finish
@@ -19,8 +26,8 @@ class Journal:
     """All that a turn writes goes through here, so it always knows where the turn stands.
 
     `unanswered` are the calls of the last assistant message that have no results entry yet; their steps
-    stand behind the model step in the order of the calls. `end` is set once the turn is settled. The book
-    is written before each commit, because a commit once begun is finished whatever happens to its caller.
+    stand behind the model step in the order of the calls. `usage` is what this attempt's model calls used.
+    `end` is set once the turn is settled. All of it tells what was committed, never what was only tried.
     """
 
     def __init__(
@@ -42,6 +49,7 @@ class Journal:
         self.steps: dict[int, Step] = {}
         self.model_calls = 0
         self.unanswered: tuple[ToolCall, ...] = ()
+        self.usage = TokenUsage()
         self.end: TurnEnd | None = None
 
     def recall(self, entries: Iterable[Entry], steps: Iterable[Step]) -> None:
@@ -51,8 +59,8 @@ class Journal:
         for entry in entries:
             self._note_entry(entry.body)
 
-    def attach(self, agent: WarmAgent) -> None:
-        """From now on `agent` absorbs what is appended."""
+    def attach(self, agent: WarmAgent | None) -> None:
+        """From now on `agent` absorbs what is appended; None when its lease ends before the turn does."""
         self._agent = agent
 
     @property
@@ -85,10 +93,6 @@ class Journal:
             end=end,
             outbox=tuple(outbox),
         )
-        for write in steps:
-            self._note_step(
-                Step(self.turn_id, write.n, write.kind, write.name, write.state, write.call_id, write.result)
-            )
         if end is not None and self._before_end is not None:
             self._before_end()
         return await finish(self._carry_out(order))
@@ -115,12 +119,18 @@ class Journal:
 
     async def _carry_out(self, order: Commit) -> Revision:
         committed = await self._store.commit(order)
+        for write in order.steps:
+            self._note_step(
+                Step(self.turn_id, write.n, write.kind, write.name, write.state, write.call_id, write.result)
+            )
+        for call in order.usage:
+            self.usage += call.tokens
         for body in order.entries:
             self._note_entry(body)
-        if self._agent is not None:
-            self._agent.absorb(committed.entries)
         if order.end is not None:
             self.end = order.end
+        if self._agent is not None:
+            self._agent.absorb(committed.entries)
         return committed.revision
 
     def _note_step(self, step: Step) -> None:

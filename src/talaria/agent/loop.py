@@ -26,7 +26,6 @@ from talaria.core.ids import TurnId
 from talaria.core.ledger import StepWrite, TurnEnd, UsageWrite
 from talaria.core.messages import (
     AssistantMessage,
-    TokenUsage,
     ToolCall,
     ToolOutcome,
     ToolResult,
@@ -89,7 +88,6 @@ class Loop:
         self._model = model
         self._journal = journal
         self._context = context
-        self._usage = TokenUsage()
         self._partial: list[str] = []
 
     async def run(self) -> Answer:
@@ -113,11 +111,14 @@ class Loop:
                 await self._journal.commit((message,), (step, *pending), (usage,))
                 continue
             if not message.text and not message.tool_calls:
+                await self._journal.commit((), (step,), (usage,))
                 raise ModelUnavailable(
                     f"The model {self._agent.pinned.spec.model} sent an empty answer.",
                     "Send your message again.",
                 )
-            end = TurnEnd(TurnState.DONE, reply=_reply_text(completion), usage=self._usage)
+            end = TurnEnd(
+                TurnState.DONE, reply=_reply_text(completion), usage=self._journal.usage + usage.tokens
+            )
             await self._journal.commit((message,), (step,), (usage,), end)
             return Answer(end, completion, tuple(self._journal.steps.values()))
 
@@ -125,7 +126,7 @@ class Loop:
         """After a cancel by the user: partial text is kept with a mark, unsettled calls become cancelled."""
         text = "".join(self._partial)
         said = AssistantMessage(text=text, model=self._agent.pinned.spec.model, interrupted=True)
-        end = TurnEnd(TurnState.CANCELLED, reply=text or None, usage=self._usage)
+        end = TurnEnd(TurnState.CANCELLED, reply=text or None, usage=self._journal.usage)
         await self._journal.close(end, CANCELLED_BY_USER, said if text else None)
 
     # -- the model ------------------------------------------------------------------------------------------
@@ -151,7 +152,6 @@ class Loop:
         )
         completion = await self._metered(call, sink)
         partial.clear()
-        self._usage += completion.usage
         emit(UsageReported(completion.usage, agent.pinned.spec.model))
         return completion
 

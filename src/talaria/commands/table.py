@@ -27,6 +27,7 @@ _TITLE_LIMIT = 120
 _QUOTE_LIMIT = 80
 _EFFORTS = "none|low|medium|high"
 _TOOLS_USAGE = "/tools [NAME…|all|none]"
+_NUMBER_DIGITS = 10  # longer ones are no number of a session, and Python refuses to read the longest
 
 
 class Route(Enum):
@@ -289,7 +290,7 @@ def others(summary: ChatSummary) -> list[Session]:
 def find_session(summary: ChatSummary, wanted: str) -> Session | None:
     """What `/resume` means: a number of `/sessions`, an id, a title, or a part of one title only."""
     earlier = others(summary)
-    if wanted.isdecimal() and 1 <= int(wanted) <= len(earlier):
+    if wanted.isdecimal() and len(wanted) < _NUMBER_DIGITS and 1 <= int(wanted) <= len(earlier):
         return earlier[int(wanted) - 1]
     for session in summary.sessions:
         if wanted == session.id or (session.title and wanted.casefold() == session.title.casefold()):

@@ -107,13 +107,15 @@ def exchanges(entries: Sequence[Entry]) -> list[Exchange]:
     return found
 
 
-def settled_messages(entries: Sequence[Entry]) -> tuple[Message, ...]:
-    """What the model sees of a log, up to its last answer: what is still under way is left out."""
+def settled_bodies(entries: Sequence[Entry]) -> tuple[EntryBody, ...]:
+    """What another session must begin with to go on like this one: how much to think, and what the model sees
+    up to its last answer. What is still under way is left out."""
     hidden = hidden_seqs(entries)
+    wishes = [entry.body for entry in entries if isinstance(entry.body, ReasoningSet)]
     messages = [entry.message for entry in entries if entry.message is not None and entry.seq not in hidden]
     while messages and not (isinstance(messages[-1], AssistantMessage) and not messages[-1].tool_calls):
         messages.pop()
-    return tuple(messages)
+    return (*wishes[-1:], *messages)
 
 
 _ENCODER = msgspec.json.Encoder()

@@ -13,7 +13,7 @@ import msgspec
 from talaria.core.entries import Entry, EntryBody, Hidden, Revision
 from talaria.core.errors import ErrorInfo
 from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
-from talaria.core.messages import Message, TokenUsage, ToolResult, UserMessage
+from talaria.core.messages import TokenUsage, ToolResult, UserMessage
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
 from talaria.core.turns import Inbound, Step, StepKind, StepState, Turn, TurnState
@@ -26,7 +26,7 @@ class Fresh(msgspec.Struct, frozen=True):
 
     session_id: SessionId
     spec: PinnedSpec | None
-    context: tuple[Message, ...] = ()
+    context: tuple[EntryBody, ...] = ()
     ephemeral: bool = False
 
 

@@ -68,6 +68,9 @@ class Providers:
         return endpoint
 
     def wire(self, provider: str) -> Wire:
+        endpoint = self._endpoints.get(provider)
+        if endpoint is not None:
+            return endpoint.wire
         return _wire(self._usable(provider))
 
     async def warm(self) -> None:

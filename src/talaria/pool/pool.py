@@ -20,6 +20,7 @@ from talaria.core.ids import ChatKey, SessionId, SpecId
 from talaria.pool.policy import AgentState, AgentView, Cause, PoolLimits, plan_eviction
 
 _log = logging.getLogger("talaria.pool")
+_QUIET_SECONDS = 60.0  # within the cap for longer than this, and the next time over it is another episode
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -117,7 +118,7 @@ class Pool:
         self._clock = clock
         self._slots: OrderedDict[SessionId, _Slot] = OrderedDict()  # least recently used first
         self._bytes = 0
-        self._is_over_cap = False
+        self._within_cap_since: float | None = -_QUIET_SECONDS  # None while over it
         self.counters = PoolCounters()
 
     def __repr__(self) -> str:
@@ -223,18 +224,21 @@ class Pool:
         """Bring a slot that was just taken to what is wanted; on failure it goes back as it was."""
         agent = slot.agent
         assert agent is not None
-        if reason := self._outdated(agent, wanted):
+        try:
+            reason = self._outdated(agent, wanted)
+            is_behind = not reason and agent.revision.seq < wanted.revision.seq
+            if is_behind:
+                await self._builder.catch_up(agent)
+        except BaseException:
+            self._give_back(wanted.session_id, slot)
+            raise
+        if reason:
             _log.info("rebuilding the agent of %s: %s", wanted.session_id, reason)
             slot.rebuilt = reason
             self._forget(slot)
             await self._build(wanted, slot)
             self.counters.rebuilds += 1
-        elif agent.revision.seq < wanted.revision.seq:
-            try:
-                await self._builder.catch_up(agent)
-            except BaseException:
-                self._give_back(wanted.session_id, slot)
-                raise
+        elif is_behind:
             self.counters.catchups += 1
             self._resize(slot)
         else:
@@ -280,7 +284,7 @@ class Pool:
         if len(self._slots) > self._limits.max_agents or self._bytes > self._limits.max_bytes:
             self._evict()
             return
-        self._is_over_cap = False
+        self._note_over_cap(0)
         oldest = next(iter(self._slots.values()), None)
         if oldest is not None and self._clock.elapsed() - oldest.last_used > self._limits.idle_ttl:
             self._evict()
@@ -300,14 +304,23 @@ class Pool:
                 case Cause.BYTES:
                     self.counters.evicted_bytes += 1
         self._release(eviction.session_id for eviction in plan.evictions)
-        if plan.over_cap and not self._is_over_cap:
-            _log.warning(
-                "the pool is over its cap of %d by %d: all candidates are busy",
-                self._limits.max_agents,
-                plan.over_cap,
-            )
-        self._is_over_cap = plan.over_cap > 0
+        self._note_over_cap(plan.over_cap)
         return len(plan.evictions)
+
+    def _note_over_cap(self, by: int) -> None:
+        """Said once per episode: steady load crosses the cap with every lease."""
+        since = self._within_cap_since
+        if by == 0:
+            if since is None:
+                self._within_cap_since = self._clock.elapsed()
+        elif since is not None:
+            self._within_cap_since = None
+            if self._clock.elapsed() - since >= _QUIET_SECONDS:
+                _log.warning(
+                    "the pool is over its cap of %d by %d: all candidates are busy",
+                    self._limits.max_agents,
+                    by,
+                )
 
     def _release(self, session_ids: Iterable[SessionId]) -> None:
         for session_id in session_ids:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from talaria.agent.journal import Journal
 from talaria.commands.parse import Command, parse_command
 from talaria.commands.table import COMMANDS, CommandView, Outcome, Respec, canonical, run_command
 from talaria.core.entries import Exchange, ReasoningSet, SpecSet, exchanges
-from talaria.core.errors import LeaseHeld, NoModel, NotFound, StoreError, TalariaError
+from talaria.core.errors import LeaseHeld, NoModel, NotFound, TalariaError
 from talaria.core.ids import ChatKey
 from talaria.core.ledger import Begin, TurnEnd
 from talaria.core.specs import PinnedSpec
 from talaria.core.turns import Turn, TurnState
 from talaria.turns.live import LiveTurn, StopReason
 from talaria.turns.parts import Parts
-from talaria.turns.settled import ended, tell
+from talaria.turns.patience import pauses
+from talaria.turns.settled import INTERNAL, ended, failure, tell
+
+_log = logging.getLogger("talaria.turns")
 
 
 class CommandRunner:
@@ -26,7 +30,7 @@ class CommandRunner:
         self._waiting = waiting
 
     async def run(self, live: LiveTurn) -> None:
-        """Raises store errors; the turn is unsettled then."""
+        """Raises store errors when the end cannot be written; the turn is unsettled then."""
         parts, turn = self._parts, live.turn
         specs: tuple[PinnedSpec, ...] = ()
         if live.was_stopped_by(StopReason.USER):
@@ -45,11 +49,11 @@ class CommandRunner:
             outcome = run_command(command, view)
             if outcome.respec is not None:
                 outcome, specs = self._respec(view, outcome.respec)
-        except StoreError:
-            raise
         except TalariaError as error:
-            info = error.info()
-            return Outcome(""), TurnEnd(TurnState.FAILED, reply=info.sentence(), error=info), ()
+            return Outcome(""), failure(error), ()
+        except Exception:
+            _log.exception("the command of turn %s failed", turn.id)
+            return Outcome(""), failure(INTERNAL), ()
         return outcome, TurnEnd(TurnState.DONE, reply=outcome.reply), specs
 
     def _respec(self, view: CommandView, wish: Respec) -> tuple[Outcome, tuple[PinnedSpec, ...]]:
@@ -69,14 +73,13 @@ class CommandRunner:
         parts = self._parts
         if not outcome.entries and not turn.attempts:
             return await parts.store.settle(turn.id, end)
-        while True:
+        order = Begin(turn.id, parts.keeper.owner, parts.keeper.lease_seconds)
+        for seconds in pauses(parts.keeper.lease_seconds / 3):
             try:
-                began = await parts.store.begin(
-                    Begin(turn.id, parts.keeper.owner, parts.keeper.lease_seconds)
-                )
+                began = await parts.store.begin(order)
                 break
             except LeaseHeld:
-                await parts.clock.sleep(parts.keeper.lease_seconds / 3)
+                await parts.clock.sleep(seconds)
         journal = Journal(parts.store, began.session.id, turn.id, began.fence)
         await journal.commit(outcome.entries, end=end, specs=specs)
         return ended(turn, end, parts.clock.now())

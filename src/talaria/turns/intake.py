@@ -8,7 +8,7 @@ import msgspec
 
 from talaria.commands.parse import Command, parse_command
 from talaria.commands.table import COMMANDS, Route, canonical, find_session
-from talaria.core.entries import settled_messages
+from talaria.core.entries import settled_bodies
 from talaria.core.errors import NoModel, TalariaError
 from talaria.core.ids import ChatAddress, ChatKey, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Binding, Fresh, Start
@@ -64,6 +64,7 @@ class Intake:
         self._parts = parts
         self._mailbox = mailbox
         self._is_open = False
+        self._arriving: dict[ChatKey, int] = {}
 
     def open(self) -> None:
         self._is_open = True
@@ -127,9 +128,21 @@ class Intake:
         return await finish(self._carry_out(order, options))
 
     async def _carry_out(self, order: Accept, options: CallOptions) -> Receipt:
-        """Accept and route. A message to a chat at rest begins in the same transaction."""
+        """Accept and route, in the order of the calls."""
+        key = order.inbound.chat_key
+        ahead = self._arriving.get(key, 0)
+        self._arriving[key] = ahead + 1
+        try:
+            return await self._accept_and_route(order, options, may_start=not ahead)
+        finally:
+            self._arriving[key] -= 1
+            if not self._arriving[key]:
+                del self._arriving[key]
+
+    async def _accept_and_route(self, order: Accept, options: CallOptions, *, may_start: bool) -> Receipt:
+        """A message to a chat at rest, with no other on its way, begins in the same transaction."""
         key, asked_at = order.inbound.chat_key, self._keeper.now()
-        has_lane = not order.command and self._mailbox.claim(key)
+        has_lane = may_start and not order.command and self._mailbox.claim(key)
         if has_lane:
             order = msgspec.structs.replace(order, start=self._start(order.inbound))
         try:
@@ -178,7 +191,7 @@ class Intake:
         if current is None:
             return fresh
         spec = await self._parts.builder.pinned(current.spec_id) if current.spec_id else fresh.spec
-        return Fresh(fresh.session_id, spec, settled_messages(await self._store.log(current.id, 0)))
+        return Fresh(fresh.session_id, spec, settled_bodies(await self._store.log(current.id, 0)))
 
     async def _bind(self, inbound: Inbound, command: Command | None) -> tuple[Binding, SessionId | None]:
         """Which session the turn belongs to. A `/resume` of nothing known stays here and says so."""

@@ -19,10 +19,9 @@ _MERGE_BELOW = 1024
 
 
 class StopReason(Enum):
-    """Why a turn was told to stop. Only a person's wish ends it; after the others it is resumable."""
+    """Why a turn was told to stop. Only a person's wish ends it; after a lost lease it is resumable."""
 
     USER = auto()
-    SHUTDOWN = auto()
     LOST = auto()
 
 
@@ -59,10 +58,11 @@ class LiveTurn:
         self.answer: Answer | None = None
         self.reason: StopReason | None = None
         self.has_begun = False
+        self.is_taken_up_again = False
         self.settled: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
         self._events: list[Event] = []
         self._read_up_to = 0
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: set[asyncio.Future[None]] = set()
         self._task: asyncio.Task[object] | None = None
         if turn.attempts and head_start is None:
             self._events.append(Reset())
@@ -97,8 +97,11 @@ class LiveTurn:
             if self.settled.done():
                 return
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+            self._waiters.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.discard(waiter)
 
     def settle(self, turn: Turn, event: Event) -> None:
         """The turn is over: `turn` is its row as committed."""
@@ -129,6 +132,13 @@ class LiveTurn:
         self.reason = reason
         if self._task is not None:
             self._task.cancel()
+
+    def take_up_again(self) -> None:
+        """It was left unsettled and is begun anew; a person's wish to stop it stays."""
+        self.head_start = None
+        self.is_taken_up_again = True
+        if self.reason is StopReason.LOST:
+            self.reason = None
 
     def was_stopped_by(self, reason: StopReason) -> bool:
         return self.reason is reason

@@ -63,6 +63,14 @@ class Mailbox:
         self._spawn(self._run(live), f"control {live.turn.id}")
         return True
 
+    def withdraw(self, live: LiveTurn) -> bool:
+        """Take a turn that has not begun out of its lane; False when it is not waiting there."""
+        lane = self._lanes.get(live.turn.chat_key)
+        if lane is None or live.has_begun or live not in lane:
+            return False
+        lane.remove(live)
+        return True
+
     def waiting(self, key: ChatKey) -> int:
         """How many wait behind the one that runs."""
         return max(0, len(self._lanes.get(key, ())) - 1)

@@ -16,7 +16,8 @@ from talaria.agent.loop import CANCELLED_BY_USER, Loop, TurnContext
 from talaria.agent.warm import WarmAgent
 from talaria.commands.table import asks_model
 from talaria.core.entries import Exchange, Hidden, Revision, SpecSet, exchanges
-from talaria.core.errors import LeaseHeld, Poisoned, StaleFence, StoreError, TalariaError
+from talaria.core.errors import IllegalMove, LeaseHeld, Poisoned, StaleFence, StoreError, TalariaError
+from talaria.core.events import Reset
 from talaria.core.ledger import Began, Begin, TurnEnd
 from talaria.core.specs import PinnedSpec
 from talaria.core.turns import Turn, TurnState
@@ -25,10 +26,12 @@ from talaria.pool.pool import Wanted
 from talaria.turns.commanding import CommandRunner
 from talaria.turns.live import HeadStart, LiveTurn, StopReason
 from talaria.turns.parts import Parts
-from talaria.turns.settled import ended, tell
+from talaria.turns.patience import pauses
+from talaria.turns.settled import INTERNAL, ended, failure, tell
 
 _log = logging.getLogger("talaria.turns")
 MAX_ATTEMPTS = 3
+_LONGEST_PAUSE = 30.0
 _FAILED_NOTE = "The turn failed before this call ended."
 
 
@@ -44,6 +47,18 @@ class Runner:
         live.has_begun = True
         log_turn(live.turn.id, live.turn.session_id)
         try:
+            for seconds in pauses(_LONGEST_PAUSE):
+                if await self._is_through(live):
+                    break
+                live.take_up_again()
+                await self._parts.clock.sleep(seconds)
+        finally:
+            live.abandon()
+            self._parts.live.close(live)
+
+    async def _is_through(self, live: LiveTurn) -> bool:
+        """One try. False: the turn is unsettled and ours to take up again, before its chat goes on."""
+        try:
             again = await self._again(live.turn)
             if live.turn.command and again is None:
                 await self._commands.run(live)
@@ -54,15 +69,17 @@ class Runner:
                 raise
             live.calm()
             _log.warning("turn %s stopped: its lease was lost", live.turn.id)
-        except StaleFence:
-            _log.warning("turn %s stopped: another owner has its session", live.turn.id)
+            return False
+        except (StaleFence, LeaseHeld, IllegalMove) as error:
+            _log.warning("turn %s stopped: another owner has its session (%s)", live.turn.id, error)
+        except StoreError as error:
+            _log.error("turn %s waits for the store: %s", live.turn.id, error)
+            return False
         except Exception:
-            # The store did not take the turn's end: it stays unsettled and the next start takes it up.
             _log.exception("turn %s was left unsettled", live.turn.id)
         finally:
             live.leave()
-            live.abandon()
-            self._parts.live.close(live)
+        return True
 
     async def _again(self, turn: Turn) -> Exchange | None:
         """What `/retry` asks again, at the moment when it is its turn; None for everything else."""
@@ -82,12 +99,16 @@ class Runner:
         began, asked_at = start.began, start.asked_at
         session_id, fence = began.session.id, began.fence
         live.turn = msgspec.structs.replace(live.turn, state=TurnState.RUNNING, attempts=began.attempts)
-        live.enter()
-        parts.keeper.hold(session_id, fence, asked_at, lambda: live.stop(StopReason.LOST))
+        if live.is_taken_up_again and began.attempts > 1:
+            live.emit(Reset())
         # Dropped before the last commit gives the lease back, or a renewal would find it gone and cry loss.
         journal = Journal(
             parts.store, session_id, live.turn.id, fence, lambda: parts.keeper.drop(session_id, fence)
         )
+        if began.attempts > 1:  # not to be stopped here: who has not recalled cannot close the turn
+            await self._recall(live.turn, began, journal)
+        live.enter()
+        parts.keeper.hold(session_id, fence, asked_at, lambda: live.stop(StopReason.LOST))
         try:
             await self._answer(live, began, journal)
         finally:
@@ -96,7 +117,10 @@ class Runner:
                 tell(live, ended(live.turn, journal.end, parts.clock.now()), parts.metrics, parts.clock)
 
     async def _begin(self, live: LiveTurn, again: Exchange | None) -> HeadStart | None:
-        """Take the session's lease, waiting while another process has it. None: stopped before it began."""
+        """Take the session's lease, waiting while another process has it. None: stopped before it began.
+
+        Raises `LeaseHeld` when another process took the session from this turn.
+        """
         parts, turn = self._parts, live.turn
         said = turn.inbound.parts if again is None else again.said.parts
         order = Begin(
@@ -106,68 +130,73 @@ class Runner:
             user=parts.user_message(said, turn.accepted_at),
             hide=None if again is None else Hidden(again.first, again.last),
         )
-        while live.reason is None or turn.attempts:
+        for seconds in pauses(parts.keeper.lease_seconds / 3):
+            if live.reason is not None and not turn.attempts:
+                break
             asked_at = parts.keeper.now()
             try:
                 return HeadStart(await parts.store.begin(order), asked_at)
             except LeaseHeld:
-                await parts.clock.sleep(parts.keeper.lease_seconds / 3)
+                if live.is_taken_up_again and turn.attempts:
+                    raise
+                await parts.clock.sleep(seconds)
         return None
 
     async def _answer(self, live: LiveTurn, began: Began, journal: Journal) -> None:
         """Ends with the turn settled in the store, or raises: cancelled resumably, or the store failed."""
-        parts = self._parts
         try:
-            if began.attempts > 1:
-                await self._recall(live.turn, began, journal)
-            if live.was_stopped_by(StopReason.USER):
-                await journal.close(TurnEnd(TurnState.CANCELLED), CANCELLED_BY_USER)
-                return
-            pinned, revision = await self._pin(live.turn, began, journal)
-            session = began.session
-            if session.ephemeral:
-                await self._converse(live, await parts.builder.build(session.id, pinned.id), journal)
-                return
-            wanted = Wanted(session.id, session.chat_key, pinned.id, revision)
-            async with parts.pool.lease(wanted) as agent:
-                if began.entry is not None:
-                    agent.absorb((began.entry,))
-                await self._converse(live, agent, journal)
+            await self._answer_or_fail(live, began, journal)
         except asyncio.CancelledError:
             if not live.was_stopped_by(StopReason.USER):
                 raise
             live.calm()
             if journal.end is None:
-                await journal.close(TurnEnd(TurnState.CANCELLED), CANCELLED_BY_USER)
-        except StoreError:
+                await self._cancel(journal)
+
+    async def _answer_or_fail(self, live: LiveTurn, began: Began, journal: Journal) -> None:
+        try:
+            if live.was_stopped_by(StopReason.USER):
+                await self._cancel(journal)
+            else:
+                await self._with_agent(live, began, journal)
+        except StaleFence:
             raise
         except TalariaError as error:
             await self._fail(journal, error)
         except Exception:
             _log.exception("turn %s failed", live.turn.id)
-            await self._fail(
-                journal,
-                TalariaError(
-                    "Something went wrong inside the gateway.", "The log has the details; please report it."
-                ),
-            )
+            await self._fail(journal, INTERNAL)
 
-    async def _fail(self, journal: Journal, error: TalariaError) -> None:
-        info = error.info()
-        _log.info("turn %s failed: %s", journal.turn_id, error)
-        end = TurnEnd(TurnState.FAILED, reply=info.sentence(), error=info)
-        await journal.close(end, _FAILED_NOTE)
-
-    async def _recall(self, turn: Turn, began: Began, journal: Journal) -> None:
-        """A restart brought this turn back: take up its steps, or give it up after three crashes."""
-        story = await self._parts.store.story(turn.id)
-        entries = await self._parts.store.log(began.session.id, 0)
-        journal.recall((entry for entry in entries if entry.turn_id == turn.id), story.steps if story else ())
+    async def _with_agent(self, live: LiveTurn, began: Began, journal: Journal) -> None:
         if began.attempts > MAX_ATTEMPTS:
             raise Poisoned(
                 f"This message was tried {MAX_ATTEMPTS} times, and each time the gateway went down.",
                 "It will not be tried again. Send it in another form.",
             )
+        parts, session = self._parts, began.session
+        pinned, revision = await self._pin(live.turn, began, journal)
+        if session.ephemeral:
+            await self._converse(live, await parts.builder.build(session.id, pinned.id), journal)
+            return
+        wanted = Wanted(session.id, session.chat_key, pinned.id, revision)
+        async with parts.pool.lease(wanted) as agent:
+            if began.entry is not None:
+                agent.absorb((began.entry,))
+            await self._converse(live, agent, journal)
+
+    async def _cancel(self, journal: Journal) -> None:
+        await journal.close(TurnEnd(TurnState.CANCELLED, usage=journal.usage), CANCELLED_BY_USER)
+
+    async def _fail(self, journal: Journal, error: TalariaError) -> None:
+        _log.info("turn %s failed: %s", journal.turn_id, error)
+        if journal.end is None:
+            await journal.close(failure(error, journal.usage), _FAILED_NOTE)
+
+    async def _recall(self, turn: Turn, began: Began, journal: Journal) -> None:
+        """A restart brought this turn back: take up its steps."""
+        story = await self._parts.store.story(turn.id)
+        entries = await self._parts.store.log(began.session.id, 0)
+        journal.recall((entry for entry in entries if entry.turn_id == turn.id), story.steps if story else ())
 
     # -- the agent ------------------------------------------------------------------------------------------
 
@@ -181,15 +210,22 @@ class Runner:
                 raise
             live.calm()
             await loop.interrupt()
+        finally:
+            journal.attach(None)
 
     async def _pin(self, turn: Turn, began: Began, journal: Journal) -> tuple[PinnedSpec, Revision]:
         """The session's spec and the revision its agent must be at; writes a new spec when one is due."""
-        parts, session, wish = self._parts, began.session, turn.inbound.model
+        parts, session = self._parts, began.session
+        wish, only = turn.inbound.model, None
         if session.spec_id is not None:
             pinned = await parts.builder.pinned(session.spec_id)
-            if wish is None or session.ephemeral or not parts.specs.differs(pinned, wish):
+            spec = pinned.spec
+            # A provider that is spoken to in another way by now needs other bytes than the stored ones.
+            is_spoken = spec.api == parts.models.wire(spec.provider).name
+            if session.ephemeral or (is_spoken and (wish is None or not parts.specs.differs(pinned, wish))):
                 return pinned, began.before
-        pinned = parts.specs.resolve(wish)
+            wish, only = wish or f"{spec.provider}/{spec.model}", spec.tools
+        pinned = parts.specs.resolve(wish, only)
         return pinned, await journal.commit((SpecSet(pinned.id),), specs=(pinned,))
 
     def _loop(self, live: LiveTurn, agent: WarmAgent, journal: Journal) -> Loop:

@@ -5,12 +5,23 @@ from __future__ import annotations
 import msgspec
 
 from talaria.core.clock import Clock
+from talaria.core.errors import TalariaError
 from talaria.core.events import Cancelled, Done, Event, Failed
 from talaria.core.ids import channel_of
 from talaria.core.ledger import TurnEnd
+from talaria.core.messages import TokenUsage
 from talaria.core.turns import Turn, TurnState
 from talaria.observe.metrics import Metrics
 from talaria.turns.live import LiveTurn
+
+INTERNAL = TalariaError(
+    "Something went wrong inside the gateway.", "The log has the details; please report it."
+)
+
+
+def failure(error: TalariaError, usage: TokenUsage | None = None) -> TurnEnd:
+    info = error.info()
+    return TurnEnd(TurnState.FAILED, reply=info.sentence(), error=info, usage=usage)
 
 
 def ended(turn: Turn, end: TurnEnd, now: float) -> Turn:

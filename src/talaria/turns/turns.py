@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from talaria.agent.journal import Journal
 from talaria.core.errors import NotFound
 from talaria.core.events import Event
-from talaria.core.ids import TurnId
+from talaria.core.ids import SessionId, TurnId
 from talaria.core.ledger import Begin, TurnEnd
 from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.turns.commanding import CommandRunner
@@ -87,20 +88,30 @@ class Turns:
         return Receipt(story.turn, self._parts.live.get(turn_id))
 
     async def follow(self, receipt: Receipt, after: int = 0) -> AsyncGenerator[tuple[int, Event], None]:
-        """Numbered events from `after` on, to the final one; of a settled turn only the final one."""
+        """Numbered events from `after` on, to the final one; of a settled turn only the final one, and of one
+        that another process has none."""
         if receipt.live is None:
-            yield after + 1, final_event(receipt.turn)
+            if receipt.turn.state.is_final:
+                yield after + 1, final_event(receipt.turn)
             return
-        async for item in receipt.live.follow(after):
-            yield item
+        async with aclosing(receipt.live.follow(after)) as events:
+            async for item in events:
+                yield item
 
     async def cancel(self, receipt: Receipt) -> Turn:
         """Ask the turn to stop and wait until it has. A settled turn stays as it is."""
         if receipt.live is None:
             return receipt.turn
-        receipt.live.stop(StopReason.USER)
-        await asyncio.wait((receipt.live.settled,))
-        return receipt.live.turn
+        live = receipt.live
+        live.stop(StopReason.USER)
+        if not live.turn.attempts and self._mailbox.withdraw(live) and not self._mailbox.put_past(live):
+            live.abandon()
+        await asyncio.wait((live.settled,))
+        return live.turn
+
+    def is_owed(self, session_id: SessionId) -> bool:
+        """Whether a turn of this session runs or waits here."""
+        return any(live.turn.session_id == session_id for live in self._parts.live)
 
     async def _run(self, live: LiveTurn) -> None:
         await self._runner.run(live)

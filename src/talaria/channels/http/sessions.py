@@ -130,19 +130,25 @@ class SessionRoutes:
         return json_answer(SessionView.of(session))
 
     async def _end(self, session_id: SessionId) -> Session:
-        """Under the session's lease, so never while a turn of it runs."""
+        """Under the session's lease, and never while a turn of it runs or waits."""
+        if self._parts.turns.is_owed(session_id):
+            raise _busy(session_id)
         try:
             fence = await self._parts.store.hold(session_id, self._owner, _END_LEASE)
         except LeaseHeld:
-            raise Refused(
-                409,
-                "busy",
-                f"A turn of {session_id} is running.",
-                "Wait until it is done, or stop it with POST /api/turns/ID/cancel.",
-            ) from None
+            raise _busy(session_id) from None
         session = await self._parts.store.end_session(session_id, fence)
         self._parts.pool.release(session_id)
         return session
+
+
+def _busy(session_id: SessionId) -> Refused:
+    return Refused(
+        409,
+        "busy",
+        f"A turn of {session_id} runs or waits.",
+        "Wait until it is done, or stop it with POST /api/turns/ID/cancel.",
+    )
 
 
 def _read_wait(call: Call) -> float:

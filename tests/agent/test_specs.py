@@ -1,0 +1,100 @@
+"""What a session is pinned to: by value, with bytes that depend on nothing else."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from talaria.agent.prompt import render_prompt
+from talaria.agent.settings import AgentSettings
+from talaria.agent.specs import SpecResolver
+from talaria.core.errors import NoModel, NotFound
+from talaria.core.specs import PinnedSpec
+from talaria.models.catalog import Catalog
+from talaria.models.settings import ModelSettings
+from talaria.testing.scripted_model import ScriptedModels
+from talaria.tools.registry import builtin_registry
+from talaria.tools.settings import ToolSettings
+
+
+def resolver(
+    *,
+    model: str = "m",
+    provider: str = "scripted",
+    prompt: str = "",
+    name: str = "main",
+    reasoning: str = "none",
+    families: tuple[str, ...] = ("files", "todo"),
+    secrets: tuple[str, ...] = (),
+) -> SpecResolver:
+    models = ScriptedModels()
+    models.secrets.extend(secrets)
+    settings = ModelSettings(provider, model, reasoning)  # type: ignore[arg-type]
+    catalog = Catalog(settings, {"fast": "scripted/fast"}, providers=("scripted", "other"), agents=(name,))
+    tools = builtin_registry(ToolSettings()).resolve(families)
+    return SpecResolver(AgentSettings(name, prompt), catalog, models, tools)
+
+
+def pinned(**changes: object) -> PinnedSpec:
+    return resolver(**changes).resolve()  # type: ignore[arg-type]
+
+
+def test_the_same_configuration_gives_the_same_spec_and_bytes() -> None:
+    assert pinned() == pinned()
+    assert pinned(families=("todo", "files")) == pinned()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "another"},
+        {"provider": "other"},
+        {"prompt": "Be brief."},
+        {"name": "second"},
+        {"families": ("files",)},
+        {"secrets": ("sk-common-prefix-1",)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_whatever_decides_the_prefix_gives_another_spec(change: dict[str, object]) -> None:
+    assert pinned(**change).id != pinned().id
+
+
+def test_two_keys_with_a_common_prefix_are_two_specs() -> None:
+    one, two = pinned(secrets=("sk-common-prefix-1",)), pinned(secrets=("sk-common-prefix-2",))
+    assert one.id != two.id
+    assert one.prefix == two.prefix
+
+
+def test_reasoning_is_no_part_of_it() -> None:
+    assert pinned(reasoning="high") == pinned()
+
+
+def test_a_wish_names_the_model_and_tools_may_be_fewer() -> None:
+    specs = resolver()
+    fast = specs.resolve("fast", ("todo", "read_file", "unknown"))
+    assert (fast.spec.provider, fast.spec.model) == ("scripted", "fast")
+    assert fast.spec.tools == ("read_file", "todo")
+    assert b"write_file" not in fast.prefix.tools
+    assert specs.differs(fast, "scripted/m")
+    assert not specs.differs(fast, "fast")
+    with pytest.raises(NotFound):
+        specs.resolve("nonsense")
+    with pytest.raises(NoModel):
+        resolver(provider="", model="").resolve()
+
+
+def test_a_stateless_call_has_the_callers_tools_and_no_prompt() -> None:
+    specs = resolver()
+    with_tools = specs.resolve_stateless(None, b'[{"type":"function"}]')
+    assert (with_tools.prefix.system, with_tools.prefix.tools) == (b"", b'[{"type":"function"}]')
+    assert with_tools.id != specs.resolve_stateless(None, b"").id
+
+
+def test_the_prompt_has_nothing_that_changes_by_itself() -> None:
+    text = render_prompt("main", "  Be kind.  ", ("read_file",))
+    assert text == render_prompt("main", "Be kind.", ("read_file",))
+    assert text.endswith("Be kind.")
+    assert not re.search(r"\d", text), "no date, no time, no count"
+    assert "tools" not in render_prompt("main", "", ())

@@ -1,0 +1,92 @@
+"""A warm agent is a view of the log: the same entries give the same bytes, however they came."""
+
+from __future__ import annotations
+
+import pytest
+
+from talaria.agent.warm import AgentBuilder, WarmAgent
+from talaria.core.entries import Entry, EntryBody, Hidden, ReasoningSet, Revision, SpecSet, TitleSet
+from talaria.core.errors import StoreError
+from talaria.core.ids import ChatAddress, SessionId, SpecId, new_turn_id
+from talaria.core.ledger import Accept, Fresh
+from talaria.core.messages import AssistantMessage, Text, UserMessage
+from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
+from talaria.core.turns import Inbound, Sender
+from talaria.models.openai_chat import OpenAIChat
+from talaria.store.memory import MemoryStore
+from talaria.testing.clock import FakeClock
+from talaria.testing.scripted_model import ScriptedModels
+
+SESSION = SessionId("ses_x")
+SPEC: PinnedSpec = pin(AgentSpec("main", "scripted", "m", "openai-chat", "p", (), "", ""), Prefix(b"", b""))
+
+
+def log(*bodies: EntryBody) -> list[Entry]:
+    return [Entry(SESSION, seq, 0, 0.0, None, body) for seq, body in enumerate(bodies, 1)]
+
+
+def agent() -> WarmAgent:
+    return WarmAgent(SESSION, SPEC, "", OpenAIChat())
+
+
+ENTRIES = log(
+    SpecSet(SpecId("spec_1")),
+    UserMessage((Text("one"),)),
+    AssistantMessage("two"),
+    TitleSet("t"),
+    UserMessage((Text("three"),)),
+)
+
+
+def test_the_bytes_do_not_depend_on_how_the_entries_came() -> None:
+    at_once, piecemeal = agent(), agent()
+    at_once.absorb(ENTRIES)
+    for entry in ENTRIES:
+        piecemeal.absorb((entry,))
+        piecemeal.absorb(ENTRIES[: entry.seq])
+    assert list(at_once.transcript.chunks) == list(piecemeal.transcript.chunks)
+    assert at_once.revision == piecemeal.revision == Revision(0, 5)
+    assert len(at_once.transcript.chunks) == 3
+    assert at_once.transcript.size == sum(map(len, at_once.transcript.chunks))
+
+
+def test_a_gap_in_the_log_is_an_error_and_not_a_wrong_answer() -> None:
+    view = agent()
+    view.absorb(ENTRIES[:2])
+    with pytest.raises(StoreError, match="gap after entry 2"):
+        view.absorb(ENTRIES[3:])
+
+
+def test_hidden_entries_leave_their_numbers_only() -> None:
+    view = agent()
+    view.absorb([*ENTRIES, *log(*(TitleSet("pad"),) * 5, Hidden(2, 3))[5:]], frozenset({2, 3}))
+    assert view.revision.seq == 6
+    assert [b"three" in chunk for chunk in view.transcript.chunks] == [True]
+
+
+def test_the_last_word_on_reasoning_counts() -> None:
+    view = agent()
+    view.absorb(log(ReasoningSet("high"), ReasoningSet("low")))
+    assert view.reasoning == "low"
+    assert view.transcript.size == 0
+
+
+def test_released_means_empty() -> None:
+    view = agent()
+    view.absorb(ENTRIES)
+    view.release()
+    assert (view.transcript.size, len(view.transcript.chunks)) == (0, 0)
+
+
+async def test_agents_of_one_spec_share_its_bytes() -> None:
+    store = MemoryStore(FakeClock())
+    builder = AgentBuilder(store, ScriptedModels())
+    built = []
+    for name in ("a", "b"):
+        chat = ChatAddress("main", "test", "dm", name).key()
+        fresh = Fresh(SessionId(f"ses_{name}"), SPEC, (UserMessage((Text(name),)),))
+        await store.accept(Accept(new_turn_id(), Inbound(chat, Sender("x"), (Text("x"),)), fresh))
+        built.append(await builder.build(fresh.session_id, SPEC.id))
+    assert built[0].pinned is built[1].pinned
+    with pytest.raises(StoreError, match="missing"):
+        await builder.build(SESSION, SpecId("spec_none"))

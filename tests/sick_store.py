@@ -1,0 +1,68 @@
+"""A store whose disk the test breaks, mends and holds back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from talaria.core.clock import Clock, SystemClock
+from talaria.core.entries import Entry
+from talaria.core.errors import StoreError
+from talaria.core.ids import SessionId, TurnId
+from talaria.core.ledger import Accept, Accepted, Began, Begin, ChatSummary, Commit, Committed, TurnEnd
+from talaria.core.turns import Turn
+from talaria.store.memory import MemoryStore
+from talaria.store.sqlite.answers import Taken
+
+Order = Accept | Begin | Commit | TurnEnd
+
+
+class SickStore(MemoryStore):
+    """`fails` tells which writes the disk refuses, `holds` which wait until `let_go`; like those of the real
+    store they cannot be cancelled. While `is_unreadable` no log and no summary can be read."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock or SystemClock())
+        self.fails: Callable[[Order], bool] = lambda order: False
+        self.holds: Callable[[Order], bool] = lambda order: False
+        self.is_unreadable = False
+        self.held: list[Taken[None]] = []
+
+    def let_go(self) -> None:
+        self.holds = lambda order: False
+        while self.held:
+            self.held.pop(0).set_result(None)
+
+    async def accept(self, order: Accept) -> Accepted:
+        await self._write(order)
+        return await super().accept(order)
+
+    async def begin(self, order: Begin) -> Began:
+        await self._write(order)
+        return await super().begin(order)
+
+    async def commit(self, order: Commit) -> Committed:
+        await self._write(order)
+        return await super().commit(order)
+
+    async def settle(self, turn_id: TurnId, end: TurnEnd) -> Turn:
+        await self._write(end)
+        return await super().settle(turn_id, end)
+
+    async def log(self, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
+        self._read()
+        return await super().log(session_id, after_seq)
+
+    async def summary(self, session_id: SessionId) -> ChatSummary | None:
+        self._read()
+        return await super().summary(session_id)
+
+    async def _write(self, order: Order) -> None:
+        if self.holds(order):
+            self.held.append(Taken())
+            await self.held[-1]
+        if self.fails(order):
+            raise StoreError("The database failed: disk I/O error.", "Nothing was written.")
+
+    def _read(self) -> None:
+        if self.is_unreadable:
+            raise StoreError("The database failed: disk I/O error.", "Nothing was read.")

@@ -1,0 +1,395 @@
+"""What happens at the edges of a turn: a sick store, a lost lease, a stop at a bad moment, close arrivals."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rig import Rig, chat, start
+from sick_store import SickStore
+from talaria.core.errors import StoreError
+from talaria.core.events import Done, Failed, Reset
+from talaria.core.ids import OwnerId, SessionId
+from talaria.core.ledger import Accept, Begin, Commit, TurnEnd
+from talaria.core.messages import AssistantMessage, Message, ToolResults, UserMessage
+from talaria.core.ports import Store
+from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.turns import StepState, Turn, TurnState
+from talaria.testing.clock import FakeClock
+from talaria.turns.intake import Receipt
+
+ANOTHER = OwnerId("own_another")
+
+
+async def until_asked(rig: Rig, calls: int = 1) -> None:
+    while len(rig.model.bodies) < calls:
+        await asyncio.sleep(0)
+
+
+async def soon(rig: Rig, receipt: Receipt) -> Turn:
+    """The turn when it is settled; it needs nothing but the loop's own rounds for that."""
+    assert receipt.live is not None
+    for _ in range(500):
+        if receipt.live.settled.done():
+            break
+        await asyncio.sleep(0)
+    return receipt.live.turn
+
+
+async def messages(store: Store, session_id: SessionId) -> list[Message]:
+    return [entry.message for entry in await store.log(session_id, 0) if entry.message is not None]
+
+
+def assert_well_formed(said: list[Message]) -> None:
+    for position, message in enumerate(said):
+        if isinstance(message, AssistantMessage) and message.tool_calls:
+            results = said[position + 1]
+            assert isinstance(results, ToolResults)
+            assert [r.call_id for r in results.results] == [call.id for call in message.tool_calls]
+
+
+class Switch:
+    """A tool that does what the test says when it runs."""
+
+    spec = ToolSpec("switch", "Does something.", '{"type":"object","properties":{}}')
+
+    def __init__(self, action: Any) -> None:
+        self._action = action
+        self.runs = 0
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> str:
+        self.runs += 1
+        self._action()
+        return "switched"
+
+
+# -- stops ---------------------------------------------------------------------------------------------
+
+
+async def test_a_stop_while_a_failure_is_written_leaves_the_lane_alive(tmp_path: Path) -> None:
+    store = SickStore()
+    store.holds = lambda order: isinstance(order, Commit) and order.end is not None
+    async with start(store, tmp_path) as rig:
+        failing = await rig.submit("[[status 503]]")
+        while not store.held:
+            await asyncio.sleep(0)
+        behind = await rig.submit("still there?")
+        stopping = asyncio.create_task(rig.turns.cancel(failing))
+        await asyncio.sleep(0)
+        store.let_go()
+        assert (await stopping).state is TurnState.FAILED, "its failure was on its way to the disk"
+        assert (await soon(rig, behind)).reply == "You said: still there?"
+
+
+async def test_a_turn_that_waits_behind_another_is_cancelled_at_once(rig: Rig) -> None:
+    await rig.submit("[[hang]]")
+    await until_asked(rig)
+    second, third = await rig.submit("never mind"), await rig.submit("/title never mind")
+    for receipt in (second, third):
+        cancelling = asyncio.create_task(rig.turns.cancel(receipt))
+        while not cancelling.done():
+            assert len(rig.live) > 0
+            await asyncio.sleep(0)
+        assert cancelling.result().state is TurnState.CANCELLED
+        story = await rig.store.story(receipt.turn.id)
+        assert story is not None and story.turn.state is TurnState.CANCELLED
+    assert len(rig.live) == 1, "the first still runs"
+    await rig.say("/stop")
+    assert (await rig.say("[[history]]")).reply == "3", "system, the stopped one and this"
+
+
+async def test_a_turn_cancelled_before_its_lane_began_never_begins(rig: Rig) -> None:
+    receipt = await rig.submit("/title Taxes")
+    assert (await rig.turns.cancel(receipt)).state in (TurnState.CANCELLED, TurnState.DONE)
+    assert (await rig.say("next")).state is TurnState.DONE
+
+
+# -- a sick store --------------------------------------------------------------------------------------
+
+
+async def test_an_unreadable_store_fails_the_turn_and_says_so(tmp_path: Path) -> None:
+    store = SickStore()
+    async with start(store, tmp_path) as rig:
+        await rig.say("hello")
+        rig.pool.drain()
+        store.is_unreadable = True
+        receipt = await rig.submit("and now?")
+        turn = await soon(rig, receipt)
+        assert turn.error is not None and turn.error.type == "store"
+        assert "disk I/O error" in str(turn.reply)
+        store.is_unreadable = False
+        assert (await rig.say("better?")).state is TurnState.DONE
+
+
+async def test_an_unreadable_store_fails_a_command_and_says_so(tmp_path: Path) -> None:
+    store = SickStore()
+    async with start(store, tmp_path) as rig:
+        await rig.say("hello")
+        store.is_unreadable = True
+        turn = await soon(rig, await rig.submit("/status"))
+        assert turn.error is not None and turn.error.type == "store"
+
+
+async def test_a_step_that_cannot_be_written_fails_the_turn_and_leaves_a_whole_log(tmp_path: Path) -> None:
+    store = SickStore()
+    store.fails = lambda order: (
+        isinstance(order, Commit) and order.end is None and any(step.result for step in order.steps)
+    )
+    tool = Switch(lambda: None)
+    async with start(store, tmp_path, tools=lambda tools: tools.with_tools([tool])) as rig:
+        receipt = await rig.submit("[[call switch {}]]+[[call switch {}]]")
+        turn = await soon(rig, receipt)
+        store.fails = lambda order: False
+        assert turn.state is TurnState.FAILED
+        assert_well_formed(await messages(store, turn.session_id))
+        story = await store.story(turn.id)
+        assert story is not None and all(step.state is StepState.ENDED for step in story.steps)
+        assert (await rig.say("go on")).state is TurnState.DONE
+
+
+async def test_a_turn_waits_for_a_disk_that_fails_and_is_answered_when_it_works(tmp_path: Path) -> None:
+    clock, store = FakeClock(), SickStore()
+
+    def break_disk() -> None:
+        store.fails = lambda order: True
+
+    tool = Switch(break_disk)
+    tools = lambda tools: tools.with_tools([tool])  # noqa: E731
+    async with start(store, tmp_path, clock=clock, tools=tools) as rig:
+        receipt = await rig.submit("[[call switch {}]][[reply done]]")
+        assert receipt.live is not None
+        await clock.until_sleepers(1)
+        with pytest.raises(StoreError):
+            await rig.submit("refused, and told so")
+        await clock.play(60)
+        assert not receipt.live.settled.done()
+        store.fails = lambda order: False
+        behind = await rig.submit("and me?")
+        await clock.play(60)
+        assert (await soon(rig, receipt)).reply == "done"
+        assert (await soon(rig, behind)).reply == "You said: and me?"
+        assert tool.runs == 1, "what was started is not run again"
+        said = await messages(store, receipt.turn.session_id)
+        assert_well_formed(said)
+        assert isinstance(said[-2], UserMessage) and said[-2].text == "and me?"
+        events = [event async for _, event in rig.turns.follow(receipt)]
+        assert Reset() in events and events[-1] == Done("done")
+
+
+async def test_a_command_waits_for_a_disk_that_fails(tmp_path: Path) -> None:
+    clock, store = FakeClock(), SickStore()
+    store.fails = lambda order: not isinstance(order, Accept)
+    async with start(store, tmp_path, clock=clock) as rig:
+        receipts = [await rig.submit("/title Taxes"), await rig.submit("/status")]
+        await clock.until_sleepers(2)
+        store.fails = lambda order: False
+        await clock.play(60)
+        assert [(await soon(rig, receipt)).state for receipt in receipts] == [TurnState.DONE] * 2
+        session = await store.session(receipts[0].turn.session_id)
+        assert session is not None and session.title == "Taxes"
+
+
+async def test_what_cannot_be_stored_fails_its_turn_once(tmp_path: Path) -> None:
+    store = SickStore()
+    store.fails = lambda order: (
+        isinstance(order, Commit) and any(isinstance(body, AssistantMessage) for body in order.entries)
+    )
+    async with start(store, tmp_path) as rig:
+        receipt = await rig.submit("hello")
+        turn = await soon(rig, receipt)
+        assert turn.state is TurnState.FAILED
+        assert len(rig.model.bodies) == 1
+        assert turn.error is not None
+        assert [event async for _, event in rig.turns.follow(receipt)][-1] == Failed(turn.error)
+
+
+async def test_a_turn_that_is_over_elsewhere_is_let_go(tmp_path: Path) -> None:
+    clock, store = FakeClock(), SickStore()
+    async with start(store, tmp_path, clock=clock) as rig:
+        await rig.submit("[[hang]]")
+        await until_asked(rig)
+        store.fails = lambda order: isinstance(order, Begin)
+        queued = await rig.submit("over before it begins")
+        await rig.say("/stop")
+        await clock.until_sleepers(1)
+        await store.settle(queued.turn.id, TurnEnd(TurnState.CANCELLED))
+        store.fails = lambda order: False
+        await clock.play(60)
+        assert queued.live is not None and queued.live.settled.done()
+        assert (await rig.say("next")).state is TurnState.DONE
+
+
+# -- leases --------------------------------------------------------------------------------------------
+
+
+async def test_a_lease_that_ran_out_while_the_machine_slept_is_taken_again(tmp_path: Path) -> None:
+    clock, store = FakeClock(), SickStore()
+    async with start(store, tmp_path, clock=clock) as rig:
+        receipt = await rig.submit("[[first 1 hang]] hello")
+        await until_asked(rig)
+        behind = await rig.submit("me too")
+        clock.advance(21)
+        await rig.keeper.expire()
+        await clock.play(1)
+        assert (await soon(rig, receipt)).reply == "You said: hello"
+        assert (await soon(rig, behind)).reply == "You said: me too"
+        events = [event async for _, event in rig.turns.follow(receipt)]
+        assert events[0] == Reset() and isinstance(events[-1], Done)
+        assert len(rig.model.bodies) == 3
+
+
+async def test_who_waits_for_a_lease_has_it_soon_after_it_is_free(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = SickStore(clock)
+    async with start(store, tmp_path, clock=clock) as rig:
+        session_id = (await rig.say("hello")).session_id
+        fence = await store.hold(session_id, ANOTHER, 30)
+        receipts = [await rig.submit("a message"), await rig.submit("/title Taxes")]
+        await clock.until_sleepers(1)
+        await store.commit(Commit(session_id, fence, None, release=True))
+        await clock.play(1)
+        assert [(await soon(rig, receipt)).state for receipt in receipts] == [TurnState.DONE] * 2
+
+
+# -- arrivals ------------------------------------------------------------------------------------------
+
+
+async def test_messages_that_arrive_as_a_lane_ends_keep_their_order(tmp_path: Path) -> None:
+    store = SickStore()
+    async with start(store, tmp_path) as rig:
+        first = await rig.submit("[[hang]]")
+        await until_asked(rig)
+        store.holds = lambda order: isinstance(order, Accept)
+        early = asyncio.create_task(rig.submit("early"))
+        await asyncio.sleep(0)
+        await rig.turns.cancel(first)
+        await asyncio.sleep(0)
+        late = asyncio.create_task(rig.submit("late"))
+        await asyncio.sleep(0)
+        store.let_go()
+        for receipt in (await early, await late):
+            assert (await soon(rig, receipt)).state is TurnState.DONE
+        said = await messages(store, first.turn.session_id)
+        users = [message.text for message in said if isinstance(message, UserMessage)]
+        assert users == ["[[hang]]", "early", "late"]
+        assert (await rig.say("[[history]]")).state is TurnState.DONE
+
+
+async def test_a_repeated_key_while_the_first_runs_is_the_same_live_turn(rig: Rig) -> None:
+    first = await rig.submit("[[hang]]", key="k")
+    await until_asked(rig)
+    again = await rig.submit("[[hang]]", key="k")
+    assert again.is_duplicate and again.live is first.live
+    assert (await rig.turns.cancel(again)).id == first.turn.id
+    assert len(rig.model.bodies) == 1
+    after = await rig.submit("[[hang]]", key="k")
+    assert after.live is None and after.turn.state is TurnState.CANCELLED
+    assert (await rig.say("the lane is free")).state is TurnState.DONE
+
+
+async def test_a_refused_accept_gives_its_lane_back(tmp_path: Path) -> None:
+    store = SickStore()
+    async with start(store, tmp_path) as rig:
+        store.fails = lambda order: True
+        with pytest.raises(StoreError):
+            await rig.submit("refused")
+        store.fails = lambda order: False
+        receipt = await rig.submit("taken")
+        assert (await soon(rig, receipt)).state is TurnState.DONE
+
+
+# -- following -----------------------------------------------------------------------------------------
+
+
+async def test_followers_that_leave_a_silent_turn_leave_nothing_behind(rig: Rig) -> None:
+    receipt = await rig.submit("[[hang]]")
+    await until_asked(rig)
+
+    def futures() -> int:
+        gc.collect()
+        return sum(isinstance(thing, asyncio.Future) for thing in gc.get_objects())
+
+    async def look() -> None:
+        async for _ in rig.turns.follow(receipt):
+            pass
+
+    before = futures()
+    for _ in range(50):
+        follower = asyncio.create_task(look())
+        await asyncio.sleep(0)
+        follower.cancel()
+        await asyncio.gather(follower, return_exceptions=True)
+    del follower
+    assert futures() <= before + 5
+
+
+async def test_following_an_unsettled_turn_that_another_owner_has_tells_nothing(rig: Rig) -> None:
+    receipt = await rig.submit("[[hang]]")
+    await until_asked(rig)
+    await rig.store.reclaim(ANOTHER)
+    await rig.store.hold(receipt.turn.session_id, ANOTHER, 30)
+    await rig.keeper.renew()
+    await rig.turns.wait(receipt)
+    found = await rig.turns.find(receipt.turn.id)
+    assert found.live is None and not found.turn.state.is_final
+    assert [event async for _, event in rig.turns.follow(found)] == []
+    assert (await rig.turns.cancel(found)).state is TurnState.RUNNING
+
+
+# -- what a turn cost ----------------------------------------------------------------------------------
+
+
+async def test_a_failed_turn_tells_what_it_used(rig: Rig) -> None:
+    turn = await rig.say("[[call list_files {}]][[status 503]]")
+    assert turn.state is TurnState.FAILED
+    summary = await rig.store.summary(turn.session_id)
+    assert summary is not None and summary.usage.output > 0
+    assert turn.usage == summary.usage
+
+
+async def test_an_empty_answer_is_paid_for_and_so_it_is_counted(rig: Rig) -> None:
+    turn = await rig.say("[[empty]]")
+    summary = await rig.store.summary(turn.session_id)
+    assert summary is not None and summary.calls == 1
+    assert turn.usage == summary.usage
+    assert (await rig.say("hello?")).state is TurnState.DONE
+
+
+# -- commands ------------------------------------------------------------------------------------------
+
+
+async def test_a_number_too_long_to_read_is_no_session(rig: Rig) -> None:
+    await rig.say("hello")
+    turn = await rig.say("/resume " + "9" * 5000)
+    assert turn.state is TurnState.DONE
+    assert "No session of this chat matches" in str(turn.reply)
+
+
+async def test_commands_are_taken_up_after_a_crash_at_each_of_their_commits(tmp_path: Path) -> None:
+    for crash_at in (Begin, Commit, TurnEnd):
+        store = SickStore()
+        async with start(store, tmp_path) as rig:
+            first = await rig.say("hello")
+            store.fails = lambda order, kind=crash_at: isinstance(order, kind)  # type: ignore[misc]
+            title = await rig.submit("/title Taxes")
+            new = await rig.submit("/new Trip")
+            status = await rig.submit("/status")
+            for _ in range(20):
+                await asyncio.sleep(0)
+        store.fails = lambda order: False
+        async with start(store, tmp_path) as rig:
+            for live in rig.live:
+                await rig.turns.wait(await rig.turns.find(live.turn.id))
+            for receipt in (title, new, status):
+                assert (await rig.turns.find(receipt.turn.id)).turn.state is TurnState.DONE
+            current = await store.current_session(chat())
+            summary = await store.summary(new.turn.session_id)
+            assert summary is not None and summary.current == current
+            titles = {session.id: session.title for session in summary.sessions}
+            assert titles == {first.session_id: "Taxes", new.turn.session_id: "Trip"}
+            log = await store.log(first.session_id, 0)
+            assert sum(type(entry.body).__name__ == "TitleSet" for entry in log) == 1
