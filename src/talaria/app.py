@@ -157,19 +157,17 @@ async def open_gateway(
                 },
             )
         )
-        await turns.recover()
-        health.enter(Phase.READY)
-        warming = asyncio.create_task(providers.warm(), name="warm-up")
-        scopes.callback(warming.cancel)
         try:
+            await turns.recover()
+            health.enter(Phase.READY)
+            warming = asyncio.create_task(providers.warm(), name="warm-up")
+            scopes.callback(warming.cancel)
             yield Gateway(
                 home, settings, store, providers, catalog, pool, turns, metrics, health, clock, clock.now()
             )
         finally:
             health.enter(Phase.DRAINING)
-            left = await turns.drain(settings.shutdown.deadline.total_seconds())
-            if left:
-                _log.warning("%d turns did not finish in time; the next start resumes them", left)
+            await turns.drain(settings.shutdown.deadline.total_seconds())
 
 
 @asynccontextmanager

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from itertools import pairwise
 from pathlib import Path
-
-import msgspec
 
 from talaria.app import Gateway, open_gateway
 from talaria.config.home import Home
@@ -22,15 +18,9 @@ from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.models.settings import ModelSettings, ProviderSettings
 from talaria.pool.settings import PoolSettings
 from talaria.testing.model_server import ModelServer
+from talaria.testing.prefixes import PrefixWatch
 
 SESSIONS, TURNS = 20, 10
-
-
-class Body(msgspec.Struct):
-    """The two members that must never change, as they stood in the request."""
-
-    messages: msgspec.Raw
-    tools: msgspec.Raw
 
 
 @asynccontextmanager
@@ -59,23 +49,10 @@ async def speak(gateway: Gateway, turns: Iterable[int]) -> None:
     await asyncio.gather(*(one(session) for session in range(SESSIONS)))
 
 
-def breaks(bodies: Iterable[bytes]) -> list[str]:
-    """Where a request does not begin with the session's earlier one."""
-    by_session: dict[bytes, list[Body]] = defaultdict(list)
-    for raw in bodies:
-        found = re.search(rb"<(\d+)>", raw)
-        assert found
-        by_session[found[1]].append(msgspec.json.decode(raw, type=Body))
-    assert len(by_session) == SESSIONS
-    wrong = []
-    for session, sent in by_session.items():
-        assert len(sent) == TURNS * 3, "two steps with tools and the answer"
-        for number, (earlier, later) in enumerate(pairwise(sent)):
-            if not bytes(later.messages).startswith(bytes(earlier.messages)[:-1]):
-                wrong.append(f"session {session.decode()}: messages of request {number + 1}")
-            if bytes(later.tools) != bytes(earlier.tools):
-                wrong.append(f"session {session.decode()}: tools of request {number + 1}")
-    return wrong
+def session_of(raw: bytes) -> str:
+    found = re.search(rb"<(\d+)>", raw)
+    assert found
+    return found[1].decode()
 
 
 async def test_no_request_breaks_the_prefix_of_the_one_before(tmp_path: Path) -> None:
@@ -85,4 +62,8 @@ async def test_no_request_breaks_the_prefix_of_the_one_before(tmp_path: Path) ->
             assert gateway.pool.counters.evicted_cap > 0
         async with life(tmp_path, server.base_url) as gateway:
             await speak(gateway, range(TURNS // 2, TURNS))
-        assert breaks(server.bodies) == []
+        watch = PrefixWatch(session_of)
+        watch.see_all(server.bodies)
+        assert watch.breaks == []
+        assert len(watch.requests) == SESSIONS
+        assert set(watch.requests.values()) == {TURNS * 3}, "two steps with tools and the answer"

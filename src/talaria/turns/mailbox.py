@@ -42,14 +42,15 @@ class Mailbox:
     def put(self, live: LiveTurn, *, is_claimed: bool = False) -> bool:
         """Behind everything its chat has waiting. False while draining: it stays a row for the next start."""
         key = live.turn.chat_key
+        if self._is_draining:
+            if is_claimed:
+                self._lanes.pop(key, None)
+            return False
         lane = self._lanes.get(key)
         if lane is not None and not is_claimed:
             live.emit(Queued(max(1, len(lane))))
             lane.append(live)
             return True
-        if self._is_draining:
-            self._lanes.pop(key, None)
-            return False
         if lane is None:
             lane = self._lanes[key] = deque()
         lane.appendleft(live)

@@ -34,19 +34,21 @@ class Turns:
         self._intake = Intake(parts, self._mailbox)
 
     async def recover(self) -> int:
-        """Take up what earlier processes left unsettled, in its old order, then open the intake.
+        """Take up what earlier processes left unsettled, then open the intake.
 
+        What had begun comes first, since its session's log is in the middle of it; the rest in its old order.
         Stateless calls are cancelled instead: whoever made them is gone. Answers how many were taken up.
         """
         count = 0
-        for turn in await self._parts.store.reclaim(self._parts.keeper.owner):
+        unsettled = await self._parts.store.reclaim(self._parts.keeper.owner)
+        for turn in sorted(unsettled, key=lambda turn: turn.attempts == 0):
             if is_ephemeral(turn):
                 await self._cancel_orphan(turn)
             else:
                 self._intake.readmit(turn)
                 count += 1
         if count:
-            _log.info("resuming %d turns that an earlier process left", count)
+            _log.info("resuming what an earlier process left unsettled: %d", count)
         self._intake.open()
         return count
 
@@ -54,6 +56,8 @@ class Turns:
         """Refuse what is new, let what runs finish until `deadline` seconds, leave the rest resumable."""
         self._intake.close()
         left = await self._mailbox.drain(deadline)
+        if left:
+            _log.warning("what did not finish in time is resumed by the next start: %d", left)
         for live in self._parts.live:
             live.abandon()
             self._parts.live.close(live)

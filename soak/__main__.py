@@ -1,0 +1,83 @@
+"""`./dev soak`: interleavings, prefix bytes and memory in their long form. `--quick` is a twentieth."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import platform
+import sys
+from pathlib import Path
+
+import uvloop
+
+from soak.endurance import Endurance
+from soak.exploring import explore_pool, explore_turns, walk_the_machine
+from soak.prefix import Prefixes
+from soak.report import Figure, Progress, render_markdown, render_svg, render_text
+
+PARTS = ("seeds", "machine", "prefix", "memory")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./dev soak", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the counts")
+    parser.add_argument("--only", choices=PARTS, action="append", help="this part (may be repeated)")
+    parser.add_argument("--leak", type=int, default=0, metavar="BYTES", help="keep so much for each eviction")
+    parser.add_argument("--docs", action="store_true", help="also write docs/soak.md and docs/soak.svg")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)
+    parts, progress = options.only or PARTS, Progress()
+
+    def times(count: int) -> int:
+        return max(1, count // 20) if options.quick else count
+
+    figures: list[Figure] = []
+    if "seeds" in parts:
+        figures += [explore_pool(times(20_000), progress), explore_turns(times(4_000), progress)]
+    if "machine" in parts:
+        figures.append(walk_the_machine(times(10_000), progress))
+    if "prefix" in parts:
+        prefixes = Prefixes(20, 25, progress) if options.quick else Prefixes(200, 50, progress)
+        figures += uvloop.run(prefixes.run())
+    samples = 20 if options.quick else 100
+    endurance = Endurance(times(100_000), times(10_000), progress, leak=options.leak, samples=samples)
+    if "memory" in parts:
+        figures += uvloop.run(endurance.run())
+    print(render_text(figures))
+    if options.docs:
+        write_docs(figures, endurance)
+    sys.exit(0 if all(figure.is_reached for figure in figures) else 1)
+
+
+def write_docs(figures: list[Figure], endurance: Endurance) -> None:
+    docs = Path(__file__).parent.parent / "docs"
+    if endurance.samples:
+        turns = endurance.samples[-1].turns
+        title = f"{turns:,} turns spread evenly over the sessions: memory, pool, pace"
+        (docs / "soak.svg").write_text(render_svg(title, endurance.curves()))
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    (docs / "soak.md").write_text(
+        f"""# What holds over weeks
+
+Written by `./dev soak --docs` ({machine}). It runs by itself, in one process and a temporary folder.
+
+- *Interleavings*: pool and turns run on a seeded event loop (`talaria.testing.sim`), which draws who runs
+  next and jumps over waiting. Each seed is a small life with leases, failures, cancellations at any await,
+  foreign writes, changed specs and restarts. `pool_world.explore(SEED)` brings a seed back.
+- *State machine*: hypothesis asks the pool for everything in any order and checks it after each step.
+- *Prefix bytes*: raw request bodies, over evictions, restarts and another process's writes.
+- *Memory*: turns spread evenly over all sessions, because skewed traffic hides leaks; a tenth fails, a
+  twentieth each changes the model, undoes, gets a megabyte from a tool, or ends the session. *Allocations
+  kept* counts the interpreter's blocks while no agent is warm, so that one forgotten object for each eviction
+  is seen long before RSS shows it:
+  `./dev soak --quick --only memory --leak 200` plants such a leak and must miss that figure.
+
+![memory, pool size and pace](soak.svg)
+
+{render_markdown(figures)}
+"""
+    )
+
+
+if __name__ == "__main__":
+    main()

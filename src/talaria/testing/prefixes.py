@@ -1,0 +1,63 @@
+"""Prefix bytes: does each request of a session begin with the bytes of the one before?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from talaria.core.models import Completion, ModelCall, ModelDelta
+from talaria.testing.scripted_model import ScriptedModel
+
+
+class _Body(msgspec.Struct):
+    """The two members that must never change, as they stood in the request."""
+
+    messages: msgspec.Raw
+    tools: msgspec.Raw = msgspec.Raw(b"")
+
+
+class PrefixWatch:
+    """Looks at raw request bodies one by one and keeps only the last of each session.
+
+    `session_of` tells whose request a body is. `breaks` says where one did not begin with the one before.
+    """
+
+    def __init__(self, session_of: Callable[[bytes], str]) -> None:
+        self._session_of = session_of
+        self._last: dict[str, tuple[bytes, bytes]] = {}
+        self.requests: Counter[str] = Counter()
+        self.breaks: list[str] = []
+
+    def see(self, raw: bytes) -> None:
+        session = self._session_of(raw)
+        body = msgspec.json.decode(raw, type=_Body)
+        messages, tools = bytes(body.messages), bytes(body.tools)
+        if session in self._last:
+            earlier, earlier_tools = self._last[session]
+            if not messages.startswith(earlier[:-1]):  # all but the bracket that closes the list
+                self.breaks.append(f"session {session}: messages of request {self.requests[session]}")
+            if tools != earlier_tools:
+                self.breaks.append(f"session {session}: tools of request {self.requests[session]}")
+        self._last[session] = messages, tools
+        self.requests[session] += 1
+
+    def see_all(self, bodies: Iterable[bytes]) -> None:
+        for raw in bodies:
+            self.see(raw)
+
+
+class WatchedModel(ScriptedModel):
+    """A scripted model that shows each body to a watch and records none."""
+
+    def __init__(self, watch: PrefixWatch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
+        self._watch.see(b"".join(self.wire.body(call)))
+        try:
+            return await super().complete(call, sink)
+        finally:
+            self.bodies.clear()

@@ -1,0 +1,64 @@
+"""The soak in small: its parts run, and what is planted is seen."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from soak.endurance import ALLOCATIONS, Endurance, slope
+from soak.exploring import explore_pool, explore_turns, walk_the_machine
+from soak.prefix import Prefixes
+from soak.report import Curve, Figure, Progress, render_markdown, render_svg, render_text
+
+QUIET = Progress(is_quiet=True)
+
+
+def temporary_folders() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("talaria-soak-*"))
+
+
+@pytest.mark.parametrize("leak", [0, 200], ids=["as it is", "with a leak of 200 bytes"])
+def test_a_leak_for_each_eviction_is_seen_by_the_allocations(leak: int) -> None:
+    before = temporary_folders()
+    endurance = Endurance(2000, 400, QUIET, leak=leak, samples=16)
+    figures = asyncio.run(endurance.run())
+    missed = [figure.name for figure in figures if not figure.is_reached]
+    assert missed == ([ALLOCATIONS] if leak else [])
+    assert len(endurance.samples) == 16
+    assert temporary_folders() <= before
+
+
+def test_prefixes_hold_over_evictions_restarts_and_a_foreign_writer() -> None:
+    prefixes = Prefixes(20, 10, QUIET)
+    breaks, *_ = asyncio.run(prefixes.run())
+    assert (breaks.value, breaks.is_reached) == (0, True)
+    assert prefixes.evicted > 0
+    assert prefixes.caught_up > 0
+
+
+def test_interleavings_and_steps_are_counted_and_judged() -> None:
+    for figure in (explore_pool(20, QUIET), explore_turns(6, QUIET), walk_the_machine(50, QUIET)):
+        assert (figure.value, figure.limit, figure.is_reached) == (0, 0, True)
+
+
+def test_figures_say_what_was_missed() -> None:
+    figures = [Figure("one", 1.5, "MB", 2), Figure("two", 3, "", 2), Figure("three", 12_345)]
+    text = render_text(figures)
+    assert "1.5 MB" in text and "reached" in text and "MISSED" in text and "12,345" in text
+    assert render_markdown(figures).count("\n") == 4
+
+
+def test_a_picture_has_a_panel_for_each_curve() -> None:
+    picture = render_svg(
+        "a <title>", [Curve("one", "MB", "#000", [(0, 1), (10, 2)]), Curve("two", "", "#111", [])]
+    )
+    assert picture.count("<polyline") == 2
+    assert "a &lt;title&gt;" in picture
+
+
+def test_a_slope_is_that_of_the_best_line() -> None:
+    assert slope([(0, 1), (1, 3), (2, 5)]) == pytest.approx(2)
+    assert slope([(1, 1)]) == slope([(1, 1), (1, 2)]) == 0

@@ -1,0 +1,299 @@
+"""A small gateway to be explored: people who talk, stop, leave and come back, over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+
+from rig import Rig, chat, start
+from talaria.core.errors import IdempotencyConflict, NotFound, StoreError, ToolError
+from talaria.core.ids import SessionId, TurnId
+from talaria.core.ledger import Accept, Accepted, Commit, Committed, TurnEnd
+from talaria.core.messages import AssistantMessage, Text, ToolResults, UserMessage
+from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.turns import Inbound, Sender, StepState, Turn, TurnState
+from talaria.pool.policy import PoolLimits
+from talaria.store.memory import MemoryStore
+from talaria.testing.scripted_model import ScriptedModel
+from talaria.testing.sim import SimClock, SimLoop, run
+from talaria.testing.slow_store import SlowStore
+from talaria.tools.function import parameters
+from talaria.tools.toolset import ToolSet
+from talaria.turns.intake import Draining, Receipt, StatelessCall
+
+FAULTS = (
+    "[[status 500]]",
+    "[[chunks 3]][[cut 2]][[words 6]]",
+    "[[empty]]",
+)
+SAYINGS = (
+    "hello",
+    "[[delay 0.4]] let me see",
+    "[[chunks 3]][[chunk-delay 0.01]][[words 6]]",
+    "[[call work {}]]",
+    "[[call work {}]]+[[call look {}]]+[[call look {}]]",
+    "[[call look {}]]+[[call look {}]][[delay 0.1]][[call work {}]][[reply done]]",
+    "[[call nothing {}]]",
+)
+COMMANDS = ("/new", "/new a title", "/title some title", "/status", "/resume 1", "/sessions")
+STOPS = ("/stop", "/stop")
+
+
+class Ledger(MemoryStore):
+    """Remembers what was accepted, in order, and how often each turn was ended."""
+
+    def __init__(self, clock: SimClock) -> None:
+        super().__init__(clock)
+        self.accepted: list[Turn] = []
+        self.ends: Counter[TurnId] = Counter()
+
+    async def accept(self, order: Accept) -> Accepted:
+        accepted = await super().accept(order)
+        if not accepted.is_duplicate:
+            self.accepted.append(accepted.turn)
+        return accepted
+
+    async def commit(self, order: Commit) -> Committed:
+        committed = await super().commit(order)
+        if order.end is not None and order.turn_id is not None:
+            self.ends[order.turn_id] += 1
+        return committed
+
+    async def settle(self, turn_id: TurnId, end: TurnEnd) -> Turn:
+        turn = await super().settle(turn_id, end)
+        self.ends[turn_id] += 1
+        return turn
+
+
+class Work:
+    """A tool that takes a moment, fails now and then, and counts what it did for whom."""
+
+    def __init__(self, name: str, random: Random, *, read_only: bool = False) -> None:
+        self.spec = ToolSpec(name, "Works.", parameters({}), read_only=read_only)
+        self.done: Counter[tuple[TurnId, str]] = Counter()
+        self._random = random
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> str:
+        self.done[context.turn_id, context.call_id] += 1
+        await asyncio.sleep(self._random.uniform(0, 0.05))
+        if self._random.random() < 0.1:
+            raise ToolError("It did not work.")
+        return "It worked."
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What goes on in a world beside talking: people stop turns, also those that a restart brought back; two
+    talk in one chat at once; the model fails; a share of the store's reads fails, except in the last life."""
+
+    stops: bool = True
+    stops_resumed: bool = True
+    crowds: bool = True
+    faults: bool = True
+    sick_reads: float = 0.0
+
+
+# Without crowds for as long as tests/turns/test_races.py expects failures, which come of two in one chat.
+HEALTHY = Mix()
+SICK = Mix(sick_reads=0.05)
+
+
+class Explored(msgspec.Struct, frozen=True):
+    """What a seed did, so that a replay can be compared and a run can tell what it covered."""
+
+    steps: int
+    states: dict[str, int]
+    lives: int
+    resumed: int
+    refused: int
+    gone: int
+
+
+class TurnWorld:
+    """Chats over one store; `live` is one life of the gateway, `check` looks at all that it left."""
+
+    def __init__(self, random: Random, mix: Mix) -> None:
+        self._random = random
+        self._mix = mix
+        self._may_stop: Callable[[], bool] = lambda: mix.stops
+        self._clock = SimClock()
+        self.ledger = Ledger(self._clock)
+        self._slow = SlowStore(self.ledger, random)
+        self._numbers = count()
+        self.chats = [str(number) for number in range(random.randint(1, 3))]
+        self.tools = [Work("work", random), Work("look", random, read_only=True)]
+        self.resumed = 0
+        self.refused = 0
+        self.gone = 0
+
+    async def live(self, *, is_last: bool) -> None:
+        """A life in which people talk. The last one is left when all is answered, others at any moment."""
+        random = self._random
+        limits = PoolLimits(random.randint(1, 3), random.choice((0.2, 3600)), random.choice((1 << 20, 4096)))
+        async with start(
+            self._slow,
+            Path("/nowhere"),
+            clock=self._clock,
+            model=ScriptedModel(self._clock),
+            limits=limits,
+            tools=lambda tools: ToolSet(self.tools),
+        ) as rig:
+            self._slow.failing = 0.0 if is_last else self._mix.sick_reads
+            resumed = list(rig.live)
+            self.resumed += len(resumed)
+            self._may_stop = lambda: (
+                self._mix.stops
+                and (self._mix.stops_resumed or (is_last and all(turn.settled.done() for turn in resumed)))
+            )
+            beside = [asyncio.create_task(rig.keeper.run()), asyncio.create_task(rig.pool.run())]
+            people = [asyncio.create_task(self._talk(rig, name)) for name in self._places()]
+            if is_last:
+                await asyncio.wait(people)
+                while unsettled := [turn.settled for turn in rig.live]:
+                    await asyncio.wait(unsettled)
+            else:
+                await asyncio.sleep(random.uniform(0, 1.5))
+            self._slow.failing = 0.0
+            await rig.turns.drain(random.choice((0, 0, 0.1)))
+            await asyncio.gather(*people)
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
+            stats = rig.pool.stats()
+            assert (stats.busy, stats.building) == (0, 0)
+            assert stats.size <= limits.max_agents
+
+    def _places(self) -> Iterable[str]:
+        """Where people talk: one in each chat, and now and then a second one in the same."""
+        share = 0.3 if self._mix.crowds else 0.0
+        return [*self.chats, *(name for name in self.chats if self._random.random() < share)]
+
+    async def _talk(self, rig: Rig, name: str) -> None:
+        """One person: a message after the other, without always waiting for the answers."""
+        sender = Sender(f"{name}-{next(self._numbers)}")
+        for _ in range(self._random.randint(1, 4)):
+            try:
+                receipt = await self._send(rig, name, sender)
+            except (Draining, StoreError):
+                self.refused += 1
+                return
+            if receipt is not None:
+                await self._follow_up(rig, receipt)
+            await asyncio.sleep(self._random.choice((0, 0, 0.01, 0.1)))
+
+    async def _send(self, rig: Rig, name: str, sender: Sender) -> Receipt | None:
+        """None: the sender was gone before the answer came; the message may have been accepted or not."""
+        random = self._random
+        if random.random() < 0.05:
+            return await rig.turns.call(StatelessCall(sender, (UserMessage((Text("hi"),)),)))
+        commands = COMMANDS + STOPS if self._may_stop() else COMMANDS
+        sayings = SAYINGS + FAULTS if self._mix.faults else SAYINGS
+        text = random.choice(commands if random.random() < 0.25 else sayings)
+        key = f"key-{random.randrange(3)}" if random.random() < 0.1 else None
+        model = "fast" if random.random() < 0.1 else None
+        said = text if text.startswith("/") else f"{text} ({next(self._numbers)})"
+        inbound = Inbound(chat(name), sender, (Text(said),), key=key, model=model)
+        sending = asyncio.create_task(rig.turns.submit(inbound))
+        if random.random() < 0.15:
+            await asyncio.sleep(random.uniform(0, 0.02))
+            sending.cancel()
+        try:
+            return await sending
+        except asyncio.CancelledError:
+            self.gone += 1
+        except IdempotencyConflict:
+            pass
+        return None
+
+    async def _follow_up(self, rig: Rig, receipt: Receipt) -> None:
+        match self._random.randrange(6):
+            case 0 | 1:
+                await rig.turns.wait(receipt)
+            case 2 if self._mix.stops and (self._mix.stops_resumed or not receipt.is_duplicate):
+                await asyncio.sleep(self._random.uniform(0, 0.3))
+                await rig.turns.cancel(receipt)
+            case 3:
+                async with aclosing(rig.turns.follow(receipt)) as events:
+                    async for _ in events:
+                        if self._random.random() < 0.1:
+                            break
+            case 4:
+                with suppress(NotFound, StoreError):
+                    await rig.turns.wait(await rig.turns.find(receipt.turn.id), 0.05)
+            case _:
+                pass
+
+    # -- what must hold -------------------------------------------------------------------------------------
+
+    async def check(self) -> None:
+        ledger = self.ledger
+        for accepted in ledger.accepted:
+            story = await ledger.story(accepted.id)
+            assert story is not None
+            assert story.turn.state.is_final, f"{story.turn} was accepted and never settled"
+            assert ledger.ends[accepted.id] == 1, f"{story.turn} was settled more than once"
+            assert all(step.state is StepState.ENDED for step in story.steps)
+        for session_id in {turn.session_id for turn in ledger.accepted}:
+            await self._check_log(session_id)
+        for tool in self.tools:
+            assert all(times == 1 for times in tool.done.values()), "a call was run again"
+
+    async def _check_log(self, session_id: SessionId) -> None:
+        log = [entry for entry in await self.ledger.log(session_id, 0) if entry.message is not None]
+        asked = [e.turn_id for e in log if isinstance(e.body, UserMessage) and e.turn_id is not None]
+        assert len(asked) == len(set(asked)), "a message was logged twice"
+        by_sender: dict[str, list[TurnId]] = defaultdict(list)
+        for turn in self.ledger.accepted:
+            if turn.id in asked:
+                by_sender[turn.inbound.sender.id].append(turn.id)
+        for order in by_sender.values():
+            assert [turn_id for turn_id in asked if turn_id in order] == order, "messages changed places"
+        for position, entry in enumerate(log):
+            if isinstance(entry.body, AssistantMessage) and entry.body.tool_calls:
+                results = log[position + 1].body
+                assert isinstance(results, ToolResults), "a call has no results behind it"
+                assert [r.call_id for r in results.results] == [call.id for call in entry.body.tool_calls]
+            elif isinstance(entry.body, ToolResults):
+                calls = log[position - 1].body
+                assert isinstance(calls, AssistantMessage) and calls.tool_calls, "results without a call"
+        for turn in self.ledger.accepted:
+            story = await self.ledger.story(turn.id)
+            assert story is not None
+            if (
+                story.turn.session_id == session_id
+                and story.turn.state is TurnState.DONE
+                and turn.inbound.parts
+            ):
+                is_command = bool(turn.command)
+                assert (turn.id in asked) is not is_command, "an answer without its question"
+
+
+def explore(seed: int, mix: Mix) -> Explored:
+    """A few small lives of a gateway under the interleaving of `seed`. Raises when something broke."""
+
+    async def main() -> Explored:
+        random = Random(seed)
+        world = TurnWorld(random, mix)
+        lives = random.randint(1, 4)
+        for life in range(lives):
+            await world.live(is_last=life == lives - 1)
+        await world.check()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        states = (await world.ledger.stats()).turns
+        return Explored(loop.steps, states, lives, world.resumed, world.refused, world.gone)
+
+    try:
+        return run(seed, main, max_steps=100_000)
+    except Exception as error:
+        error.add_note(f"seed {seed}: turn_world.explore({seed}, {mix}) brings it back")
+        raise
