@@ -1,0 +1,1 @@
+"""The table of docs/incidents.md, and the tests that it names."""
