@@ -12,6 +12,7 @@ from pathlib import Path
 
 import uvloop
 
+from bench.agents import warm_agent_costs
 from bench.load import Client, Load, bare_call_cpu, fresh_names, sdk_call_cpu
 from bench.processes import Metered, gateway, model_server
 from bench.table import Row, Wanted, render_markdown, render_svg, render_text
@@ -69,6 +70,14 @@ class Bench:
             self.rows.append(Row("start to ready", start_cpu, "s CPU", Wanted.AT_MOST, 0.5))
             self.rows.append(Row("idle RSS", idle_rss / 1e6, "MB", Wanted.AT_MOST, 60))
         await self.slow_model()
+        await self.agents()
+
+    async def agents(self) -> None:
+        self.say("warm agents")
+        build, held, transcript = min([await warm_agent_costs(self.times(100)) for _ in range(ROUNDS)])
+        self.add_cpu("agent built from 100 messages", build, Wanted.AT_MOST, 2)
+        allowed = 3 * transcript + 20_000
+        self.rows.append(Row("agent in memory over its allowance", held / allowed, "×", Wanted.AT_MOST, 1))
 
     async def turns(self, client: Client, served: Metered) -> None:
         """CPU of the gateway's process for each durable turn through HTTP."""
