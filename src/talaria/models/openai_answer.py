@@ -18,10 +18,10 @@ import msgspec
 from talaria.core.messages import AssistantMessage, Reasoning, TokenUsage, ToolCall
 from talaria.core.models import Completion, ModelDelta, TextDelta, ThoughtDelta
 from talaria.models.faults import Faults, complaint_from
-from talaria.net.sse import SseEvent, SseOverflow, SseParser
+from talaria.models.inflow import Inflow
+from talaria.net.sse import SseEvent
 
 DETAILS = "reasoning_details"
-MAX_ANSWER_BYTES = 64 << 20
 MAX_CALLS = 512
 
 
@@ -98,10 +98,7 @@ class OpenAIAnswer:
     def __init__(self, model: str, faults: Faults) -> None:
         self._model = model
         self._faults = faults
-        self._sse = SseParser()
-        self._plain: list[bytes] | None = None  # pieces of a JSON answer instead of a stream
-        self._received = 0
-        self._started = False
+        self._inflow = Inflow(faults)
         self._closed = False
         self._id = ""
         self._text: list[str] = []
@@ -121,30 +118,14 @@ class OpenAIAnswer:
         return self._closed
 
     def feed(self, data: bytes) -> list[ModelDelta]:
-        self._received += len(data)
-        if self._received > MAX_ANSWER_BYTES:
-            raise self._faults.malformed(f"it is longer than {MAX_ANSWER_BYTES} bytes")
-        if not self._started:
-            if not (data := data.lstrip(b" \t\r\n")):
-                return []
-            self._started = True
-            if data.startswith(b"{"):
-                self._plain = []
-        if self._plain is not None:
-            self._plain.append(data)
-            return []
-        try:
-            events = self._sse.feed(data)
-        except SseOverflow as error:
-            raise self._faults.malformed(str(error)) from None
-        return self._take(events)
+        return self._take(self._inflow.feed(data))
 
     def end(self) -> list[ModelDelta]:
-        if self._plain is None:
-            return self._take(self._sse.flush())
+        body = self._inflow.whole()
+        if body is None:
+            return self._take(self._inflow.flush())
         deltas: list[ModelDelta] = []
-        self._take_json(b"".join(self._plain), deltas)
-        self._plain.clear()
+        self._take_json(body, deltas)
         self._closed = True
         return deltas
 

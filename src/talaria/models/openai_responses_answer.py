@@ -18,10 +18,10 @@ import msgspec
 from talaria.core.messages import AssistantMessage, Reasoning, TokenUsage, ToolCall
 from talaria.core.models import Completion, ModelDelta, TextDelta, ThoughtDelta
 from talaria.models.faults import Complaint, Faults, complaint_from
-from talaria.net.sse import SseEvent, SseOverflow, SseParser
+from talaria.models.inflow import Inflow
+from talaria.net.sse import SseEvent
 
 ITEM = "responses.item"
-MAX_ANSWER_BYTES = 64 << 20
 MAX_ITEMS = 1024
 _PARAGRAPH = "\n\n"
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -131,10 +131,7 @@ class ResponsesAnswer:
     def __init__(self, model: str, faults: Faults) -> None:
         self._model = model
         self._faults = faults
-        self._sse = SseParser()
-        self._plain: list[bytes] | None = None  # pieces of a JSON answer instead of a stream
-        self._received = 0
-        self._started = False
+        self._inflow = Inflow(faults)
         self._id = ""
         self._items: dict[int, _Building] = {}
         self._text: list[str] = []
@@ -151,32 +148,15 @@ class ResponsesAnswer:
         return self._stop is not None
 
     def feed(self, data: bytes) -> list[ModelDelta]:
-        self._received += len(data)
-        if self._received > MAX_ANSWER_BYTES:
-            raise self._faults.malformed(f"it is longer than {MAX_ANSWER_BYTES} bytes")
-        if not self._started:
-            if not (data := data.lstrip(b" \t\r\n")):
-                return []
-            self._started = True
-            if data.startswith(b"{"):
-                self._plain = []
-        if self._plain is not None:
-            self._plain.append(data)
-            return []
-        try:
-            events = self._sse.feed(data)
-        except SseOverflow as error:
-            raise self._faults.malformed(str(error)) from None
-        return self._take(events)
+        return self._take(self._inflow.feed(data))
 
     def end(self) -> list[ModelDelta]:
-        if self._plain is None:
-            return self._take(self._sse.flush())
-        data = b"".join(self._plain)
-        self._plain.clear()
+        body = self._inflow.whole()
+        if body is None:
+            return self._take(self._inflow.flush())
         deltas: list[ModelDelta] = []
         try:
-            self._take_response(data, "", deltas)
+            self._take_response(body, "", deltas)
         except _BROKEN as error:
             raise self._faults.malformed(str(error)) from None
         return deltas
