@@ -79,9 +79,10 @@ async def _terminal(client: GatewayClient, home: Home, session: str, start_comma
     def say(text: str) -> None:
         console.print(Text(clean(text), style="dim"))
 
-    say(f"Talaria {__version__} · {await _describe_model(client)} · chat “{session}”")
+    models = await _models(client)
+    say(f"Talaria {__version__} · {_describe_model(client, models)} · chat “{session}”")
     say("Enter sends, /help lists commands, Ctrl-D leaves.")
-    prompt = TerminalPrompt(home.path / HISTORY)
+    prompt = TerminalPrompt(home.path / HISTORY, models or ())
     chat = Chat(
         client,
         session,
@@ -113,9 +114,15 @@ async def _piped(client: GatewayClient, home: Home, session: str, start_command:
     await chat.run()
 
 
-async def _describe_model(client: GatewayClient) -> str:
+async def _models(client: GatewayClient) -> list[str] | None:
+    """What may be asked for by name; None when the gateway does not say."""
     try:
-        names = await client.models()
+        return await client.models()
     except TalariaError:
+        return None
+
+
+def _describe_model(client: GatewayClient, models: list[str] | None) -> str:
+    if models is None:
         return "gateway at " + client.url
-    return next((name for name in names if "/" in name), "no model is configured yet")
+    return next((name for name in models if "/" in name), "no model is configured yet")

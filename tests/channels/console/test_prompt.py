@@ -96,3 +96,18 @@ async def test_lines_of_a_pipe_are_messages_until_its_end() -> None:
     async with asyncio.timeout(5):
         assert [await lines.read() for _ in range(5)] == ["two", "", "last �", None, None]
     os.close(reading)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("/model ", ["main", "openai/gpt-5", "fast"]),
+        ("/model f", ["fast"]),
+        ("/model x", []),
+        ("/title f", []),
+    ],
+)
+def test_models_are_completed_behind_their_command(text: str, found: list[str]) -> None:
+    completer = CommandCompleter(["main", "openai/gpt-5", "fast"])
+    completions = completer.get_completions(Document(text), CompleteEvent())
+    assert [completion.text for completion in completions] == found

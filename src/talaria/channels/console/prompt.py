@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -34,10 +34,18 @@ class Lines(Protocol):
 
 
 class CommandCompleter(Completer):
-    """Slash commands, as long as nothing but the command's name has been written."""
+    """Slash commands, as long as nothing but the command's name has been written; behind `/model`, models."""
+
+    def __init__(self, models: Sequence[str] = ()) -> None:
+        self._models = models
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         text = document.text_before_cursor
+        command, _, wanted = text.partition(" ")
+        if command == "/model":
+            for model in self._models:
+                if model.startswith(wanted) and " " in text:
+                    yield Completion(model, start_position=-len(wanted))
         if not text.startswith("/") or any(character.isspace() for character in text):
             return
         for name in sorted([*COMMANDS, *ALIASES]):
@@ -49,10 +57,10 @@ class CommandCompleter(Completer):
 class TerminalPrompt:
     """Enter sends; Alt-Enter, or a backslash before Enter, begins another line; a paste stays one text."""
 
-    def __init__(self, history: Path | None) -> None:
+    def __init__(self, history: Path | None, models: Sequence[str] = ()) -> None:
         self._session: PromptSession[str] = PromptSession(
             history=_history(history),
-            completer=CommandCompleter(),
+            completer=CommandCompleter(models),
             complete_while_typing=True,
             complete_style=CompleteStyle.COLUMN,
             reserve_space_for_menu=_MENU_ROWS,
