@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -106,7 +105,6 @@ async def open_gateway(
             providers=providers.known,
             agents=(settings.agent.name,),
             config_path=str(home.config),
-            python=sys.executable,
         )
         tools = builtin_registry(settings.tools).resolve(settings.tools.enabled)
         bench = ToolBench(tools, settings.tools, metrics, partial(chat_folder, home.path))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from talaria.core.errors import NoModel, NotFound
@@ -71,10 +73,11 @@ def test_nothing_configured_says_what_to_do() -> None:
     with pytest.raises(NoModel) as caught:
         catalog.resolve(None)
     assert caught.value.user_text == "No model is configured."
-    assert caught.value.hint == (
-        "Set [model] and [providers.NAME] in /x/config.toml, or, to try without a key, run "
-        "`python -m talaria.testing.model_server` in another terminal and restart with "
-        "TALARIA_MODEL__PROVIDER=scripted."
+    assert re.fullmatch(
+        r"Set \[model\] and \[providers\.NAME\] in /x/config\.toml, or, to try without a key, run "
+        r"`(\S*dev scripted|\S+ -m talaria\.testing\.model_server)` in another terminal and restart with "
+        r"TALARIA_MODEL__PROVIDER=scripted\.",
+        caught.value.hint,
     )
     assert catalog.names() == []
     assert catalog.resolve("openai/gpt-5") == Choice("openai", "gpt-5")

@@ -184,7 +184,7 @@ async def test_without_a_model_the_reply_says_what_to_do_and_a_later_one_is_used
     async with start(store, tmp_path, settings=ModelSettings()) as rig:
         turn = await rig.say("hello?")
         assert turn.error is not None and turn.error.type == "no_model"
-        assert "talaria.testing.model_server" in str(turn.reply)
+        assert "TALARIA_MODEL__PROVIDER=scripted" in str(turn.reply)
         assert "no model" in str((await rig.say("/status")).reply)
     async with start(store, tmp_path) as rig:
         assert (await rig.say("and now?")).reply == "You said: and now?"

@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import stat
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from enum import StrEnum
@@ -263,7 +262,6 @@ async def check_agent(home: Home, settings: Settings, environ: Mapping[str, str]
             providers=providers.known,
             agents=(settings.agent.name,),
             config_path=str(home.config),
-            python=sys.executable,
         )
         try:
             choice = catalog.default()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
 import msgspec
 
@@ -35,14 +37,12 @@ class Catalog:
         providers: Collection[str],
         agents: Collection[str] = ("main",),
         config_path: str = "config.toml",
-        python: str = "python",
     ) -> None:
         self._model = model
         self._aliases = aliases
         self._providers = frozenset(providers)
         self._agents = tuple(agents)
         self._config_path = config_path
-        self._python = python
 
     def resolve(self, wish: str | None = None) -> Choice:
         """Raises `NotFound` for what nobody knows, and `NoModel` when the default is meant but missing."""
@@ -70,7 +70,7 @@ class Catalog:
             raise NoModel(
                 "No model is configured.",
                 f"Set [model] and [providers.NAME] in {self._config_path}, or, to try without a key, run "
-                f"`{self._python} -m talaria.testing.model_server` in another terminal and restart with "
+                f"`{_scripted_command()}` in another terminal and restart with "
                 "TALARIA_MODEL__PROVIDER=scripted.",
             )
         if not settings.name and settings.provider != SCRIPTED:
@@ -122,3 +122,11 @@ class Catalog:
             f"There is no model or agent named {wish}.{meant}",
             f"Known: {listed}. Any other model is written provider/model{example}.",
         )
+
+
+def _scripted_command() -> str:
+    """How this installation runs the scripted model: a clone has a verb for it."""
+    clone = Path(sys.prefix).parent
+    if (clone / "dev").is_file() and (clone / "src" / "talaria").is_dir():
+        return "./dev scripted" if Path.cwd() == clone else f"{clone / 'dev'} scripted"
+    return f"{sys.executable} -m talaria.testing.model_server"
