@@ -22,6 +22,7 @@ from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.scripted_model import ScriptedModels
 from talaria.tools.registry import builtin_registry
 from talaria.tools.settings import ToolSettings
+from talaria.workspace.workspaces import ChatWorkspaces
 
 _MESSAGES = 100
 _TEXT = "What did we say about the second part of the plan, and who takes it on? " * 3
@@ -43,7 +44,7 @@ async def warm_agent_costs(builds: int) -> tuple[float, float, float]:
                     Fresh(session_id, spec, _conversation()),
                 )
             )
-            builder = AgentBuilder(store, models)
+            builder = AgentBuilder(store, models, ChatWorkspaces(Path(folder)))
             await builder.build(session_id, spec.id)
             began = time.process_time()
             for _ in range(builds):

@@ -98,7 +98,7 @@ class Endurance:
             done += count
             pace = count / (time.perf_counter() - began)
             shutil.rmtree(files, ignore_errors=True)  # the megabytes that were kept for the model to read
-            self.samples.append(self._sample(rig, done, pace))
+            self.samples.append(await self._sample(rig, done, pace))
             last = self.samples[-1]
             more = f", {last.rss / 1e6:.0f} MB, {last.pool} warm, {pace:.0f} turns/s"
             self._progress.tell("soak turns", done, self._turns, more)
@@ -143,9 +143,9 @@ class Endurance:
             missing = rig.pool.counters.released - len(self._leaked)
             self._leaked += [os.urandom(self._leak - sys.getsizeof(b"")) for _ in range(missing)]
 
-    def _sample(self, rig: Rig, done: int, pace: float) -> Sample:
+    async def _sample(self, rig: Rig, done: int, pace: float) -> Sample:
         stats, rss = rig.pool.stats(), read_rss()
-        rig.pool.drain()
+        await rig.pool.drain()
         self._plant(rig)
         gc.collect()
         return Sample(

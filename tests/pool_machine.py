@@ -11,13 +11,14 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pool_world import ME, NEVER_STORED, OVERHEAD, SPECS, GuardedAgent, PoolWorld, TurnFailed
+from pool_world import ME, NEVER_STORED, OVERHEAD, SPECS, TICKS, GuardedAgent, PoolWorld, TurnFailed
 from talaria.core.entries import EntryBody, SpecSet
 from talaria.core.errors import StoreError
 from talaria.core.ids import SessionId
 from talaria.core.ledger import Commit, Committed
 from talaria.core.messages import AssistantMessage
 from talaria.pool.policy import PoolLimits
+from talaria.pool.pool import RELEASE_SECONDS
 from talaria.store.memory import MemoryStore
 from talaria.testing.sim import SimClock, SimLoop
 from talaria.testing.slow_store import SlowStore
@@ -62,11 +63,12 @@ class PoolMachine(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 1 << 30), cap=st.integers(1, 3), budget=budgets)
     def open(self, seed: int, cap: int, budget: int) -> None:
-        self.loop = SimLoop(seed)
+        self.loop = SimLoop(seed, tick=TICKS[seed % 2])
         clock = SimClock(self.loop)
         inner = MemoryStore(clock)
         self.slow = SlowStore(inner, Random(seed))
-        self.world = PoolWorld(inner, self.slow, PoolLimits(cap, IDLE_TTL, budget), clock)
+        limits = PoolLimits(cap, IDLE_TTL, budget)
+        self.world = PoolWorld(inner, self.slow, limits, clock, Random(seed + 1))
         self.turns: list[Turn] = []
         for _ in range(4):
             at_once(self.world.add_session())
@@ -78,7 +80,7 @@ class PoolMachine(RuleBasedStateMachine):
             for turn in self.turns:
                 turn.task.cancel()
             self.pass_time(1)
-            self.world.check_rest()
+            self.loop.run_until_complete(self.world.check_rest())
             assert not asyncio.all_tasks(self.loop)
             assert self.loop.complaints == []
         finally:
@@ -87,6 +89,14 @@ class PoolMachine(RuleBasedStateMachine):
     def pick(self, number: int, kind: Callable[[Turn], bool]) -> Turn | None:
         found = [turn for turn in self.turns if kind(turn)]
         return found[number % len(found)] if found else None
+
+    def inside(self, act: Callable[[], T]) -> T:
+        """Where there is a running loop, as the pool has it wherever it lives."""
+
+        async def run() -> T:
+            return act()
+
+        return self.loop.run_until_complete(run())
 
     def append(self, session_id: SessionId, body: EntryBody) -> Committed:
         inner = self.world.inner
@@ -155,20 +165,33 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(session=picks)
     def release(self, session: int) -> None:
-        self.world.release(self.world.sessions[session])
+        self.inside(lambda: self.world.release(self.world.sessions[session]))
 
     @rule(seconds=st.sampled_from([0.0, IDLE_TTL / 2, IDLE_TTL * 2]))
     def sweep(self, seconds: float) -> None:
         self.pass_time(seconds)
-        self.world.pool.sweep()
+        self.inside(self.world.pool.sweep)
         stats = self.world.pool.stats()
         assert all(agent.idle_seconds <= IDLE_TTL + 0.1 for agent in stats.agents)
 
     @rule()
-    def drain(self) -> None:
-        self.world.drain()
-        stats = self.world.pool.stats()
+    def release_all(self) -> None:
+        """Nobody waits for what they still have to give back."""
+        stats = self.inside(self.world.release_all)
         assert stats.size == stats.busy + stats.building
+
+    @rule(seconds=moments)
+    def drain(self, seconds: float) -> None:
+        """Whoever drains waits for the closers, or is cancelled while it does."""
+        draining = self.loop.create_task(self.world.drain())
+        self.pass_time(seconds)
+        draining.cancel()
+
+    @rule()
+    def outwait_the_closers(self) -> None:
+        """One that hangs is dropped."""
+        self.pass_time(RELEASE_SECONDS + 2)
+        assert self.world.pool.stats().closing == 0
 
     @invariant()
     def holds(self) -> None:

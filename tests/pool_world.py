@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,16 +15,17 @@ from rig import chat
 from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.entries import EntryBody, Hidden, SpecSet, hidden_seqs
 from talaria.core.errors import LeaseHeld, NoModel, StoreError
-from talaria.core.ids import Fence, OwnerId, SessionId, SpecId, new_session_id, new_turn_id
+from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, SpecId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Commit, Fresh
 from talaria.core.messages import AssistantMessage, Text, UserMessage
-from talaria.core.ports import Store
+from talaria.core.ports import Store, Workspaces
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
 from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Sender
 from talaria.pool.policy import PoolLimits
-from talaria.pool.pool import Pool, PoolCounters, Wanted
+from talaria.pool.pool import Pool, PoolCounters, PoolStats, Wanted
 from talaria.store.memory import MemoryStore
+from talaria.testing.fake_workspaces import FakeWorkspaces, Giving
 from talaria.testing.scripted_model import ScriptedModels
 from talaria.testing.sim import SimClock, SimLoop, run
 from talaria.testing.slow_store import SlowStore
@@ -35,6 +37,7 @@ SPECS = [
 ]
 NEVER_STORED = SpecId("spec_never_stored")
 OVERHEAD = 2048
+TICKS = (0.0, 0.01)  # the second is as long as most things take here, so that many happen at one moment
 
 
 class TurnFailed(Exception):
@@ -42,12 +45,14 @@ class TurnFailed(Exception):
 
 
 class GuardedAgent(WarmAgent):
-    """A warm agent that knows who has it, and protests when it is released meanwhile."""
+    """A warm agent that knows who has it, and protests when it is released meanwhile: to `protests`, because
+    the closer keeps what is raised in it to itself."""
 
-    def __init__(self, built: WarmAgent) -> None:
+    def __init__(self, built: WarmAgent, protests: list[str]) -> None:
         for name in WarmAgent.__slots__:
             setattr(self, name, getattr(built, name))
         self.users = 0
+        self._protests = protests
         self.is_released = False
         self.must_leave = False
 
@@ -59,22 +64,27 @@ class GuardedAgent(WarmAgent):
     def leave(self) -> None:
         self.users -= 1
 
-    def release(self) -> None:
-        assert self.users == 0, f"{self} was released while it was leased"
-        assert not self.is_released, f"{self} was released twice"
+    def release(self) -> Coroutine[Any, Any, None] | None:
+        if self.users:
+            self._protests.append(f"{self} was released while it was leased")
+        if self.is_released:
+            self._protests.append(f"{self} was released twice")
         self.is_released = True
-        super().release()
+        return super().release()
 
 
 class GuardedBuilder(AgentBuilder):
     """Builds guarded agents and remembers them all; one that is being caught up is in use."""
 
-    def __init__(self, store: Store, models: ScriptedModels) -> None:
-        super().__init__(store, models)
+    def __init__(self, store: Store, models: ScriptedModels, workspaces: Workspaces) -> None:
+        super().__init__(store, models, workspaces)
         self.agents: list[GuardedAgent] = []
+        self.protests: list[str] = []
 
-    async def build(self, session_id: SessionId, spec_id: SpecId) -> WarmAgent:
-        agent = GuardedAgent(await super().build(session_id, spec_id))
+    async def build(
+        self, session_id: SessionId, spec_id: SpecId, chat_key: ChatKey | None = None
+    ) -> WarmAgent:
+        agent = GuardedAgent(await super().build(session_id, spec_id, chat_key), self.protests)
         self.agents.append(agent)
         return agent
 
@@ -99,15 +109,29 @@ class FickleModels(ScriptedModels):
 
 
 class PoolWorld:
-    """Sessions in a store and a pool over it. `check` holds at any moment, `check_rest` when all is quiet."""
+    """Sessions in a store and a pool over it. `check` holds at any moment, `check_rest` when all is quiet.
 
-    def __init__(self, store: MemoryStore, slow: Store, limits: PoolLimits, clock: SimClock) -> None:
+    Agents that leave give their handles back as `random` draws it: at once, slowly, never, or with an error.
+    """
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        slow: Store,
+        limits: PoolLimits,
+        clock: SimClock,
+        random: Random,
+        kind: type[Pool] = Pool,
+    ) -> None:
         self.inner = store
         self.store = slow
         self.limits = limits
         self.models = FickleModels()
-        self.builder = GuardedBuilder(slow, self.models)
-        self.pool = Pool(self.builder, limits, clock)
+        self.workspaces = FakeWorkspaces(
+            lambda key: Path("/nowhere"), lambda: random.choice(tuple(Giving)), slow_seconds=0.02
+        )
+        self.builder = GuardedBuilder(slow, self.models, self.workspaces)
+        self.pool = kind(self.builder, limits, clock)
         self.sessions: list[SessionId] = []
 
     async def add_session(self) -> SessionId:
@@ -145,10 +169,14 @@ class PoolWorld:
             agent.must_leave |= agent.session_id == session_id
         self.pool.release(session_id)
 
-    def drain(self) -> None:
+    def release_all(self) -> PoolStats:
         for session_id in self.sessions:
             self.release(session_id)
-        self.pool.drain()
+        return self.pool.stats()
+
+    async def drain(self) -> None:
+        self.release_all()
+        await self.pool.drain()
 
     async def append(
         self, session_id: SessionId, *bodies: EntryBody, specs: Sequence[PinnedSpec] = ()
@@ -188,18 +216,22 @@ class PoolWorld:
         held = stats.size - stats.building
         assert counters.builds + counters.rebuilds == counters.released + held, "built = released + held"
         assert sum(not agent.is_released for agent in self.builder.agents) == held
+        assert len(self.workspaces.held) == held, "a handle for each that is held, and none besides"
         assert sum(agent.users for agent in self.builder.agents) <= stats.busy
+        assert not self.builder.protests
         if not stats.busy and not stats.building:
             assert stats.size <= self.limits.max_agents
             assert stats.bytes <= self.limits.max_bytes
 
-    def check_rest(self) -> None:
+    async def check_rest(self) -> None:
         stats = self.pool.stats()
         assert (stats.busy, stats.building) == (0, 0), "a lease was left"
         self.check()
-        self.pool.drain()
-        assert self.pool.stats().size == 0
+        await self.pool.drain()
+        stats = self.pool.stats()
+        assert (stats.size, stats.closing) == (0, 0)
         assert all(agent.is_released for agent in self.builder.agents)
+        assert self.workspaces.ended == [], "nothing that leaves memory ends"
 
 
 # -- exploring --------------------------------------------------------------------------------------------
@@ -212,6 +244,7 @@ class Explored(msgspec.Struct, frozen=True):
     counters: PoolCounters
     cancelled: int
     failed: int
+    dropped: int
 
 
 class Explorer:
@@ -314,7 +347,7 @@ class Explorer:
         self._world.pool.sweep()
 
     async def _drain(self, session_id: SessionId) -> None:
-        self._world.drain()
+        await self._world.drain()
 
     async def _rest(self, session_id: SessionId) -> None:
         await asyncio.sleep(self._random.uniform(0, 2 * self._world.limits.idle_ttl))
@@ -333,7 +366,7 @@ class Explorer:
             raise AssertionError("there is no such spec")
 
 
-def explore(seed: int, *, is_fickle: bool = False) -> Explored:
+def explore(seed: int, *, is_fickle: bool = False, kind: type[Pool] = Pool) -> Explored:
     """One small life of a pool under the interleaving of `seed`. Raises when something that must hold broke.
 
     `is_fickle`: providers vanish from the configuration and come back.
@@ -345,20 +378,21 @@ def explore(seed: int, *, is_fickle: bool = False) -> Explored:
         slow = SlowStore(inner, random)
         slow.failing = random.choice((0.0, 0.0, 0.05))
         budget = random.choice((1 << 20, 2 * OVERHEAD + 700, OVERHEAD))
-        world = PoolWorld(inner, slow, PoolLimits(random.randint(1, 3), 0.1, budget), clock)
+        world = PoolWorld(inner, slow, PoolLimits(random.randint(1, 3), 0.1, budget), clock, random, kind)
         for _ in range(random.randint(1, 4)):
             await world.add_session()
         explorer = Explorer(world, random, is_fickle=is_fickle)
         async with asyncio.TaskGroup() as tasks:
             for _ in range(random.randint(2, 5)):
                 tasks.create_task(explorer.act(random.randint(2, 6)))
-        world.check_rest()
+        await world.check_rest()
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
-        return Explored(loop.steps, world.pool.counters, explorer.cancelled, explorer.failed)
+        dropped = world.pool.stats().dropped
+        return Explored(loop.steps, world.pool.counters, explorer.cancelled, explorer.failed, dropped)
 
     try:
-        return run(seed, main)
+        return run(seed, main, tick=TICKS[seed % 2])
     except Exception as error:
         again = f"explore({seed}, is_fickle={is_fickle})"
         error.add_note(f"seed {seed}: pool_world.{again} brings it back")

@@ -17,12 +17,14 @@ from talaria.core.errors import NoModel, StoreError
 from talaria.core.ids import OwnerId, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Commit, Fresh
 from talaria.core.messages import AssistantMessage, Text, UserMessage
+from talaria.core.ports import Store
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
 from talaria.core.turns import Inbound, Sender
 from talaria.pool.policy import AgentState, PoolLimits
 from talaria.pool.pool import Pool, Wanted
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
+from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.testing.scripted_model import ScriptedModels
 
 ME = OwnerId("own_me")
@@ -65,7 +67,12 @@ class Line:
         self.clock = FakeClock()
         self.store = MemoryStore(SystemClock())
         self.models = ScriptedModels()
-        self.pool = Pool(AgentBuilder(self.store, self.models), limits, self.clock)
+        self.workspaces = FakeWorkspaces(lambda key: Path("/nowhere"))
+        self.pool = self.other_pool()
+
+    def other_pool(self, store: Store | None = None, models: ScriptedModels | None = None) -> Pool:
+        builder = AgentBuilder(store or self.store, models or self.models, self.workspaces)
+        return Pool(builder, self.limits, self.clock)
 
     async def session(self, name: str) -> SessionId:
         order = Accept(
@@ -99,6 +106,7 @@ class Line:
         counters = stats.counters
         assert counters.builds + counters.rebuilds == counters.released + stats.size - stats.building
         assert stats.bytes == sum(agent.bytes for agent in stats.agents)
+        assert len(self.workspaces.held) == stats.size - stats.building, "a handle for each that is held"
 
 
 @pytest.fixture
@@ -106,8 +114,9 @@ async def line() -> AsyncIterator[Line]:
     line = Line(PoolLimits(max_agents=2, idle_ttl=100, max_bytes=1 << 20))
     yield line
     line.check()
-    line.pool.drain()
+    await line.pool.drain()
     assert line.pool.stats().size == 0
+    assert line.clock.sleepers == 0
 
 
 async def test_second_lease_reuses_the_agent_as_it_is(line: Line) -> None:
@@ -333,7 +342,8 @@ async def test_a_lease_that_fails_before_it_knows_what_it_found_gives_the_agent_
     await line.touch(session)
     wanted = await line.wanted(session)
     models = Vanishing()
-    line.pool = Pool(AgentBuilder(line.store, models), line.limits, line.clock)
+    await line.pool.drain()
+    line.pool = line.other_pool(models=models)
     await line.touch(session)
     models.is_gone = True
     with pytest.raises(NoModel):
@@ -348,7 +358,7 @@ async def test_a_lease_that_fails_before_it_knows_what_it_found_gives_the_agent_
 async def test_a_cancelled_build_or_catch_up_leaves_nothing_busy(line: Line) -> None:
     session = await line.session("a")
     store = HeldReads(line.store)
-    line.pool = Pool(AgentBuilder(store, line.models), line.limits, line.clock)
+    line.pool = line.other_pool(store)
 
     async def cancel_one() -> None:
         taking = asyncio.create_task(line.touch(session))
@@ -378,7 +388,7 @@ async def test_a_cancelled_build_or_catch_up_leaves_nothing_busy(line: Line) -> 
 async def test_a_release_during_a_build_happens_at_the_end_of_its_lease(line: Line) -> None:
     session = await line.session("a")
     store = HeldReads(line.store)
-    line.pool = Pool(AgentBuilder(store, line.models), line.limits, line.clock)
+    line.pool = line.other_pool(store)
     taking = asyncio.create_task(line.touch(session))
     await store.is_read.wait()
     assert line.pool.stats().building == 1

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import msgspec
 
 from pool_world import explore
+from talaria.pool.policy import AgentState
+from talaria.pool.pool import Pool, Wanted, _Slot
 
 SEEDS = 1000
 
@@ -16,12 +19,37 @@ def test_no_interleaving_breaks_the_pool() -> None:
     for seed in range(SEEDS):
         explored = explore(seed)
         covered.update(msgspec.structs.asdict(explored.counters))
-        covered.update(cancelled=explored.cancelled, failed=explored.failed)
+        covered.update(cancelled=explored.cancelled, failed=explored.failed, dropped=explored.dropped)
     assert all(count > 20 for count in covered.values()), covered
 
 
 def test_a_seed_comes_again() -> None:
     assert [explore(seed) for seed in range(30)] == [explore(seed) for seed in range(30)]
+
+
+class PinsLate(Pool):
+    """The ancestor's fault in the real pool: between finding an idle agent and pinning it, others run."""
+
+    async def _take(self, wanted: Wanted) -> _Slot:
+        slot = self._slots.get(wanted.session_id)
+        if slot is None or slot.state is not AgentState.IDLE:
+            return await super()._take(wanted)
+        await asyncio.sleep(0)
+        slot.state = AgentState.BUSY
+        await self._reconcile(wanted, slot)
+        return slot
+
+
+def is_broken(seed: int) -> bool:
+    try:
+        explore(seed, kind=PinsLate)
+    except ExceptionGroup as raised:
+        return raised.subgroup(AssertionError) is not None
+    return False
+
+
+def test_a_pin_taken_after_an_await_is_found() -> None:
+    assert any(is_broken(seed) for seed in range(SEEDS))
 
 
 def test_no_interleaving_breaks_the_pool_when_providers_come_and_go() -> None:

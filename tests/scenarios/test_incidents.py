@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from rig import LIMITS, Rig, start
-from talaria.agent.loop import TurnContext
+from talaria.agent.context import TurnContext
 from talaria.agent.settings import AgentSettings
 from talaria.agent.specs import SpecResolver
 from talaria.agent.warm import AgentBuilder, WarmAgent
@@ -42,6 +42,7 @@ from talaria.tools.registry import Registry, builtin_registry
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
 from talaria.turns.intake import Receipt
+from talaria.workspace.workspaces import ChatWorkspaces
 from tools.conftest import tool
 
 ELSEWHERE = OwnerId("own_elsewhere")
@@ -155,7 +156,7 @@ async def test_five_builds_that_add_tools_never_send_a_name_twice(tmp_path: Path
 
         async with start(store, tmp_path, tools=with_memory) as rig:
             await rig.say("hello", f"chat {life}")
-            rig.pool.drain()
+            await rig.pool.drain()
             await rig.say("again", f"chat {life}")
             sent += [tool_names(body) for body in rig.model.bodies]
     assert len(sent) == 10
@@ -279,12 +280,13 @@ async def test_every_agent_has_a_time_of_its_last_use(tmp_path: Path) -> None:
         assert here.rig.pool.sweep() == 1
 
 
-def test_no_half_built_pool_exists() -> None:
+async def test_no_half_built_pool_exists(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         Pool()  # type: ignore[call-arg]
-    fresh = Pool(AgentBuilder(MemoryStore(SystemClock()), ScriptedModels()), LIMITS, FakeClock())
+    builder = AgentBuilder(MemoryStore(SystemClock()), ScriptedModels(), ChatWorkspaces(tmp_path))
+    fresh = Pool(builder, LIMITS, FakeClock())
     fresh.release(SessionId("nobody"))
-    fresh.drain()
+    await fresh.drain()
     assert (fresh.sweep(), fresh.stats().size, fresh.describe(SessionId("nobody"))) == (0, 0, "")
 
 
@@ -363,7 +365,7 @@ class Evictor:
         self.clock.advance(10_000)
         self.pool.sweep()
         self.pool.release(context.session_id)
-        self.pool.drain()
+        await self.pool.drain()
         return f"{self.pool.stats().busy} busy"
 
 
@@ -433,7 +435,7 @@ async def test_a_rebuilt_agent_reaches_the_same_files_and_tasks(tmp_path: Path) 
             '[[call write_file {"path":"notes.txt","content":"keep me"}]]'
             '[[call todo {"items":[{"text":"water the plants"}]}]]'
         )
-        rig.pool.drain()
+        await rig.pool.drain()
         await rig.say('[[call read_file {"path":"notes.txt"}]]+[[call todo {}]]')
         assert rig.pool.counters.builds == 2
         released = rig.model.bodies[-1]

@@ -122,6 +122,22 @@ def test_an_error_that_nobody_sees_is_seen() -> None:
         run(1, main)
 
 
+def test_with_a_tick_what_is_a_little_apart_happens_at_one_moment_in_any_order() -> None:
+    async def main() -> tuple[str, float]:
+        order = ""
+
+        async def wait(name: str, seconds: float) -> None:
+            nonlocal order
+            await asyncio.sleep(seconds)
+            order += name
+
+        await asyncio.gather(wait("a", 0.001), wait("b", 0.009), wait("c", 0.011))
+        return order, asyncio.get_running_loop().time()
+
+    assert {run(seed, main) for seed in range(SEEDS)} == {("abc", 0.011)}
+    assert {run(seed, main, tick=0.01) for seed in range(SEEDS)} == {("abc", 0.02), ("bac", 0.02)}
+
+
 def test_threads_are_refused() -> None:
     async def main() -> None:
         await asyncio.to_thread(print)

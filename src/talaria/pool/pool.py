@@ -1,7 +1,8 @@
 """The warm pool: agents in memory, leased one turn at a time.
 
 Busy is a lease. State changes between awaits only; slow work (building, catching up) happens while the slot
-says so, and what leaves is released after the state has changed. Every way out goes through `_release`.
+says so. Every way out goes through `_forget`: the slot and the counters change first, then the closer lets
+the agent give back what it holds, and nobody waits for that.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import msgspec
 
 from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import Clock
+from talaria.core.closer import Closer
 from talaria.core.entries import Revision
 from talaria.core.ids import ChatKey, SessionId, SpecId
 from talaria.pool.policy import AgentState, AgentView, Cause, PoolLimits, plan_eviction
 
 _log = logging.getLogger("talaria.pool")
+RELEASE_SECONDS = 5.0
 _QUIET_SECONDS = 60.0  # within the cap for longer than this, and the next time over it is another episode
 
 
@@ -53,6 +56,9 @@ class AgentStats(msgspec.Struct, frozen=True):
 
 
 class PoolStats(msgspec.Struct, frozen=True):
+    """`closing`: agents that left and have not yet given back all they held; `dropped`: those that did not in
+    time, since the start."""
+
     cap: int
     size: int
     busy: int
@@ -61,6 +67,8 @@ class PoolStats(msgspec.Struct, frozen=True):
     max_bytes: int
     agents: tuple[AgentStats, ...]
     counters: PoolCounters
+    closing: int = 0
+    dropped: int = 0
 
 
 class _Slot:
@@ -119,6 +127,7 @@ class Pool:
         self._slots: OrderedDict[SessionId, _Slot] = OrderedDict()  # least recently used first
         self._bytes = 0
         self._within_cap_since: float | None = -_QUIET_SECONDS  # None while over it
+        self._closer = Closer(clock, RELEASE_SECONDS, "the agent", _log)
         self.counters = PoolCounters()
 
     def __repr__(self) -> str:
@@ -141,10 +150,17 @@ class Pool:
         if slot.state is AgentState.IDLE:
             self._release([session_id])
 
-    def drain(self) -> None:
-        """Release all that is idle, and the rest as leases end."""
+    async def drain(self) -> None:
+        """Release all that is idle now, and the rest as leases end. Returns when what left has given back all
+        it held, or was dropped for taking too long."""
         for session_id in list(self._slots):
             self.release(session_id)
+        await self._closer.drain()
+
+    def change_limits(self, limits: PoolLimits) -> None:
+        """Live by other limits from now on; who is idle and over them leaves at once, who is busy later."""
+        self._limits = limits
+        self.sweep()
 
     def sweep(self) -> int:
         """Apply the limits now; the number of agents that left."""
@@ -179,6 +195,8 @@ class Pool:
             max_bytes=self._limits.max_bytes,
             agents=agents,
             counters=msgspec.structs.replace(self.counters),
+            closing=len(self._closer),
+            dropped=self._closer.dropped,
         )
 
     def describe(self, session_id: SessionId) -> str:
@@ -211,7 +229,7 @@ class Pool:
     async def _build(self, wanted: Wanted, slot: _Slot) -> None:
         slot.state = AgentState.BUILDING
         try:
-            agent = await self._builder.build(wanted.session_id, wanted.spec_id)
+            agent = await self._builder.build(wanted.session_id, wanted.spec_id, wanted.chat_key)
         except BaseException:
             del self._slots[wanted.session_id]
             slot.wake()
@@ -237,6 +255,8 @@ class Pool:
             slot.rebuilt = reason
             self._forget(slot)
             await self._build(wanted, slot)
+            assert slot.agent is not None
+            slot.agent.sight = agent.sight
             self.counters.rebuilds += 1
         elif is_behind:
             self.counters.catchups += 1
@@ -333,4 +353,4 @@ class Pool:
         self._resize(slot)
         if agent is not None:
             self.counters.released += 1
-            agent.release()
+            self._closer.close(agent.session_id, agent.release)

@@ -3,7 +3,8 @@
 The stock loop runs what is ready first in, first out, so a test sees one interleaving out of many. Here each
 step draws one of all that is ready, so a hundred seeds see a hundred interleavings, each of which comes again
 with its seed. Nothing waits: when nothing is ready, the clock jumps to the next timer. When there is no timer
-either, everybody waits for somebody: `Stuck` says who and where.
+either, everybody waits for somebody: `Stuck` says who and where. With a `tick`, timers are rounded up to it:
+what would happen a little apart happens at one moment, where the seed draws who is first.
 
 There are no threads, sockets or signals in here: whoever asks for one gets an error.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import random
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterable
@@ -55,8 +57,9 @@ class _Task(asyncio.Task[Any]):
 class SimLoop(asyncio.BaseEventLoop):
     """Virtual time begins at 0. `steps` counts the callbacks that were run."""
 
-    def __init__(self, seed: int, *, max_steps: int = MAX_STEPS) -> None:
+    def __init__(self, seed: int, *, max_steps: int = MAX_STEPS, tick: float = 0.0) -> None:
         super().__init__()
+        self._tick = tick
         self.random = random.Random(seed)  # noqa: S311 - it is meant to come again
         self.steps = 0
         self.complaints: list[str] = []
@@ -92,6 +95,8 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
+        if self._tick:
+            when = math.ceil(when / self._tick) * self._tick
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(self._order), handle))
         return handle
@@ -157,12 +162,14 @@ class SimClock:
         await asyncio.sleep(max(0.0, seconds))
 
 
-def run(seed: int, main: Callable[[], Coroutine[Any, Any, T]], *, max_steps: int = MAX_STEPS) -> T:
+def run(
+    seed: int, main: Callable[[], Coroutine[Any, Any, T]], *, max_steps: int = MAX_STEPS, tick: float = 0.0
+) -> T:
     """Run `main` to its end in the interleaving of `seed`.
 
     Raises what `main` raises, `Stuck`, or `LeftBehind`. Tasks that are left are cancelled and awaited.
     """
-    loop = SimLoop(seed, max_steps=max_steps)
+    loop = SimLoop(seed, max_steps=max_steps, tick=tick)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         result = runner.run(main())
         left = asyncio.all_tasks(loop)

@@ -1,0 +1,74 @@
+"""The closer: what takes time when something leaves, done out of everybody's way and within a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from talaria.core.clock import Clock
+
+_GRACE_SECONDS = 1.0  # for one that was cancelled to go
+
+
+class Closer:
+    """Nobody waits for what is closed here, and nobody hears of its failures but the log.
+
+    One that is not through after `seconds` is cancelled and dropped; one that does not even heed that is left
+    to itself. `what` names in the log what is closed.
+    """
+
+    def __init__(self, clock: Clock, seconds: float, what: str, log: logging.Logger) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._what = what
+        self._log = log
+        self._watches: set[asyncio.Task[None]] = set()
+        self.dropped = 0
+        self.failed = 0
+
+    def __len__(self) -> int:
+        """How many are being closed now."""
+        return sum(not watch.done() for watch in self._watches)
+
+    def close(self, name: str, begin: Callable[[], Coroutine[Any, Any, None] | None]) -> None:
+        """Call `begin`; what it leaves to wait for is watched. With nothing to wait for there is no task."""
+        try:
+            rest = begin()
+        except Exception as error:
+            self._note_failure(name, error)
+            return
+        if rest is not None:
+            watch = asyncio.get_running_loop().create_task(self._watch(name, rest), name=f"closer of {name}")
+            self._watches.add(watch)
+            watch.add_done_callback(self._watches.discard)
+
+    async def drain(self) -> None:
+        """Until all that is being closed now is through or was dropped."""
+        if self._watches:
+            await asyncio.wait(self._watches)
+
+    async def _watch(self, name: str, rest: Coroutine[Any, Any, None]) -> None:
+        closing = asyncio.create_task(rest, name=f"closing {name}")
+        if not await self._ends_within(closing, self._seconds):
+            self.dropped += 1
+            self._log.error("closing %s of %s took over %g s: dropped", self._what, name, self._seconds)
+            closing.cancel()
+            if not await self._ends_within(closing, _GRACE_SECONDS):
+                return
+        if not closing.cancelled() and (error := closing.exception()) is not None:
+            self._note_failure(name, error)
+
+    async def _ends_within(self, closing: asyncio.Task[None], seconds: float) -> bool:
+        timer = asyncio.create_task(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait((closing, timer), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            await asyncio.wait((timer,))
+        return closing.done()
+
+    def _note_failure(self, name: str, error: BaseException) -> None:
+        self.failed += 1
+        self._log.error("closing %s of %s failed", self._what, name, exc_info=error)

@@ -1,0 +1,65 @@
+"""The workspaces of this process: each chat's folder, and what sessions have beside it, kind by kind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from talaria.core.ids import ChatKey, SessionId
+from talaria.workspace.folder import chat_folder
+
+
+class Belongings(Protocol):
+    """One kind of thing that belongs to sessions: shells, background processes or browsers."""
+
+    async def end(self, session_id: SessionId) -> None:
+        """The session is over. It may have nothing of this kind."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of all, ending none."""
+        ...
+
+
+class ChatWorkspace:
+    """A session's handle. So far it reaches files only, so there is nothing to give back."""
+
+    __slots__ = ("_chat_key", "_home", "session_id")
+
+    def __init__(self, session_id: SessionId, chat_key: ChatKey, home: Path) -> None:
+        self.session_id = session_id
+        self._chat_key = chat_key
+        self._home = home
+
+    @property
+    def folder(self) -> Path:
+        return chat_folder(self._home, self._chat_key)
+
+    def release(self) -> Coroutine[Any, Any, None] | None:
+        return None
+
+
+class ChatWorkspaces:
+    """`Workspaces` over the folders in `home`. Belongings that fail keep no others from being ended."""
+
+    def __init__(self, home: Path, belongings: Sequence[Belongings] = ()) -> None:
+        self._home = home
+        self._belongings = tuple(belongings)
+
+    def open(self, session_id: SessionId, chat_key: ChatKey) -> ChatWorkspace:
+        return ChatWorkspace(session_id, chat_key, self._home)
+
+    async def end(self, session_id: SessionId) -> None:
+        await self._each(lambda kind: kind.end(session_id))
+
+    async def close(self) -> None:
+        await self._each(lambda kind: kind.close())
+
+    async def _each(self, work: Callable[[Belongings], Awaitable[None]]) -> None:
+        """Side by side; raises what failed when all are through."""
+        done = await asyncio.gather(*(work(kind) for kind in self._belongings), return_exceptions=True)
+        failed = [each for each in done if isinstance(each, Exception)]
+        if failed:
+            raise ExceptionGroup("parts of a workspace failed", failed)
