@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -15,6 +16,7 @@ from talaria.core.errors import ContextTooLong, ModelError, ModelRefused, ModelU
 from talaria.core.messages import Text, UserMessage
 from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.models.endpoint import Endpoint, EndpointSettings
+from talaria.models.gate import Gate
 from talaria.models.openai_chat import OpenAIChat
 from talaria.testing.model_server import ModelServer
 
@@ -135,7 +137,7 @@ class TestRequests:
 
     async def test_permits_bound_the_calls_at_once(self) -> None:
         async with ModelServer() as server:
-            endpoint = Endpoint(EndpointSettings("acme", server.base_url, max_concurrency=2), WIRE)
+            endpoint = Endpoint(EndpointSettings("acme", server.base_url), WIRE, Gate(2))
             tasks = [asyncio.create_task(endpoint.complete(call("[[hang]]"), ignore)) for _ in range(3)]
             await server.until(lambda: server.requests == 2)
             assert endpoint.busy == 2
@@ -195,10 +197,11 @@ class TestFailures:
             url = server.base_url
         endpoint = Endpoint(EndpointSettings("acme", url), WIRE)
         with pytest.raises(
-            ModelUnavailable, match=r"acme \(model gpt-x\) cannot be reached at http"
+            ModelUnavailable,
+            match=r"acme \(model gpt-x\) cannot be reached at http.*completions: Connection refused\. ",
         ) as caught:
             await endpoint.complete(call(), ignore)
-        assert "[providers.acme]" in caught.value.hint
+        assert "Start its server" in caught.value.hint
         await endpoint.close()
 
     async def test_no_answer_at_all(self) -> None:
@@ -216,15 +219,51 @@ class TestFailures:
         assert type(error) is ModelUnavailable
         assert "no valid HTTP" in error.user_text
 
-    async def test_silence_is_bounded(self) -> None:
-        error = await fail(says(close=False), silence=timedelta(milliseconds=50))
+    @pytest.mark.parametrize("head", [b"", OK + b"\r\n", OK + b"\r\n: still here\n\n"])
+    async def test_silence_is_bounded(self, head: bytes) -> None:
+        """Headers and signs of life are no word of the answer."""
+        error = await fail(says(head, close=False), first_token=timedelta(milliseconds=50))
         assert type(error) is ModelUnavailable
-        assert "said nothing for 0.05 seconds" in error.user_text
+        assert "did not begin its answer within 0.05 seconds" in error.user_text
+        assert "`first_token`" in error.hint
 
-    async def test_silence_in_the_middle_is_bounded(self) -> None:
-        piece = OK + b"\r\n" + b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+    @pytest.mark.parametrize("delta", [{"content": "x"}, {"tool_calls": [{"index": 0, "id": "c"}]}])
+    async def test_silence_in_the_middle_is_bounded(self, delta: dict[str, object]) -> None:
+        piece = OK + b"\r\ndata: " + json.dumps({"choices": [{"delta": delta}]}).encode() + b"\n\n"
         error = await fail(says(piece, close=False), silence=timedelta(milliseconds=50))
-        assert "said nothing" in error.user_text
+        assert "fell silent for 0.05 seconds in the middle" in error.user_text
+        assert "`silence`" in error.hint
+
+    async def test_a_first_word_may_take_longer_than_the_words_after_it(self) -> None:
+        async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(OK + b"\r\n: wait\n\n")
+            await writer.drain()
+            await asyncio.sleep(0.06)
+            writer.write(ANSWER + DONE)
+            writer.close()
+
+        limits = {"first_token": timedelta(seconds=20), "silence": timedelta(milliseconds=20)}
+        async with serving(script, **limits) as (_, endpoint):
+            assert (await endpoint.complete(call(), ignore)).message.text == "hi"
+
+    async def test_a_connection_that_nobody_takes_is_bounded(self) -> None:
+        """A listener with a full backlog answers no handshake."""
+        with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+            port = full.getsockname()[1]
+            fillers = [socket.socket() for _ in range(8)]
+            for filler in fillers:
+                filler.setblocking(False)
+                filler.connect_ex(("127.0.0.1", port))
+            settings = EndpointSettings(
+                "acme", f"http://127.0.0.1:{port}/v1", connect_timeout=timedelta(milliseconds=50)
+            )
+            endpoint = Endpoint(settings, WIRE)
+            with pytest.raises(ModelUnavailable, match=r"take a connection at .* within 0\.05") as caught:
+                await endpoint.complete(call(), ignore)
+            assert "`connect_timeout`" in caught.value.hint
+            await endpoint.close()
+            for filler in fillers:
+                filler.close()
 
     async def test_the_whole_call_is_bounded(self) -> None:
         error = await fail(says(OK + b"\r\n: ping\n\n", close=False), timeout=timedelta(milliseconds=50))
@@ -268,7 +307,7 @@ class TestFailures:
         assert KEY not in str(error)
         assert KEY[:12] not in str(error)
         assert len(error.user_text) < 400
-        assert error.hint == "Check `api_key_env` of [providers.acme] in config.toml."
+        assert error.hint == "Send `/model local`, or run `talaria setup` to set another key."
 
     async def test_a_page_for_browsers_is_not_shown(self) -> None:
         error = await fail(status(502, b"<html><h1>Bad Gateway</h1></html>"))

@@ -1,8 +1,9 @@
-"""One provider's endpoint: its HTTP session, its permits, and the calls that go through them."""
+"""One provider's endpoint: its HTTP session, and the calls that go through its gate."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -16,17 +17,20 @@ from talaria import __version__
 from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.core.redaction import Redactor
 from talaria.models.faults import Faults
+from talaria.models.gate import Gate
 from talaria.models.wire import Answer, Wire
+from talaria.observe.metrics import EndpointReading
 
 if TYPE_CHECKING:
     from aiohttp.abc import AbstractStreamWriter
 
-CONNECT_SECONDS = 10.0
 # How long a finished answer waits for the end of its HTTP message, which makes the connection reusable.
 TRAILER_SECONDS = 0.25
 ERROR_SECONDS = 10.0
 MAX_ERROR_BYTES = 64 << 10
 SHORT_BODY_BYTES = 64 << 10
+LIST_SECONDS = 15.0
+MAX_LIST_BYTES = 8 << 20
 
 
 class EndpointSettings(msgspec.Struct, frozen=True):
@@ -36,8 +40,10 @@ class EndpointSettings(msgspec.Struct, frozen=True):
     base_url: str
     key: str = ""
     timeout: timedelta = timedelta(seconds=600)
+    connect_timeout: timedelta = timedelta(seconds=10)
+    first_token: timedelta = timedelta(seconds=120)
     silence: timedelta = timedelta(seconds=120)
-    max_concurrency: int = 256
+    max_retries: int = 3
 
     def __repr__(self) -> str:
         return f"EndpointSettings({self.provider!r}, {self.base_url!r})"
@@ -46,18 +52,18 @@ class EndpointSettings(msgspec.Struct, frozen=True):
 class Endpoint:
     """Calls one provider's models over one pool of connections; see the `Model` port.
 
-    The session is opened by the first call and kept until `close`. A permit is held only while a call runs.
-    A cancelled or failed call closes its connection before it lets go.
+    The session is opened by the first call and kept until `close`. The gate is passed for each call, and a
+    permit held only while it runs. A cancelled or failed call closes its connection before it lets go.
     """
 
-    def __init__(self, settings: EndpointSettings, wire: Wire) -> None:
+    def __init__(self, settings: EndpointSettings, wire: Wire, gate: Gate | None = None) -> None:
         self._settings = settings
         self._wire = wire
         self._url = URL(settings.base_url.rstrip("/") + wire.path)
+        self._list_url = URL(settings.base_url.rstrip("/") + wire.list_path)
         self._redact = Redactor([settings.key] if settings.key else [])
-        self._permits = asyncio.Semaphore(settings.max_concurrency)
+        self._gate = gate or Gate()
         self._session: aiohttp.ClientSession | None = None
-        self._busy = 0
         self._answered = False  # so there may be kept connections
         self._closed = False
 
@@ -68,17 +74,48 @@ class Endpoint:
     @property
     def busy(self) -> int:
         """Calls that hold a permit now."""
-        return self._busy
+        return self._gate.busy
+
+    @property
+    def max_retries(self) -> int:
+        return self._settings.max_retries
+
+    @property
+    def is_resting(self) -> bool:
+        return self._gate.is_resting
+
+    def reading(self) -> EndpointReading:
+        return self._gate.reading()
 
     async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
         """Raises `ModelError`; after the first delta too, so what was streamed may not be the whole."""
         faults = Faults(self._settings.provider, call.model, self._redact)
-        async with self._permits:
-            self._busy += 1
-            try:
-                return await self._call(call, sink, faults)
-            finally:
-                self._busy -= 1
+        async with self._gate.passing(call.session_id, faults) as began:
+            return await self._call(call, sink, faults, began)
+
+    async def list_models(self) -> bytes:
+        """What the provider says when asked for its models. Passes no gate: no turn ever waits for it.
+
+        Raises `ModelError`, also when it takes too long or is too much.
+        """
+        faults = Faults(self._settings.provider, "", self._redact)
+        response: aiohttp.ClientResponse | None = None
+        try:
+            async with asyncio.timeout(LIST_SECONDS):
+                response = await self._open().get(self._list_url, allow_redirects=False)
+                if response.status // 100 != 2:
+                    raise faults.from_status(response.status, response.headers, b"")
+                body = bytearray()
+                while data := await response.content.readany():
+                    body += data
+                    if len(body) > MAX_LIST_BYTES:
+                        raise faults.malformed("a list of models that is too long")
+                return bytes(body)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._classify(error, faults, started=response is not None) from error
+        finally:
+            if response is not None:
+                response.close()
 
     async def close(self) -> None:
         """Calls in flight lose their connections; later ones are refused."""
@@ -87,17 +124,23 @@ class Endpoint:
             session, self._session = self._session, None
             await session.close()
 
-    async def _call(self, call: ModelCall, sink: Callable[[ModelDelta], None], faults: Faults) -> Completion:
+    async def _call(
+        self, call: ModelCall, sink: Callable[[ModelDelta], None], faults: Faults, began: Callable[[], None]
+    ) -> Completion:
         answer = self._wire.answer(call.model, faults)
         body = SplicedBody(self._wire.body(call))
         response: aiohttp.ClientResponse | None = None
+        limit = asyncio.timeout(self._settings.first_token.total_seconds() or None)
         try:
-            response = await self._post(body)
-            if response.status // 100 != 2:
-                raise faults.from_status(response.status, response.headers, await _read_error(response))
-            await _read(response, answer, sink)
+            async with limit:
+                response = await self._post(body)
+                if response.status // 100 != 2:
+                    raise faults.from_status(response.status, response.headers, await _read_error(response))
+                await self._read(response, answer, sink, limit, began)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if not answer.is_whole:
+                if limit.expired():
+                    raise self._struck(answer, faults) from error
                 raise self._classify(error, faults, started=response is not None) from error
         finally:
             # A connection whose answer was read to its end has been given back already.
@@ -108,6 +151,36 @@ class Endpoint:
         for delta in answer.end():
             sink(delta)
         return answer.completion()
+
+    async def _read(
+        self,
+        response: aiohttp.ClientResponse,
+        answer: Answer,
+        sink: Callable[[ModelDelta], None],
+        limit: asyncio.Timeout,
+        began: Callable[[], None],
+    ) -> None:
+        """The limit is that for the first word until there is one, and from then on that for more. It is put
+        off only now and then, and by a little too much: to do so for each piece costs more than reading."""
+        content, now = response.content, asyncio.get_running_loop().time
+        silence = self._settings.silence.total_seconds()
+        slack = min(5.0, silence / 8)
+        has_begun, due = False, 0.0
+        while data := await content.readany():
+            for delta in answer.feed(data):
+                sink(delta)
+            if answer.is_closed:
+                break
+            if not has_begun and answer.has_begun:
+                has_begun = True
+                began()
+            if has_begun and (at := now()) >= due:
+                limit.reschedule(at + silence + slack if silence else None)
+                due = at + slack
+        if not content.is_eof():
+            async with asyncio.timeout(TRAILER_SECONDS):
+                while await content.readany():
+                    pass
 
     async def _post(self, body: SplicedBody) -> aiohttp.ClientResponse:
         """A server may close a kept connection in the moment we take it. Where that can be what happened, the
@@ -140,8 +213,7 @@ class Endpoint:
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(
                     total=settings.timeout.total_seconds() or None,
-                    sock_connect=CONNECT_SECONDS,
-                    sock_read=settings.silence.total_seconds() or None,
+                    sock_connect=settings.connect_timeout.total_seconds() or None,
                 ),
                 trust_env=False,
             )
@@ -153,30 +225,25 @@ class Endpoint:
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
             return faults.untrusted(str(self._url), str(error))
         if isinstance(error, aiohttp.ClientConnectorError):
-            return faults.unreachable(str(self._url), error.os_error.strerror or str(error))
+            return faults.unreachable(str(self._url), _plainly(error.os_error))
         if isinstance(error, aiohttp.ClientResponseError):
             return faults.malformed(f"no valid HTTP ({error.message})")
         return faults.cut_off() if started else faults.disconnected()
 
+    def _struck(self, answer: Answer, faults: Faults) -> Exception:
+        if answer.has_begun:
+            return faults.silent(self._settings.silence.total_seconds())
+        return faults.wordless(self._settings.first_token.total_seconds())
+
     def _late(self, error: TimeoutError, faults: Faults) -> Exception:
         if isinstance(error, aiohttp.ConnectionTimeoutError):
-            return faults.unreachable(str(self._url), f"no connection within {CONNECT_SECONDS:g} seconds")
-        if isinstance(error, aiohttp.SocketTimeoutError):
-            return faults.silent(self._settings.silence.total_seconds())
+            return faults.unconnected(str(self._url), self._settings.connect_timeout.total_seconds())
         return faults.too_slow(self._settings.timeout.total_seconds())
 
 
-async def _read(response: aiohttp.ClientResponse, answer: Answer, sink: Callable[[ModelDelta], None]) -> None:
-    content = response.content
-    while data := await content.readany():
-        for delta in answer.feed(data):
-            sink(delta)
-        if answer.is_closed:
-            break
-    if not content.is_eof():
-        async with asyncio.timeout(TRAILER_SECONDS):
-            while await content.readany():
-                pass
+def _plainly(error: OSError) -> str:
+    """The system's own words; a resolver's errors have negative numbers and words of their own."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
 
 
 async def _read_error(response: aiohttp.ClientResponse) -> bytes:

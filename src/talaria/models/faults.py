@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -9,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from talaria.core.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable
+from talaria.core.errors import ContextTooLong, EndpointResting, ModelError, ModelRefused, ModelUnavailable
 from talaria.core.redaction import Redactor
 
 MAX_REASON = 300
@@ -26,6 +27,8 @@ _FATAL_WORDS = re.compile(
     re.IGNORECASE,
 )
 _SPACES = re.compile(r"\s+")
+_START_IT = "Start its server, or choose another model with /model."
+_OTHER_ADDRESS = "Run `talaria setup` and give its right address."
 
 
 class Complaint(msgspec.Struct, frozen=True):
@@ -53,16 +56,17 @@ class Faults:
             target = headers.get("Location", "elsewhere")
             return ModelRefused(
                 self._say(f"answered with a redirect to {target}, which is not followed"),
-                self._point_at("base_url"),
+                _OTHER_ADDRESS,
                 status=status,
             )
         if status in _RETRYABLE or status >= 500:
             reason = "is limiting requests" if status == 429 else "is failing"
+            retry_after = read_retry_after(headers)
             return ModelUnavailable(
                 self._say(f"{reason} (HTTP {status})", complaint.message),
-                "Try again in a moment.",
+                f"Try again in {_when(retry_after)}.",
                 status=status,
-                retry_after=read_retry_after(headers),
+                retry_after=retry_after,
             )
         return self._refused(status, complaint)
 
@@ -89,19 +93,19 @@ class Faults:
     def malformed(self, what: str) -> ModelError:
         return ModelUnavailable(
             self._say(f"sent an answer that cannot be read: {what}"),
-            f"Try again; if it stays so, check that {self._option('base_url')} speaks the configured `api`.",
+            "Try again, and if it stays so, run `talaria doctor --call`.",
         )
 
     def unreachable(self, url: str, reason: str) -> ModelError:
         return ModelUnavailable(
             self._say(f"cannot be reached at {url}", reason),
-            f"Check that its server runs and that {self._option('base_url')} is right.",
+            _START_IT,
         )
 
     def untrusted(self, url: str, reason: str) -> ModelError:
         return ModelRefused(
             self._say(f"cannot be trusted: the certificate of {url} does not verify", reason),
-            self._point_at("base_url"),
+            _OTHER_ADDRESS,
         )
 
     def disconnected(self) -> ModelError:
@@ -109,10 +113,29 @@ class Faults:
             self._say("closed the connection without an answer"), "Try again in a moment."
         )
 
+    def resting(self, failures: int, seconds: float) -> EndpointResting:
+        return EndpointResting(
+            self._say(f"has failed {failures} times in a row and is not asked for a while"),
+            f"Try again in {_when(seconds)}, or choose another model with /model.",
+            retry_after=seconds,
+        )
+
+    def wordless(self, seconds: float) -> ModelError:
+        return ModelUnavailable(
+            self._say(f"did not begin its answer within {seconds:g} seconds"),
+            f"Try again, or raise `first_token` in [providers.{self._provider}] in config.toml.",
+        )
+
     def silent(self, seconds: float) -> ModelError:
         return ModelUnavailable(
-            self._say(f"said nothing for {seconds:g} seconds"),
+            self._say(f"fell silent for {seconds:g} seconds in the middle of its answer"),
             f"Try again, or raise `silence` in [providers.{self._provider}] in config.toml.",
+        )
+
+    def unconnected(self, url: str, seconds: float) -> ModelError:
+        return ModelUnavailable(
+            self._say(f"did not take a connection at {url} within {seconds:g} seconds"),
+            f"Start its server, or raise `connect_timeout` in [providers.{self._provider}] in config.toml.",
         )
 
     def too_slow(self, seconds: float) -> ModelError:
@@ -133,13 +156,13 @@ class Faults:
         if status in (401, 403):
             return ModelRefused(
                 self._say(f"did not accept the key{code}", reason),
-                self._point_at("api_key_env"),
+                "Send `/model local`, or run `talaria setup` to set another key.",
                 status=status,
             )
         if status == 404:
             return ModelRefused(
                 self._say(f"does not know this model or address{code}", reason),
-                f"Check `name` in [model] and {self._option('base_url')}.",
+                "Choose another with /model, or run `talaria setup`.",
                 status=status,
             )
         return ModelRefused(
@@ -153,15 +176,10 @@ class Faults:
         reason = _SPACES.sub(" ", self._redact(reason)).strip()
         if len(reason) > MAX_REASON:
             reason = reason[: MAX_REASON - 1] + "…"
-        text = f"{self._provider} (model {self._model}) {self._redact(what)}"
+        model = f" (model {self._model})" if self._model else ""
+        text = f"{self._provider}{model} {self._redact(what)}"
         text = f"{text}: {reason}" if reason else text
         return text if text.endswith((".", "!", "?", "…")) else f"{text}."
-
-    def _option(self, key: str) -> str:
-        return f"`{key}` of [providers.{self._provider}] in config.toml"
-
-    def _point_at(self, key: str) -> str:
-        return f"Check {self._option(key)}."
 
 
 def read_complaint(body: bytes) -> Complaint:
@@ -211,6 +229,16 @@ def read_retry_after(headers: Mapping[str, str]) -> float | None:
     except (ValueError, TypeError):
         return None
     return max(0.0, wait.total_seconds())
+
+
+def _when(seconds: float | None) -> str:
+    """A time to come back, as people say it."""
+    if seconds is None or seconds < 1:
+        return "a moment"
+    if seconds <= 90:
+        return f"{math.ceil(seconds)} seconds"
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes} minutes" if minutes <= 90 else f"{math.ceil(minutes / 60)} hours"
 
 
 def _number(text: str, unit: float) -> float | None:

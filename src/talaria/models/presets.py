@@ -8,6 +8,7 @@ from datetime import timedelta
 from talaria.models.settings import ProviderSettings
 
 SCRIPTED = "scripted"
+LOCAL = "local"  # built in; a table of this name under [providers] is the operator's own
 
 PRESETS: Mapping[str, ProviderSettings] = {
     "openai": ProviderSettings("https://api.openai.com/v1", api_key_env="OPENAI_API_KEY"),
@@ -18,6 +19,6 @@ PRESETS: Mapping[str, ProviderSettings] = {
     "deepseek": ProviderSettings("https://api.deepseek.com/v1", api_key_env="DEEPSEEK_API_KEY"),
     "moonshot": ProviderSettings("https://api.moonshot.ai/v1", api_key_env="MOONSHOT_API_KEY"),
     "groq": ProviderSettings("https://api.groq.com/openai/v1", api_key_env="GROQ_API_KEY"),
-    "ollama": ProviderSettings("http://127.0.0.1:11434/v1", silence=timedelta(minutes=10)),
+    "ollama": ProviderSettings("http://127.0.0.1:11434/v1", first_token=timedelta(minutes=10)),
     "scripted": ProviderSettings("http://127.0.0.1:8766/v1"),
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import import_module
 from types import TracebackType
@@ -13,17 +14,21 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import NoModel
 from talaria.core.specs import fingerprint_secrets
 from talaria.models.anthropic_messages import AnthropicMessages
+from talaria.models.gate import Gate
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
-from talaria.models.presets import PRESETS
+from talaria.models.presets import LOCAL, PRESETS
 from talaria.models.settings import ProviderSettings
 from talaria.models.wire import Wire
+from talaria.observe.metrics import EndpointReading
 
 if TYPE_CHECKING:
     from talaria.models.endpoint import Endpoint
+    from talaria.models.local.endpoint import LocalEndpoint
 
 WIRES: Mapping[str, Wire] = {
     wire.name: wire for wire in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())
@@ -37,11 +42,24 @@ class Providers:
     and sessions. Names that are not configured may be presets; a configured one overrides its preset by key.
     """
 
-    def __init__(self, configured: Mapping[str, ProviderSettings], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        configured: Mapping[str, ProviderSettings],
+        environ: Mapping[str, str],
+        clock: Clock | None = None,
+        draw: Callable[[], float] = random.random,
+        local: LocalEndpoint | None = None,
+    ) -> None:
+        """`clock` and `draw`, random numbers from 0 to 1, are for the breakers of the endpoints. `local` is
+        the built-in model, unless the operator has a provider of that name."""
         self._settings = {**PRESETS, **{name: _merge(name, given) for name, given in configured.items()}}
         self._configured = tuple(configured)
         self._environ = environ
-        self._endpoints: dict[str, Endpoint] = {}
+        self._clock = clock or SystemClock()
+        self._draw = draw
+        self._endpoints: dict[str, Endpoint | LocalEndpoint] = {}
+        self._local = local
+        self._replaced: list[Endpoint | LocalEndpoint] = []
         self._built = 0
 
     @property
@@ -52,17 +70,32 @@ class Providers:
     @property
     def known(self) -> tuple[str, ...]:
         """Every name that `get` may be asked for, those of the configuration first."""
-        return tuple(dict.fromkeys((*self._configured, *self._settings)))
+        built_in = (LOCAL,) if self._built_in(LOCAL) is not None else ()
+        return tuple(dict.fromkeys((*self._configured, *self._settings, *built_in)))
 
     @property
-    def endpoints(self) -> Mapping[str, Endpoint]:
+    def endpoints(self) -> Mapping[str, Endpoint | LocalEndpoint]:
         """What has been built so far, for status pages."""
         return self._endpoints
 
-    def get(self, provider: str) -> Endpoint:
+    def readings(self) -> dict[str, EndpointReading]:
+        """What each endpoint that was ever called says of itself."""
+        return {name: endpoint.reading() for name, endpoint in self._endpoints.items()}
+
+    def change(self, configured: Mapping[str, ProviderSettings]) -> None:
+        """Other addresses and keys from now on. Turns under way keep the endpoints that they have, which are
+        closed with all others; there are as many of them as there were changes."""
+        before = self._settings
+        self._settings = {**PRESETS, **{name: _merge(name, given) for name, given in configured.items()}}
+        self._configured = tuple(configured)
+        for name in [*self._endpoints]:
+            if self._settings.get(name) != before.get(name):
+                self._replaced.append(self._endpoints.pop(name))
+
+    def get(self, provider: str) -> Endpoint | LocalEndpoint:
         endpoint = self._endpoints.get(provider)
         if endpoint is None:
-            endpoint = self._build(provider)
+            endpoint = self._built_in(provider) or self._build(provider)
             self._endpoints[provider] = endpoint
             self._built += 1
         return endpoint
@@ -71,6 +104,8 @@ class Providers:
         endpoint = self._endpoints.get(provider)
         if endpoint is not None:
             return endpoint.wire
+        if (local := self._built_in(provider)) is not None:
+            return local.wire
         return _wire(self._usable(provider))
 
     async def warm(self) -> None:
@@ -79,6 +114,14 @@ class Providers:
         It reads the system's certificates when it is imported, which takes longer than the rest of a start.
         """
         await asyncio.to_thread(import_module, "talaria.models.endpoint")
+
+    def base_url(self, provider: str) -> str:
+        """As it is configured. Raises `NoModel`."""
+        return self._find(provider).base_url
+
+    async def list_models(self, provider: str) -> bytes:
+        """The provider's own list of its models. Raises `NoModel` and `ModelError`."""
+        return await self.get(provider).list_models()
 
     def credential(self, provider: str) -> str:
         return _fingerprint(*self._keys(self._find(provider)))
@@ -89,8 +132,9 @@ class Providers:
 
     async def close(self) -> None:
         """Calls in flight lose their connections."""
-        endpoints, self._endpoints = self._endpoints, {}
-        for endpoint in endpoints.values():
+        endpoints = [*self._endpoints.values(), *self._replaced]
+        self._endpoints, self._replaced = {}, []
+        for endpoint in endpoints:
             await endpoint.close()
 
     async def __aenter__(self) -> Self:
@@ -101,7 +145,12 @@ class Providers:
     ) -> None:
         await self.close()
 
+    def _built_in(self, provider: str) -> LocalEndpoint | None:
+        return self._local if provider == LOCAL and LOCAL not in self._configured else None
+
     def _find(self, provider: str) -> ProviderSettings:
+        if self._built_in(provider) is not None:
+            return ProviderSettings("built-in")
         settings = self._settings.get(provider)
         if settings is None:
             nearest = difflib.get_close_matches(provider, self._settings, n=1)
@@ -143,10 +192,13 @@ class Providers:
                 settings.base_url,
                 keys[0] if keys else "",
                 settings.timeout,
+                settings.connect_timeout,
+                settings.first_token,
                 settings.silence,
-                settings.max_concurrency,
+                settings.max_retries,
             ),
             _wire(settings),
+            Gate(settings.max_concurrency, self._clock, self._draw),
         )
 
 
@@ -174,5 +226,5 @@ def _merge(name: str, given: ProviderSettings) -> ProviderSettings:
         base_url=given.base_url or preset.base_url,
         api=given.api or preset.api,
         api_key_env=preset.api_key_env if takes_key else given.api_key_env,
-        silence=preset.silence if given.silence == defaults.silence else given.silence,
+        first_token=preset.first_token if given.first_token == defaults.first_token else given.first_token,
     )

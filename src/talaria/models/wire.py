@@ -15,6 +15,11 @@ class Answer(Protocol):
     def feed(self, data: bytes) -> list[ModelDelta]: ...
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the model has said anything: text, a thought, a part of a call. A sign of life is not."""
+        ...
+
+    @property
     def is_whole(self) -> bool:
         """Whether the model has said that it is finished; a connection lost after that costs nothing."""
         ...
@@ -39,6 +44,11 @@ class Wire(WireFormat, Protocol):
     @property
     def path(self) -> str:
         """Where it is spoken, below the provider's base URL."""
+        ...
+
+    @property
+    def list_path(self) -> str:
+        """Where the provider lists its models, below its base URL."""
         ...
 
     def headers(self, key: str) -> dict[str, str]:

@@ -72,3 +72,19 @@ class FakeClock:
             _, _, waiter = heapq.heappop(self._sleepers)
             if not waiter.done():
                 waiter.set_result(None)
+
+
+class HastyClock(FakeClock):
+    """Who sleeps turns the hands and goes on at once: for one thing after the other over real sockets.
+
+    `slept` are the seconds of each sleep, oldest first.
+    """
+
+    def __init__(self, now: float = 1_750_000_000.0) -> None:
+        super().__init__(now)
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.advance(max(0.0, seconds))
+        await asyncio.sleep(0)

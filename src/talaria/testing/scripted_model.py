@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,9 +14,12 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.messages import AssistantMessage, Reasoning
 from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
 from talaria.core.specs import fingerprint_secrets
+from talaria.models.breaker import BreakerSettings
 from talaria.models.faults import Complaint, Faults
+from talaria.models.gate import Gate
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.wire import Wire
+from talaria.observe.metrics import EndpointReading
 from talaria.testing.answers import usage_of
 from talaria.testing.script import Act, Fault, Tries, decide, read_scene
 
@@ -27,12 +31,29 @@ _decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
 class ScriptedModel:
     """Answers from the script in `testing.script`, reading the very bytes that a server would be sent.
 
-    `bodies` are the request bodies, oldest first; `busy` counts the calls that have not returned.
+    `bodies` are the request bodies, oldest first; `busy` counts the calls that have not returned. One that is
+    down cannot be reached. With `patience`, a call that hangs fails after so many seconds. It asks for no
+    retries and never rests, unless it is told to.
     """
 
-    def __init__(self, clock: Clock | None = None, *, latency: float = 0.0) -> None:
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        *,
+        name: str = "scripted",
+        latency: float = 0.0,
+        gate: Gate | None = None,
+        wire: Wire | None = None,
+        max_retries: int = 0,
+        patience: float | None = None,
+    ) -> None:
         self._clock = clock or SystemClock()
-        self._wire = OpenAIChat()
+        self._name = name
+        self._gate = gate or Gate(clock=self._clock, breaker=BreakerSettings(threshold=sys.maxsize))
+        self._wire = wire or OpenAIChat()
+        self._patience = patience
+        self.max_retries = max_retries
+        self.is_down = False
         self._tries = Tries()
         self.latency = latency
         self.bodies: deque[bytes] = deque(maxlen=MAX_RECORDED)
@@ -42,21 +63,39 @@ class ScriptedModel:
     def wire(self) -> Wire:
         return self._wire
 
+    @property
+    def is_resting(self) -> bool:
+        return self._gate.is_resting
+
+    def reading(self) -> EndpointReading:
+        return self._gate.reading()
+
     async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
         self.busy += 1
+        faults = Faults(self._name, call.model)
         try:
-            return await self._complete(call, sink)
+            async with self._gate.passing(call.session_id, faults) as began:
+
+                def hear(delta: ModelDelta) -> None:
+                    began()
+                    sink(delta)
+
+                return await self._complete(call, hear, faults)
         finally:
             self.busy -= 1
 
-    async def _complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
+    async def _complete(
+        self, call: ModelCall, sink: Callable[[ModelDelta], None], faults: Faults
+    ) -> Completion:
+        if self.is_down:
+            raise faults.unreachable("http://nowhere", "Connection refused")
         body = b"".join(self._wire.body(call))
         self.bodies.append(body)
         parts = [part for part in (call.prefix.system, *call.chunks) if part]
         scene = read_scene(_decode(b"[%b]" % b",".join(parts)))
         act = decide(scene, self._tries.count(scene))
         await self._clock.sleep(self.latency + act.delay)
-        await self._play(act, sink, Faults("scripted", call.model))
+        await self._play(act, sink, faults)
         thoughts = (Reasoning("reasoning_content", act.thought, _json(act.thought)),) if act.thought else ()
         message = AssistantMessage(act.text, act.calls, thoughts, call.model)
         return Completion(message, usage_of(act, len(body)), "tool_calls" if act.calls else "stop")
@@ -68,7 +107,11 @@ class ScriptedModel:
             body = b'{"error":{"message":"The script asked for status %d."}}' % act.status
             raise faults.from_status(act.status, headers, body)
         if act.fault is Fault.HANG:
-            await asyncio.get_running_loop().create_future()
+            if self._patience is None:
+                await asyncio.get_running_loop().create_future()
+            else:
+                await self._clock.sleep(self._patience)
+                raise faults.wordless(self._patience)
         deltas: list[ModelDelta] = [ThoughtDelta(act.thought)] if act.thought else []
         deltas.extend(map(TextDelta, act.pieces()))
         if act.fault in (Fault.MALFORMED, Fault.ERROR_IN_STREAM):
@@ -88,17 +131,20 @@ class ScriptedModel:
 
 
 class ScriptedModels:
-    """The `Models` port with one scripted model behind every provider name."""
+    """The `Models` port with one scripted model behind every provider name, but for those of `others`."""
 
-    def __init__(self, model: ScriptedModel | None = None) -> None:
+    def __init__(
+        self, model: ScriptedModel | None = None, others: Mapping[str, ScriptedModel] | None = None
+    ) -> None:
         self.model = model or ScriptedModel()
+        self._others = others or {}
         self.secrets: list[str] = []
 
     def wire(self, provider: str) -> Wire:
-        return self.model.wire
+        return self.get(provider).wire
 
     def get(self, provider: str) -> ScriptedModel:
-        return self.model
+        return self._others.get(provider, self.model)
 
     def credential(self, provider: str) -> str:
         return fingerprint_secrets(self.secrets)

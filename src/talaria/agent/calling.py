@@ -1,0 +1,257 @@
+"""The model calls of one turn: one attempt after the other, along the chain, as `models.rules` decides."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+import msgspec
+
+from talaria.agent.cache_watch import Sight, watch
+from talaria.agent.context import TurnContext, TurnTools
+from talaria.agent.journal import Journal
+from talaria.agent.warm import AgentBuilder, WarmAgent
+from talaria.core.clock import Clock
+from talaria.core.errors import EndpointResting, ModelError, NoModel
+from talaria.core.events import Delta, FellBack, ModelLoading, ReasoningDelta, Retrying
+from talaria.core.messages import TokenUsage
+from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
+from talaria.core.ports import Models, WireFormat
+from talaria.core.specs import AgentSpec, PinnedSpec, pin
+from talaria.core.spending import PlannedCall
+from talaria.models.abilities import NOTHING_KNOWN, Abilities, Lookup
+from talaria.models.catalog import Choice
+from talaria.models.rules import GiveUp, MoveOn, Standing, TryAgain, decide
+
+_log = logging.getLogger("talaria.agent")
+_KEPT = "Ask to go on from there, or send /retry to have it answered anew."
+_AGAIN = "Send your message again."
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Where the calls of this process may go. `chain` is asked in its order when a session's own model cannot
+    answer; `draw` gives random numbers from 0 to 1; `abilities` tells what is known of a model."""
+
+    models: Models
+    builder: AgentBuilder
+    clock: Clock
+    draw: Callable[[], float]
+    chain: tuple[Choice, ...] = ()
+    abilities: Lookup = lambda provider, model: NOTHING_KNOWN
+
+
+class Caller:
+    """Asks the session's model, or those behind it. A fallback stays for the turn; the next turn begins with
+    the session's own again. `said` is the text of the call under way."""
+
+    def __init__(self, agent: WarmAgent, journal: Journal, context: TurnContext, routes: Routes) -> None:
+        self._journal = journal
+        self._context = context
+        self._routes = routes
+        self._agent = agent
+        self._view = agent
+        self._model = routes.models.get(agent.pinned.spec.provider)
+        own = _choice(agent.pinned.spec)
+        self._rest = [choice for choice in routes.chain if choice != own]
+        self._has_spoken = False
+        self._failures: list[tuple[Choice, ModelError]] = []  # those that the chain was followed for
+        self.said: list[str] = []
+
+    @property
+    def spec(self) -> AgentSpec:
+        """Whom the next call asks, and the last one asked."""
+        return self._view.pinned.spec
+
+    @property
+    def note(self) -> str:
+        """What a user should know of who answered; nothing when it was the session's own model."""
+        if not self._failures:
+            return ""
+        return f"\n\n[Answered by {_choice(self.spec)}, because {self._failures[0][1].user_text}]"
+
+    async def ask(self) -> Completion:
+        """Raises `ModelError` when nobody answers; what was streamed before that stays in `said`."""
+        tries = 0
+        while True:
+            try:
+                return await self._attempt()
+            except ModelError as error:
+                tries += 1
+                match decide(error, self._standing(tries), self._routes.draw()):
+                    case TryAgain(seconds=seconds):
+                        await self._wait(error, tries, seconds)
+                        continue
+                    case MoveOn():
+                        if await self._move_on(error):
+                            tries = 0
+                            continue
+                    case GiveUp():
+                        pass
+                    case verdict:
+                        assert_never(verdict)
+                if (told := self._last_word(error)) is error:
+                    raise
+                raise told from error
+
+    async def _attempt(self) -> Completion:
+        """One call of the model whose turn it is; the only place where one is made."""
+        spec, context = self.spec, self._context
+        self.said.clear()
+        self._has_spoken = False
+        call = ModelCall(
+            model=spec.model,
+            prefix=self._view.pinned.prefix,
+            chunks=self._view.transcript.chunks,
+            reasoning=self._effort(),
+            max_output=context.max_output,
+            session_id=self._view.session_id,
+            sampling=context.sampling,
+        )
+        await context.budget.reserve(self._planned())
+        began = time.perf_counter()
+        try:
+            completion = await self._model.complete(call, self._hear)
+        except EndpointResting:
+            raise
+        except ModelError as error:
+            context.metrics.model_called(spec.provider, error.type, time.perf_counter() - began)
+            raise
+        context.metrics.model_called(spec.provider, "ok", time.perf_counter() - began)
+        context.metrics.tokens_used(spec.provider, completion.usage)
+        self._watch_cache(completion.usage)
+        self.said.clear()
+        message = msgspec.structs.replace(completion.message, provider=spec.provider)
+        return msgspec.structs.replace(completion, message=message)
+
+    def _planned(self) -> PlannedCall:
+        spec, prefix = self.spec, self._view.pinned.prefix
+        return PlannedCall(
+            self._journal.fence,
+            self._journal.next_step,
+            spec.provider,
+            spec.model,
+            len(prefix.system) + len(prefix.tools) + self._view.transcript.weight,
+            self._context.max_output,
+            self._effort() is not None,
+        )
+
+    def _effort(self) -> str | None:
+        """A model that is known not to think is not asked to: it would refuse."""
+        can = self._routes.abilities(self.spec.provider, self.spec.model).reasoning
+        return None if can is False else self._context.reasoning
+
+    def _watch_cache(self, tokens: TokenUsage) -> None:
+        agent = self._agent
+        sight = Sight(
+            self._routes.clock.elapsed(),
+            str(_choice(agent.pinned.spec)),
+            str(_choice(self.spec)),
+            agent.pinned.id,
+            agent.revision.epoch,
+            tokens,
+        )
+        agent.sight = watch(agent.session_id, agent.sight, sight, self._context.metrics)
+
+    def _hear(self, delta: ModelDelta) -> None:
+        if isinstance(delta, ModelLoading):
+            self._context.emit(delta)
+            return
+        self._has_spoken = True
+        if isinstance(delta, TextDelta):
+            self.said.append(delta.text)
+            self._context.emit(Delta(delta.text))
+        else:
+            self._context.emit(ReasoningDelta(delta.text))
+
+    # -- failures -------------------------------------------------------------------------------------------
+
+    def _standing(self, tries: int) -> Standing:
+        return Standing(
+            tries=tries,
+            max_retries=self._model.max_retries,
+            has_spoken=self._has_spoken,
+            is_resting=self._model.is_resting,
+            has_next=bool(self._rest),
+        )
+
+    async def _wait(self, error: ModelError, tries: int, seconds: float) -> None:
+        choice = _choice(self.spec)
+        _log.info("%s is tried again in %.1f s: %s", choice, seconds, error.user_text)
+        self._context.emit(Retrying(str(choice), tries + 1, round(seconds, 3), error.user_text))
+        self._context.metrics.model_retried(choice.provider)
+        await self._routes.clock.sleep(seconds)
+
+    async def _move_on(self, error: ModelError) -> bool:
+        """Take the next of the chain that can be used, with a view of the log that is fed from now on."""
+        models, left = self._routes.models, _choice(self.spec)
+        while self._rest:
+            choice = self._rest.pop(0)
+            try:
+                model, wire = models.get(choice.provider), models.wire(choice.provider)
+            except NoModel as missing:
+                _log.warning("the fallback %s cannot be used: %s", choice, missing)
+                continue
+            known = self._routes.abilities(choice.provider, choice.model)
+            pinned = _pin_for(choice, wire, self._view.pinned, self._context.tools, known)
+            self._view = await self._routes.builder.view(self._view.session_id, pinned)
+            self._journal.feed(self._view)
+            self._model = model
+            self._failures.append((left, error))
+            _log.warning("%s answers instead of %s: %s", choice, left, error.user_text)
+            self._context.emit(FellBack(str(choice), str(left), error.user_text))
+            self._context.metrics.model_left(left.provider)
+            return True
+        return False
+
+    def _last_word(self, error: ModelError) -> ModelError:
+        """The failure as it is told: how the answer broke off, or why the first failed, and who else did."""
+        if self._has_spoken:
+            what = "The answer broke off" if self.said else "The model broke off while it was thinking"
+            return _reworded(error, f"{what}: {error.user_text}", _KEPT if self.said else _AGAIN)
+        if not self._failures:
+            return error
+        first = self._failures[0][1]
+        others = [choice for choice, _ in self._failures[1:]] + [_choice(self.spec)]
+        told = f"{first.user_text.removesuffix('.')}, and {', '.join(map(str, others))} failed too."
+        return _reworded(first, told, first.hint)
+
+
+def _choice(spec: AgentSpec) -> Choice:
+    return Choice(spec.provider, spec.model)
+
+
+def _reworded(error: ModelError, user_text: str, hint: str) -> ModelError:
+    """The same kind of error in other words."""
+    told = copy.copy(error)
+    told.user_text, told.hint = user_text, hint
+    told.args = (f"{user_text} {hint}".strip(),)
+    return told
+
+
+def _pin_for(
+    choice: Choice, wire: WireFormat, own: PinnedSpec, tools: TurnTools | None, known: Abilities
+) -> PinnedSpec:
+    """The session's spec for another model: the same prompt and tools, as that model's API writes them.
+
+    What a stateless caller brought is in the shape of chat completions, which every wire format reads. Images
+    are sent to a model that is known to see, and nothing is offered to one that takes no tools.
+    """
+    spec = msgspec.structs.replace(
+        own.spec,
+        provider=choice.provider,
+        model=choice.model,
+        api=wire.name,
+        credential="",
+        sees=known.images is True,
+    )
+    if tools is None:
+        return pin(spec, own.prefix)
+    if known.tools is False:
+        spec = msgspec.structs.replace(spec, tools=())
+    offered = [found for name in spec.tools if (found := tools.spec(name)) is not None]
+    return pin(spec, wire.render_prefix(spec.prompt, offered))

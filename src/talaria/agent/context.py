@@ -1,0 +1,62 @@
+"""What belongs to one turn and not to its agent: limits, tools, and where its events go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from talaria.core.events import Event
+from talaria.core.ids import TurnId
+from talaria.core.messages import ToolCall, ToolResult, UserMessage
+from talaria.core.ports import Budget
+from talaria.core.tools import ToolSpec
+from talaria.observe.metrics import Metrics
+
+
+class TurnTools(Protocol):
+    """The session's tools, bound to one turn."""
+
+    def spec(self, name: str) -> ToolSpec | None: ...
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Never raises but for cancellation: a failure is a result."""
+        ...
+
+
+class Steer(msgspec.Struct, frozen=True):
+    """A message that joins a running turn, and the turn that it would have been."""
+
+    turn_id: TurnId
+    message: UserMessage
+
+
+class Steering(Protocol):
+    """The messages that join one turn while it runs."""
+
+    def waiting(self) -> Sequence[Steer]:
+        """Those that came and may not be in the log yet, in their order."""
+        ...
+
+    async def arrival(self) -> None:
+        """Until another is there that was not among the last `waiting`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """With `tools` None, tool calls belong to the caller and end the turn. With `steering` None nothing can
+    join it."""
+
+    turn_id: TurnId
+    emit: Callable[[Event], None]
+    max_steps: int
+    tools: TurnTools | None
+    metrics: Metrics
+    budget: Budget
+    reasoning: str | None = None
+    max_output: int | None = None
+    sampling: bytes = b""
+    steering: Steering | None = None
