@@ -1,0 +1,150 @@
+"""Reservations from several processes on one database: together they never go beyond a cap.
+
+`python -m soak.reservations PATH COUNT SEED` is one of the processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from soak.report import Figure, Progress
+from talaria.core.clock import SystemClock
+from talaria.core.ids import (
+    ChatAddress,
+    OwnerId,
+    SessionId,
+    TurnId,
+    new_owner_id,
+    new_session_id,
+    new_turn_id,
+)
+from talaria.core.ledger import Accept, Began, Binding, Commit, Fresh, Start, UsageWrite
+from talaria.core.messages import Text, TokenUsage
+from talaria.core.spending import Cap, Reserve, Scope, Whose
+from talaria.core.turns import Inbound, Sender
+from talaria.store.sqlite.store import SqliteStore
+
+PROCESSES = 4
+AT_ONCE = 64
+LARGEST = 1000
+USERS = ("a", "b", "c")
+_ROOT = Path(__file__).parent.parent
+
+
+def caps_below(limit: int) -> tuple[Cap, Cap]:
+    """For all together, and for one of three users a little more than a third of it."""
+    return Cap(Scope.DAY, limit), Cap(Scope.USER, limit * 2 // 5)
+
+
+class Tally(msgspec.Struct):
+    """What one process did. `worst` is the most that it ever saw spent and reserved together."""
+
+    granted: int = 0
+    refused: int = 0
+    paid: int = 0
+    worst: int = 0
+
+
+class Reservations:
+    """`count` reservations over four processes; the caps let about half of them through."""
+
+    def __init__(self, count: int, progress: Progress) -> None:
+        self._count = count
+        self._progress = progress
+        self.total = Tally()
+        self.day, self.user = caps_below(count * LARGEST // 6)
+
+    async def run(self) -> list[Figure]:
+        with tempfile.TemporaryDirectory(prefix="talaria-soak-") as folder:
+            path = Path(folder) / "talaria.db"
+            await (await SqliteStore.open(path, SystemClock())).close()
+            tallies = await asyncio.gather(*(self._process(path, seed) for seed in range(PROCESSES)))
+            async with await SqliteStore.open(path, SystemClock()) as store:
+                spending, *users = [
+                    await store.spending(Whose(SessionId(""), user, 0.0)) for user in ("", *USERS)
+                ]
+        self.total = Tally(
+            sum(tally.granted for tally in tallies),
+            sum(tally.refused for tally in tallies),
+            sum(tally.paid for tally in tallies),
+            max(tally.worst for tally in tallies),
+        )
+        assert self.total.granted + self.total.refused == self._count
+        over = sum(max(0, total - self.day.limit) for total in (self.total.worst, self.total.paid))
+        over += sum(max(0, user.user.cost - self.user.limit) for user in users)
+        lost = abs(spending.everyone.cost - self.total.paid) + spending.reserved
+        self._progress.tell("reservations", self._count, self._count, f", {self.total.refused} refused")
+        return [
+            Figure(f"{self._count:,} reservations in 4 processes: beyond the cap", over, "nano$", 0),
+            Figure("… spent and not accounted for, or still reserved", lost, "nano$", 0),
+            Figure("… refused", self.total.refused),
+        ]
+
+    async def _process(self, path: Path, seed: int) -> Tally:
+        share = self._count // PROCESSES + (seed < self._count % PROCESSES)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "soak.reservations", str(path), str(share), str(seed), str(self.day.limit),
+            cwd=_ROOT, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        said, _ = await process.communicate()
+        assert process.returncode == 0
+        return msgspec.json.decode(said, type=Tally)
+
+
+async def spend(path: Path, share: int, seed: int, limit: int) -> Tally:
+    """One process: calls that are reserved, then paid with less than that, or given up with their turn."""
+    random, tally, numbers = Random(seed), Tally(), count()
+    caps = caps_below(limit)
+    async with await SqliteStore.open(path, SystemClock()) as store:
+
+        async def work() -> None:
+            owner = new_owner_id()
+            turn_id, began = await _begin(store, owner, random.choice(USERS))
+            session_id = began.session.id
+            while (n := next(numbers)) < share:
+                amount, user = random.randint(1, LARGEST), random.choice(USERS)
+                order = Reserve(session_id, began.fence, turn_id, n, user, amount, 0.0, caps)
+                if await store.reserve(order) is not None:
+                    tally.refused += 1
+                    continue
+                tally.granted += 1
+                if n % 16 == 0:
+                    seen = await store.spending(Whose(session_id, user, 0.0))
+                    tally.worst = max(tally.worst, seen.everyone.cost + seen.reserved)
+                paid = random.randint(0, amount)
+                usage = (UsageWrite(n, "p", "m", TokenUsage(1), paid, user),)
+                await store.commit(Commit(session_id, began.fence, turn_id, usage=usage))
+                tally.paid += paid
+
+        await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    return tally
+
+
+async def _begin(store: SqliteStore, owner: OwnerId, user: str) -> tuple[TurnId, Began]:
+    """A turn in a session of its own, with a lease that outlasts the run."""
+    turn_id = new_turn_id()
+    inbound = Inbound(ChatAddress("main", "soak", "dm", turn_id).key(), Sender(user), (Text("hi"),))
+    accepted = await store.accept(
+        Accept(
+            turn_id,
+            inbound,
+            Fresh(new_session_id(), None),
+            binding=Binding.NEW,
+            start=Start(owner, 3600.0),
+        )
+    )
+    assert accepted.began is not None
+    return turn_id, accepted.began
+
+
+if __name__ == "__main__":
+    _, _path, _share, _seed, _limit = sys.argv
+    _done = asyncio.run(spend(Path(_path), int(_share), int(_seed), int(_limit)))
+    sys.stdout.buffer.write(msgspec.json.encode(_done))

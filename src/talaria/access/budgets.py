@@ -1,0 +1,213 @@
+"""`[budgets]`: hard caps on spending. Before a model call the most it can cost is set aside in the store, if
+every cap allows it; the commit that records the call settles what it really cost.
+
+Without a cap nothing is asked of the store, and calls are only priced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, tzinfo
+from typing import Annotated
+
+import msgspec
+
+from talaria.core.clock import Clock
+from talaria.core.errors import OverBudget
+from talaria.core.ids import SessionId, channel_of
+from talaria.core.ledger import UsageWrite
+from talaria.core.messages import TokenUsage
+from talaria.core.ports import SpendStore
+from talaria.core.spending import (
+    FREE,
+    Account,
+    Cap,
+    Overrun,
+    PlannedCall,
+    Price,
+    Reserve,
+    Scope,
+    Whose,
+    cost,
+    day_of,
+    from_usd,
+    most,
+    show_usd,
+    to_usd,
+)
+from talaria.core.turns import Turn
+from talaria.observe.metrics import Metrics
+
+# English takes four bytes for a token and more, code three, most other scripts between two and three.
+BYTES_PER_TOKEN = 2
+# What some providers let a model think beyond a limit that the caller set.
+THINKING_TOKENS = 24_000
+
+Dollars = Annotated[
+    float, msgspec.Meta(ge=0, le=1_000_000_000, description="a number of dollars, 0 for no cap")
+]
+
+
+class BudgetSettings(msgspec.Struct, frozen=True):
+    """0 is no cap. `assumed_output` is how many tokens an answer of a model may take whose limit is not
+    known."""
+
+    per_day_usd: Dollars = 0.0
+    per_session_usd: Dollars = 0.0
+    per_user_daily_usd: Dollars = 0.0
+    assumed_output: Annotated[int, msgspec.Meta(ge=1)] = 32_768
+
+
+class Budgets:
+    """The money of all turns. `price` looks a model's up; days begin at midnight in `zone`, None being the
+    machine's."""
+
+    def __init__(
+        self,
+        settings: BudgetSettings,
+        price: Callable[[str, str], Price | None],
+        store: SpendStore,
+        *,
+        metrics: Metrics,
+        clock: Clock,
+        zone: tzinfo | None = None,
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._clock = clock
+        self._zone = zone
+        self.change(settings, price)
+
+    def change(self, settings: BudgetSettings, price: Callable[[str, str], Price | None]) -> None:
+        """Other caps and prices from the next call on; what is set aside stays so."""
+        self._settings = settings
+        self._price = price
+        limits = {
+            Scope.DAY: settings.per_day_usd,
+            Scope.USER: settings.per_user_daily_usd,
+            Scope.SESSION: settings.per_session_usd,
+        }
+        self.caps = tuple(Cap(scope, from_usd(limit)) for scope, limit in limits.items() if limit)
+
+    def of(self, turn: Turn) -> TurnBudget:
+        return TurnBudget(self, turn)
+
+    async def account(self, turn: Turn | None = None) -> Account:
+        """How everyone stands today; with a turn, also its session and its user."""
+        since, until = day_of(self._clock.now(), self._zone)
+        whose = (
+            Whose(SessionId(""), "", since) if turn is None else Whose(turn.session_id, user_of(turn), since)
+        )
+        spending = await self._store.spending(whose)
+        return Account(spending, self.caps, self._moment(until))
+
+    async def status(self) -> dict[str, object]:
+        """For operators: what was spent today, what is set aside, and the caps."""
+        account = await self.account()
+        spent = account.spending.everyone
+        return {
+            "today_usd": to_usd(spent.cost),
+            "unpriced_calls": spent.unpriced,
+            "reserved_usd": to_usd(account.spending.reserved),
+            "caps_usd": {KEYS[cap.scope].removeprefix("budgets."): to_usd(cap.limit) for cap in self.caps},
+            "resets": account.resets,
+        }
+
+    def charge(self, call: UsageWrite, set_aside: int) -> UsageWrite:
+        """A provider that does not say what a call used may have charged all that was set aside for it."""
+        price = self._price(call.provider, call.model)
+        is_told = call.tokens != TokenUsage()
+        if price is None or not (is_told or set_aside or price == FREE):
+            return call
+        amount = cost(call.tokens, price) if is_told else set_aside
+        self._metrics.money_spent(call.provider, call.model, amount)
+        return msgspec.structs.replace(call, cost=amount)
+
+    async def reserve(self, turn: Turn, call: PlannedCall) -> int:
+        """Answers how much was set aside."""
+        if not self.caps:
+            return 0
+        price = self._price(call.provider, call.model)
+        if price is None:
+            raise _unknown_price(f"{call.provider}/{call.model}")
+        amount = most(call.input_bytes // BYTES_PER_TOKEN + 1, self._longest(call, price), price)
+        if not amount:
+            return 0
+        since, until = day_of(self._clock.now(), self._zone)
+        user = user_of(turn)
+        order = Reserve(turn.session_id, call.fence, turn.id, call.n, user, amount, since, self.caps)
+        overrun = await self._store.reserve(order)
+        if overrun is not None:
+            raise self._refusal(overrun, amount, until)
+        return amount
+
+    def _longest(self, call: PlannedCall, price: Price) -> int:
+        limit = price.max_output or self._settings.assumed_output
+        if call.max_output is None:
+            return limit
+        wished = call.max_output + (THINKING_TOKENS if call.reasons else 0)
+        return min(wished, limit) if price.max_output else wished
+
+    def _refusal(self, overrun: Overrun, amount: int, until: float) -> OverBudget:
+        cap, standing = overrun.cap, overrun.standing
+        reserved = (
+            f", {show_usd(standing.reserved)} is set aside for calls under way" if standing.reserved else ""
+        )
+        text = (
+            f"The model was not called: {_WHAT[cap.scope]} is {show_usd(cap.limit)}, of which "
+            f"{show_usd(standing.spent)} is spent{reserved}, and this call could cost up to "
+            f"{show_usd(amount)}."
+        )
+        way_out = (
+            "Send /new for a session with a budget of its own"
+            if cap.scope is Scope.SESSION
+            else f"Wait until {self._moment(until)}"
+        )
+        return OverBudget(text, f"{way_out}, or have the operator raise {KEYS[cap.scope]} in config.toml.")
+
+    def _moment(self, at: float) -> str:
+        moment = datetime.fromtimestamp(at, self._zone)
+        return (moment if self._zone else moment.astimezone()).strftime("%Y-%m-%d %H:%M %Z")
+
+
+class TurnBudget:
+    """The `Budget` of one turn."""
+
+    __slots__ = ("_budgets", "_set_aside", "_turn")
+
+    def __init__(self, budgets: Budgets, turn: Turn) -> None:
+        self._budgets = budgets
+        self._turn = turn
+        self._set_aside = 0
+
+    async def reserve(self, call: PlannedCall) -> None:
+        self._set_aside = await self._budgets.reserve(self._turn, call)
+
+    def charge(self, n: int, provider: str, model: str, tokens: TokenUsage) -> UsageWrite:
+        call = UsageWrite(n, provider, model, tokens, user=user_of(self._turn))
+        return self._budgets.charge(call, self._set_aside)
+
+
+KEYS = {
+    Scope.DAY: "budgets.per_day_usd",
+    Scope.USER: "budgets.per_user_daily_usd",
+    Scope.SESSION: "budgets.per_session_usd",
+}
+_WHAT = {
+    Scope.DAY: "the gateway's budget for today",
+    Scope.USER: "your budget for today",
+    Scope.SESSION: "the budget of this session",
+}
+
+
+def user_of(turn: Turn) -> str:
+    """People of different platforms may have the same id."""
+    return f"{channel_of(turn.chat_key)}:{turn.inbound.sender.id}"
+
+
+def _unknown_price(name: str) -> OverBudget:
+    return OverBudget(
+        f"The model was not called: spending is capped, and the price of {name} is not known.",
+        f'Have the operator set input and output in [prices."{name}"] in config.toml, in dollars for a '
+        "million tokens (0 for a free model).",
+    )

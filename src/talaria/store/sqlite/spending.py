@@ -1,0 +1,144 @@
+"""Money in SQL: reservations, checked and made in one transaction; what calls cost; and what was spent."""
+
+# ruff: noqa: S608 (statements are put together from constant column lists only)
+
+from __future__ import annotations
+
+from typing import Any
+
+from talaria.core.ids import TurnId
+from talaria.core.ledger import Commit
+from talaria.core.messages import TokenUsage
+from talaria.core.spending import (
+    QUARTER_SECONDS,
+    Overrun,
+    Reserve,
+    Scope,
+    Spending,
+    Spent,
+    Standing,
+    Whose,
+    find_overrun,
+)
+from talaria.store import rules
+from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.writer import Transaction
+
+# -- reserving --------------------------------------------------------------------------------------------
+
+FIND_HOLDER = "SELECT lease_owner, lease_fence, lease_expires, spent FROM sessions WHERE id = ?"
+SUM_RESERVED = """
+SELECT coalesce(sum(amount), 0),
+       coalesce(sum(amount) FILTER (WHERE user = ?), 0),
+       coalesce(sum(amount) FILTER (WHERE session_id = ?), 0)
+FROM reservations WHERE NOT (turn_id = ? AND n = ?)
+"""
+SUM_SPENT = "SELECT coalesce(sum(cost), 0) FROM spending WHERE quarter >= ?"
+SUM_SPENT_BY = "SELECT coalesce(sum(cost), 0) FROM spending WHERE quarter >= ? AND user = ?"
+SET_ASIDE = """
+INSERT INTO reservations (turn_id, n, session_id, user, owner, amount) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET owner = excluded.owner, amount = excluded.amount
+"""
+
+
+def reserve(tx: Transaction, order: Reserve) -> Overrun | None:
+    row = tx.execute(FIND_HOLDER, (order.session_id,)).fetchone()
+    if row is None:
+        raise rules.no_session(order.session_id)
+    owner, fence, expires, session_spent = row
+    if fence != order.fence or not expires:
+        raise rules.stale_fence(order.session_id)
+    key = (order.turn_id, order.n)
+    reserved = tx.execute(SUM_RESERVED, (order.user, order.session_id, *key)).fetchone()
+    spent = (*_spent_since(tx, order), session_spent)
+    standings = {scope: Standing(spent[i], reserved[i]) for i, scope in enumerate(Scope)}
+    overrun = find_overrun(order, standings)
+    if overrun is None:
+        tx.execute(SET_ASIDE, (*key, order.session_id, order.user, owner, order.amount))
+    return overrun
+
+
+def _spent_since(tx: Transaction, order: Reserve) -> tuple[int, int]:
+    """By everyone and by the user."""
+    quarter = int(order.since // QUARTER_SECONDS)
+    (everyone,) = tx.execute(SUM_SPENT, (quarter,)).fetchone()
+    (user,) = tx.execute(SUM_SPENT_BY, (quarter, order.user)).fetchone()
+    return everyone, user
+
+
+# -- settling ---------------------------------------------------------------------------------------------
+
+INSERT_USAGE = """
+INSERT INTO usage (turn_id, n, provider, model, input, cached, output, reasoning, stored, cost, at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, -1), ?)
+ON CONFLICT DO UPDATE
+SET calls = calls + 1, input = input + excluded.input, cached = cached + excluded.cached,
+    output = output + excluded.output, reasoning = reasoning + excluded.reasoning,
+    stored = stored + excluded.stored, cost = cost + excluded.cost
+"""
+ADD_TO_QUARTER = """
+INSERT INTO spending (quarter, user, calls, input, cached, output, reasoning, stored, cost, unpriced)
+VALUES (?, ?, 1, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE
+SET calls = calls + 1, input = input + excluded.input, cached = cached + excluded.cached,
+    output = output + excluded.output, reasoning = reasoning + excluded.reasoning,
+    stored = stored + excluded.stored, cost = cost + excluded.cost, unpriced = unpriced + excluded.unpriced
+"""
+ADD_TO_SESSION = "UPDATE sessions SET spent = spent + ? WHERE id = ?"
+RELEASE_STEP = "DELETE FROM reservations WHERE turn_id = ? AND n = ?"
+RELEASE_TURN = "DELETE FROM reservations WHERE turn_id = ?"
+RELEASE_OTHERS = "DELETE FROM reservations WHERE owner <> ?"
+RELEASE_OWN = "DELETE FROM reservations WHERE owner = ?"
+
+
+def settle(tx: Transaction, turn_id: TurnId, order: Commit) -> None:
+    """What a turn's commit does to money: calls are paid, what was set aside for them is free again."""
+    quarter = int(tx.now // QUARTER_SECONDS)
+    for call in order.usage:
+        tokens = call.tokens
+        counts = (tokens.input, tokens.cached, tokens.output, tokens.reasoning, tokens.stored)
+        cost = -1 if call.cost is None else call.cost
+        tx.execute(INSERT_USAGE, (turn_id, call.n, call.provider, call.model, *counts, cost, tx.now))
+        tx.execute(ADD_TO_QUARTER, (quarter, call.user, *counts, max(0, cost), int(cost < 0)))
+        if cost > 0:
+            tx.execute(ADD_TO_SESSION, (cost, order.session_id))
+        if order.end is None:
+            tx.execute(RELEASE_STEP, (turn_id, call.n))
+    if order.end is not None:
+        tx.execute(RELEASE_TURN, (turn_id,))
+
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+_SUMS = ", ".join(
+    f"coalesce(sum({column}), 0)"
+    for column in ("calls", "input", "cached", "output", "reasoning", "stored", "cost")
+)
+_UNPRICED = "coalesce(sum(calls) FILTER (WHERE cost IS NULL), 0)"
+USED_BY_TURN = f"SELECT {_SUMS}, {_UNPRICED} FROM usage WHERE turn_id = ?"
+USED_BY_SESSION = f"""
+SELECT {_SUMS}, {_UNPRICED} FROM usage WHERE turn_id IN (SELECT id FROM turns WHERE session_id = ?)
+"""
+USED_BY_USER = f"SELECT {_SUMS}, coalesce(sum(unpriced), 0) FROM spending WHERE quarter >= ? AND user = ?"
+USED_BY_ALL = f"SELECT {_SUMS}, coalesce(sum(unpriced), 0) FROM spending WHERE quarter >= ?"
+ALL_RESERVED = "SELECT coalesce(sum(amount), 0) FROM reservations"
+
+
+def spending(db: driver.Connection, whose: Whose) -> Spending:
+    quarter = int(whose.since // QUARTER_SECONDS)
+    (reserved,) = db.execute(ALL_RESERVED).fetchone()
+    return Spending(
+        _spent(db.execute(USED_BY_SESSION, (whose.session_id,)).fetchone()),
+        _spent(db.execute(USED_BY_USER, (quarter, whose.user)).fetchone()),
+        _spent(db.execute(USED_BY_ALL, (quarter,)).fetchone()),
+        reserved,
+    )
+
+
+def spent_by_turn(db: driver.Connection, turn_id: TurnId) -> Spent:
+    return _spent(db.execute(USED_BY_TURN, (turn_id,)).fetchone())
+
+
+def _spent(row: Any) -> Spent:
+    calls, *tokens, cost, unpriced = row
+    return Spent(calls, TokenUsage(*tokens), cost, unpriced)

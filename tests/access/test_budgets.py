@@ -1,0 +1,191 @@
+"""Budgets: what is reserved for a call, and what is said when it is not made."""
+
+from __future__ import annotations
+
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from talaria.access.budgets import BYTES_PER_TOKEN, THINKING_TOKENS, Budgets, BudgetSettings
+from talaria.core.errors import OverBudget
+from talaria.core.ids import ChatKey, Fence, SessionId, TurnId
+from talaria.core.ledger import UsageWrite
+from talaria.core.messages import TokenUsage
+from talaria.core.spending import (
+    FREE,
+    Cap,
+    Overrun,
+    PlannedCall,
+    Price,
+    Reserve,
+    Scope,
+    Spending,
+    Spent,
+    Standing,
+    Whose,
+)
+from talaria.core.turns import Inbound, Sender, Turn, TurnState
+from talaria.observe.metrics import Metrics
+from talaria.testing.clock import FakeClock
+
+CHAT = ChatKey("agent:main:telegram:dm:7")
+TURN = Turn(
+    TurnId("turn_1"), CHAT, SessionId("ses_1"), TurnState.RUNNING, Inbound(CHAT, Sender("7"), ()), 0.0
+)
+PRICE = Price(1_000_000, 100_000, 10_000_000, 1_000_000)  # 1, 0.1 and 10 nanodollars for a token
+LIMITED = Price(1_000_000, 100_000, 10_000_000, 1_250_000, max_output=2000)
+CAPPED = BudgetSettings(per_day_usd=1, assumed_output=500)
+
+
+class Recorder:
+    """A store that notes what it is asked to reserve, and answers as it was told."""
+
+    def __init__(self, answer: Overrun | None = None) -> None:
+        self.orders: list[Reserve] = []
+        self.asked: list[Whose] = []
+        self._answer = answer
+
+    async def reserve(self, order: Reserve) -> Overrun | None:
+        self.orders.append(order)
+        return self._answer
+
+    async def spending(self, whose: Whose) -> Spending:
+        self.asked.append(whose)
+        return Spending(Spent(), Spent(), Spent(1, TokenUsage(5), 12_500_000, 1), 7)
+
+
+def make(
+    store: Recorder,
+    settings: BudgetSettings = CAPPED,
+    price: Price | None = PRICE,
+    zone: str = "Europe/Berlin",
+) -> Budgets:
+    clock = FakeClock(1_794_700_000.0)  # 2026-11-15 00:46:40 in Berlin
+    return Budgets(
+        settings, lambda provider, model: price, store, metrics=Metrics(), clock=clock, zone=ZoneInfo(zone)
+    )
+
+
+def call(input_bytes: int = 2000, max_output: int | None = None, *, reasons: bool = False) -> PlannedCall:
+    return PlannedCall(Fence(3), 2, "p", "m", input_bytes, max_output, reasons)
+
+
+INPUT = 2000 // BYTES_PER_TOKEN + 1
+
+
+@pytest.mark.parametrize(
+    ("price", "planned", "amount"),
+    [
+        (PRICE, call(), INPUT + 500 * 10),
+        (PRICE, call(max_output=30), INPUT + 30 * 10),
+        (PRICE, call(max_output=30, reasons=True), INPUT + (30 + THINKING_TOKENS) * 10),
+        (LIMITED, call(), -(-INPUT * 5 // 4) + 2000 * 10),
+        (LIMITED, call(max_output=30, reasons=True), -(-INPUT * 5 // 4) + 2000 * 10),
+    ],
+)
+async def test_the_most_that_a_call_can_cost_is_reserved(
+    price: Price, planned: PlannedCall, amount: int
+) -> None:
+    store = Recorder()
+    await make(store, price=price).of(TURN).reserve(planned)
+    (order,) = store.orders
+    assert order.amount == amount
+    assert (order.session_id, order.fence, order.turn_id, order.n) == ("ses_1", 3, "turn_1", 2)
+    assert order.user == "telegram:7"
+    assert order.caps == (Cap(Scope.DAY, 1_000_000_000),)
+
+
+async def test_a_day_is_the_agents() -> None:
+    store = Recorder()
+    await make(store).of(TURN).reserve(call())
+    await make(store, zone="America/New_York").of(TURN).reserve(call())
+    berlin, new_york = (order.since for order in store.orders)
+    assert berlin == 1_794_697_200.0  # 00:00 in Berlin
+    assert new_york == berlin - 18 * 3600  # still the day before there
+
+
+@pytest.mark.parametrize(
+    ("settings", "price"), [(BudgetSettings(), PRICE), (BudgetSettings(), None), (CAPPED, FREE)]
+)
+async def test_without_a_cap_or_a_price_to_pay_nothing_is_reserved(
+    settings: BudgetSettings, price: Price | None
+) -> None:
+    store = Recorder()
+    await make(store, settings, price).of(TURN).reserve(call())
+    assert not store.orders
+
+
+async def test_an_unknown_price_under_a_cap_is_refused_and_names_the_key() -> None:
+    store = Recorder()
+    with pytest.raises(OverBudget) as refusal:
+        await make(store, price=None).of(TURN).reserve(call())
+    assert "the price of p/m is not known" in refusal.value.user_text
+    assert '[prices."p/m"] in config.toml' in refusal.value.hint
+    assert not store.orders
+
+
+@pytest.mark.parametrize(
+    ("scope", "text", "hint"),
+    [
+        (
+            Scope.DAY,
+            "The model was not called: the gateway's budget for today is $1.00, of which $0.90 is spent, "
+            "$0.05 is set aside for calls under way, and this call could cost up to $0.012.",
+            "Wait until 2026-11-16 00:00 CET, or have the operator raise budgets.per_day_usd in config.toml.",
+        ),
+        (
+            Scope.USER,
+            "The model was not called: your budget for today is $1.00, ",
+            "Wait until 2026-11-16 00:00 CET, "
+            "or have the operator raise budgets.per_user_daily_usd in config.toml.",
+        ),
+        (
+            Scope.SESSION,
+            "The model was not called: the budget of this session is $1.00, ",
+            "Send /new for a session with a budget of its own, "
+            "or have the operator raise budgets.per_session_usd in config.toml.",
+        ),
+    ],
+)
+async def test_a_refusal_says_which_cap_how_it_stands_and_what_to_do(
+    scope: Scope, text: str, hint: str
+) -> None:
+    standing = Standing(900_000_000, 50_000_000)
+    store = Recorder(Overrun(Cap(scope, 1_000_000_000), standing))
+    with pytest.raises(OverBudget) as refusal:
+        await make(store).of(TURN).reserve(call(24_000_000 - 10_000))
+    assert refusal.value.user_text.startswith(text)
+    assert refusal.value.hint == hint
+
+
+def test_a_call_is_charged_to_its_user_at_its_price() -> None:
+    tokens = TokenUsage(100, 50, 10)
+    charged = make(Recorder()).of(TURN).charge(1, "p", "m", tokens)
+    assert charged == UsageWrite(1, "p", "m", tokens, 50 + 5 + 100, "telegram:7")
+    unknown = make(Recorder(), price=None).of(TURN).charge(1, "p", "m", tokens)
+    assert unknown == UsageWrite(1, "p", "m", tokens, None, "telegram:7")
+
+
+async def test_a_call_whose_usage_nobody_told_counts_as_what_was_set_aside_for_it() -> None:
+    budget = make(Recorder()).of(TURN)
+    await budget.reserve(call())
+    assert budget.charge(2, "p", "m", TokenUsage()).cost == INPUT + 500 * 10
+    uncapped = make(Recorder(), BudgetSettings()).of(TURN)
+    await uncapped.reserve(call())
+    assert uncapped.charge(2, "p", "m", TokenUsage()).cost is None
+    free = make(Recorder(), price=FREE).of(TURN)
+    await free.reserve(call())
+    assert free.charge(2, "p", "m", TokenUsage()).cost == 0
+
+
+async def test_the_status_has_the_day_and_the_caps() -> None:
+    store = Recorder()
+    settings = BudgetSettings(per_day_usd=5, per_session_usd=0.5)
+    assert await make(store, settings).status() == {
+        "today_usd": "0.0125",
+        "unpriced_calls": 1,
+        "reserved_usd": "0.000000007",
+        "caps_usd": {"per_day_usd": "5.00", "per_session_usd": "0.50"},
+        "resets": "2026-11-16 00:00 CET",
+    }
+    assert store.asked == [Whose(SessionId(""), "", 1_794_697_200.0)]

@@ -1,0 +1,50 @@
+"""Money at the edge: what a turn cost, what the gateway spent, and a cap that a server never hears of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from channels.http.gateway import TOKEN, run_gateway
+from talaria.testing.model_server import ModelServer
+
+PRICES = {"scripted/*": {"input": 1.0, "cached": 0.1, "output": 10.0, "max_output": 1000}}
+COST = "0.00048"  # 200 tokens in at a dollar for a million, 800 at a tenth of it, 20 out at ten
+
+
+async def test_a_turn_tells_its_cost_at_once_and_from_the_ledger(tmp_path: Path) -> None:
+    async with ModelServer() as model, run_gateway(tmp_path, model, tables={"prices": PRICES}) as api:
+        turn = await api.say("one", "[[usage 1000 800 20 5]] hello")
+        assert turn["usage"]["cost_usd"] == COST
+        assert (await api.get(f"/api/turns/{turn['id']}"))["usage"] == turn["usage"]
+        spending = (await api.gateway.status())["spending"]
+        assert isinstance(spending, dict)
+        assert (spending["today_usd"], spending["reserved_usd"], spending["caps_usd"]) == (COST, "0.00", {})
+
+
+async def test_a_cost_that_is_not_known_is_null(tmp_path: Path) -> None:
+    async with ModelServer() as model:
+        tables = {
+            "model": {"provider": "mine", "name": "m"},
+            "providers": {"mine": {"base_url": model.base_url}},
+        }
+        async with run_gateway(tmp_path, model, tables=tables) as api:
+            turn = await api.say("one", "hello")
+            assert (turn["state"], turn["usage"]["cost_usd"]) == ("done", None)
+        async with run_gateway(tmp_path, model, tables={**tables, "budgets": {"per_day_usd": 9.0}}) as api:
+            refused = await api.say("one", "hello")
+            assert (refused["state"], refused["error"]["type"]) == ("failed", "over_budget")
+            assert '[prices."mine/m"]' in refused["reply"]
+        assert model.requests == 1
+
+
+async def test_over_a_cap_the_server_is_never_called(tmp_path: Path) -> None:
+    tables = {"prices": PRICES, "budgets": {"per_day_usd": 0.001}}
+    async with ModelServer() as model, run_gateway(tmp_path, model, tables=tables) as api:
+        turn = await api.say("one", "hello")
+        assert (turn["state"], turn["error"]["type"]) == ("failed", "over_budget")
+        assert "have the operator raise budgets.per_day_usd in config.toml." in turn["reply"]
+        body = {"model": "main", "messages": [{"role": "user", "content": "hello"}]}
+        answer = await api.post("/v1/chat/completions", body, status=402)
+        assert answer["error"]["type"] == "over_budget"
+        assert TOKEN not in str(answer)
+        assert model.requests == 0

@@ -1,0 +1,224 @@
+"""The contract of `core.ports.SpendStore`, together with what `Store.commit` and `Store.reclaim` do to money.
+
+A subclass gives the fixtures `clock`, a `HandClock`, and `store`, an empty store that runs by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from contracts.store_orders import LEASE, ME, RIVAL, START, HandClock, accepting, begun, ending
+from talaria.core.errors import NotFound, StaleFence
+from talaria.core.ids import Fence, SessionId
+from talaria.core.ledger import Accepted, Began, Begin, Commit, TurnEnd, UsageWrite
+from talaria.core.messages import TokenUsage
+from talaria.core.ports import Store
+from talaria.core.spending import Cap, Overrun, Reserve, Scope, Spent, Standing, Whose
+from talaria.core.turns import TurnState
+
+ADA, BOB = "test:ada", "test:bob"
+DAY = Cap(Scope.DAY, 100)
+USER = Cap(Scope.USER, 50)
+SESSION = Cap(Scope.SESSION, 30)
+TOKENS = TokenUsage(10, 5, 3, 1, 2)
+
+
+class Paying:
+    """A running turn and the orders it makes."""
+
+    def __init__(self, turn: Accepted, lease: Began, user: str = ADA) -> None:
+        self.session_id = turn.turn.session_id
+        self.turn_id = turn.turn.id
+        self.fence = lease.fence
+        self.user = user
+        self._ending = ending(turn, lease)
+
+    def reserve(self, amount: int, *caps: Cap, n: int = 1, since: float = 0.0) -> Reserve:
+        return Reserve(self.session_id, self.fence, self.turn_id, n, self.user, amount, since, caps)
+
+    def pay(self, cost: int | None, n: int = 1, *, ends: bool = False) -> Commit:
+        usage = (UsageWrite(n, "p", "m", TOKENS, cost, self.user),)
+        end = TurnEnd(TurnState.DONE, "hi") if ends else None
+        return Commit(self.session_id, self.fence, self.turn_id, usage=usage, end=end)
+
+    def end(self) -> Commit:
+        return self._ending
+
+
+async def paying(store: Store, user: str = ADA, session: str | None = None) -> Paying:
+    """In a chat of its own, so that many can run at once."""
+    order = accepting(ephemeral=True, session=session)
+    return Paying(*await begun(store, order), user)
+
+
+async def reserved(store: Store) -> int:
+    return (await store.spending(Whose(SessionId(""), "", 0.0))).reserved
+
+
+class SpendSuite:
+    # -- reserving
+
+    async def test_what_fits_every_cap_is_set_aside(self, store: Store) -> None:
+        turn = await paying(store)
+        assert await store.reserve(turn.reserve(30, DAY, USER, SESSION)) is None
+        assert await reserved(store) == 30
+
+    @pytest.mark.parametrize("cap", [DAY, USER, SESSION])
+    async def test_one_nanodollar_over_a_cap_is_refused_and_leaves_nothing(
+        self, store: Store, cap: Cap
+    ) -> None:
+        turn = await paying(store)
+        refusal = await store.reserve(turn.reserve(cap.limit + 1, cap))
+        assert refusal == Overrun(cap, Standing(0, 0))
+        assert await reserved(store) == 0
+        assert await store.reserve(turn.reserve(cap.limit, cap)) is None
+
+    async def test_reservations_of_others_count_in_the_scopes_that_they_share(self, store: Store) -> None:
+        ada, again, bob = await paying(store), await paying(store), await paying(store, BOB)
+        assert await store.reserve(ada.reserve(30)) is None
+        assert await store.reserve(bob.reserve(40)) is None
+        assert await store.reserve(again.reserve(31, DAY)) == Overrun(DAY, Standing(0, 70))
+        assert await store.reserve(again.reserve(21, USER)) == Overrun(USER, Standing(0, 30))
+        assert await store.reserve(again.reserve(30, SESSION)) is None
+
+    async def test_the_same_step_is_reserved_once_however_often_it_is_tried(self, store: Store) -> None:
+        turn = await paying(store)
+        for amount in (60, 60, 90):
+            assert await store.reserve(turn.reserve(amount, DAY)) is None
+        assert await reserved(store) == 90
+        assert await store.reserve(turn.reserve(101, DAY)) == Overrun(DAY, Standing(0, 0))
+        assert await reserved(store) == 90
+
+    async def test_a_lost_lease_reserves_nothing(self, store: Store, clock: HandClock) -> None:
+        turn = await paying(store)
+        clock.forward(LEASE)
+        await store.begin(Begin(turn.turn_id, RIVAL, LEASE))
+        with pytest.raises(StaleFence):
+            await store.reserve(turn.reserve(1, DAY))
+        assert await reserved(store) == 0
+
+    async def test_a_session_that_is_not_there_reserves_nothing(self, store: Store) -> None:
+        turn = await paying(store)
+        with pytest.raises(NotFound):
+            await store.reserve(Reserve(SessionId("ses_no"), Fence(1), turn.turn_id, 1, ADA, 1, 0.0, (DAY,)))
+
+    async def test_64_tasks_at_once_never_exceed_a_cap(self, store: Store) -> None:
+        turns = [await paying(store) for _ in range(64)]
+
+        async def spend(turn: Paying) -> int:
+            if await store.reserve(turn.reserve(7, DAY)) is not None:
+                return 0
+            await store.commit(turn.pay(7))
+            return 7
+
+        assert sum(await asyncio.gather(*map(spend, turns))) == 98
+        assert (await store.spending(Whose(SessionId(""), "", 0.0))).everyone.cost == 98
+
+    # -- settling
+
+    async def test_a_settled_call_is_spent_and_no_longer_reserved(self, store: Store) -> None:
+        turn = await paying(store)
+        await store.reserve(turn.reserve(30, DAY))
+        await store.commit(turn.pay(12))
+        spending = await store.spending(Whose(turn.session_id, ADA, 0.0))
+        paid = Spent(1, TOKENS, 12)
+        assert (spending.session, spending.user, spending.everyone) == (paid, paid, paid)
+        assert spending.reserved == 0
+        refusal = await store.reserve(turn.reserve(89, DAY, n=2))
+        assert refusal == Overrun(DAY, Standing(12, 0))
+
+    async def test_a_call_settles_its_own_step_only(self, store: Store) -> None:
+        turn = await paying(store)
+        await store.reserve(turn.reserve(10, n=1))
+        await store.reserve(turn.reserve(5, n=2))
+        await store.commit(turn.pay(1, n=1))
+        assert await reserved(store) == 5
+
+    @pytest.mark.parametrize("pays", [True, False])
+    async def test_the_end_of_a_turn_releases_all_that_is_left(self, store: Store, pays: bool) -> None:
+        turn, other = await paying(store), await paying(store)
+        await store.reserve(other.reserve(4))
+        for n in (1, 2, 3):
+            await store.reserve(turn.reserve(10, n=n))
+        await store.commit(turn.pay(1, n=1, ends=True) if pays else turn.end())
+        assert await reserved(store) == 4
+
+    async def test_what_dead_owners_had_reserved_is_free_again(self, store: Store) -> None:
+        dead = Paying(*await begun(store, accepting(ephemeral=True), RIVAL))
+        mine = await paying(store)
+        await store.reserve(dead.reserve(30))
+        await store.reserve(mine.reserve(5))
+        await store.reclaim(ME)
+        assert await reserved(store) == 5
+
+    async def test_an_owner_who_yields_its_turns_frees_what_it_had_reserved(self, store: Store) -> None:
+        other = Paying(*await begun(store, accepting(ephemeral=True), RIVAL))
+        mine = await paying(store)
+        await store.reserve(other.reserve(30))
+        await store.reserve(mine.reserve(5))
+        await store.yield_turns(ME)
+        assert await reserved(store) == 30
+
+    async def test_a_resumed_step_takes_over_its_reservation(self, store: Store, clock: HandClock) -> None:
+        turn = await paying(store)
+        await store.reserve(turn.reserve(60, DAY))
+        clock.forward(LEASE)
+        taken = await store.begin(Begin(turn.turn_id, RIVAL, LEASE))
+        turn.fence = taken.fence
+        assert await store.reserve(turn.reserve(80, DAY)) is None
+        await store.reclaim(RIVAL)
+        assert await reserved(store) == 80
+
+    async def test_a_refused_commit_pays_nothing_and_releases_nothing(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        turn = await paying(store)
+        await store.reserve(turn.reserve(30))
+        clock.forward(LEASE)
+        await store.begin(Begin(turn.turn_id, RIVAL, LEASE))
+        with pytest.raises(StaleFence):
+            await store.commit(turn.pay(12, ends=True))
+        spending = await store.spending(Whose(turn.session_id, ADA, 0.0))
+        assert (spending.everyone, spending.reserved) == (Spent(), 30)
+
+    # -- reading
+
+    async def test_a_call_without_a_price_is_counted_as_such(self, store: Store) -> None:
+        turn = await paying(store)
+        await store.commit(turn.pay(7, n=1))
+        await store.commit(turn.pay(None, n=2))
+        spending = await store.spending(Whose(turn.session_id, ADA, 0.0))
+        expected = Spent(2, TOKENS + TOKENS, 7, unpriced=1)
+        assert (spending.session, spending.user, spending.everyone) == (expected, expected, expected)
+        story = await store.story(turn.turn_id)
+        assert story is not None and story.spent == expected
+
+    async def test_a_day_begins_where_it_is_said_to(self, store: Store, clock: HandClock) -> None:
+        turn = await paying(store)
+        midnight = START + 1800 - START % 900
+        await store.commit(turn.pay(30, n=1))
+        clock.forward(midnight - START)
+        await store.commit(turn.pay(12, n=2))
+        today = await store.spending(Whose(turn.session_id, ADA, midnight))
+        assert (today.session.cost, today.user.cost, today.everyone.cost) == (42, 12, 12)
+        assert await store.reserve(turn.reserve(88, DAY, n=3, since=midnight)) is None
+        assert await store.reserve(turn.reserve(1, SESSION, n=3, since=midnight)) is not None
+
+    async def test_users_and_sessions_are_counted_apart(self, store: Store) -> None:
+        ada, bob = await paying(store), await paying(store, BOB)
+        await store.commit(ada.pay(3))
+        await store.commit(bob.pay(4))
+        spending = await store.spending(Whose(ada.session_id, BOB, 0.0))
+        assert (spending.session.cost, spending.user.cost, spending.everyone.cost) == (3, 4, 7)
+
+    async def test_pruning_forgets_the_session_and_not_the_money(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        turn = await paying(store)
+        await store.commit(turn.pay(30, ends=True))
+        clock.forward(60)
+        assert await store.prune_ephemeral(clock.now()) == 1
+        spending = await store.spending(Whose(turn.session_id, ADA, 0.0))
+        assert (spending.session.cost, spending.user.cost, spending.everyone.cost) == (0, 30, 30)

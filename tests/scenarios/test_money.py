@@ -1,0 +1,39 @@
+"""`kill -9` while money is set aside: the next start frees it, and nothing is counted twice."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from talaria.testing.gateway_process import lone_gateway
+
+CHATS = 4
+CONFIG = """\
+[prices."scripted/*"]
+input = 1.0
+output = 10.0
+max_output = 1000
+
+[budgets]
+per_day_usd = 1.0
+"""
+
+
+async def test_a_kill_in_the_middle_of_calls_costs_no_budget_and_counts_nothing_twice() -> None:
+    async with lone_gateway(config=CONFIG) as (gateway, server):
+        turns = []
+        for chat in range(CHATS):
+            body = {"text": f"[[call list_files {{}}]][[first 1 hang]] {chat}"}
+            ticket = await gateway.call("POST", f"/api/sessions/chat-{chat}/messages", json=body)
+            turns.append(ticket["turn_id"])
+        await server.until(lambda: server.answering == CHATS and server.requests == 2 * CHATS)
+        before = (await gateway.call("GET", "/api/status"))["spending"]
+        assert Decimal(before["reserved_usd"]) > CHATS * Decimal("0.01")
+        await gateway.kill()
+        await gateway.start()
+        settled = [await gateway.ended(turn_id) for turn_id in turns]
+        assert [turn["state"] for turn in settled] == ["done"] * CHATS
+        after = (await gateway.call("GET", "/api/status"))["spending"]
+        assert after["reserved_usd"] == "0.00"
+        paid = sum(Decimal(turn["usage"]["cost_usd"]) for turn in settled)
+        assert Decimal(after["today_usd"]) == paid > Decimal(before["today_usd"])
+        assert after["caps_usd"] == {"per_day_usd": "1.00"}

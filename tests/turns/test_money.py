@@ -1,0 +1,153 @@
+"""Money over whole turns: caps that hold, calls that are not made, and sums that survive restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from rig import Rig, start
+from talaria.access.budgets import BudgetSettings
+from talaria.core.ids import SessionId
+from talaria.core.messages import TokenUsage
+from talaria.core.ports import Store
+from talaria.core.spending import Overrun, Reserve, Spending, Whose
+from talaria.core.turns import Turn, TurnState
+from talaria.models.prices import PriceSettings
+from talaria.store.memory import MemoryStore
+from talaria.testing.clock import FakeClock
+from talaria.testing.scripted_model import ScriptedModel
+
+# A dollar for a million tokens in, a tenth of it from the cache, ten for those that come out.
+PRICES = {"scripted/*": PriceSettings(input=1, cached=0.1, output=10, max_output=1000)}
+USED = "[[usage 1000 800 20 5]] hello"
+USED_COST = 200 * 1000 + 800 * 100 + 20 * 10_000
+NOON = datetime(2026, 11, 15, 12, tzinfo=UTC).timestamp()
+
+
+async def spending(rig: Rig, turn: Turn | None = None) -> Spending:
+    session_id = SessionId("") if turn is None else turn.session_id
+    return await rig.store.spending(Whose(session_id, "test:tester", 0.0))
+
+
+@pytest.mark.parametrize(
+    ("budgets", "words"),
+    [
+        (BudgetSettings(per_day_usd=0.001), ("the gateway's budget for today", "budgets.per_day_usd")),
+        (BudgetSettings(per_user_daily_usd=0.001), ("your budget for today", "budgets.per_user_daily_usd")),
+        (BudgetSettings(per_session_usd=0.001), ("the budget of this session", "budgets.per_session_usd")),
+    ],
+)
+async def test_a_turn_over_a_cap_makes_no_call_and_tells_what_to_do(
+    store: Store, tmp_path: Path, budgets: BudgetSettings, words: tuple[str, str]
+) -> None:
+    async with start(store, tmp_path, budgets=budgets, prices=PRICES) as rig:
+        turn = await rig.say("hello")
+        assert turn.state is TurnState.FAILED
+        assert turn.error is not None and turn.error.type == "over_budget"
+        assert turn.reply is not None
+        for part in (*words, "is $0.001, of which $0.00 is spent", "could cost up to $0.01", "config.toml"):
+            assert part in turn.reply
+        assert not rig.model.bodies
+        assert (await spending(rig)).reserved == 0
+
+
+async def test_what_a_call_used_is_what_it_costs(store: Store, tmp_path: Path) -> None:
+    async with start(store, tmp_path, budgets=BudgetSettings(per_day_usd=1), prices=PRICES) as rig:
+        turn = await rig.say(USED)
+        assert turn.state is TurnState.DONE
+        spent = await spending(rig, turn)
+        assert spent.session.cost == spent.user.cost == spent.everyone.cost == USED_COST
+        assert spent.reserved == 0
+        page = rig.parts.metrics.render().decode()
+        line = 'talaria_cost_usd_total{model="scripted",provider="scripted"} '
+        assert f"{line}{USED_COST / 1e9}" in page
+
+
+async def test_a_cap_stops_a_turn_in_the_middle_and_the_log_stays_whole(store: Store, tmp_path: Path) -> None:
+    budgets = BudgetSettings(per_session_usd=0.02)
+    async with start(store, tmp_path, budgets=budgets, prices=PRICES) as rig:
+        turn = await rig.say("[[usage 9000 0 500 0]][[call list_files {}]] hello")
+        assert (turn.state, len(rig.model.bodies)) == (TurnState.FAILED, 1)
+        assert turn.error is not None and "$0.014 is spent" in turn.error.message
+        assert turn.usage == TokenUsage(9000, 0, 500, 0)
+        assert (await spending(rig)).reserved == 0
+        assert (await rig.say("/new")).state is TurnState.DONE
+        assert (await rig.say("hello")).state is TurnState.DONE
+
+
+async def test_the_next_day_begins_anew(tmp_path: Path) -> None:
+    clock = FakeClock(NOON)
+    budgets = BudgetSettings(per_user_daily_usd=0.014)
+    async with start(
+        MemoryStore(clock), tmp_path, clock=clock, budgets=budgets, prices=PRICES, model=ScriptedModel(clock)
+    ) as rig:
+        assert (await rig.say("[[usage 0 0 500 0]] hello")).state is TurnState.DONE
+        refused = await rig.say("again")
+        assert refused.reply is not None and "Wait until 2026-11-16 00:00 UTC" in refused.reply
+        clock.advance(12 * 3600 - 1)
+        assert (await rig.say("again")).state is TurnState.FAILED
+        clock.advance(1)
+        assert (await rig.say("again")).state is TurnState.DONE
+
+
+async def test_a_stopped_call_and_a_failed_one_release_what_they_reserved(
+    store: Store, tmp_path: Path
+) -> None:
+    async with start(store, tmp_path, budgets=BudgetSettings(per_day_usd=1), prices=PRICES) as rig:
+        assert (await rig.say("[[status 500]]")).state is TurnState.FAILED
+        assert (await spending(rig)).reserved == 0
+        receipt = await rig.submit("[[hang]]")
+        while not rig.model.busy:
+            await asyncio.sleep(0)
+        assert (await spending(rig)).reserved > 0
+        await rig.turns.cancel(receipt)
+        assert (await spending(rig)).reserved == 0
+
+
+async def test_a_resumed_turn_tells_what_all_its_attempts_used_and_nothing_twice(
+    store: Store, tmp_path: Path
+) -> None:
+    more = {"budgets": BudgetSettings(per_day_usd=1), "prices": PRICES}
+    model = ScriptedModel()
+    async with start(store, tmp_path, model=model, **more) as rig:  # type: ignore[arg-type]
+        receipt = await rig.submit("[[call list_files {}]][[first 1 hang]] hello")
+        while len(model.bodies) < 2:
+            await asyncio.sleep(0)
+        before = await spending(rig)
+        assert before.everyone.calls == 1
+        assert before.reserved > 0
+    async with start(store, tmp_path, model=model, **more) as rig:  # type: ignore[arg-type]
+        found = await rig.turns.find(receipt.turn.id)
+        turn = await rig.turns.wait(found)
+        assert turn.state is TurnState.DONE
+        story = await store.story(turn.id)
+        assert story is not None and story.spent.calls == 2
+        assert turn.usage == story.spent.tokens
+        after = await spending(rig, turn)
+        assert after.session == after.everyone == story.spent
+        assert after.reserved == 0
+
+
+class Unasked(MemoryStore):
+    async def reserve(self, order: Reserve) -> Overrun | None:
+        raise AssertionError("without a cap nothing is reserved")
+
+
+async def test_without_a_cap_the_store_is_asked_for_nothing(tmp_path: Path) -> None:
+    async with start(Unasked(FakeClock()), tmp_path, prices=PRICES) as rig:
+        assert (await rig.say(USED)).state is TurnState.DONE
+        assert (await spending(rig)).everyone.cost == USED_COST
+
+
+async def test_usage_tells_tokens_money_and_caps(store: Store, tmp_path: Path) -> None:
+    budgets = BudgetSettings(per_day_usd=5, per_session_usd=2)
+    async with start(store, tmp_path, budgets=budgets, prices=PRICES) as rig:
+        await rig.say(USED)
+        reply = (await rig.say("/usage")).reply
+        assert reply is not None
+        used = "1 model call, 1000 tokens in (80 % from the provider's cache), 20 out, 5 of them reasoning"
+        assert reply.startswith(f"This session: {used}; $0.0005.\nYou today: {used}; $0.0005.\n")
+        assert "Caps: $5.00 a day, $2.00 for a session. The day ends at " in reply
