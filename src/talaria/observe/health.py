@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
@@ -40,6 +41,7 @@ class Health:
         self._phase = Phase.STARTING
         self._troubles: dict[str, str] = {}
         self._failures: dict[str, str] = {}
+        self._watched: dict[str, Callable[[], str | None]] = {}
 
     @property
     def phase(self) -> Phase:
@@ -57,13 +59,19 @@ class Health:
         else:
             self._troubles[name] = trouble
 
+    def watch(self, name: str, ask: Callable[[], str | None]) -> None:
+        """Ask the check `name` for its trouble whenever the condition is asked for."""
+        self._watched[name] = ask
+
     def fail(self, name: str, why: str) -> None:
         """Say that only a restart helps: the process is no longer live."""
         self._failures.setdefault(name, why)
 
     def condition(self) -> Condition:
         reasons = [_WHY[self._phase]] if self._phase in _WHY else []
-        reasons += [f"{name}: {why}" for name, why in sorted({**self._troubles, **self._failures}.items())]
+        seen = {name: why for name, ask in self._watched.items() if (why := ask()) is not None}
+        found = {**seen, **self._troubles, **self._failures}
+        reasons += [f"{name}: {why}" for name, why in sorted(found.items())]
         return Condition(not self._failures, not reasons, self._phase, tuple(reasons))
 
 

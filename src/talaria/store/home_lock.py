@@ -10,19 +10,31 @@ from types import TracebackType
 from talaria.core.errors import StoreError, StoreLocked
 
 LOCK_NAME = "talaria.lock"
+_UNCHECKED = b"unchecked\n"
 
 
 class HomeLock:
     """`flock` on `talaria.lock`, which holds the owner's pid for people to read.
 
     The kernel gives the lock back when its owner dies, however it dies. The file itself stays: removing it
-    would let two processes lock two files of the same name.
+    would let two processes lock two files of the same name. An owner that leaves in order empties it, so a
+    file that is not empty tells of one that was killed. That is remembered, over owners that do not look at
+    the database, until one of them says `mark_checked`.
     """
 
     def __init__(self, home: Path) -> None:
         self._home = home
         self._path = home / LOCK_NAME
         self._handle: int | None = None
+        self._follows_crash = False
+
+    @property
+    def follows_crash(self) -> bool:
+        """Whether an owner before this one was killed, and the database was not looked at since."""
+        return self._follows_crash
+
+    def mark_checked(self) -> None:
+        self._follows_crash = False
 
     @property
     def is_held(self) -> bool:
@@ -51,6 +63,7 @@ class HomeLock:
                 f"The home {self._home} cannot be locked: {error.strerror}.",
                 "Put the home on a local disk with --home or TALARIA_HOME.",
             ) from error
+        self._follows_crash = os.fstat(handle).st_size > 0
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         self._handle = handle
@@ -58,6 +71,8 @@ class HomeLock:
     def release(self) -> None:
         if self._handle is not None:
             os.ftruncate(self._handle, 0)
+            if self._follows_crash:
+                os.pwrite(self._handle, _UNCHECKED, 0)
             os.close(self._handle)
             self._handle = None
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
+from pathlib import Path
 
+from talaria.core.errors import ToolError
 from talaria.workspace.folder import MAX_WRITE_BYTES, PRIVATE, Folder, Inside, Kind
 
 RESULTS = Inside((PRIVATE, "results"))
@@ -35,3 +38,16 @@ def _drop_oldest(folder: Folder, kept: int) -> None:
     items.sort(key=lambda item: item.modified_at)
     for item in items[: max(len(items) - kept, 0)]:
         folder.remove(RESULTS / item.name)
+
+
+def drop_old_results(files: Path, before: float) -> int:
+    """Remove results of all chats that were saved before then; how many. Chats' own files stay."""
+    count = 0
+    for chat in sorted(files.iterdir()) if files.is_dir() else ():
+        folder = Folder(chat)
+        with suppress(ToolError):  # a chat without results, or one whose folder was replaced by a link
+            for item in folder.scan(RESULTS, limit=10 * KEPT_RESULTS):
+                if item.kind is Kind.FILE and item.modified_at < before:
+                    folder.remove(RESULTS / item.name)
+                    count += 1
+    return count

@@ -12,6 +12,8 @@ from urllib.parse import quote
 from talaria.core.errors import StoreError
 from talaria.store.filesystems import check_filesystem
 from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.faults import cannot_open
+from talaria.store.sqlite.integrity import refuse_damaged
 from talaria.store.sqlite.schema import migrate
 
 BUSY_TIMEOUT_SECONDS = 5.0
@@ -30,15 +32,18 @@ _WRITER = (
 )
 
 
-def open_writer(path: Path) -> driver.Connection:
-    """The migrated database, made if there is none. Raises `StoreError`."""
+def open_writer(path: Path, *, look_first: bool = False) -> driver.Connection:
+    """The migrated database, made if there is none; with `look_first` not before it was found whole.
+
+    Raises `StoreError`, and `StoreDamaged` when it is not.
+    """
     check_filesystem(path.parent)
     try:
         connection = _connect(path, "rwc")
     except driver.Error as error:
         raise cannot_open(path, error) from error
     try:
-        _prepare(connection, path)
+        _prepare(connection, path, look_first)
     except driver.Error as error:
         connection.close()
         raise cannot_open(path, error) from error
@@ -55,24 +60,6 @@ def open_reader(path: Path) -> driver.Connection:
     return connection
 
 
-def cannot_open(path: Path, error: driver.Error) -> StoreError:
-    return StoreError(
-        f"The database {path} cannot be used: {error}.",
-        "Check that its folder exists and can be written and that the file is a Talaria database; "
-        "`talaria doctor` looks closer.",
-    )
-
-
-def storage_failure(error: Exception) -> StoreError:
-    """A failure below the store's rules: the disk, the file, another process's lock."""
-    hint = "Nothing was written. `talaria doctor` looks closer."
-    if "full" in str(error):
-        hint = "Nothing was written. Make room on the disk and try again."
-    failure = StoreError(f"The database failed: {error}.", hint)
-    failure.__cause__ = error
-    return failure
-
-
 def _connect(path: Path, mode: str) -> driver.Connection:
     # The writer's connection is closed by its own thread, as are the readers': no thread shares one.
     return driver.connect(
@@ -84,12 +71,14 @@ def _connect(path: Path, mode: str) -> driver.Connection:
     )
 
 
-def _prepare(connection: driver.Connection, path: Path) -> None:
+def _prepare(connection: driver.Connection, path: Path, look_first: bool) -> None:
     for pragma in _COMMON:
         connection.execute(pragma)
     if path.stat().st_size == 0:
         # Before the WAL is made, which takes its mode from the file.
         path.chmod(0o600)
+    elif look_first:
+        refuse_damaged(connection, path)
     migrate(connection, path)
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":

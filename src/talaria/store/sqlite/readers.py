@@ -8,10 +8,10 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
-from talaria.core.errors import TalariaError
+from talaria.core.errors import StoreError, TalariaError
 from talaria.store.sqlite.answers import Answer, Taken, post
-from talaria.store.sqlite.connection import storage_failure
 from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.faults import storage_failure
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -26,9 +26,16 @@ class _Job(NamedTuple):
 class Readers:
     """Reads go in by `submit`. A cancelled caller goes at once; its read is skipped or its result dropped."""
 
-    def __init__(self, connect: Callable[[], driver.Connection], count: int = 2) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], driver.Connection],
+        count: int = 2,
+        on_failure: Callable[[StoreError], None] = lambda failure: None,
+    ) -> None:
+        """`on_failure` hears, in a reader's thread, of what the file itself did wrong."""
         self._loop = asyncio.get_running_loop()
         self._connect = connect
+        self._on_failure = on_failure
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._stopped: list[Taken[None]] = [Taken(loop=self._loop) for _ in range(count)]
         self._threads = [
@@ -65,7 +72,9 @@ class Readers:
                     connection = connection or self._connect()
                     post(self._loop, [_read(connection, job)])
                 except Exception as error:  # the thread's boundary: it goes to whoever asked
-                    post(self._loop, [(job.answer, None, storage_failure(error))])
+                    failure = storage_failure(error)
+                    self._on_failure(failure)
+                    post(self._loop, [(job.answer, None, failure)])
                 # Not kept until the next job comes: results can be large.
                 del job
         finally:

@@ -2,7 +2,8 @@
 
 Each order of a batch runs in its own savepoint. An order that breaks a rule (a stale fence, an illegal move)
 fails alone and leaves nothing; a failing disk fails the batch, of which then nothing was done. The batch
-reaches the platter before it is answered if any of its orders asks for that.
+reaches the platter before it is answered if any of its orders asks for that. Once damage was seen nothing is
+written any more.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
 from talaria.core.clock import Clock
-from talaria.core.errors import StoreError, TalariaError
+from talaria.core.errors import StoreDamaged, StoreError, TalariaError
 from talaria.store.sqlite.answers import Answer, Taken, post
-from talaria.store.sqlite.connection import storage_failure
 from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.faults import storage_failure
 
 MAX_BATCH = 256
 
@@ -57,6 +58,7 @@ class Writer:
         self._stopped: Taken[None] = Taken(loop=loop)
         self._is_last_batch = False
         self._is_full_sync: bool | None = None
+        self._trouble: StoreError | None = None
         self._thread = Thread(target=self._run, name="talaria-store-writer", daemon=False)
 
     @classmethod
@@ -75,6 +77,16 @@ class Writer:
     @property
     def is_stopped(self) -> bool:
         return self._stopped.done()
+
+    @property
+    def trouble(self) -> StoreError | None:
+        """Why the last batch failed; None once one has succeeded. Damage stays."""
+        return self._trouble
+
+    def note_damage(self, failure: StoreError) -> None:
+        """Damage that was seen elsewhere: nothing is written from now on. Other failures are not for here."""
+        if isinstance(failure, StoreDamaged):
+            self._trouble = failure
 
     def submit(self, carry_out: Callable[[Transaction, P], T], order: P, is_durable: bool) -> Taken[T]:
         answer: Taken[T] = Taken(loop=self._loop)
@@ -104,7 +116,8 @@ class Writer:
                 # Not kept until the next order comes: orders can be large.
                 batch.clear()
             cursor.close()
-            _truncate_wal(connection)
+            if not isinstance(self._trouble, StoreDamaged):
+                _truncate_wal(connection)
         finally:
             connection.close()
             post(self._loop, [(self._stopped, None, None)])
@@ -127,12 +140,15 @@ class Writer:
         self, connection: driver.Connection, transaction: Transaction, batch: list[_Job]
     ) -> list[Answer]:
         execute = transaction.execute
+        if isinstance(damage := self._trouble, StoreDamaged):
+            return [(job.answer, None, StoreDamaged(damage.user_text, damage.hint)) for job in batch]
         try:
             self._synchronize(execute, any(job.is_durable for job in batch))
             execute("BEGIN IMMEDIATE")
             if len(batch) == 1:
                 answer = self._attempt(transaction, batch[0])
                 execute("COMMIT" if answer[2] is None else "ROLLBACK")
+                self._note_success(answer[2] is None)
                 return [answer]
             answers = []
             for job in batch:
@@ -145,8 +161,17 @@ class Writer:
             execute("COMMIT")
         except Exception as error:  # the batch's boundary: whatever fails it, every caller hears of it
             _roll_back(connection)
+            failure = storage_failure(error)
+            if not isinstance(self._trouble, StoreDamaged):
+                self._trouble = failure
             return [(job.answer, None, storage_failure(error)) for job in batch]
+        self._note_success(any(answer[2] is None for answer in answers))
         return answers
+
+    def _note_success(self, was_written: bool) -> None:
+        """A batch of refusals only wrote nothing, and so says nothing about the disk."""
+        if was_written and not isinstance(self._trouble, StoreDamaged):
+            self._trouble = None
 
     def _attempt(self, transaction: Transaction, job: _Job) -> Answer:
         """One order's outcome. Raises only what fails the whole batch."""

@@ -1,0 +1,104 @@
+"""`talaria restore`: a home as it was when a backup was made. What it replaces is kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import click
+
+from talaria.cli.backup import progress
+from talaria.cli.options import Invocation, common
+from talaria.config.home import Home
+from talaria.core.errors import ConfigError, StoreError
+from talaria.core.units import format_size
+from talaria.store.archive import CONFIG, DATABASE, FOLDERS, Manifest, unpack
+
+_REPLACED = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", CONFIG, *FOLDERS)
+
+
+@click.command("restore", epilog="\b\nExample:\n  talaria restore talaria-20261115-231000.tar.gz")
+@common
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.pass_obj
+def command(invocation: Invocation, file: Path) -> None:
+    """Bring a backup back, in place of what the home has now.
+
+    Stop the gateway first. The backup is unpacked and checked before anything is replaced; what it replaces
+    is moved into a folder of the home, which you may delete.
+    """
+    from talaria.config.load import load
+    from talaria.store.home_lock import HomeLock
+
+    home = invocation.home()
+    home.prepare()
+    with HomeLock(home.path) as lock:
+        try:
+            is_elsewhere = bool(load(home.path, os.environ).settings.store.url)
+        except ConfigError:
+            is_elsewhere = False  # a broken file is no reason: the backup brings another
+        if is_elsewhere:
+            raise ConfigError(
+                "store.url names a database elsewhere, which is not restored by this command.",
+                "Unpack the archive with tar, and put its talaria.db there.",
+            )
+        manifest, aside = restore(home, file)
+        lock.mark_checked()
+    made = time.strftime("%Y-%m-%d %H:%M", time.localtime(manifest.made_at))
+    click.echo(f"Restored {len(manifest.members)} files ({format_size(manifest.size)}) of {made}.")
+    if aside is not None:
+        click.echo(f"What was there before is in {aside}; delete it when you are sure.")
+
+
+def restore(home: Home, file: Path) -> tuple[Manifest, Path | None]:
+    """Under the home's lock. Raises `BadRequest` and `StoreError`, having replaced nothing."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    fresh = home.path / f".restoring-{stamp}-{os.getpid()}"
+    with progress("unpacking") as tick:
+        manifest = unpack(file, fresh, tick)
+    try:
+        _check(fresh / DATABASE)
+        return manifest, _swap(home.path, fresh, home.path / f"replaced-{stamp}-{os.getpid()}")
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _check(database: Path) -> None:
+    """Whole, ours, and not newer than this program. Raises `StoreError`."""
+    from talaria.store.sqlite.connection import open_reader
+    from talaria.store.sqlite.engine import driver
+    from talaria.store.sqlite.faults import cannot_open
+    from talaria.store.sqlite.integrity import refuse_damaged
+    from talaria.store.sqlite.schema import check_version, latest_version
+
+    try:
+        connection = open_reader(database)
+        try:
+            check_version(connection, database, latest_version())
+            refuse_damaged(connection, database)
+        finally:
+            connection.close()
+    except driver.Error as error:
+        raise cannot_open(database, error) from error
+
+
+def _swap(home: Path, fresh: Path, aside: Path) -> Path | None:
+    """Moves within one disk. The old database goes with its log before the new one comes."""
+    moved = None
+    try:
+        for name in _REPLACED:
+            if (home / name).exists() or (home / name).is_symlink():
+                aside.mkdir(mode=0o700, exist_ok=True)
+                (home / name).rename(aside / name)
+                moved = aside
+        for name in _REPLACED:
+            if (fresh / name).exists():
+                (fresh / name).rename(home / name)
+    except OSError as error:
+        raise StoreError(
+            f"The restore stopped in the middle: {error.strerror or error}.",
+            f"What was there before is in {aside}; move it back, or mend the disk and restore again.",
+        ) from error
+    return moved

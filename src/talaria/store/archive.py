@@ -1,0 +1,236 @@
+"""A home as one file: a compressed tar with a manifest that tells what must be in it.
+
+It holds the database, `config.toml`, `files/` and `memory/`. The HTTP token, logs and everything about the
+running process stay out; links and special files that tools left in chats' folders are not followed and not
+kept. The manifest comes last, when everything has been read once.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+import msgspec
+
+from talaria.core.errors import BadRequest, StoreError
+
+DATABASE, CONFIG, MANIFEST = "talaria.db", "config.toml", "manifest.json"
+FOLDERS = ("files", "memory")
+_FORMAT = 1
+_SNAPSHOT = ".snapshot-"
+_IN_MEMORY = 8 << 20
+_LARGEST_MANIFEST = 256 << 20
+_CHUNK = 1 << 20
+
+Progress = Callable[[int, str], None]
+
+
+class Member(msgspec.Struct, frozen=True):
+    name: str
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """`left_out` are links and special files, which are not in the archive."""
+
+    format: int
+    version: str
+    schema: int
+    made_at: float
+    members: tuple[Member, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return sum(member.size for member in self.members)
+
+
+def new_snapshot(home: Path) -> Path:
+    """A name for a copy of the database that lives only while a backup is made."""
+    return home / f"{_SNAPSHOT}{secrets.token_hex(8)}.db"
+
+
+def drop_snapshots(home: Path) -> None:
+    """Under the home's lock: copies that a killed backup has left."""
+    for path in home.glob(f"{_SNAPSHOT}*"):
+        path.unlink(missing_ok=True)
+
+
+# -- writing ----------------------------------------------------------------------------------------------
+
+
+class Packing(msgspec.Struct, frozen=True):
+    """What goes into an archive: a `snapshot` of the database, and the rest of the home as it is found."""
+
+    home: Path
+    snapshot: Path
+    version: str
+    schema: int
+    made_at: float
+
+
+def pack(packing: Packing, target: Path, *, overwrite: bool, on_progress: Progress) -> Manifest:
+    """Write the archive, 0600. A half-written one never has the target's name. Raises `StoreError`."""
+    if target.exists() and not overwrite:
+        raise BadRequest(f"{target} is there already.", "Name another file, or add --force to replace it.")
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            manifest = _write(packing, file, on_progress)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+    except OSError as error:
+        raise StoreError(
+            f"The backup {target} cannot be written: {error.strerror or error}.",
+            "Name a file in a folder that you can write, with enough room.",
+        ) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return manifest
+
+
+def _write(packing: Packing, file: IO[bytes], on_progress: Progress) -> Manifest:
+    members: list[Member] = []
+    left_out: list[str] = []
+    with (
+        gzip.GzipFile(fileobj=file, mode="wb", compresslevel=3, filename="", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for name, path in _sources(packing):
+            member = _add(tar, name, path)
+            if member is None:
+                left_out.append(name)
+            else:
+                members.append(member)
+                on_progress(member.size, name)
+        manifest = Manifest(
+            _FORMAT, packing.version, packing.schema, packing.made_at, tuple(members), tuple(left_out)
+        )
+        data = msgspec.json.encode(manifest)
+        tar.addfile(_info(MANIFEST, len(data)), BytesIO(data))
+    return manifest
+
+
+def _sources(packing: Packing) -> Iterator[tuple[str, Path]]:
+    yield DATABASE, packing.snapshot
+    if (packing.home / CONFIG).is_file():
+        yield CONFIG, packing.home / CONFIG
+    for folder in FOLDERS:
+        for parent, folders, files in os.walk(packing.home / folder):
+            folders.sort()
+            links = [name for name in folders if (Path(parent) / name).is_symlink()]
+            for name in sorted([*files, *links]):
+                path = Path(parent) / name
+                yield path.relative_to(packing.home).as_posix(), path
+
+
+def _add(tar: tarfile.TarFile, name: str, path: Path) -> Member | None:
+    """None for what is no regular file, or gone by now. Read whole before its size is written down: chats go
+    on meanwhile."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    digest = hashlib.sha256()
+    with os.fdopen(descriptor, "rb") as source, tempfile.SpooledTemporaryFile(_IN_MEMORY) as held:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        while chunk := source.read(_CHUNK):
+            digest.update(chunk)
+            held.write(chunk)
+        size = held.tell()
+        held.seek(0)
+        tar.addfile(_info(name, size), held)
+    return Member(name, size, digest.hexdigest())
+
+
+def _info(name: str, size: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = size, 0o600
+    return info
+
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+
+def unpack(archive: Path, target: Path, on_progress: Progress) -> Manifest:
+    """Unpack into the new folder `target`, and compare with the manifest. Raises `BadRequest` for what is no
+    whole backup, and for names that lead elsewhere; then there is no `target`."""
+    target.mkdir(mode=0o700)
+    try:
+        with tarfile.open(archive, mode="r|gz") as tar:
+            found, manifest = _extract(tar, target, on_progress)
+        _compare(archive, found, manifest)
+    except (tarfile.TarError, EOFError, OSError, gzip.BadGzipFile, msgspec.MsgspecError) as error:
+        shutil.rmtree(target)
+        raise _not_whole(archive, str(error)) from error
+    except BaseException:
+        shutil.rmtree(target)
+        raise
+    return manifest
+
+
+def _extract(tar: tarfile.TarFile, target: Path, on_progress: Progress) -> tuple[dict[str, Member], Manifest]:
+    found: dict[str, Member] = {}
+    for info in tar:
+        source = tar.extractfile(info) if info.isreg() else None
+        if source is None or not _is_expected(info.name) or info.name in found:
+            raise BadRequest(
+                f"The archive has {info.name!r}, which no backup has.",
+                "Use a file that `talaria backup` made.",
+            )
+        if info.name == MANIFEST:
+            if info.size > _LARGEST_MANIFEST:
+                raise EOFError("the manifest is too large")
+            return found, msgspec.json.decode(source.read(), type=Manifest)
+        found[info.name] = _save(source, target / info.name, info.name)
+        on_progress(info.size, info.name)
+    raise EOFError("it ends before its manifest")
+
+
+def _is_expected(name: str) -> bool:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name or path.as_posix() != name:
+        return False
+    if len(path.parts) == 1:
+        return name in (DATABASE, CONFIG, MANIFEST)
+    return path.parts[0] in FOLDERS
+
+
+def _save(source: IO[bytes], path: Path, name: str) -> Member:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    digest, size = hashlib.sha256(), 0
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        while chunk := source.read(_CHUNK):
+            digest.update(chunk)
+            size += file.write(chunk)
+        file.flush()
+        os.fsync(descriptor)
+    return Member(name, size, digest.hexdigest())
+
+
+def _compare(archive: Path, found: dict[str, Member], manifest: Manifest) -> None:
+    if manifest.format != _FORMAT:
+        raise BadRequest(f"{archive} was made by a newer Talaria.", "Upgrade this program.")
+    if found != {member.name: member for member in manifest.members}:
+        raise _not_whole(archive, "its files are not those of its manifest")
+    if DATABASE not in found:
+        raise _not_whole(archive, "it has no database")
+
+
+def _not_whole(archive: Path, why: str) -> BadRequest:
+    return BadRequest(f"{archive} is no whole backup: {why}.", "Use another backup; nothing was changed.")

@@ -1,0 +1,88 @@
+"""The story of one turn, in SQL. Asked for by people, so a look through a whole table is allowed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from talaria.core.history import StepUsage, TurnHistory
+from talaria.core.ids import TurnId
+from talaria.core.messages import TokenUsage
+from talaria.store.sqlite import queries
+from talaria.store.sqlite.engine import driver
+
+P = TypeVar("P")
+
+_MOST_FOUND = 10
+REPLY = "reply:"
+
+# Platforms number messages, and channels write more around the number: `CHAT:NUMBER`, `mNUMBER`, and for an
+# edit `mNUMBEReTIME`.
+FIND_TURN = "SELECT id FROM turns WHERE id = ? AND forgotten = 0"
+FIND_BY_KEY = """
+SELECT id FROM turns
+WHERE key = ?1 OR key = 'm' || ?1 OR substr(key, -length(?1) - 1) = ':' || ?1
+   OR substr(key, 1, length(?1) + 2) = 'm' || ?1 || 'e'
+ORDER BY position DESC LIMIT 10
+"""
+FIND_BY_REPLY = """
+SELECT turn_id FROM outbox
+WHERE platform_id = ?1 OR edits = ?1 OR substr(platform_id, -length(?1) - 1) = ':' || ?1
+ORDER BY id DESC LIMIT 10
+"""
+FIND_BY_SHOWN = "SELECT id FROM turns WHERE shown_id = ? ORDER BY position DESC LIMIT 10"
+FIND_BY_ROW = "SELECT turn_id FROM outbox WHERE id = ?"
+BEGUN = "SELECT begun_at, begun_by, position, session_id, accepted_at FROM turns WHERE id = ?"
+COUNT_AHEAD = """
+SELECT count(*) FROM turns
+WHERE session_id = ? AND position < ? AND (ended_at IS NULL OR ended_at > ?)
+"""
+USAGE = """
+SELECT n, provider, model, calls, input, cached, output, reasoning, at FROM usage
+WHERE turn_id = ? ORDER BY n, at
+"""
+
+
+def find(db: driver.Connection, name: str) -> list[TurnId]:
+    if name.startswith(REPLY):
+        number = name.removeprefix(REPLY)
+        if not (number.isascii() and number.isdigit() and len(number) < 19):
+            return []
+        return [row[0] for row in db.execute(FIND_BY_ROW, (int(number),))]
+    if found := [row[0] for row in db.execute(FIND_TURN, (name,))]:
+        return found
+    ways = (FIND_BY_KEY, FIND_BY_REPLY, FIND_BY_SHOWN)
+    rows = [row[0] for way in ways for row in db.execute(way, (name,))]
+    return list(dict.fromkeys(rows))[:_MOST_FOUND]
+
+
+def history(db: driver.Connection, turn_id: TurnId) -> TurnHistory | None:
+    story = queries.story(db, turn_id)
+    if story is None:
+        return None
+    begun_at, begun_by, position, session_id, accepted_at = db.execute(BEGUN, (turn_id,)).fetchone()
+    (ahead,) = db.execute(COUNT_AHEAD, (session_id, position, accepted_at)).fetchone()
+    usage = [
+        StepUsage(n, provider, model, calls, TokenUsage(*tokens), at)
+        for n, provider, model, calls, *tokens, at in db.execute(USAGE, (turn_id,))
+    ]
+    return TurnHistory(story, tuple(usage), ahead, begun_at, begun_by)
+
+
+class _Read(Protocol):
+    def __call__(self, query: Callable[[driver.Connection, P], Any], question: P) -> Any: ...
+
+
+class SqliteHistories:
+    """See `core.ports.Histories`."""
+
+    def __init__(self, read: _Read) -> None:
+        self._read = read
+
+    async def find(self, name: str) -> Sequence[TurnId]:
+        found: Sequence[TurnId] = await self._read(find, name)
+        return found
+
+    async def history(self, turn_id: TurnId) -> TurnHistory | None:
+        found: TurnHistory | None = await self._read(history, turn_id)
+        return found

@@ -1,0 +1,128 @@
+"""A real gateway on a real disk that fills up, and on one that cannot be written.
+
+The disk is a small tmpfs in a mount namespace of its own, which is gone with the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NAMESPACE = ["unshare", "--map-root-user", "--mount"]
+
+
+def has_namespaces() -> bool:
+    try:
+        return subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+pytestmark = pytest.mark.skipif(not has_namespaces(), reason="no mount namespaces here")
+
+FULL = """
+import json, os, signal, subprocess, sys, time, urllib.error, urllib.request
+from pathlib import Path
+
+home = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=700", "tmpfs", str(home)], check=True)
+environ = {**os.environ, "TALARIA_HOME": str(home), "TALARIA_HTTP__PORT": "0", "TALARIA_LOG__LEVEL": "error"}
+serve = [sys.executable, "-m", "talaria", "serve"]
+gateway = subprocess.Popen(serve, env=environ, stdout=subprocess.PIPE, text=True)
+url = gateway.stdout.readline().split()[-1]
+token = (home / "http.token").read_text().strip()
+
+def call(path, body=None):
+    request = urllib.request.Request(url + path, body and json.dumps(body).encode())
+    request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+seen = {"before": [call("/api/sessions/one/messages", {"text": "/whoami"})[0], call("/readyz")[0]]}
+ballast = home / "ballast"
+with ballast.open("wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(b"x" * 4096)
+    except OSError:
+        pass
+accepted = [seen.pop("before")]
+refused = None
+for number in range(200):
+    status, body = call("/api/sessions/one/messages", {"text": "x" * 20000})
+    if status != 202:
+        refused = [status, body["error"]["type"], body["error"]["message"], body["error"]["hint"]]
+        break
+full = {"refused": refused, "ready": call("/readyz")[0], "live": call("/healthz")[0]}
+status = call("/api/status")
+full["reads"] = status[0]
+full["reasons"] = status[1]["reasons"]
+owed = status[1]["owed"]["turns"]
+ballast.unlink()
+for _ in range(200):
+    if call("/readyz")[0] == 200:
+        break
+    time.sleep(0.1)
+well = {"ready": call("/readyz")[0], "accepted": call("/api/sessions/one/messages", {"text": "again"})[0]}
+gateway.send_signal(signal.SIGKILL)
+gateway.wait()
+again = subprocess.Popen(serve, env=environ, stdout=subprocess.PIPE, text=True)
+url = again.stdout.readline().split()[-1]
+store = call("/api/status")[1]["store"]
+again.send_signal(signal.SIGTERM)
+again.wait()
+print(json.dumps({"before": accepted[0], "full": full, "well": well, "store": store}))
+"""
+
+
+def run(script: str, home: Path) -> str:
+    environ = {name: value for name, value in os.environ.items() if not name.upper().startswith("TALARIA_")}
+    done = subprocess.run(
+        [*NAMESPACE, sys.executable, "-c", script, str(home)],
+        env={**environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_full_disk_refuses_and_is_over_when_there_is_room(tmp_path: Path) -> None:
+    seen = json.loads(run(FULL, tmp_path))
+    assert seen["before"] == [202, 200]
+    status, kind, message, hint = seen["full"]["refused"]
+    assert (status, kind) == (503, "store")
+    assert "full" in message and "Make room" in hint
+    assert (seen["full"]["ready"], seen["full"]["live"], seen["full"]["reads"]) == (503, 200, 200)
+    assert "full" in seen["full"]["reasons"][0]
+    assert seen["well"] == {"ready": 200, "accepted": 202}
+    assert (seen["store"]["integrity"], seen["store"]["trouble"]) == ("whole", "")
+
+
+READ_ONLY = """
+import os, subprocess, sys
+home = sys.argv[1]
+serve = [sys.executable, "-m", "talaria"]
+subprocess.run(["mount", "--bind", home, home], check=True)
+subprocess.run(["mount", "-o", "remount,bind,ro", home], check=True)
+done = subprocess.run([*serve, "serve", "--port", "0", "--home", home], capture_output=True, text=True)
+print(done.returncode)
+print(done.stderr)
+"""
+
+
+def test_a_start_on_a_read_only_disk_says_what_to_do(tmp_path: Path) -> None:
+    told = run(READ_ONLY, tmp_path)
+    assert told.startswith("1\n")
+    assert "Read-only file system" in told
+    assert "--home" in told and "Traceback" not in told

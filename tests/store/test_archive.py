@@ -1,0 +1,192 @@
+"""Archives: what goes in comes out, and what no backup has is refused before anything is replaced."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from contracts.store_orders import HandClock, accepting, answered
+from talaria.cli.restore import restore
+from talaria.config.home import Home
+from talaria.core.errors import BadRequest, StoreError, TalariaError
+from talaria.core.ids import TurnId
+from talaria.store.archive import MANIFEST, Manifest, Packing, new_snapshot, pack, unpack
+from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.schema import latest_version
+from talaria.store.sqlite.store import SqliteStore
+
+
+def silent(size: int, name: str) -> None:
+    pass
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    path = tmp_path / "home"
+    (path / "files" / "chat" / "deep").mkdir(parents=True)
+    (path / "files" / "chat" / "deep" / "notes ü.txt").write_text("notes")
+    (path / "memory").mkdir()
+    (path / "memory" / "facts.md").write_text("facts")
+    (path / "config.toml").write_text("[pool]\nmax_agents = 4\n")
+    (path / "http.token").write_text("a secret of this machine")
+    return Home(path)
+
+
+async def packed(home: Home, clock: HandClock, target: Path) -> tuple[Manifest, TurnId]:
+    """A backup made while the store is open and goes on."""
+    async with await SqliteStore.open(home.database, clock) as store:
+        turn = await answered(store)
+        copy = new_snapshot(home.path)
+        await store.snapshot(copy)
+        await store.accept(accepting("after the backup"))
+        packing = Packing(home.path, copy, "1", latest_version(), clock.now())
+        manifest = pack(packing, target, overwrite=False, on_progress=silent)
+        copy.unlink()
+    return manifest, turn.turn.id
+
+
+async def test_a_home_comes_back_as_it_was_and_what_was_there_is_kept(
+    home: Home, clock: HandClock, tmp_path: Path
+) -> None:
+    os.symlink("/etc/passwd", home.files / "chat" / "link")
+    os.mkfifo(home.files / "chat" / "pipe")
+    archive = tmp_path / "a.tar.gz"
+    manifest, turn_id = await packed(home, clock, archive)
+    assert archive.stat().st_mode & 0o777 == 0o600
+    assert {member.name for member in manifest.members} == {
+        "talaria.db",
+        "config.toml",
+        "files/chat/deep/notes ü.txt",
+        "memory/facts.md",
+    }
+    assert sorted(manifest.left_out) == ["files/chat/link", "files/chat/pipe"]
+    (home.files / "chat" / "deep" / "notes ü.txt").write_text("spoiled")
+    (home.path / "config.toml").write_text("spoiled")
+
+    _, aside = restore(home, archive)
+    assert aside is not None
+    assert (aside / "config.toml").read_text() == "spoiled"
+    assert (aside / "talaria.db").exists()
+    assert home.config.read_text().startswith("[pool]")
+    assert (home.files / "chat" / "deep" / "notes ü.txt").read_text() == "notes"
+    assert (home.path / "http.token").read_text() == "a secret of this machine"
+    assert not list(home.path.glob(".restoring*")) and not list(home.path.glob(".snapshot*"))
+    async with await SqliteStore.open(home.database, clock) as store:
+        story = await store.story(turn_id)
+        assert story is not None and story.turn.reply == "hi"
+        assert (await store.stats()).owed == 0, "what came after the backup is not in it"
+
+
+async def test_a_file_that_is_there_is_not_replaced_unasked(
+    home: Home, clock: HandClock, tmp_path: Path
+) -> None:
+    (tmp_path / "a.tar.gz").write_text("mine")
+    with pytest.raises(BadRequest, match="there already") as caught:
+        await packed(home, clock, tmp_path / "a.tar.gz")
+    assert "--force" in caught.value.hint
+    assert (tmp_path / "a.tar.gz").read_text() == "mine"
+
+
+async def test_a_backup_that_cannot_be_written_says_so_and_leaves_nothing(
+    home: Home, clock: HandClock, tmp_path: Path
+) -> None:
+    with pytest.raises(StoreError, match="cannot be written"):
+        await packed(home, clock, tmp_path / "nowhere" / "a.tar.gz")
+
+
+def repacked(archive: Path, target: Path, *, drop: str = "", extra: tarfile.TarInfo | None = None) -> None:
+    """The archive with something changed, as nobody's `talaria backup` writes it."""
+    with tarfile.open(archive) as old, tarfile.open(target, "w:gz") as new:
+        if extra is not None:
+            new.addfile(extra, io.BytesIO(b"x" * extra.size))
+        for info in old:
+            if info.name != drop:
+                source = old.extractfile(info)
+                assert source is not None
+                data = source.read()
+                if drop == "content" and info.name == "config.toml":
+                    data = data.upper()
+                new.addfile(info, io.BytesIO(data))
+
+
+def odd(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, 1 if kind == tarfile.REGTYPE else 0
+    return info
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        odd("/etc/cron.d/evil"),
+        odd("../evil"),
+        odd("files/../../evil"),
+        odd("files/./x"),
+        odd("http.token"),
+        odd("talaria.lock"),
+        odd("logs/x"),
+        odd("files/link", tarfile.SYMTYPE, "/etc"),
+        odd("files/hard", tarfile.LNKTYPE, "config.toml"),
+        odd("files/pipe", tarfile.FIFOTYPE),
+        odd("files/unlisted"),
+    ],
+    ids=lambda info: f"{info.name}-{info.type!r}",
+)
+async def test_an_archive_with_what_no_backup_has_replaces_nothing(
+    home: Home, clock: HandClock, tmp_path: Path, extra: tarfile.TarInfo
+) -> None:
+    await packed(home, clock, tmp_path / "good.tar.gz")
+    repacked(tmp_path / "good.tar.gz", tmp_path / "bad.tar.gz", extra=extra)
+    await refused(home, tmp_path / "bad.tar.gz")
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize("drop", [MANIFEST, "talaria.db", "memory/facts.md", "content"])
+async def test_an_archive_that_is_not_its_manifest_replaces_nothing(
+    home: Home, clock: HandClock, tmp_path: Path, drop: str
+) -> None:
+    await packed(home, clock, tmp_path / "good.tar.gz")
+    repacked(tmp_path / "good.tar.gz", tmp_path / "bad.tar.gz", drop=drop)
+    await refused(home, tmp_path / "bad.tar.gz")
+
+
+@pytest.mark.parametrize("kept", [0, 10, 200, -300])
+async def test_a_cut_archive_replaces_nothing(
+    home: Home, clock: HandClock, tmp_path: Path, kept: int
+) -> None:
+    await packed(home, clock, tmp_path / "good.tar.gz")
+    (tmp_path / "bad.tar.gz").write_bytes((tmp_path / "good.tar.gz").read_bytes()[:kept])
+    await refused(home, tmp_path / "bad.tar.gz")
+
+
+async def test_a_backup_of_a_newer_program_replaces_nothing(
+    home: Home, clock: HandClock, tmp_path: Path
+) -> None:
+    await (await SqliteStore.open(home.database, clock)).close()
+    newer = tmp_path / "newer.db"
+    newer.write_bytes(home.database.read_bytes())
+    connection = driver.connect(newer)
+    connection.execute(f"PRAGMA user_version = {latest_version() + 1}")
+    connection.commit()
+    connection.close()
+    pack(Packing(home.path, newer, "9", 99, 0.0), tmp_path / "b.tar.gz", overwrite=False, on_progress=silent)
+    await refused(home, tmp_path / "b.tar.gz", "newer Talaria")
+
+
+async def refused(home: Home, archive: Path, why: str = ".") -> None:
+    before = {path: path.read_bytes() for path in home.path.rglob("*") if path.is_file()}
+    with pytest.raises(TalariaError, match=why) as caught:
+        restore(home, archive)
+    assert caught.value.hint
+    assert {path: path.read_bytes() for path in home.path.rglob("*") if path.is_file()} == before
+
+
+async def test_the_whole_archive_is_checked_before_it_is_believed(
+    home: Home, clock: HandClock, tmp_path: Path
+) -> None:
+    manifest, _ = await packed(home, clock, tmp_path / "good.tar.gz")
+    assert unpack(tmp_path / "good.tar.gz", tmp_path / "out", silent) == manifest

@@ -1,0 +1,265 @@
+"""The file itself: what an unclean end leads to, damage, and disks that take nothing."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from contracts.store_orders import HandClock, accepting, answered
+from talaria.core.errors import NotFound, StoreDamaged, StoreError
+from talaria.core.ledger import TurnEnd
+from talaria.core.turns import TurnState
+from talaria.store.home_lock import LOCK_NAME, HomeLock
+from talaria.store.sqlite.connection import open_reader, open_writer
+from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.faults import damaged
+from talaria.store.sqlite.integrity import Integrity
+from talaria.store.sqlite.readers import Readers
+from talaria.store.sqlite.store import SqliteStore
+from talaria.store.sqlite.watch import StoreWatch
+from talaria.store.sqlite.writer import Transaction, Writer
+
+PAGE = 4096
+
+
+def can_write(store: SqliteStore) -> bool:
+    return store.trouble is None
+
+
+def known(store: SqliteStore) -> str:
+    return store.integrity.value
+
+
+async def filled(path: Path, clock: HandClock) -> SqliteStore:
+    """A closed database of a few hundred pages."""
+    async with await SqliteStore.open(path, clock) as store:
+        for _ in range(40):
+            await answered(store, accepting("x" * 10_000))
+    return store
+
+
+def damage(path: Path) -> None:
+    """Overwrites the heads of the later pages: what a broken disk does."""
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        for offset in range(size // 2 // PAGE * PAGE, size, PAGE):
+            file.seek(offset)
+            file.write(b"\xa5" * 64)
+
+
+# -- after an unclean end
+
+
+def test_a_killed_owner_is_remembered_until_someone_looked(tmp_path: Path) -> None:
+    (tmp_path / LOCK_NAME).write_text("4711\n")  # what a kill leaves
+    with HomeLock(tmp_path) as lock:
+        assert lock.follows_crash
+    with HomeLock(tmp_path) as lock:
+        assert lock.follows_crash, "the owner before did not look"
+        lock.mark_checked()
+    with HomeLock(tmp_path) as lock:
+        assert not lock.follows_crash
+    with HomeLock(tmp_path) as lock:
+        assert not lock.follows_crash
+
+
+async def test_a_whole_suspect_opens(path: Path, clock: HandClock) -> None:
+    await filled(path, clock)
+    async with await SqliteStore.open(path, clock, is_suspect=True) as store:
+        assert known(store) == Integrity.WHOLE
+        await store.accept(accepting())
+    async with await SqliteStore.open(path, clock) as store:
+        assert known(store) == Integrity.CLEAN_END
+
+
+async def test_a_damaged_suspect_is_refused_and_left_as_it_is(path: Path, clock: HandClock) -> None:
+    await filled(path, clock)
+    damage(path)
+    before = path.read_bytes()
+    with pytest.raises(StoreDamaged) as caught:
+        async with await SqliteStore.open(path, clock, is_suspect=True):
+            pass
+    assert str(path) in caught.value.user_text
+    assert "talaria restore" in caught.value.hint
+    assert path.read_bytes() == before
+
+
+async def test_a_large_suspect_opens_at_once_and_is_looked_at_beside_the_work(
+    tmp_path: Path, path: Path, clock: HandClock
+) -> None:
+    await filled(path, clock)
+    (tmp_path / LOCK_NAME).write_text("4711\n")
+    with HomeLock(tmp_path) as lock:
+        async with await SqliteStore.open(path, clock, is_suspect=True, look_first_bytes=1) as store:
+            assert known(store) == Integrity.CHECKING
+            await store.accept(accepting())
+            await StoreWatch(store, lock, clock)._look()
+            assert known(store) == Integrity.WHOLE
+        assert not lock.follows_crash
+
+
+async def test_damage_found_beside_the_work_stops_writing_but_not_reading(
+    tmp_path: Path, path: Path, clock: HandClock
+) -> None:
+    async with await SqliteStore.open(path, clock) as store:
+        first = await answered(store, accepting())
+    await filled(path, clock)
+    damage(path)
+    (tmp_path / LOCK_NAME).write_text("4711\n")
+    with HomeLock(tmp_path) as lock:
+        async with await SqliteStore.open(path, clock, is_suspect=True, look_first_bytes=1) as store:
+            watch = StoreWatch(store, lock, clock)
+            assert watch.trouble() is None
+            await watch._look()
+            assert known(store) == Integrity.DAMAGED
+            assert "damaged" in (watch.trouble() or "")
+            with pytest.raises(StoreDamaged) as caught:
+                await store.accept(accepting())
+            assert "talaria restore" in caught.value.hint
+            assert await store.session(first.turn.session_id) is not None
+            await watch._probe()
+            assert isinstance(store.trouble, StoreDamaged), "damage does not pass"
+        assert lock.follows_crash, "the next start looks again"
+
+
+async def test_damage_that_a_reader_meets_stops_writing(path: Path, clock: HandClock) -> None:
+    await filled(path, clock)
+    async with await SqliteStore.open(path, clock) as store:
+        turn = await store.accept(accepting())
+    damage(path)
+    async with await SqliteStore.open(path, clock) as store:
+        with pytest.raises(StoreDamaged):
+            for number in range(1, 60):
+                await store.log(turn.turn.session_id, number)
+                await store.story(turn.turn.id)
+        with pytest.raises(StoreDamaged):
+            await store.accept(accepting())
+
+
+async def test_once_damage_is_known_no_order_reaches_the_file(path: Path, clock: HandClock) -> None:
+    reached: list[str] = []
+
+    def note(tx: Transaction, order: str) -> None:
+        reached.append(order)
+
+    writer = await Writer.start(partial(open_writer, path), clock)
+    await writer.submit(note, "before", is_durable=False)
+    writer.note_damage(StoreError("The disk is full."))
+    await writer.submit(note, "still", is_durable=False)
+    writer.note_damage(damaged("page 7"))
+    with pytest.raises(StoreDamaged, match="page 7"):
+        await writer.submit(note, "after", is_durable=False)
+    await writer.stop()
+    assert reached == ["before", "still"]
+
+
+# -- disks that take nothing
+
+
+class Limited(AbstractAsyncContextManager[SqliteStore]):
+    """A store whose disk the test fills, makes read-only and mends, by SQLite's own limits."""
+
+    def __init__(self, path: Path, clock: HandClock) -> None:
+        self._path = path
+        self._clock = clock
+        self._limits: list[str] = []
+
+    def limit(self, pragma: str) -> None:
+        """Set in the writer's thread, before its next statement."""
+        self._limits.append(pragma)
+
+    async def __aenter__(self) -> SqliteStore:
+        writer = await Writer.start(self._connect, self._clock)
+        self._store = SqliteStore(self._path, self._clock, writer, Readers(partial(open_reader, self._path)))
+        return self._store
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._store.close()
+
+    def _connect(self) -> driver.Connection:
+        return cast(driver.Connection, _Limited(open_writer(self._path), self._limits))
+
+
+class _Limited:
+    def __init__(self, connection: driver.Connection, limits: list[str]) -> None:
+        self._connection = connection
+        self._limits = limits
+        self._cursor = connection.cursor()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def cursor(self) -> _Limited:
+        return self
+
+    def execute(self, *statement: Any) -> Any:
+        while self._limits and not self._connection.in_transaction:
+            self._connection.execute(f"PRAGMA {self._limits.pop(0)}")
+        return self._cursor.execute(*statement)
+
+
+async def test_a_full_disk_is_named_and_over_when_there_is_room(path: Path, clock: HandClock) -> None:
+    limited = Limited(path, clock)
+    async with limited as store:
+        limited.limit("max_page_count = 60")
+        large = accepting("x" * 1_000_000)
+        with pytest.raises(StoreError, match="disk of the database is full") as caught:
+            await store.accept(large)
+        assert "Make room" in caught.value.hint
+        assert not can_write(store)
+        assert await store.story(large.turn_id) is None
+        limited.limit("max_page_count = 100000")
+        await store.probe()
+        assert can_write(store)
+        assert (await store.accept(large)).turn.id == large.turn_id
+
+
+async def test_a_read_only_disk_is_named_and_over_when_it_can_be_written(
+    path: Path, clock: HandClock
+) -> None:
+    limited = Limited(path, clock)
+    async with limited as store:
+        limited.limit("query_only = 1")
+        order = accepting()
+        with pytest.raises(StoreError, match="can only be read") as caught:
+            await store.accept(order)
+        assert "writable" in caught.value.hint
+        with pytest.raises(StoreError):
+            await store.probe()
+        assert not can_write(store)
+        assert await store.story(order.turn_id) is None
+        limited.limit("query_only = 0")
+        await store.probe()
+        assert can_write(store)
+        assert not (await store.accept(order)).is_duplicate
+
+
+async def test_the_watch_finds_out_by_itself_that_the_disk_is_well_again(
+    tmp_path: Path, path: Path, clock: HandClock
+) -> None:
+    limited = Limited(path, clock)
+    async with limited as store:
+        watch = StoreWatch(store, HomeLock(tmp_path), clock)
+        limited.limit("query_only = 1")
+        with pytest.raises(StoreError):
+            await store.accept(accepting())
+        await watch._probe()
+        assert "can only be read" in (watch.trouble() or "")
+        limited.limit("query_only = 0")
+        await watch._probe()
+        assert watch.trouble() is None
+
+
+async def test_a_batch_of_refusals_does_not_end_the_trouble(path: Path, clock: HandClock) -> None:
+    limited = Limited(path, clock)
+    async with limited as store:
+        limited.limit("max_page_count = 60")
+        with pytest.raises(StoreError):
+            await store.accept(accepting("x" * 1_000_000))
+        with pytest.raises(NotFound):
+            await store.settle(accepting().turn_id, TurnEnd(TurnState.CANCELLED))
+        assert not can_write(store)

@@ -1,0 +1,107 @@
+"""The loop that forgets: which times it uses, that it goes on where it was, and what it never touches."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+from contracts.store_orders import HandClock, accepting, answered, begun
+from talaria.store.memory import MemoryStore
+from talaria.store.sqlite.store import SqliteStore
+from talaria.turns.retention import KEY_SECONDS, Retention
+from talaria.turns.settings import RetentionSettings
+from talaria.workspace.folder import Folder
+from talaria.workspace.spill import drop_old_results, save_result
+
+DAY = 86_400.0
+
+
+class Dropped:
+    def __init__(self) -> None:
+        self.before: list[float] = []
+
+    async def __call__(self, before: float) -> int:
+        self.before.append(before)
+        return 0
+
+
+async def test_each_kind_is_kept_for_its_own_time() -> None:
+    clock, dropped = HandClock(), Dropped()
+    store = MemoryStore(clock)
+    settings = RetentionSettings(ledger=timedelta(days=3), ended_sessions="10d")
+    retention = Retention(store, clock, settings, dropped)
+    call = await answered(store, accepting(ephemeral=True))
+    turn = await answered(store, accepting(key="k"))
+    session_id = turn.turn.session_id
+    await store.end_session(session_id, await store.hold(session_id, call.turn.session_id, 1.0))  # type: ignore[arg-type]
+    clock.forward(1.5 * DAY)
+    await retention.sweep()
+    assert await store.session(call.turn.session_id) is None
+    assert await store.story(turn.turn.id) is not None
+    clock.forward(2 * DAY)
+    await retention.sweep()
+    assert await store.story(turn.turn.id) is None
+    assert await store.session(session_id) is not None
+    clock.forward(7 * DAY)
+    await retention.sweep()
+    assert await store.session(session_id) is None
+    assert dropped.before[-1] == clock.now() - 3 * DAY
+
+
+async def test_ended_sessions_are_kept_forever_unless_told_otherwise() -> None:
+    clock = HandClock()
+    store = MemoryStore(clock)
+    turn = await answered(store)
+    session_id = turn.turn.session_id
+    await store.end_session(session_id, await store.hold(session_id, session_id, 1.0))  # type: ignore[arg-type]
+    clock.forward(10_000 * DAY)
+    await Retention(store, clock, RetentionSettings(), Dropped()).sweep()
+    assert await store.session(session_id) is not None
+
+
+async def test_a_short_ledger_keeps_keys_for_their_day() -> None:
+    clock = HandClock()
+    store = MemoryStore(clock)
+    settings = RetentionSettings(ledger=timedelta(minutes=1))
+    retention = Retention(store, clock, settings, Dropped())
+    await answered(store, accepting(key="k", digest="d"))
+    clock.forward(KEY_SECONDS - 1)
+    await retention.sweep()
+    assert (await store.accept(accepting(key="k", digest="d"))).is_duplicate
+
+
+async def test_a_long_ledger_is_gone_through_once(tmp_path: Path) -> None:
+    """A later sweep looks only at what came since, but never forgets what was unsettled then."""
+    clock = HandClock()
+    async with await SqliteStore.open(tmp_path / "talaria.db", clock) as store:
+        retention = Retention(store, clock, RetentionSettings(ledger=timedelta(days=2)), Dropped())
+        running, _ = await begun(store)
+        for _ in range(450):
+            await answered(store, accepting(chat="agent:main:http:api:other"))  # type: ignore[arg-type]
+        clock.forward(3 * DAY)
+        await retention.sweep()
+        assert await store.story(running.turn.id) is not None
+        young = await answered(store, accepting(chat="agent:main:http:api:other"))  # type: ignore[arg-type]
+        await retention.sweep()
+        assert await store.story(young.turn.id) is not None
+        clock.forward(3 * DAY)
+        await retention.sweep()
+        assert await store.story(young.turn.id) is None
+
+
+def test_old_results_of_all_chats_go_and_files_stay(tmp_path: Path) -> None:
+    for chat in ("one", "two", "none"):
+        (tmp_path / chat).mkdir()
+        (tmp_path / chat / "mine.txt").write_text("mine")
+        os.utime(tmp_path / chat / "mine.txt", (1, 1))
+    for chat in ("one", "two"):
+        for name in ("old.txt", "new.txt"):
+            save_result(Folder(tmp_path / chat), name, "x")
+        os.utime(tmp_path / chat / ".talaria/results/old.txt", (1000, 1000))
+    (tmp_path / "linked").symlink_to(tmp_path / "one")
+    assert drop_old_results(tmp_path, 2000.0) == 2
+    assert drop_old_results(tmp_path / "nowhere", 2000.0) == 0
+    for chat in ("one", "two"):
+        assert os.listdir(tmp_path / chat / ".talaria/results") == ["new.txt"]
+        assert (tmp_path / chat / "mine.txt").exists()

@@ -1,0 +1,154 @@
+"""What `talaria why` tells: the story of a turn from the ledger, found by each of its names."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from contracts.store_orders import (
+    LEASE,
+    ME,
+    RIVAL,
+    HandClock,
+    accepting,
+    begun,
+    ending,
+    said,
+    step,
+)
+from talaria.channels.http.story import StoryDesk
+from talaria.channels.http.views import ToldTurn
+from talaria.core.delivery import Mark, OutboxState
+from talaria.core.errors import ErrorInfo, NotFound
+from talaria.core.ledger import Begin, Commit, TurnEnd, UsageWrite
+from talaria.core.messages import TokenUsage
+from talaria.core.turns import StepKind, StepState, TurnState
+from talaria.store.sqlite.store import SqliteStore
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: HandClock) -> AsyncIterator[SqliteStore]:
+    async with await SqliteStore.open(tmp_path / "talaria.db", clock) as store:
+        yield store
+
+
+async def tell(store: SqliteStore, name: str) -> ToldTurn:
+    return await StoryDesk(store.histories).tell(name)
+
+
+def kinds(told: ToldTurn) -> list[str]:
+    return [chapter.kind for chapter in told.story]
+
+
+async def test_a_turn_is_told_from_its_message_to_its_delivered_reply(
+    store: SqliteStore, clock: HandClock
+) -> None:
+    first, first_lease = await begun(store)
+    turn = await store.accept(accepting(key="chat-1:4711", address="room"))
+    clock.forward(5)
+    await store.commit(ending(first, first_lease))
+    lease = await store.begin(Begin(turn.turn.id, ME, LEASE, said("hello")))
+    session_id, turn_id = turn.turn.session_id, turn.turn.id
+    clock.forward(1)
+    await store.commit(
+        Commit(
+            session_id,
+            lease.fence,
+            turn_id,
+            steps=(step(1, StepState.ENDED, StepKind.MODEL), step(2, StepState.PENDING)),
+            usage=(UsageWrite(1, "p", "m", TokenUsage(100, 90, 7, 0)),),
+        )
+    )
+    await store.commit(Commit(session_id, lease.fence, turn_id, steps=(step(2, StepState.STARTED),)))
+    clock.forward(2)
+    await store.commit(Commit(session_id, lease.fence, turn_id, steps=(step(2, StepState.ENDED),)))
+    await store.commit(ending(turn, lease, reply="the answer"))
+    (row,) = await store.outbox.due("http", 9)
+    assert await store.outbox.claim(row, clock.now() + 30) is not None
+    clock.forward(1)
+    await store.outbox.mark(Mark(row.id, 1, OutboxState.SENT, platform_id="chat-1:4712"))
+
+    told = await tell(store, turn_id)
+    assert kinds(told) == ["accepted", "queued", "begun", "model", "tool", "tool", "done", "delivered"]
+    times = [chapter.at for chapter in told.story]
+    assert times == sorted(times, key=lambda at: at or 0.0)
+    texts = "\n".join(chapter.text for chapter in told.story)
+    for part in (
+        "Ada (u1)",
+        "chat-1:4711",
+        "behind 1 turn",
+        str(ME),
+        "100 tokens in",
+        "the answer",
+        "chat-1:4712",
+    ):
+        assert part in texts, part
+    for name in ("chat-1:4711", "4711", "chat-1:4712", "4712", f"reply:{row.id}"):
+        assert (await tell(store, name)).id == turn_id, name
+    assert (told.state, told.reply, len(told.steps)) == (TurnState.DONE, "the answer", 2)
+
+
+async def test_a_turn_that_was_taken_up_again_says_so(store: SqliteStore, clock: HandClock) -> None:
+    turn, _ = await begun(store)
+    await store.reclaim(RIVAL)
+    clock.forward(60)
+    await store.begin(Begin(turn.turn.id, RIVAL, LEASE))
+    told = await tell(store, turn.turn.id)
+    assert kinds(told) == ["accepted", "begun", "interrupted", "begun", "running"]
+    again = told.story[3]
+    assert again.at == clock.now()
+    assert "attempt 2" in again.text and RIVAL in again.text
+    assert "without a word" in told.story[2].text
+
+
+async def test_a_failure_and_a_reply_given_up_say_why(store: SqliteStore, clock: HandClock) -> None:
+    turn, lease = await begun(store, accepting(address="room"))
+    error = ErrorInfo("model", "The model is gone.", "Choose another.")
+    failed = TurnEnd(TurnState.FAILED, error.sentence(), error)
+    await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, end=failed))
+    (row,) = await store.outbox.due("http", 9)
+    assert await store.outbox.claim(row, clock.now() + 30) is not None
+    await store.outbox.mark(Mark(row.id, 1, OutboxState.FAILED, error="The bot was blocked."))
+    told = await tell(store, turn.turn.id)
+    assert kinds(told) == ["accepted", "begun", "failed", "undelivered"]
+    assert "The model is gone. Choose another." in told.story[2].text
+    assert "1 attempt" in told.story[3].text and "The bot was blocked." in told.story[3].text
+
+
+async def test_of_several_turns_with_one_number_the_newest_is_told(store: SqliteStore) -> None:
+    old = await store.accept(accepting(key="chat-1:7"))
+    new = await store.accept(accepting(key="chat-2:7"))
+    told = await tell(store, "7")
+    assert (told.id, told.also) == (new.turn.id, (old.turn.id,))
+    assert kinds(told)[-1] == "waiting"
+
+
+async def test_a_message_and_its_edits_are_found_by_the_platforms_number(store: SqliteStore) -> None:
+    said_first = await store.accept(accepting(key="m4711"))
+    await store.accept(accepting(key="m47110"))
+    edited = await store.accept(accepting(key="m4711e1700000000"))
+    told = await tell(store, "4711")
+    assert (told.id, told.also) == (edited.turn.id, (said_first.turn.id,))
+
+
+@pytest.mark.parametrize("name", ["turn_nothing", "reply:99", "reply:x", "", "%", "':"])
+async def test_a_name_of_nothing_is_not_found(store: SqliteStore, name: str) -> None:
+    await store.accept(accepting(key="chat-1:7"))
+    with pytest.raises(NotFound):
+        await tell(store, name)
+
+
+async def test_a_forgotten_turn_is_not_found(store: SqliteStore, clock: HandClock) -> None:
+    turn, lease = await begun(store, accepting(key="k:1"))
+    await store.commit(ending(turn, lease))
+    await store.retention.forget_turns(0, clock.now() + 1)
+    for name in (turn.turn.id, "k:1", "1"):
+        with pytest.raises(NotFound):
+            await tell(store, name)
