@@ -1,0 +1,299 @@
+"""What every implementation of `core.ports.Pairings` does. A test class gives `pairings` and `clock`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from contracts.store_orders import HandClock
+from talaria.core.access import (
+    Approve,
+    Ask,
+    CodeHash,
+    Crowded,
+    Invite,
+    Locked,
+    Opened,
+    Origin,
+    Paired,
+    PairingLimits,
+    Person,
+    Redeem,
+    Waiting,
+    WrongCode,
+)
+from talaria.core.ports import Pairings
+
+HOUR = 3600.0
+LIMITS = PairingLimits()
+ANN = Person("telegram", "1001", "Ann")
+BOB = Person("telegram", "1002", "Bob")
+CODE = CodeHash("hash of a code")
+OTHER = CodeHash("hash of another")
+
+
+def stranger(number: int, channel: str = "telegram") -> Person:
+    return Person(channel, str(5000 + number))
+
+
+def code(number: int) -> CodeHash:
+    return CodeHash(f"hash {number}")
+
+
+def guess(number: int) -> CodeHash:
+    return CodeHash(f"guess {number}")
+
+
+class PairingSuite:
+    # -- asking and approving
+
+    async def test_an_approved_code_pairs_whoever_it_was_given_to(
+        self, pairings: Pairings, clock: HandClock
+    ) -> None:
+        assert await pairings.ask(Ask(ANN, CODE)) == Opened(clock.now() + HOUR)
+        assert await pairings.ask(Ask(BOB, OTHER)) == Opened(clock.now() + HOUR)
+        clock.forward(10)
+        paired = Paired(ANN, clock.now(), Origin.APPROVED)
+        assert await pairings.approve(Approve(CODE)) == paired
+        assert await pairings.is_paired("telegram", "1001")
+        assert not await pairings.is_paired("telegram", "1002")
+        listing = await pairings.listing()
+        assert listing.paired == (paired,)
+        assert [request.person for request in listing.requests] == [BOB]
+
+    async def test_an_id_is_paired_on_its_channel_only(self, pairings: Pairings) -> None:
+        await pairings.ask(Ask(ANN, CODE))
+        await pairings.approve(Approve(CODE))
+        assert not await pairings.is_paired("discord", ANN.user_id)
+
+    async def test_a_code_is_good_for_an_hour(self, pairings: Pairings, clock: HandClock) -> None:
+        await pairings.ask(Ask(ANN, CODE))
+        clock.forward(HOUR - 1)
+        assert len((await pairings.listing()).requests) == 1
+        clock.forward(1)
+        assert not (await pairings.listing()).requests
+        assert isinstance(await pairings.approve(Approve(CODE)), WrongCode)
+        assert not await pairings.is_paired("telegram", "1001")
+
+    async def test_a_code_is_good_once(self, pairings: Pairings) -> None:
+        await pairings.ask(Ask(ANN, CODE))
+        await pairings.approve(Approve(CODE))
+        await pairings.revoke("telegram", "1001")
+        assert isinstance(await pairings.approve(Approve(CODE)), WrongCode)
+        assert not await pairings.is_paired("telegram", "1001")
+
+    async def test_of_many_approvals_of_one_code_one_pairs(self, pairings: Pairings) -> None:
+        await pairings.ask(Ask(ANN, CODE))
+        answers = await asyncio.gather(*(pairings.approve(Approve(CODE)) for _ in range(4)))
+        assert sum(isinstance(answer, Paired) for answer in answers) == 1
+        assert len((await pairings.listing()).paired) == 1
+
+    async def test_after_an_hour_one_may_ask_again(self, pairings: Pairings, clock: HandClock) -> None:
+        await pairings.ask(Ask(ANN, CODE))
+        clock.forward(HOUR)
+        assert isinstance(await pairings.ask(Ask(ANN, OTHER)), Opened)
+        assert isinstance(await pairings.approve(Approve(CODE)), WrongCode)
+        assert isinstance(await pairings.approve(Approve(OTHER)), Paired)
+
+    # -- revoking
+
+    async def test_a_revocation_counts_at_once(self, pairings: Pairings, clock: HandClock) -> None:
+        await pairings.ask(Ask(ANN, CODE))
+        await pairings.approve(Approve(CODE))
+        assert await pairings.revoke("telegram", "1001") == Paired(ANN, clock.now(), Origin.APPROVED)
+        assert not await pairings.is_paired("telegram", "1001")
+        assert await pairings.revoke("telegram", "1001") is None
+
+    async def test_a_revocation_is_for_one_channel(self, pairings: Pairings) -> None:
+        await pairings.ask(Ask(ANN, CODE))
+        await pairings.approve(Approve(CODE))
+        assert await pairings.revoke("discord", "1001") is None
+        assert await pairings.is_paired("telegram", "1001")
+
+    # -- what a stranger can cause
+
+    async def test_writing_again_opens_nothing_and_keeps_the_first_code(
+        self, pairings: Pairings, clock: HandClock
+    ) -> None:
+        opened = await pairings.ask(Ask(ANN, CODE))
+        assert isinstance(opened, Opened)
+        clock.forward(LIMITS.reminder_seconds)
+        again = await pairings.ask(Ask(ANN, OTHER))
+        assert again == Waiting(opened.expires_at, may_tell=True, quiet_until=clock.now() + 60)
+        assert len((await pairings.listing()).requests) == 1
+        assert isinstance(await pairings.approve(Approve(OTHER)), WrongCode)
+        assert isinstance(await pairings.approve(Approve(CODE)), Paired)
+
+    async def test_reminders_are_few_and_apart(self, pairings: Pairings, clock: HandClock) -> None:
+        await pairings.ask(Ask(ANN, CODE))
+        told = []
+        for seconds in range(10, 3600, 10):
+            clock.forward(10)
+            answer = await pairings.ask(Ask(ANN, code(seconds)))
+            assert isinstance(answer, Waiting)
+            if answer.may_tell:
+                told.append(seconds)
+        assert told == [60, 120, 180]
+
+    async def test_nothing_changes_before_the_time_that_the_answer_names(
+        self, pairings: Pairings, clock: HandClock
+    ) -> None:
+        await pairings.ask(Ask(ANN, CODE))
+        early = await pairings.ask(Ask(ANN, OTHER))
+        assert isinstance(early, Waiting)
+        assert not early.may_tell
+        clock.forward(early.quiet_until - clock.now() - 1)
+        still = await pairings.ask(Ask(ANN, OTHER))
+        assert isinstance(still, Waiting)
+        assert not still.may_tell
+        clock.forward(1)
+        now = await pairings.ask(Ask(ANN, OTHER))
+        assert isinstance(now, Waiting)
+        assert now.may_tell
+
+    async def test_a_crowd_is_given_no_more_codes_for_a_while(
+        self, pairings: Pairings, clock: HandClock
+    ) -> None:
+        started = clock.now()
+        for number in range(LIMITS.new_requests):
+            assert isinstance(await pairings.ask(Ask(stranger(number), code(number))), Opened)
+            clock.forward(1)
+        crowded = await pairings.ask(Ask(ANN, CODE))
+        assert crowded == Crowded(started + LIMITS.new_seconds)
+        assert len((await pairings.listing()).requests) == LIMITS.new_requests
+        clock.forward(crowded.until - clock.now())
+        assert isinstance(await pairings.ask(Ask(ANN, CODE)), Opened)
+
+    async def test_a_crowd_on_one_channel_leaves_the_others_alone(self, pairings: Pairings) -> None:
+        for number in range(LIMITS.new_requests):
+            await pairings.ask(Ask(stranger(number), code(number)))
+        assert isinstance(await pairings.ask(Ask(stranger(1, "discord"), CODE)), Opened)
+
+    async def test_open_requests_are_bounded_and_the_oldest_makes_room(
+        self, pairings: Pairings, clock: HandClock
+    ) -> None:
+        limits = PairingLimits(open_requests=3)
+        for number in range(5):
+            assert isinstance(await pairings.ask(Ask(stranger(number), code(number), limits)), Opened)
+            clock.forward(1)
+        waiting = [request.person for request in (await pairings.listing()).requests]
+        assert waiting == [stranger(2), stranger(3), stranger(4)]
+        assert isinstance(await pairings.approve(Approve(code(0))), WrongCode)
+        assert isinstance(await pairings.approve(Approve(code(4))), Paired)
+
+    async def test_thousands_of_strangers_leave_few_rows(self, pairings: Pairings, clock: HandClock) -> None:
+        limits = PairingLimits(code_seconds=1e9)
+        opened = 0
+        for number in range(2000):
+            opened += isinstance(await pairings.ask(Ask(stranger(number), code(number), limits)), Opened)
+            clock.forward(6)
+        assert len((await pairings.listing()).requests) == limits.open_requests
+        # 12,000 seconds are 20 times `new_seconds`.
+        assert opened <= 20 * limits.new_requests
+
+    # -- wrong codes
+
+    async def test_five_wrong_codes_lock_approval_even_for_the_right_one(
+        self, pairings: Pairings, clock: HandClock
+    ) -> None:
+        await pairings.ask(Ask(ANN, CODE))
+        left = []
+        for number in range(5):
+            answer = await pairings.approve(Approve(guess(number)))
+            assert isinstance(answer, WrongCode)
+            left.append(answer.tries_left)
+            clock.forward(1)
+        assert left == [4, 3, 2, 1, 0]
+        locked = Locked(clock.now() - 1 + LIMITS.lock_seconds)
+        assert await pairings.approve(Approve(CODE)) == locked
+        assert not await pairings.is_paired("telegram", "1001")
+        clock.forward(locked.until - clock.now() - 1)
+        assert await pairings.approve(Approve(CODE)) == locked
+        clock.forward(1)
+        assert isinstance(await pairings.approve(Approve(CODE)), Paired)
+
+    async def test_guessing_gets_five_looks_in_a_quarter_of_an_hour(
+        self, pairings: Pairings, clock: HandClock
+    ) -> None:
+        await pairings.ask(Ask(ANN, CODE, PairingLimits(code_seconds=1e9)))
+        looks = 0
+        for number in range(10_000):
+            looks += isinstance(await pairings.approve(Approve(guess(number))), WrongCode)
+            clock.forward(0.9)
+        # 9,000 seconds are ten locks.
+        assert looks <= 5 * 10 + 5
+        assert not (await pairings.listing()).paired
+
+    async def test_wrong_codes_are_forgotten_after_a_quiet_while(
+        self, pairings: Pairings, clock: HandClock
+    ) -> None:
+        for number in range(4):
+            await pairings.approve(Approve(guess(number)))
+        clock.forward(LIMITS.lock_seconds)
+        assert await pairings.approve(Approve(guess(9))) == WrongCode(4)
+
+    # -- invitations
+
+    async def test_the_first_to_present_an_invitation_is_paired_and_nobody_after(
+        self, pairings: Pairings, clock: HandClock
+    ) -> None:
+        assert await pairings.invite(Invite("telegram", CODE)) == clock.now() + HOUR
+        await pairings.ask(Ask(ANN, OTHER))
+        assert await pairings.redeem(Redeem(ANN, CODE)) == Paired(ANN, clock.now(), Origin.INVITED)
+        assert isinstance(await pairings.redeem(Redeem(BOB, CODE)), WrongCode)
+        assert await pairings.is_paired("telegram", "1001")
+        assert not await pairings.is_paired("telegram", "1002")
+        assert not (await pairings.listing()).requests
+
+    async def test_of_many_who_present_one_invitation_one_is_paired(self, pairings: Pairings) -> None:
+        await pairings.invite(Invite("telegram", CODE))
+        answers = await asyncio.gather(*(pairings.redeem(Redeem(stranger(n), CODE)) for n in range(20)))
+        assert sum(isinstance(answer, Paired) for answer in answers) == 1
+        assert len((await pairings.listing()).paired) == 1
+
+    async def test_an_invitation_is_for_its_channel_and_for_an_hour(
+        self, pairings: Pairings, clock: HandClock
+    ) -> None:
+        await pairings.invite(Invite("telegram", CODE))
+        assert isinstance(await pairings.redeem(Redeem(stranger(1, "discord"), CODE)), WrongCode)
+        clock.forward(HOUR)
+        assert isinstance(await pairings.redeem(Redeem(ANN, CODE)), WrongCode)
+
+    async def test_a_new_invitation_ends_the_one_before(self, pairings: Pairings) -> None:
+        await pairings.invite(Invite("telegram", CODE))
+        await pairings.invite(Invite("telegram", OTHER))
+        assert isinstance(await pairings.redeem(Redeem(ANN, CODE)), WrongCode)
+        assert isinstance(await pairings.redeem(Redeem(ANN, OTHER)), Paired)
+
+    async def test_an_invitation_is_no_pairing_code_nor_the_other_way_round(self, pairings: Pairings) -> None:
+        await pairings.invite(Invite("telegram", CODE))
+        await pairings.ask(Ask(ANN, OTHER))
+        assert isinstance(await pairings.approve(Approve(CODE)), WrongCode)
+        assert isinstance(await pairings.redeem(Redeem(BOB, OTHER)), WrongCode)
+
+    async def test_a_guesser_of_invitations_is_locked_out_alone(
+        self, pairings: Pairings, clock: HandClock
+    ) -> None:
+        await pairings.invite(Invite("telegram", CODE))
+        for number in range(5):
+            assert isinstance(await pairings.redeem(Redeem(BOB, guess(number))), WrongCode)
+        assert await pairings.redeem(Redeem(BOB, CODE)) == Locked(clock.now() + LIMITS.lock_seconds)
+        assert isinstance(await pairings.redeem(Redeem(ANN, CODE)), Paired)
+
+    async def test_many_guessers_lock_a_channels_invitation_until_a_new_one_is_made(
+        self, pairings: Pairings
+    ) -> None:
+        await pairings.invite(Invite("telegram", CODE))
+        looks = 0
+        for number in range(10_000):
+            answer = await pairings.redeem(Redeem(stranger(number), guess(number)))
+            looks += isinstance(answer, WrongCode)
+        assert looks == LIMITS.channel_tries
+        assert isinstance(await pairings.redeem(Redeem(ANN, CODE)), Locked)
+        await pairings.invite(Invite("telegram", OTHER))
+        assert isinstance(await pairings.redeem(Redeem(ANN, OTHER)), Paired)
+
+    async def test_wrong_invitations_do_not_lock_the_operators_approval(self, pairings: Pairings) -> None:
+        await pairings.ask(Ask(ANN, CODE))
+        for number in range(200):
+            await pairings.redeem(Redeem(stranger(number), guess(number)))
+        assert isinstance(await pairings.approve(Approve(CODE)), Paired)

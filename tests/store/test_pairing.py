@@ -1,0 +1,112 @@
+"""Pairing's contract over every implementation, and what only a file can show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from contracts.pairing_suite import ANN, CODE, LIMITS, PairingSuite, code, guess, stranger
+from contracts.store_orders import HandClock
+from talaria.core.access import (
+    Approve,
+    Ask,
+    Crowded,
+    Invite,
+    Locked,
+    Opened,
+    Paired,
+    Redeem,
+    Waiting,
+    WrongCode,
+)
+from talaria.core.ports import Pairings
+from talaria.store.memory_pairing import MemoryPairings
+from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.store import SqliteStore
+
+
+class TestPairingContract(PairingSuite):
+    @pytest.fixture(params=["memory", "sqlite"])
+    async def pairings(
+        self, request: pytest.FixtureRequest, clock: HandClock, path: Path
+    ) -> AsyncIterator[Pairings]:
+        if request.param == "memory":
+            yield MemoryPairings(clock)
+            return
+        async with await SqliteStore.open(path, clock) as store:
+            yield store.pairings
+
+
+async def test_limits_and_codes_hold_over_a_restart(path: Path, clock: HandClock) -> None:
+    async with await SqliteStore.open(path, clock) as store:
+        for number in range(LIMITS.new_requests):
+            await store.pairings.ask(Ask(stranger(number), code(number)))
+        for number in range(5):
+            await store.pairings.approve(Approve(guess(number)))
+        await store.pairings.invite(Invite("telegram", CODE))
+        for number in range(5):
+            await store.pairings.redeem(Redeem(ANN, guess(number)))
+    async with await SqliteStore.open(path, clock) as store:
+        assert isinstance(await store.pairings.ask(Ask(ANN, CODE)), Crowded)
+        assert isinstance(await store.pairings.ask(Ask(stranger(0), CODE)), Waiting)
+        assert isinstance(await store.pairings.approve(Approve(code(0))), Locked)
+        assert isinstance(await store.pairings.redeem(Redeem(ANN, CODE)), Locked)
+        assert isinstance(await store.pairings.redeem(Redeem(stranger(0), CODE)), Paired)
+        clock.forward(LIMITS.lock_seconds)
+        assert isinstance(await store.pairings.approve(Approve(code(1))), Paired)
+    async with await SqliteStore.open(path, clock) as store:
+        assert await store.pairings.is_paired("telegram", stranger(0).user_id)
+        assert await store.pairings.is_paired("telegram", stranger(1).user_id)
+
+
+async def test_two_stores_on_one_file_pair_one_and_see_each_other(path: Path, clock: HandClock) -> None:
+    async with await SqliteStore.open(path, clock) as here, await SqliteStore.open(path, clock) as there:
+        await here.pairings.ask(Ask(ANN, CODE))
+        answers = await asyncio.gather(
+            *(store.pairings.approve(Approve(CODE)) for store in (here, there, here, there))
+        )
+        assert sum(isinstance(answer, Paired) for answer in answers) == 1
+        assert await here.pairings.is_paired("telegram", ANN.user_id)
+        assert await there.pairings.is_paired("telegram", ANN.user_id)
+        await there.pairings.revoke("telegram", ANN.user_id)
+        assert not await here.pairings.is_paired("telegram", ANN.user_id)
+
+
+async def test_guessers_leave_few_rows(path: Path, clock: HandClock) -> None:
+    async with await SqliteStore.open(path, clock) as store:
+        for round_number in range(3):
+            for number in range(300):
+                await store.pairings.redeem(Redeem(stranger(1000 * round_number + number), guess(number)))
+            clock.forward(LIMITS.lock_seconds)
+    connection = driver.connect(str(path))
+    try:
+        (rows,) = connection.execute("SELECT count(*) FROM wrong_codes").fetchone()
+    finally:
+        connection.close()
+    assert rows <= LIMITS.channel_tries + 1
+
+
+async def test_a_look_is_by_key_and_reads_no_table(path: Path, clock: HandClock) -> None:
+    async with await SqliteStore.open(path, clock):
+        pass
+    connection = driver.connect(str(path))
+    try:
+        plan = connection.execute(
+            "EXPLAIN QUERY PLAN SELECT 1 FROM paired WHERE channel = ? AND user_id = ?", ("a", "b")
+        ).fetchall()
+    finally:
+        connection.close()
+    assert [row[3] for row in plan] == ["SEARCH paired USING PRIMARY KEY (channel=? AND user_id=?)"]
+
+
+async def test_an_order_that_fails_counts_nothing(path: Path, clock: HandClock) -> None:
+    """One code for two people cannot be: the second request is refused whole."""
+    async with await SqliteStore.open(path, clock) as store:
+        assert isinstance(await store.pairings.ask(Ask(ANN, CODE)), Opened)
+        with pytest.raises(Exception, match="cannot be stored"):
+            await store.pairings.ask(Ask(stranger(1), CODE))
+        assert isinstance(await store.pairings.approve(Approve(CODE)), Paired)
+        assert isinstance(await store.pairings.approve(Approve(CODE)), WrongCode)
