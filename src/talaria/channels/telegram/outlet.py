@@ -1,0 +1,186 @@
+"""The way back to Telegram's chats: `core.ports.Outlet` over the Bot API."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import msgspec
+
+from talaria.channels.telegram.client import BotApi, Refused, Unanswered, Unreached, Value
+from talaria.channels.telegram.live import LiveMessage, Pace, target
+from talaria.channels.telegram.parse import Place, button_data
+from talaria.channels.telegram.render import MAX_CAPTION, shorten, split, to_html
+from talaria.channels.telegram.wire import Sent
+from talaria.core.clock import Clock
+from talaria.core.delivery import (
+    Button,
+    DeliveryDelayed,
+    DeliveryRefused,
+    DeliveryUnknown,
+    Post,
+)
+from talaria.core.ports import LiveView
+
+REPEATED = "↻ sent again, the first try may have arrived"
+_PHOTOS = (".jpg", ".jpeg", ".png", ".webp")
+_MAX_PHOTO = 10 << 20
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # what was meant, or nothing
+_NOT_THERE = ("message to edit not found", "message can't be edited", "MESSAGE_ID_INVALID")
+
+
+_T = TypeVar("_T")
+
+
+class TelegramOutlet:
+    """`on_moved` is told when the platform says that a chat has another id; the send goes on there."""
+
+    takes_nonce = False
+
+    def __init__(
+        self, api: BotApi, clock: Clock, progress: str, on_moved: Callable[[int, int], Awaitable[None]]
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self._progress = progress
+        self._on_moved = on_moved
+
+    def split(self, reply: str) -> tuple[str, ...]:
+        return split(reply)
+
+    async def deliver(self, post: Post) -> str:
+        try:
+            place = Place.read(post.address)
+        except ValueError:
+            raise DeliveryRefused(f"{post.address!r} is no address of a Telegram chat.") from None
+        if post.file is not None:
+            return await self._following(place, lambda to: self._send_file(to, post))
+        if post.edits is not None and await self._following(place, lambda to: self._edit(to, post)):
+            return post.edits
+        return await self._following(place, lambda to: self._send(to, post))
+
+    async def show(self, view: LiveView) -> None:
+        """Until the turn's last event, or until cancelled; a message on its way is waited for even then, so
+        that the reply can take its place."""
+        place = Place.read(view.turn.inbound.address or "")
+        await LiveMessage(self._api, self._clock, place, view, Pace.of(place, self._progress)).run()
+
+    # -- one call each --------------------------------------------------------------------------------------
+
+    async def _send(self, place: Place, post: Post) -> str:
+        body = f"{REPEATED}\n\n{post.body}" if post.is_repeat else post.body
+        with _told(is_edit=False):
+            sent = await _formatted(
+                lambda text, mode: self._api.call(
+                    "sendMessage",
+                    Sent,
+                    text=text,
+                    parse_mode=mode,
+                    **target(place),
+                    **_keyboard(post.buttons),
+                ),
+                body,
+            )
+        return str(sent.message_id)
+
+    async def _edit(self, place: Place, post: Post) -> bool:
+        """False: there is nothing that could be edited."""
+        params: dict[str, Value] = {"chat_id": place.chat, "message_id": int(post.edits or 0)}
+        params |= _keyboard(post.buttons)
+        with _told(is_edit=True):
+            try:
+                await _formatted(
+                    lambda text, mode: self._api.call(
+                        "editMessageText", msgspec.Raw, text=text, parse_mode=mode, **params
+                    ),
+                    post.body,
+                )
+            except Refused as refusal:
+                if refusal.says("message is not modified"):
+                    return True
+                if any(refusal.says(words) for words in _NOT_THERE):
+                    return False
+                raise
+        return True
+
+    async def _send_file(self, place: Place, post: Post) -> str:
+        assert post.file is not None
+        name, data = post.file.name, post.file.data
+        is_photo = name.lower().endswith(_PHOTOS) and len(data) <= _MAX_PHOTO
+        caption = f"{REPEATED}\n{post.body}" if post.is_repeat else post.body
+        params = {**target(place), **_keyboard(post.buttons)}
+
+        async def upload(text: str, mode: str | None) -> Sent:
+            kind = "photo" if is_photo else "document"
+            method = "sendPhoto" if is_photo else "sendDocument"
+            return await self._api.upload(
+                method, Sent, kind, (name, data), caption=text or None, parse_mode=mode, **params
+            )
+
+        with _told(is_edit=False):
+            try:
+                sent = await _formatted(upload, shorten(caption, MAX_CAPTION))
+            except Refused as refusal:
+                if not is_photo or not (refusal.says("PHOTO") or refusal.says("IMAGE")):
+                    raise
+                is_photo = False  # an image that Telegram does not take for one is still a file
+                sent = await _formatted(upload, shorten(caption, MAX_CAPTION))
+        return str(sent.message_id)
+
+    async def _following(self, place: Place, attempt: Callable[[Place], Awaitable[_T]]) -> _T:
+        """`attempt`, and once more where the chat is now when the platform says that it has moved."""
+        try:
+            return await attempt(place)
+        except _Moved as moved:
+            await self._on_moved(place.chat, moved.to)
+            return await attempt(Place(moved.to))
+
+
+class _Moved(DeliveryRefused):
+    def __init__(self, to: int) -> None:
+        super().__init__(f"The chat has moved to {to}.")
+        self.to = to
+
+
+@contextmanager
+def _told(*, is_edit: bool) -> Iterator[None]:
+    """What the ledger should know of a call that failed."""
+    try:
+        yield
+    except Unreached as error:
+        raise DeliveryDelayed(error.user_text) from None
+    except Unanswered as error:
+        if is_edit and error.status is not None and error.status >= 500:
+            raise DeliveryDelayed(error.user_text) from None
+        raise DeliveryUnknown(error.user_text) from None
+    except Refused as refusal:
+        if refusal.moved_to is not None:
+            raise _Moved(refusal.moved_to) from None
+        # A wrong token says nothing about the message: it waits for a right one, until it is too old.
+        if refusal.code == 429 or refusal.is_about_token:
+            raise DeliveryDelayed(refusal.user_text, retry_after=refusal.retry_after) from None
+        raise DeliveryRefused(refusal.user_text) from None
+
+
+async def _formatted(call: Callable[[str, str | None], Awaitable[_T]], body: str) -> _T:
+    """With formatting, and without when Telegram cannot read it."""
+    try:
+        return await call(to_html(body), "HTML")
+    except Refused as refusal:
+        if not any(map(refusal.says, ("can't parse", "too long", "TOO_LONG", "text is empty"))):
+            raise
+        return await call(body, None)
+
+
+def _keyboard(buttons: tuple[Button, ...]) -> dict[str, Value]:
+    if not buttons:
+        return {}
+    drawn = [
+        {"text": button.label, "callback_data": button_data(button.command, index)}
+        for index, button in enumerate(buttons)
+    ]
+    width = 3 if all(len(button.label) <= 16 for button in buttons) else 1
+    rows = [drawn[start : start + width] for start in range(0, len(drawn), width)]
+    return {"reply_markup": {"inline_keyboard": rows}}

@@ -1,0 +1,61 @@
+"""`[channels.telegram]`: which bot, who may talk to it, and how much it shows of a running turn."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from talaria.access.settings import UserNumbers
+from talaria.core.errors import ConfigError
+
+API_URL = "https://api.telegram.org"
+
+
+class TelegramSettings(msgspec.Struct, frozen=True):
+    """The channel runs when one of the three places of the token is named. `token_file` is a path, relative
+    to the home. `webhook_url` is the public address that leads to `/hooks/telegram` of this gateway."""
+
+    token_env: str = ""
+    token_file: str = ""
+    token: str = ""
+    allowed: UserNumbers = ()
+    api_url: str = API_URL
+    progress: Literal["off", "brief", "full"] = "brief"
+    groups: Literal["mention", "all", "off"] = "mention"
+    mode: Literal["polling", "webhook"] = "polling"
+    webhook_url: str = ""
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.token_env or self.token_file or self.token)
+
+
+def find_token(settings: TelegramSettings, home: Path, environ: Mapping[str, str]) -> str:
+    """The bot's token. Raises `ConfigError` when the place that is named has none."""
+    if settings.token:
+        return settings.token
+    again = "Set it, or run `talaria connect telegram`."
+    if settings.token_env and not settings.token_file:
+        token = environ.get(settings.token_env, "").strip()
+        if not token:
+            raise ConfigError(f"The variable {settings.token_env} for Telegram's token is not set.", again)
+        return token
+    path = home / settings.token_file
+    try:
+        token = environ.get(settings.token_env, "").strip() or path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text"
+        raise ConfigError(f"Telegram's token cannot be read from {path}: {reason}.", again) from None
+    if not token:
+        raise ConfigError(f"{path} is empty and should hold Telegram's token.", again)
+    return token
+
+
+def webhook_secret(token: str) -> str:
+    """What Telegram proves itself with: made of the token, so that no webhook can be without one."""
+    return hmac.new(token.encode(), b"talaria webhook", hashlib.sha256).hexdigest()

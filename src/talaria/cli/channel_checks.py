@@ -1,0 +1,63 @@
+"""What `talaria doctor` says of the chat platforms: whether the token is good, and who else uses it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+
+from talaria.channels.telegram.client import BotApi, BotApiError, Refused
+from talaria.channels.telegram.settings import TelegramSettings, find_token
+from talaria.channels.telegram.wire import User, WebhookInfo
+from talaria.cli.findings import Finding, Level
+from talaria.config.home import Home
+from talaria.core.errors import TalariaError
+
+ANSWER_SECONDS = 10.0
+_CONNECT = "talaria connect telegram --wait 0"
+
+
+def check_running(status: Mapping[str, object]) -> Iterator[Finding]:
+    """How the running gateway's own channels are, as its status tells."""
+    channels = status.get("channels")
+    for name, state in channels.items() if isinstance(channels, dict) else ():
+        if name != "http" and not str(state).startswith(("ready", "starting")):
+            fix = "Mend that and restart the gateway." if str(state).startswith("stopped") else ""
+            yield Finding(name, Level.PROBLEM, f"The gateway's channel is {state}.", fix)
+
+
+async def check_telegram(
+    home: Home, settings: TelegramSettings, environ: Mapping[str, str]
+) -> AsyncIterator[Finding]:
+    if not settings.is_on:
+        return
+    try:
+        token = find_token(settings, home.path, environ)
+        async with asyncio.timeout(ANSWER_SECONDS), BotApi(settings.api_url, token) as api:
+            bot = await api.call("getMe", User)
+            hook = await api.call("getWebhookInfo", WebhookInfo)
+    except Refused as refusal:
+        is_token = refusal.is_about_token
+        text = "Telegram does not accept the token." if is_token else refusal.user_text
+        yield Finding("telegram", Level.PROBLEM, text, "", _CONNECT if is_token else "")
+    except BotApiError as error:
+        yield Finding("telegram", Level.PROBLEM, error.user_text, "Check the network and api_url.")
+    except TimeoutError:
+        yield Finding("telegram", Level.PROBLEM, f"{settings.api_url} does not answer.", "Check the network.")
+    except TalariaError as error:
+        yield Finding.of("telegram", error, _CONNECT)
+    else:
+        yield Finding("telegram", Level.OK, f"@{bot.username} answers; updates come by {settings.mode}.")
+        for finding in _webhook(settings, hook):
+            yield finding
+
+
+def _webhook(settings: TelegramSettings, hook: WebhookInfo) -> Iterator[Finding]:
+    if settings.mode == "polling" and hook.url:
+        text = "A webhook is set for the bot, so it cannot be polled; another program may use its token."
+        yield Finding("telegram", Level.WARN, text, "The gateway takes the webhook away when it starts.")
+    if settings.mode == "webhook" and hook.url not in ("", settings.webhook_url):
+        text = "The bot's webhook leads elsewhere; another program may use its token."
+        yield Finding("telegram", Level.WARN, text, "The gateway sets its own when it starts.")
+    if settings.mode == "webhook" and hook.last_error_message:
+        text = f"Telegram could not deliver to {settings.webhook_url}: {hook.last_error_message}."
+        yield Finding("telegram", Level.WARN, text, "Does that address lead to this gateway?")

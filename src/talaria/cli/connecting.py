@@ -1,0 +1,201 @@
+"""`talaria connect CHANNEL`: connects a chat platform and lets the first person in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from talaria.cli.connect import running_gateway
+from talaria.cli.lazy import PlainGroup
+from talaria.cli.loop import run_loop
+from talaria.cli.options import Invocation, common
+
+if TYPE_CHECKING:
+    from talaria.access.desk import Invitation
+    from talaria.access.door import Door
+    from talaria.channels.telegram.client import BotApi
+    from talaria.channels.telegram.wire import Update, User
+    from talaria.config.home import Home
+    from talaria.config.load import Loaded
+    from talaria.store.sqlite.store import SqliteStore
+
+TOKEN_FILE = "telegram.token"  # noqa: S105 - a file's name
+EXAMPLES = """\b
+Examples:
+  talaria connect telegram
+  talaria connect telegram --token-env TELEGRAM_BOT_TOKEN
+"""
+_MOST = 100  # updates that can be looked at without confirming any
+
+
+@click.group(
+    "connect",
+    cls=PlainGroup,
+    later=("discord", "slack", "matrix", "email"),
+    no_args_is_help=True,
+    epilog="\b\nExample:\n  talaria connect telegram",
+)
+@common
+def command() -> None:
+    """Connect a chat platform and let the first person in."""
+
+
+@command.command("telegram", epilog=EXAMPLES)
+@common
+@click.option("--token-env", metavar="NAME", help="The variable that holds the token; else it is asked for.")
+@click.option("--api-url", metavar="URL", help="Another Bot API server than Telegram's.")
+@click.option("--wait", metavar="SECONDS", type=click.IntRange(0), default=300, help="0: wait for nobody.")
+@click.pass_obj
+def telegram(invocation: Invocation, token_env: str | None, api_url: str | None, wait: int) -> None:
+    """Connect a bot of yours. @BotFather on Telegram makes one and tells its token.
+
+    The token goes to telegram.token in the home, for this user only, unless --token-env names a variable. It
+    is tried first, and nothing is written when Telegram refuses it.
+    """
+    run_loop(_connect(invocation.home(), token_env, api_url, wait))
+
+
+async def _connect(home: Home, token_env: str | None, api_url: str | None, wait: int) -> None:
+    from talaria.channels.telegram.client import BotApi, Refused
+    from talaria.channels.telegram.settings import API_URL
+    from talaria.channels.telegram.wire import User
+    from talaria.config.load import load
+    from talaria.core.errors import ConfigError
+
+    loaded = load(home.path, os.environ)  # a broken file is told before anything is asked
+    url = api_url or loaded.settings.channels.telegram.api_url or API_URL
+    async with BotApi(url, _token(token_env)) as api:
+        try:
+            bot = await api.call("getMe", User)
+        except Refused as refusal:
+            if not refusal.is_about_token:
+                raise
+            raise ConfigError(
+                "Telegram does not know this token.", "Copy it whole from @BotFather, such as 123456:ABC…."
+            ) from None
+        _write(home, token_env, api.token, url)
+        click.echo(f"Connected @{bot.username}: {home.config} names it.")
+        async with running_gateway(home, os.environ) as client:
+            if client is not None:
+                _tell(bot, await client.invite("telegram"))
+                click.echo("Restart the gateway first: it reads its configuration when it starts.")
+                return
+        await _pair(home, loaded, api, bot, wait)
+
+
+def _token(token_env: str | None) -> str:
+    from talaria.core.errors import ConfigError
+
+    if token_env:
+        token = os.environ.get(token_env, "")
+        hint = f"Set it: export {token_env}=123456:ABC…"
+    else:
+        asked = sys.stdin.isatty()
+        token = click.prompt("Token from @BotFather", hide_input=True) if asked else sys.stdin.readline()
+        hint = "Send /newbot to @BotFather on Telegram; it answers with one."
+    if not token.strip():
+        raise ConfigError(f"There is no token{f' in {token_env}' if token_env else ''}.", hint)
+    return str(token).strip()
+
+
+def _write(home: Home, token_env: str | None, token: str, url: str) -> None:
+    from talaria.channels.telegram.settings import API_URL
+    from talaria.config.edit import set_keys, write_secret
+
+    home.prepare()
+    if not token_env:
+        write_secret(home.path / TOKEN_FILE, token + "\n")
+    keys = {
+        "token_env": token_env,
+        "token_file": None if token_env else TOKEN_FILE,
+        "token": None,
+        "api_url": url if url != API_URL else None,
+    }
+    set_keys(home.config, ("channels", "telegram"), keys)
+
+
+def _tell(bot: User, invitation: Invitation) -> None:
+    click.echo(f"\nOpen  https://t.me/{bot.username}?start={invitation.code}")
+    click.echo(f"or send the bot  /start {invitation.code}")
+    click.echo("Whoever does so first may talk to your agent.\n")
+
+
+async def _pair(home: Home, loaded: Loaded, api: BotApi, bot: User, wait: int) -> None:
+    from talaria.access.desk import PairingDesk
+    from talaria.cli.offline import offline_store
+
+    async with offline_store(home, loaded.settings, make=True) as store:
+        assert store is not None
+        _tell(bot, await PairingDesk(store.pairings).invite("telegram"))
+        sys.stdout.flush()
+        name = await _await_first(store, api, bot, wait) if wait else None
+    if name is not None:
+        click.echo(f"{name} is paired. `talaria serve` starts the gateway.")
+    else:
+        click.echo("Nobody came yet. `talaria serve` starts the gateway; the code works there too.")
+
+
+async def _await_first(store: SqliteStore, api: BotApi, bot: User, wait: int) -> str | None:
+    """Who presented the code. Updates are only looked at: the gateway gets them all, this one too."""
+    from talaria.access.door import Door
+    from talaria.core.clock import SystemClock
+
+    clock = SystemClock()
+    door = Door(store.pairings, {}, clock)
+    deadline = clock.elapsed() + wait
+    seen: set[int] = set()
+    while clock.elapsed() < deadline:
+        updates = await _peek(api)
+        for update in updates:
+            if update is not None and update.update_id not in seen:
+                seen.add(update.update_id)
+                name = await _let_in(door, api, bot, update)
+                if name is not None:
+                    return name
+        if len(updates) >= _MOST:
+            return None
+        if updates:
+            await clock.sleep(1)
+    return None
+
+
+async def _peek(api: BotApi) -> list[Update | None]:
+    import msgspec
+
+    from talaria.channels.telegram.client import Refused
+    from talaria.channels.telegram.parse import decode
+    from talaria.channels.telegram.wire import WANTED_UPDATES
+    from talaria.core.errors import ConfigError
+
+    try:
+        raw = await api.call(
+            "getUpdates", list[msgspec.Raw], 1.0, timeout=1, limit=_MOST, allowed_updates=WANTED_UPDATES
+        )
+    except Refused as refusal:
+        if refusal.code != 409:
+            raise
+        raise ConfigError(
+            "The bot is connected, but another program uses its token, so nobody can be waited for.",
+            "End that program, then start the gateway with `talaria serve` and send the code.",
+        ) from None
+    return [decode(each) for each in raw]
+
+
+async def _let_in(door: Door, api: BotApi, bot: User, update: Update) -> str | None:
+    """The name of whoever this lets in."""
+    import msgspec
+
+    from talaria.access.actors import Entitled, Way
+    from talaria.channels.telegram.parse import Heard, parse
+
+    heard = parse(update, bot)
+    if not isinstance(heard, Heard) or not heard.text.startswith("/start "):
+        return None
+    text = await door.greet(heard.actor, heard.text)
+    if text is not None:
+        await api.call("sendMessage", msgspec.Raw, chat_id=heard.place.chat, text=text)
+    is_in = isinstance(await door.check(heard.actor, Way.MESSAGE), Entitled)
+    return heard.actor.name or heard.actor.user_id if is_in else None

@@ -1,0 +1,150 @@
+"""How Telegram reads texts: formatting becomes entities, errors have its words, lengths are in UTF-16."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import msgspec
+
+_ALIASES = {"strong": "b", "em": "i", "ins": "u", "strike": "s", "del": "s"}
+_KINDS = {
+    "b": "bold",
+    "i": "italic",
+    "u": "underline",
+    "s": "strikethrough",
+    "code": "code",
+    "pre": "pre",
+    "a": "text_link",
+    "blockquote": "blockquote",
+    "tg-spoiler": "spoiler",
+    "span": "spoiler",
+    "tg-emoji": "custom_emoji",
+}
+_TAG = re.compile(r"<(/?)([^\s<>/]*)([^<>]*)>")
+_NAMED = re.compile(r"&(?:lt|gt|amp|quot|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
+_HREF = re.compile(r"""href\s*=\s*["']?([^"'\s>]*)""")
+_COMMAND = re.compile(r"(?<!\S)/[A-Za-z0-9_]{1,32}(?:@[A-Za-z0-9_]{3,32})?")
+_MENTION = re.compile(r"(?<![\w@])@[A-Za-z0-9_]{3,32}")
+_RESERVED = frozenset("_*[]()~`>#+-=|{}.!")
+_MARKS = {"*": "Bold", "_": "Italic", "__": "Underline", "~": "Strikethrough", "||": "Spoiler"}
+
+
+class Entity(msgspec.Struct, frozen=True, omit_defaults=True):
+    type: str
+    offset: int
+    length: int
+    url: str = ""
+
+
+class ParseError(Exception):
+    """Carries what Telegram says after "can't parse entities: "."""
+
+
+def utf16_length(text: str) -> int:
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def parse(text: str, mode: str) -> tuple[str, list[Entity]]:
+    """The text that people see, and its formatting. Raises `ParseError`."""
+    match mode.lower():
+        case "":
+            return text, []
+        case "html":
+            return _parse_html(text)
+        case "markdownv2":
+            return _parse_markdown(text), []
+        case _:
+            raise ParseError("unsupported parse_mode")
+
+
+def found_entities(text: str) -> list[Entity]:
+    """The commands and mentions that Telegram marks in what people write."""
+    found = [("bot_command", match) for match in _COMMAND.finditer(text)]
+    found += [("mention", match) for match in _MENTION.finditer(text)]
+    return [
+        Entity(kind, utf16_length(text[: match.start()]), utf16_length(match[0]))
+        for kind, match in sorted(found, key=lambda item: item[1].start())
+    ]
+
+
+def _parse_html(text: str) -> tuple[str, list[Entity]]:
+    plain: list[str] = []
+    entities: list[Entity] = []
+    open_tags: list[tuple[str, int, str]] = []
+    length = position = 0
+    while position < len(text):
+        if text[position] != "<":
+            end = text.find("<", position)
+            piece = text[position : end if end >= 0 else len(text)]
+            position += len(piece)
+            piece = _NAMED.sub(lambda found: html.unescape(found[0]), piece)
+            plain.append(piece)
+            length += utf16_length(piece)
+            continue
+        at = len(text[:position].encode())
+        match = _TAG.match(text, position)
+        if match is None:
+            raise ParseError(f"Unclosed start tag at byte offset {at}")
+        position = match.end()
+        name = match[2].lower()
+        if not match[1]:
+            if _ALIASES.get(name, name) not in _KINDS:
+                raise ParseError(f'Unsupported start tag "{name}" at byte offset {at}')
+            if name == "span" and "tg-spoiler" not in match[3]:
+                raise ParseError(f'Tag "span" must have class "tg-spoiler" at byte offset {at}')
+            url = _HREF.search(match[3])
+            open_tags.append((name, length, html.unescape(url[1]) if url else ""))
+            continue
+        if not open_tags:
+            raise ParseError(f"Unexpected end tag at byte offset {at}")
+        expected, start, url_text = open_tags.pop()
+        if name and name != expected:
+            raise ParseError(
+                f'Unmatched end tag at byte offset {at}, expected "</{expected}>", found "</{name}>"'
+            )
+        if length > start:
+            kind = _KINDS[_ALIASES.get(expected, expected)]
+            entities.append(Entity(kind, start, length - start, url_text))
+    if open_tags:
+        raise ParseError(f'Can\'t find end tag corresponding to start tag "{open_tags[-1][0]}"')
+    return "".join(plain), sorted(entities, key=lambda entity: (entity.offset, -entity.length))
+
+
+def _parse_markdown(text: str) -> str:
+    """MarkdownV2 as far as its errors go: what is reserved must be escaped, what is opened closed."""
+    plain: list[str] = []
+    open_marks: list[tuple[str, int]] = []
+    position = 0
+    while position < len(text):
+        char = text[position]
+        at = len(text[:position].encode())
+        if char == "\\" and position + 1 < len(text) and ord(text[position + 1]) < 127:
+            plain.append(text[position + 1])
+            position += 2
+        elif char == "`":
+            mark = "```" if text.startswith("```", position) else "`"
+            end = text.find(mark, position + len(mark))
+            if end < 0:
+                kind = "Pre" if mark == "```" else "Code"
+                raise ParseError(f"Can't find end of {kind} entity at byte offset {at}")
+            plain.append(text[position + len(mark) : end])
+            position = end + len(mark)
+        elif (mark := text[position : position + 2]) in _MARKS or (mark := char) in _MARKS:
+            if open_marks and open_marks[-1][0] == mark:
+                open_marks.pop()
+            else:
+                open_marks.append((mark, at))
+            position += len(mark)
+        elif char == "[" and (link := re.match(r"\[([^\]]*)\]\(([^)]*)\)", text[position:])):
+            plain.append(link[1])
+            position += link.end()
+        elif char in _RESERVED:
+            raise ParseError(f"Character '{char}' is reserved and must be escaped with the preceding '\\'")
+        else:
+            plain.append(char)
+            position += 1
+    if open_marks:
+        mark, at = open_marks[-1]
+        raise ParseError(f"Can't find end of {_MARKS[mark]} entity at byte offset {at}")
+    return "".join(plain)

@@ -1,0 +1,109 @@
+"""The whole line from Telegram to the scripted model and back, over HTTP against the fake Bot API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rig import Rig, start
+from talaria.access.desk import PairingDesk
+from talaria.channels.telegram.channel import TelegramChannel
+from talaria.channels.telegram.opening import TelegramParts, open_telegram
+from talaria.channels.telegram.settings import TelegramSettings
+from talaria.core.clock import Clock, SystemClock
+from talaria.core.ports import Store
+from talaria.core.turns import Inbound
+from talaria.store.memory import MemoryStore
+from talaria.store.memory_pairing import MemoryPairings
+from talaria.testing.clock import FakeClock
+from talaria.testing.telegram_server import TelegramServer
+from talaria.testing.telegram_world import Chat, Person
+
+ADA = 7  # who is allowed
+
+
+@dataclass(slots=True)
+class Line:
+    server: TelegramServer
+    rig: Rig
+    channel: TelegramChannel
+    desk: PairingDesk
+    inbounds: list[Inbound]
+    folder: Path
+    clock: Clock
+
+    async def pass_time(self, condition: Callable[[], bool]) -> None:
+        """Turn the fake clock's hands until it is so."""
+        assert isinstance(self.clock, FakeClock)
+        while not condition():
+            self.clock.advance(0.5)
+            await self.clock.settle()
+
+    @property
+    def ada(self) -> Person:
+        return self.server.person(ADA)
+
+    @property
+    def chat(self) -> Chat:
+        return self.server.world.private(self.ada)
+
+    async def answers(self, count: int = 1, chat: Chat | None = None) -> list[str]:
+        """The bot's messages in the chat, once there are so many and none is unfinished."""
+        place = chat or self.chat
+        await self.server.until(
+            lambda: len(place.replies) >= count and not any(text.endswith("▌") for text in place.replies)
+        )
+        return place.replies
+
+    async def confirmed(self) -> None:
+        """Everything that was pushed has been taken in, or left out, for good."""
+        await self.server.until(lambda: not self.server.world.queue and not self.server.world.strays)
+
+
+@asynccontextmanager
+async def telegram(
+    folder: Path,
+    server: TelegramServer,
+    *,
+    store: Store | None = None,
+    pairings: MemoryPairings | None = None,
+    clock: Clock | None = None,
+    api_url: str = "",
+    token: str = "",
+    **settings: Any,
+) -> AsyncIterator[Line]:
+    """A life of the channel; another one over the same store and server is a restart."""
+    clock = clock or SystemClock()
+    store = store or MemoryStore(clock)
+    pairings = pairings or MemoryPairings(clock)
+    configured = TelegramSettings(allowed=(ADA,), api_url=api_url or server.url, **settings)
+    inbounds: list[Inbound] = []
+    async with AsyncExitStack() as scopes:
+        rig = await scopes.enter_async_context(start(store, folder, clock=clock))
+
+        async def submit(inbound: Inbound) -> object:
+            inbounds.append(inbound)
+            return await rig.turns.submit(inbound)
+
+        sending = asyncio.create_task(rig.delivery.run(), name="delivery")
+        parts = TelegramParts(
+            configured,
+            token or server.token,
+            store,
+            pairings,
+            rig.delivery,
+            submit,
+            lambda key: folder / "chats" / key.replace(":", "_"),
+            "main",
+            clock,
+        )
+        try:
+            async with open_telegram(parts) as channel:
+                yield Line(server, rig, channel, PairingDesk(pairings), inbounds, folder, clock)
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)

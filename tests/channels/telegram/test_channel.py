@@ -1,0 +1,200 @@
+"""The channel's own troubles: refused tokens, other pollers, a platform that fails, and the webhook."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import BytesIO
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from channels.telegram.line import Line, telegram
+from sick_store import SickStore
+from talaria.channels.http.guard import Guard
+from talaria.channels.http.resources import Resource, not_found
+from talaria.channels.http.server import HttpServer, bind
+from talaria.channels.http.settings import HttpSettings
+from talaria.channels.telegram.channel import Phase
+from talaria.channels.telegram.settings import webhook_secret
+from talaria.channels.telegram.webhook import MAX_BODY, PATH, TelegramWebhook
+from talaria.core.clock import SystemClock
+from talaria.core.ledger import Accept
+from talaria.observe.metrics import Metrics
+from talaria.store.memory import MemoryStore
+from talaria.testing.clock import FakeClock
+from talaria.testing.telegram_server import Fault, Misdeed, TelegramServer, Webhook
+
+
+async def test_a_refused_token_stops_the_channel_and_says_so(
+    tmp_path: Path, server: TelegramServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with telegram(tmp_path, server, clock=FakeClock(), token="123:wrong") as line:
+        await line.pass_time(lambda: line.channel.phase is Phase.STOPPED)
+        assert line.channel.status == "stopped: Telegram does not accept the token"
+    assert "123:wrong" not in caplog.text
+
+
+async def test_another_poller_is_named_and_waited_for(tmp_path: Path, server: TelegramServer) -> None:
+    body = {"ok": False, "error_code": 409, "description": "Conflict: terminated by other getUpdates request"}
+    server.fail("getUpdates", Fault(Misdeed.STATUS, times=3, status=409, body=body))
+    async with telegram(tmp_path, server, clock=FakeClock()) as line:
+        await server.until(lambda: server.count("getUpdates") == 1)
+        await line.pass_time(lambda: line.channel.phase is Phase.WAITING)
+        assert "another process polls with this bot's token" in line.channel.status
+        line.ada.says("hello")
+        await line.pass_time(lambda: bool(line.chat.replies))
+        assert line.channel.status == "ready"
+
+
+async def test_a_webhook_that_is_left_over_is_taken_away(tmp_path: Path, server: TelegramServer) -> None:
+    server.webhook = Webhook("http://127.0.0.1:1/elsewhere")
+    async with telegram(tmp_path, server) as line:
+        line.ada.says("hello")
+        await line.answers()
+        assert server.webhook.url == ""
+
+
+@pytest.mark.parametrize("kind", [Misdeed.STATUS, Misdeed.HTML, Misdeed.CUT_BEFORE, Misdeed.CUT_AFTER])
+async def test_a_platform_that_fails_is_asked_again_ever_more_slowly(
+    tmp_path: Path, server: TelegramServer, kind: Misdeed
+) -> None:
+    clock = FakeClock()
+    server.fail("getUpdates", Fault(kind, times=6))
+    async with telegram(tmp_path, server, clock=clock) as line:
+        line.ada.says("hello")
+        await line.pass_time(lambda: bool(line.chat.replies))
+        assert clock.elapsed() >= 1 + 2 + 4 + 8 + 16 + 32
+        assert await line.answers() == ["You said: hello"]
+
+
+async def test_a_platform_that_cannot_be_reached_stops_nothing(
+    tmp_path: Path, server: TelegramServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with telegram(tmp_path, server, clock=FakeClock(), api_url="http://127.0.0.1:1") as line:
+        await line.pass_time(lambda: line.channel.phase is Phase.WAITING)
+        assert "http://127.0.0.1:1 cannot be reached" in line.channel.status
+    assert server.token not in caplog.text
+
+
+async def test_a_draining_gateway_confirms_nothing(tmp_path: Path, server: TelegramServer) -> None:
+    store = MemoryStore(SystemClock())
+    async with telegram(tmp_path, server, store=store) as line:
+        await server.until(lambda: server.polls == 1)
+        await line.rig.turns.drain(0)
+        line.ada.says("too late")
+        while line.channel.phase is not Phase.STOPPED:
+            await asyncio.sleep(0)
+    assert len(server.world.queue) == 1
+    async with telegram(tmp_path, server, store=store) as line:
+        assert await line.answers() == ["You said: too late"]
+
+
+async def test_what_the_store_did_not_take_comes_again(tmp_path: Path, server: TelegramServer) -> None:
+    clock = FakeClock()
+    store = SickStore(clock)
+    store.fails = lambda order: isinstance(order, Accept)
+    async with telegram(tmp_path, server, store=store, clock=clock) as line:
+        line.ada.says("hold on to this")
+        while line.channel.phase is not Phase.WAITING:
+            await asyncio.sleep(0)
+        assert len(server.world.queue) == 1
+        store.fails = lambda order: False
+        await line.pass_time(lambda: bool(line.chat.replies))
+        assert line.chat.replies == ["You said: hold on to this"]
+
+
+# -- webhook ------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def hooked(folder: Path, server: TelegramServer, **more: object) -> AsyncIterator[tuple[Line, str]]:
+    """The channel with its webhook on a socket of its own, set at the fake Bot API."""
+    bound = bind(HttpSettings(port=0))
+    url = f"{bound.address}{PATH}"
+    async with telegram(folder, server, mode="webhook", webhook_url=url, **more) as line:  # type: ignore[arg-type]
+        metrics = Metrics()
+        hook = Resource(PATH, {"POST": TelegramWebhook(line.channel, webhook_secret(server.token))}, metrics)
+        nothing = Resource("unknown", {}, metrics, otherwise=not_found)
+        http = HttpServer(Guard(nothing, [], "a token", metrics, {PATH: hook}), bound)
+        await http.start()
+        try:
+            yield line, url
+        finally:
+            await http.stop(0)
+
+
+async def test_updates_come_by_webhook_and_are_taken_once_they_are_durable(
+    tmp_path: Path, server: TelegramServer
+) -> None:
+    class Sick(MemoryStore):
+        failures = 2
+
+        async def accept(self, order):  # type: ignore[no-untyped-def]
+            from talaria.core.errors import StoreError
+
+            if self.failures:
+                self.failures -= 1
+                raise StoreError("The disk is full.")
+            return await super().accept(order)
+
+    async with hooked(tmp_path, server, store=Sick(SystemClock())) as (line, url):
+        await server.until(lambda: server.webhook.url == url)
+        line.ada.says("hello")
+        assert await line.answers() == ["You said: hello"]
+        await line.confirmed()
+        refused = [status for status in server.pushed if status != 200]
+        assert set(refused) == {503}
+        assert len(refused) >= 2
+        assert server.count("getUpdates") == 0
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"X-Telegram-Bot-Api-Secret-Token": "wrong"}, {"Authorization": "Bearer a token"}]
+)
+async def test_a_forged_call_is_refused_before_its_body_is_read(
+    tmp_path: Path, server: TelegramServer, headers: dict[str, str]
+) -> None:
+    async with hooked(tmp_path, server) as (line, url), aiohttp.ClientSession() as client:
+        await server.until(lambda: server.webhook.url == url)
+        update = {"update_id": 5, "message": line.ada.says("hello")}
+        async with client.post(url, json=update, headers=headers) as answer:
+            assert answer.status == 403
+        async with client.get(url, headers=headers) as answer:
+            assert answer.status == 405
+        await line.confirmed()
+        assert len(line.inbounds) == 1  # the real one
+
+
+async def test_a_body_that_is_too_large_or_broken_is_no_turn(tmp_path: Path, server: TelegramServer) -> None:
+    headers = {"X-Telegram-Bot-Api-Secret-Token": webhook_secret(server.token)}
+    async with hooked(tmp_path, server) as (line, url), aiohttp.ClientSession() as client:
+        await server.until(lambda: server.webhook.url == url)
+        for body, status in (
+            (bytes(MAX_BODY + 1), 413),
+            (b"{", 200),
+            (b"", 200),
+            (b"\xff", 200),
+            (b"[" * 100_000, 200),
+            (b'{"update_id": 1, "message": []}', 200),
+        ):
+            async with client.post(url, data=BytesIO(body), headers=headers) as answer:
+                assert answer.status == status, body[:10]
+        assert line.inbounds == []
+
+
+async def test_the_webhook_is_not_ready_before_the_channel_knows_its_bot(
+    tmp_path: Path, server: TelegramServer
+) -> None:
+    headers = {"X-Telegram-Bot-Api-Secret-Token": webhook_secret(server.token)}
+    server.fail("getMe", Fault(Misdeed.HANG))
+    async with (
+        hooked(tmp_path, server) as (_, url),
+        aiohttp.ClientSession() as client,
+        client.post(url, data=b"{}", headers=headers) as answer,
+    ):
+        assert answer.status == 503

@@ -1,0 +1,101 @@
+"""The channel contract, kept by Telegram against the fake Bot API."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from channels.telegram.line import Line, telegram
+from contracts.channel_suite import ChannelSuite
+from contracts.outlet_suite import OutletSuite, Trouble
+from talaria.channels.telegram.client import BotApi
+from talaria.channels.telegram.outlet import REPEATED, TelegramOutlet
+from talaria.core.clock import SystemClock
+from talaria.core.ports import Store
+from talaria.testing.clock import FakeClock
+from talaria.testing.telegram_server import Fault, Misdeed, TelegramServer
+
+_FAULTS = {
+    Trouble.SILENT: lambda: Fault(Misdeed.CUT_AFTER),
+    Trouble.LATER: lambda: Fault(Misdeed.STATUS, status=429),
+    Trouble.NEVER: lambda: Fault(Misdeed.STATUS, status=403),
+}
+
+
+class TelegramTalk:
+    takes_nonce = False
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def say(self, text: str) -> None:
+        self._line.ada.says(text)
+        self._last = self._line.server.world.queue[-1]
+
+    def say_as_stranger(self, text: str) -> None:
+        self._line.server.person(99).says(text)
+
+    def repeat_last(self) -> None:
+        self._line.server.world.strays.append(self._last)
+
+    def unconfirmed(self) -> int:
+        return len(self._line.server.world.queue)
+
+    def next_send(self, trouble: Trouble) -> None:
+        self._line.server.fail("sendMessage", _FAULTS[trouble]())
+
+    def shown(self) -> list[str]:
+        return self._line.chat.replies
+
+    def is_marked(self, text: str) -> bool:
+        return text.startswith(REPEATED)
+
+    async def pass_time_until(self, seen: int) -> None:
+        def is_seen() -> bool:
+            whole = [text for text in self.shown() if not text.endswith("▌")]
+            return len(whole) >= seen and not self.unconfirmed()
+
+        await self._line.pass_time(is_seen)
+
+
+class TelegramWall:
+    address = "7::"
+
+    def __init__(self, outlet: TelegramOutlet, server: TelegramServer) -> None:
+        self.outlet = outlet
+        self._server = server
+
+    def shown(self) -> list[str]:
+        return self._server.world.chats[7].replies
+
+    def next_send(self, trouble: Trouble) -> None:
+        self._server.fail("sendMessage", _FAULTS[trouble]())
+
+
+class TestTelegramOutlet(OutletSuite):
+    @pytest.fixture(autouse=True)
+    async def platform(self, server: TelegramServer) -> None:
+        self.server = server
+        server.world.private(server.person(7))
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[TelegramWall]:
+        async def on_moved(old: int, new: int) -> None:
+            raise AssertionError
+
+        async with BotApi(self.server.url, self.server.token) as api:
+            yield TelegramWall(TelegramOutlet(api, SystemClock(), "brief", on_moved), self.server)
+
+
+class TestTelegram(ChannelSuite):
+    @pytest.fixture(autouse=True)
+    async def platform(self, server: TelegramServer) -> None:
+        self.server = server
+
+    @asynccontextmanager
+    async def open(self, folder: Path, store: Store, clock: FakeClock) -> AsyncIterator[TelegramTalk]:
+        async with telegram(folder, self.server, store=store, clock=clock, progress="off") as line:
+            yield TelegramTalk(line)

@@ -1,0 +1,84 @@
+"""Telegram inside a whole gateway: its place in the status, and what its failures do not touch."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from talaria.app import Gateway, open_gateway, serve_channels, serve_http
+from talaria.channels.http.server import HttpServer
+from talaria.config.home import Home
+from talaria.config.load import load
+from talaria.testing.model_server import ModelServer
+from talaria.testing.telegram_server import TelegramServer
+
+TOKEN = "a-token-for-tests"
+
+
+@asynccontextmanager
+async def gateway(
+    home: Path, model: ModelServer, telegram: str, environ: dict[str, str]
+) -> AsyncIterator[tuple[Gateway, HttpServer]]:
+    (home / "config.toml").write_text(
+        f'[model]\nprovider = "scripted"\n[providers.scripted]\nbase_url = "{model.base_url}"\n'
+        f'[http]\nport = 0\n[shutdown]\ndeadline = "1s"\n[channels.telegram]\n{telegram}\n'
+    )
+    async with (
+        open_gateway(Home(home), load(home, environ), environ) as opened,
+        serve_channels(opened, environ) as hooks,
+        serve_http(opened, TOKEN, hooks) as server,
+    ):
+        yield opened, server
+
+
+async def call(server: HttpServer, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with (
+        aiohttp.ClientSession() as client,
+        client.request(method, server.address + path, json=body, headers=headers) as answer,
+    ):
+        return answer.status, msgspec.json.decode(await answer.read())
+
+
+async def test_a_channel_without_its_token_says_so_and_the_rest_runs(tmp_path: Path) -> None:
+    async with ModelServer() as model, gateway(tmp_path, model, 'token_env = "NOT_SET"', {}) as (_, server):
+        status, body = await call(server, "GET", "/api/status")
+        assert status == 200
+        stopped = "stopped: The variable NOT_SET for Telegram's token is not set."
+        assert body["channels"] == {"http": "ready", "telegram": stopped}
+        status, turn = await call(server, "POST", "/api/sessions/x/messages?wait=30", {"text": "hello"})
+        assert (status, turn["reply"]) == (200, "You said: hello")
+
+
+async def test_updates_come_to_the_gateways_own_address(tmp_path: Path, server: TelegramServer) -> None:
+    """The webhook is set to an address that is known only once the gateway listens."""
+    telegram = (
+        f'token_env = "BOT"\nallowed = [7]\napi_url = "{server.url}"\n'
+        'mode = "webhook"\nwebhook_url = "http://127.0.0.1:1/hooks/telegram"'
+    )
+    async with ModelServer() as model, gateway(tmp_path, model, telegram, {"BOT": server.token}) as (_, http):
+        await server.until(lambda: bool(server.webhook.url))
+        server.webhook.url = f"{http.address}/hooks/telegram"
+        ada = server.person(7)
+        ada.says("hello")
+        chat = server.world.private(ada)
+        await server.until(lambda: chat.replies == ["You said: hello"])
+        assert (await call(http, "GET", "/api/status"))[1]["channels"]["telegram"] == "ready"
+        status, _ = await call(http, "POST", "/hooks/telegram", {"update_id": 1})
+        assert status == 403
+
+
+async def test_the_token_is_among_the_secrets_that_logs_blot_out(tmp_path: Path) -> None:
+    (tmp_path / "telegram.token").write_text("123456:file-token\n")
+    (tmp_path / "config.toml").write_text('[channels.telegram]\ntoken_file = "telegram.token"\n')
+    assert "123456:file-token" in load(tmp_path, {}).secrets
+    (tmp_path / "config.toml").write_text('[channels.telegram]\ntoken = "123456:plain-token"\n')
+    loaded = load(tmp_path, {})
+    assert "123456:plain-token" in loaded.secrets
+    assert "holds a secret and is open to other users" in loaded.warnings[0]
+    assert "plain-token" not in repr(loaded)

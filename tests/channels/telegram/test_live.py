@@ -1,0 +1,221 @@
+"""A running turn as it is shown: typing, one message, edits at a pace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from talaria.channels.telegram.client import BotApi
+from talaria.channels.telegram.live import Progress
+from talaria.channels.telegram.outlet import TelegramOutlet
+from talaria.core.delivery import Post
+from talaria.core.events import Delta, Done, Event, Reset, ToolFinished, ToolStarted
+from talaria.core.ids import ChatAddress, SessionId, TurnId
+from talaria.core.messages import ToolOutcome
+from talaria.core.turns import Inbound, Sender, Turn, TurnState
+from talaria.testing.clock import FakeClock
+from talaria.testing.telegram_server import Fault, Misdeed, TelegramServer
+
+
+@dataclass
+class View:
+    """A turn whose events the test hands out."""
+
+    address: str = "7::"
+    shown_id: str | None = None
+    state: TurnState = TurnState.RUNNING
+    queue: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+
+    @property
+    def turn(self) -> Turn:
+        key = ChatAddress("main", "telegram", "dm", "7").key()
+        inbound = Inbound(key, Sender("7"), (), address=self.address)
+        return Turn(TurnId("turn_1"), key, SessionId("ses_1"), self.state, inbound, 0.0)
+
+    async def events(self) -> AsyncIterator[Event]:
+        while True:
+            event = await self.queue.get()
+            yield event
+            if isinstance(event, Done):
+                return
+
+    async def shown(self, platform_id: str) -> None:
+        self.shown_id = platform_id
+
+
+@dataclass
+class Stage:
+    server: TelegramServer
+    clock: FakeClock
+    outlet: TelegramOutlet
+
+    async def pass_time(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.clock.advance(0.1)
+            await self.clock.settle()
+
+    def begin(self, view: View) -> asyncio.Task[None]:
+        self.server.world.private(self.server.person(7))
+        return asyncio.create_task(self.outlet.show(view))
+
+    @property
+    def shown(self) -> list[str]:
+        return self.server.world.chats[7].replies
+
+
+@asynccontextmanager
+async def stage(server: TelegramServer, progress: str = "brief") -> AsyncIterator[Stage]:
+    async def on_moved(old: int, new: int) -> None:
+        raise AssertionError
+
+    clock = FakeClock()
+    async with BotApi(server.url, server.token) as api:
+        yield Stage(server, clock, TelegramOutlet(api, clock, progress, on_moved))
+
+
+async def test_what_is_answered_at_once_is_not_shown_before(server: TelegramServer) -> None:
+    async with stage(server) as on:
+        view = View()
+        showing = on.begin(view)
+        await server.until(lambda: server.count("sendChatAction") == 1)
+        view.queue.put_nowait(Delta("quick"))
+        view.queue.put_nowait(Done("quick"))
+        await showing
+        assert on.shown == []
+        assert view.shown_id is None
+
+
+async def test_text_is_shown_as_it_comes_and_the_reply_takes_its_place(server: TelegramServer) -> None:
+    async with stage(server) as on:
+        view = View()
+        showing = on.begin(view)
+        view.queue.put_nowait(Delta("**one"))
+        await on.pass_time(lambda: view.shown_id is not None)
+        assert on.shown == ["**one ▌"]
+        view.queue.put_nowait(Delta(" two**"))
+        await on.pass_time(lambda: on.shown == ["one two ▌"])
+        view.queue.put_nowait(Done("one two"))
+        await showing
+        post = Post("7::", "**one two** three", "n", edits=view.shown_id)
+        assert await on.outlet.deliver(post) == view.shown_id
+        assert on.shown == ["one two three"]
+
+
+async def test_edits_keep_their_pace_and_wait_when_they_are_told_to(server: TelegramServer) -> None:
+    async with stage(server) as on:
+        view = View()
+        showing = on.begin(view)
+        view.queue.put_nowait(Delta("a"))
+        await on.pass_time(lambda: view.shown_id is not None)
+        body = {"ok": False, "error_code": 429, "description": "Too Many", "parameters": {"retry_after": 9}}
+        server.fail("editMessageText", Fault(Misdeed.STATUS, status=429, body=body))
+        started = on.clock.elapsed()
+        view.queue.put_nowait(Delta("b"))
+        await on.pass_time(lambda: server.count("editMessageText") == 1)
+        assert on.clock.elapsed() - started >= 1.4
+        refused = on.clock.elapsed()
+        view.queue.put_nowait(Delta("c"))
+        await on.pass_time(lambda: on.shown == ["abc ▌"])
+        assert on.clock.elapsed() - refused >= 9
+        assert server.count("editMessageText") == 2
+        showing.cancel()
+        await asyncio.wait((showing,))
+
+
+async def test_typing_goes_on_while_the_turn_runs(server: TelegramServer) -> None:
+    async with stage(server, "off") as on:
+        view = View()
+        showing = on.begin(view)
+        view.queue.put_nowait(Delta("text that nobody is to see"))
+        await on.pass_time(lambda: server.count("sendChatAction") == 4)
+        assert on.clock.elapsed() >= 3 * 4.4
+        assert on.shown == []
+        view.queue.put_nowait(Done(""))
+        await showing
+
+
+async def test_a_turn_that_waits_its_turn_does_not_type(server: TelegramServer) -> None:
+    async with stage(server) as on:
+        view = View(state=TurnState.ACCEPTED)
+        showing = on.begin(view)
+        await on.clock.play(30)
+        assert server.count("sendChatAction") == 0
+        view.state = TurnState.RUNNING
+        await on.pass_time(lambda: server.count("sendChatAction") == 1)
+        view.queue.put_nowait(Done(""))
+        await showing
+
+
+async def test_a_message_on_its_way_is_known_even_when_the_show_is_cancelled(server: TelegramServer) -> None:
+    async with stage(server) as on:
+        view = View()
+        showing = on.begin(view)
+        view.queue.put_nowait(Delta("text"))
+        await on.clock.until_sleepers(2)  # typing, and the pause before the message
+        server.fail("sendMessage", Fault(Misdeed.HOLD))
+        on.clock.advance(1)
+        await server.until(lambda: bool(on.shown))
+        showing.cancel()
+        await on.clock.settle()
+        assert not showing.done()
+        server.released.set()
+        await asyncio.wait((showing,))
+        assert view.shown_id is not None
+        assert len(on.shown) == 1
+
+
+async def test_after_a_restart_the_same_message_goes_on(server: TelegramServer) -> None:
+    async with stage(server) as on:
+        first = View()
+        on.server.world.private(server.person(7))
+        message_id = await on.outlet.deliver(Post("7::", "before ▌", "n"))
+        view = View(shown_id=message_id)
+        showing = on.begin(view)
+        view.queue.put_nowait(Reset())
+        view.queue.put_nowait(Delta("after"))
+        await on.pass_time(lambda: on.shown == ["after ▌"])
+        view.queue.put_nowait(Done("after"))
+        await showing
+        assert first.shown_id is None
+
+
+async def test_a_live_message_that_may_have_arrived_is_not_sent_again(server: TelegramServer) -> None:
+    async with stage(server) as on:
+        view = View()
+        server.fail("sendMessage", Fault(Misdeed.CUT_AFTER))
+        showing = on.begin(view)
+        view.queue.put_nowait(Delta("text"))
+        await on.pass_time(lambda: server.count("sendMessage") == 1)
+        view.queue.put_nowait(Delta("more"))
+        await on.clock.play(30)
+        view.queue.put_nowait(Done("text more"))
+        await showing
+        assert on.shown == ["text ▌"]  # visibly unfinished
+
+
+@pytest.mark.parametrize(
+    ("mode", "shown"),
+    [
+        ("off", None),
+        ("brief", "`⚙ read_file b.txt`\n\ndone ▌"),
+        ("full", "`⚙ read_file a.txt`\n`⚠ read_file: error`\n`⚙ read_file b.txt`\n\nlookingdone ▌"),
+    ],
+)
+def test_progress_tells_what_was_asked_for(mode: str, shown: str | None) -> None:
+    progress = Progress(mode)
+    events: list[Event] = [
+        Delta("looking"),
+        ToolStarted("1", "read_file", '{"path": "a.txt"}'),
+        ToolFinished("1", "read_file", ToolOutcome.ERROR, "no"),
+        ToolStarted("2", "read_file", '{"path": "b.txt"}'),
+        ToolFinished("2", "read_file", ToolOutcome.OK, "yes"),
+        Delta("done"),
+    ]
+    news = [progress.take(event) for event in events]
+    assert any(news) is (shown is not None)
+    if shown is not None:
+        assert progress.body() == shown

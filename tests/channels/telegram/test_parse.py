@@ -1,0 +1,180 @@
+"""What an update means: tables for the rules, and floods of broken ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from talaria.access.actors import ChatKind, Way
+from talaria.channels.telegram.parse import (
+    Heard,
+    Ignored,
+    Moved,
+    Place,
+    Pressed,
+    button_data,
+    chat_key,
+    decode,
+    parse,
+)
+from talaria.channels.telegram.wire import User
+from telegram_fuzz import fuzz
+
+BOT = User(4200, is_bot=True, first_name="Talaria", username="talaria_bot")
+TEXT_MENTION = {"type": "text_mention", "offset": 0, "length": 5, "user": {"id": 4200}}
+PRIVATE = {"id": 7, "type": "private"}
+GROUP = {"id": -100, "type": "supergroup"}
+ADA = {"id": 7, "first_name": "Ada", "last_name": "L."}
+
+
+def read(kind: str = "message", **body: Any) -> Any:
+    message = {"message_id": 5, "chat": PRIVATE, "from": ADA, **body}
+    update = decode(msgspec.json.encode({"update_id": 1, kind: message}))
+    assert update is not None
+    return parse(update, BOT)
+
+
+def mention(offset: int, length: int = 12) -> list[dict[str, Any]]:
+    return [{"type": "mention", "offset": offset, "length": length}]
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"text": "hello"}, None),
+        ({"text": "/status"}, None),
+        ({"text": "/status@talaria_bot now"}, "/status now"),
+        ({"text": "/status@TALARIA_bot"}, "/status"),
+        ({"text": "/status@other_bot"}, None),
+        ({"text": "@talaria_bot hello", "entities": mention(0)}, "hello"),
+        ({"text": "😀 @talaria_bot: hi", "entities": mention(3)}, "😀 hi"),
+        ({"text": "@talaria_bot", "entities": mention(0)}, "@talaria_bot"),
+        ({"text": "@talaria_bot hello", "entities": mention(1)}, None),
+        ({"text": "@talaria_bots hello", "entities": mention(0, 13)}, None),
+        ({"text": "hello", "entities": [TEXT_MENTION]}, "hello"),
+        ({"caption": "@talaria_bot see", "caption_entities": mention(0), "voice": {"file_id": "f"}}, "see"),
+        ({"text": "yes", "reply_to_message": {"message_id": 1, "chat": GROUP, "from": {"id": 4200}}}, "yes"),
+        ({"text": "yes", "reply_to_message": {"message_id": 1, "chat": GROUP, "from": {"id": 9}}}, None),
+    ],
+)  # fmt: skip
+def test_in_a_group_only_what_is_addressed_is_heard(body: dict[str, Any], text: str | None) -> None:
+    parsed = read(chat=GROUP, **body)
+    if text is None:
+        assert isinstance(parsed, Ignored)
+    else:
+        assert isinstance(parsed, Heard)
+        assert parsed.text == text
+        assert parsed.place == Place(-100, None, 5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "way", "key"),
+    [
+        ("message", {"text": "hello"}, Way.MESSAGE, "m5"),
+        ("message", {"text": "/status"}, Way.COMMAND, "m5"),
+        ("message", {"text": "/usr/bin/env"}, Way.MESSAGE, "m5"),
+        ("message", {"text": "/stop", "forward_origin": {}}, Way.MESSAGE, "m5"),
+        ("message", {"document": {"file_id": "f"}}, Way.FILE, "m5"),
+        ("message", {"sticker": {"emoji": "😀"}}, Way.MESSAGE, "m5"),
+        ("edited_message", {"text": "hello", "edit_date": 9}, Way.EDIT, "m5e9.3610a686"),
+    ],
+)
+def test_each_way_in_is_named(kind: str, body: dict[str, Any], way: Way, key: str) -> None:
+    parsed = read(kind, **body)
+    assert isinstance(parsed, Heard)
+    assert (parsed.way, parsed.key) == (way, key)
+    assert (parsed.actor.user_id, parsed.actor.name) == ("7", "Ada L.")
+
+
+def test_two_edits_within_one_second_are_two_messages() -> None:
+    first, second = (read("edited_message", text=text, edit_date=9) for text in ("hello", "hello!"))
+    assert isinstance(first, Heard)
+    assert isinstance(second, Heard)
+    assert first.key != second.key
+    assert first == read("edited_message", text="hello", edit_date=9)
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"text": " "}, {"location": {"latitude": 1}}, {"new_chat_members": [ADA]}, {"poll": {}}]
+)
+def test_what_says_nothing_is_ignored(body: dict[str, Any]) -> None:
+    assert isinstance(read(**body), Ignored)
+
+
+def test_who_speaks_as_a_chat_is_no_person() -> None:
+    parsed = read(text="hello", sender_chat={"id": -1, "type": "channel"})
+    assert isinstance(parsed, Heard)
+    assert parsed.actor.speaks_as_chat
+    parsed = read("channel_post", text="hello", chat={"id": -1, "type": "channel"})
+    assert isinstance(parsed, Heard)
+    assert parsed.actor.chat_kind is ChatKind.BROADCAST
+
+
+def test_a_group_that_moves_is_told_by_either_side() -> None:
+    assert read(chat={"id": -5, "type": "group"}, migrate_to_chat_id=-1005) == Moved(-5, -1005)
+    assert read(chat={"id": -1005, "type": "supergroup"}, migrate_from_chat_id=-5) == Moved(-5, -1005)
+
+
+def test_names_and_quotes_cannot_break_their_frame() -> None:
+    quoted = {
+        "message_id": 1,
+        "chat": GROUP,
+        "from": {"id": 9, "first_name": "E\nve\u202e"},
+        "text": "x" * 900,
+    }
+    parsed = read(text="@talaria_bot hm", entities=mention(0), chat=GROUP, reply_to_message=quoted)
+    assert isinstance(parsed, Heard)
+    assert parsed.before == f"[In reply to E ve:]\n> {'x' * 500}…\nAda L. says:"
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("../../etc/passwd", "_.._etc_passwd"),
+        ("a\nb\x00.txt", "a b.txt"),
+        ("...", "file"),
+        ("x" * 300 + ".txt", "x" * 60 + ".txt"),
+        ("übung 1.pdf", "übung 1.pdf"),
+        ("", "file"),
+    ],
+)
+def test_a_files_name_is_one_harmless_part(name: str, kept: str) -> None:
+    parsed = read(document={"file_id": "f", "file_name": name})
+    assert isinstance(parsed, Heard)
+    found = parsed.files[0].name
+    assert found == kept if len(name) < 300 else len(found) < 100
+
+
+def test_a_pressed_button_is_its_command_by_whoever_pressed() -> None:
+    query = {"id": "q", "from": {"id": 9}, "data": "/stop", "message": {"message_id": 1, "chat": GROUP}}
+    update = decode(msgspec.json.encode({"update_id": 1, "callback_query": query}))
+    assert update is not None
+    parsed = parse(update, BOT)
+    assert isinstance(parsed, Pressed)
+    assert (parsed.actor.user_id, parsed.text, parsed.query_id) == ("9", "/stop", "q")
+
+
+@pytest.mark.parametrize(
+    ("command", "data"),
+    [("/stop", "/stop"), ("é" * 32, "é" * 32), ("é" * 33, "#4"), ("#1", "#4"), ("", "#4")],
+)
+def test_buttons_carry_what_fits(command: str, data: str) -> None:
+    assert button_data(command, 4) == data
+
+
+def test_addresses_and_keys_are_read_back() -> None:
+    for place in (Place(7), Place(-100, 5), Place(-100, None, 9), Place(-100, 5, 9)):
+        assert Place.read(place.address()) == place
+    assert chat_key("main", Place(-100, 5, 9), ChatKind.GROUP) == "agent:main:telegram:group:-100:5"
+    assert chat_key("main", Place(7), ChatKind.PRIVATE) == "agent:main:telegram:dm:7"
+
+
+async def test_fuzzed_updates_break_nothing_and_let_nobody_in() -> None:
+    """`./dev soak` throws 10,000."""
+    result = await fuzz(500)
+    assert result.uncaught == []
+    assert result.wrong == []
+    assert result.decoded > 100
+    assert result.turns > 20

@@ -1,0 +1,133 @@
+"""`talaria connect telegram`, and the gateway that runs with it, against the fake Bot API's own process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.conftest import DEADLINE, Talaria
+from talaria.testing.telegram_server import TOKEN
+
+
+class Platform:
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __call__(self, order: str, **body: Any) -> Any:
+        data = json.dumps(body).encode() if body else None
+        request = urllib.request.Request(f"{self.url}/_control/{order}", data)
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request) as answer:
+            return json.loads(answer.read())
+
+    def replies(self, chat: int) -> list[str]:
+        return [each["text"] for each in self("chats").get(str(chat), []) if each["by_bot"]]
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE
+        while not condition():
+            assert time.monotonic() < deadline, self("chats")
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    command = [sys.executable, "-m", "talaria.testing.telegram_server", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield Platform(server.stdout.readline().split()[4].rstrip(";"))
+        finally:
+            server.send_signal(signal.SIGTERM)
+
+
+def test_the_first_who_presents_the_code_is_paired_and_then_answered(
+    home: Path, environ: dict[str, str], platform: Platform
+) -> None:
+    config = home / "config.toml"
+    before = "# my settings\n" + config.read_text() + "\n[pool]\nmax_agents = 9  # enough\n"
+    config.write_text(before)
+    env = {"TALARIA_HOME": str(home), **environ}
+    talaria = [sys.executable, "-m", "talaria"]
+    connecting = subprocess.Popen(
+        [*talaria, "connect", "telegram", "--api-url", platform.url],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
+    )  # fmt: skip
+    assert connecting.stdin is not None
+    assert connecting.stdout is not None
+    connecting.stdin.write(TOKEN + "\n")
+    connecting.stdin.flush()
+    lines: list[str] = []
+    while not (lines and lines[-1].startswith("or send")):
+        lines.append(connecting.stdout.readline())
+        assert lines[-1], lines
+    code = lines[-1].split()[-1]
+    assert f"https://t.me/talaria_bot?start={code}" in "".join(lines)
+    platform("say", user=8, name="Eve", text="/start ABCD-EFGH-JKMN")
+    platform("say", user=7, text=f"/start {code}")
+    rest, _ = connecting.communicate(timeout=DEADLINE)
+    assert connecting.returncode == 0
+    assert "Ada is paired." in rest
+    assert TOKEN not in "".join(lines) + rest
+    assert config.read_text().startswith(before)
+    assert TOKEN not in config.read_text()
+    assert (home / "telegram.token").stat().st_mode & 0o777 == 0o600
+
+    with subprocess.Popen(
+        [*talaria, "serve", "--port", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+    ) as gateway:  # fmt: skip
+        try:
+            platform("say", user=7, text="hello")
+            platform.until(lambda: "You said: hello" in platform.replies(7))
+            assert len(platform.replies(8)) == 1  # a code for Eve, no turn
+            said = subprocess.run(
+                [*talaria, "doctor", "--json"], env=env, capture_output=True, text=True, check=False
+            )
+            found = {each["name"]: each for each in json.loads(said.stdout)["findings"]}
+            assert found["telegram"]["level"] == "ok"
+        finally:
+            gateway.terminate()
+            _, log = gateway.communicate(timeout=DEADLINE)
+    assert gateway.returncode == 0
+    assert TOKEN not in log
+
+
+def test_a_token_that_telegram_refuses_is_not_written(
+    home: Path, talaria: Talaria, platform: Platform
+) -> None:
+    before = (home / "config.toml").read_text()
+    done = talaria("connect", "telegram", "--api-url", platform.url, stdin="123:wrong\n")
+    assert done.returncode == 1
+    assert "Telegram does not know this token." in done.stderr
+    assert "wrong" not in done.stderr
+    assert (home / "config.toml").read_text() == before
+    assert not (home / "telegram.token").exists()
+
+
+def test_a_variable_can_hold_the_token(home: Path, talaria: Talaria, platform: Platform) -> None:
+    env = {"MY_TOKEN": TOKEN}
+    done = talaria(
+        "connect", "telegram", "--api-url", platform.url, "--token-env", "MY_TOKEN", "--wait", "0", env=env
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'token_env = "MY_TOKEN"' in (home / "config.toml").read_text()
+    assert not (home / "telegram.token").exists()
+    checked = talaria("doctor")
+    assert "MY_TOKEN" in checked.stdout
+    missing = talaria("connect", "telegram", "--token-env", "NOT_THERE")
+    assert "There is no token in NOT_THERE." in missing.stderr
+
+
+def test_other_platforms_are_not_there_yet(talaria: Talaria) -> None:
+    assert "not in this version yet" in talaria("connect", "discord").stderr
+    assert "talaria connect telegram" in talaria("connect", "--help").stdout

@@ -1,0 +1,168 @@
+"""What every chat platform's channel must do, whatever the platform: run by each with its own fake server."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Protocol
+
+from contracts.outlet_suite import Trouble
+from talaria.core.clock import Clock
+from talaria.core.errors import StoreError
+from talaria.core.ledger import Accept, Accepted
+from talaria.core.ports import Store
+from talaria.store.memory import MemoryStore
+from talaria.testing.clock import FakeClock
+
+
+class Talk(Protocol):
+    """A channel at work with its platform, and one allowed person who uses it. The clock is a `FakeClock`."""
+
+    def say(self, text: str) -> None: ...
+
+    def say_as_stranger(self, text: str) -> None: ...
+
+    def repeat_last(self) -> None:
+        """The platform hands out its last update once more."""
+        ...
+
+    def unconfirmed(self) -> int:
+        """Updates that the platform would hand out again after a restart."""
+        ...
+
+    def next_send(self, trouble: Trouble) -> None: ...
+
+    def shown(self) -> list[str]:
+        """What the person sees of the agent's messages now, oldest first."""
+        ...
+
+    def is_marked(self, text: str) -> bool:
+        """Whether this is visibly a repeat."""
+        ...
+
+    @property
+    def takes_nonce(self) -> bool: ...
+
+    async def pass_time_until(self, seen: int) -> None:
+        """Let time go by until so many finished messages are shown."""
+        ...
+
+
+class FailingStore(MemoryStore):
+    """Accepts nothing for as long as it is sick."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.is_sick = False
+        self.refused = 0
+
+    async def accept(self, order: Accept) -> Accepted:
+        if self.is_sick:
+            self.refused += 1
+            raise StoreError("The disk is full.", "Make room.")
+        return await super().accept(order)
+
+
+class ChannelSuite:
+    """Subclass it and say how a life of the channel is opened over a store."""
+
+    def open(self, folder: Path, store: Store, clock: FakeClock) -> AbstractAsyncContextManager[Talk]:
+        raise NotImplementedError
+
+    async def test_a_message_is_answered_and_confirmed(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        async with self.open(tmp_path, MemoryStore(clock), clock) as talk:
+            talk.say("hello")
+            await talk.pass_time_until(1)
+            assert talk.shown() == ["You said: hello"]
+            assert talk.unconfirmed() == 0
+
+    async def test_a_message_that_comes_twice_is_one_turn(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        store = MemoryStore(clock)
+        async with self.open(tmp_path, store, clock) as talk:
+            talk.say("one")
+            await talk.pass_time_until(1)
+            talk.repeat_last()
+            talk.say("two")
+            await talk.pass_time_until(2)
+            assert talk.shown() == ["You said: one", "You said: two"]
+            assert sum((await store.stats()).turns.values()) == 2
+
+    async def test_nothing_is_confirmed_before_it_is_durable(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        store = FailingStore(clock)
+        store.is_sick = True
+        async with self.open(tmp_path, store, clock) as talk:
+            talk.say("hello")
+            while not store.refused:
+                clock.advance(1)
+                await clock.settle()
+            assert talk.unconfirmed() == 1
+            store.is_sick = False
+            await talk.pass_time_until(1)
+            assert talk.shown() == ["You said: hello"]
+            assert talk.unconfirmed() == 0
+
+    async def test_a_restart_neither_loses_nor_repeats(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        store = FailingStore(clock)
+        async with self.open(tmp_path, store, clock) as talk:
+            talk.say("one")
+            await talk.pass_time_until(1)
+            store.is_sick = True
+            talk.say("two")
+            while not store.refused:
+                clock.advance(1)
+                await clock.settle()
+        store.is_sick = False
+        async with self.open(tmp_path, store, clock) as talk:
+            await talk.pass_time_until(2)
+            assert talk.shown() == ["You said: one", "You said: two"]
+
+    async def test_a_stranger_gets_no_turn(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        store = MemoryStore(clock)
+        async with self.open(tmp_path, store, clock) as talk:
+            talk.say_as_stranger("hello")
+            talk.say("and me?")
+            await talk.pass_time_until(1)
+            assert talk.shown() == ["You said: and me?"]
+            assert sum((await store.stats()).turns.values()) == 1
+
+    async def test_a_send_that_may_have_arrived_is_deduped_or_marked(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        async with self.open(tmp_path, MemoryStore(clock), clock) as talk:
+            talk.next_send(Trouble.SILENT)
+            talk.say("hello")
+            await talk.pass_time_until(1 if talk.takes_nonce else 2)
+            first, *more = talk.shown()
+            assert first == "You said: hello"
+            assert all(talk.is_marked(text) for text in more)
+
+    async def test_a_send_that_was_refused_for_now_is_made_once_and_unmarked(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        async with self.open(tmp_path, MemoryStore(clock), clock) as talk:
+            talk.next_send(Trouble.LATER)
+            talk.say("hello")
+            await talk.pass_time_until(1)
+            assert talk.shown() == ["You said: hello"]
+
+    async def test_a_send_that_was_refused_for_good_holds_nothing_up(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        async with self.open(tmp_path, MemoryStore(clock), clock) as talk:
+            talk.next_send(Trouble.NEVER)
+            talk.say("one")
+            talk.say("two")
+            await talk.pass_time_until(1)
+            assert talk.shown() == ["You said: two"]
+
+    async def test_long_replies_come_whole_and_in_order(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        words = " ".join(f"w{number}" for number in range(3000))
+        async with self.open(tmp_path, MemoryStore(clock), clock) as talk:
+            talk.say(f"[[reply {words}]]")
+            await talk.pass_time_until(2)
+            while " ".join(talk.shown()).split() != words.split():
+                clock.advance(0.5)
+                await clock.settle()

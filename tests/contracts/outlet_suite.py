@@ -1,0 +1,98 @@
+"""What every outlet must do, whatever its platform: `core.ports.Outlet` in tests."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from enum import Enum, auto
+from typing import Protocol
+
+import pytest
+
+from talaria.core.delivery import DeliveryDelayed, DeliveryError, DeliveryRefused, DeliveryUnknown, Post
+from talaria.core.ports import Outlet
+
+
+class Trouble(Enum):
+    """What the platform does with the next call."""
+
+    LATER = auto()
+    NEVER = auto()
+    SILENT = auto()  # it takes it and gives no answer
+
+
+class Wall(Protocol):
+    """An outlet with one chat behind it."""
+
+    @property
+    def outlet(self) -> Outlet: ...
+
+    @property
+    def address(self) -> str: ...
+
+    def shown(self) -> list[str]: ...
+
+    def next_send(self, trouble: Trouble) -> None: ...
+
+
+class OutletSuite:
+    def open(self) -> AbstractAsyncContextManager[Wall]:
+        raise NotImplementedError
+
+    async def test_a_post_is_shown_and_an_edit_takes_its_place(self) -> None:
+        async with self.open() as wall:
+            first = await wall.outlet.deliver(Post(wall.address, "one", "n1"))
+            second = await wall.outlet.deliver(Post(wall.address, "two", "n2"))
+            assert first != second
+            assert await wall.outlet.deliver(Post(wall.address, "other", "n3", edits=first)) == first
+            assert wall.shown() == ["other", "two"]
+
+    async def test_the_same_edit_again_is_done(self) -> None:
+        async with self.open() as wall:
+            first = await wall.outlet.deliver(Post(wall.address, "one", "n1"))
+            for _ in range(2):
+                assert await wall.outlet.deliver(Post(wall.address, "two", "n2", edits=first)) == first
+            assert wall.shown() == ["two"]
+
+    async def test_an_edit_of_what_is_gone_is_a_send(self) -> None:
+        async with self.open() as wall:
+            sent = await wall.outlet.deliver(Post(wall.address, "one", "n1", edits="987654"))
+            assert sent != "987654"
+            assert wall.shown() == ["one"]
+
+    @pytest.mark.parametrize(
+        ("trouble", "error", "is_shown"),
+        [
+            (Trouble.LATER, DeliveryDelayed, False),
+            (Trouble.NEVER, DeliveryRefused, False),
+            (Trouble.SILENT, DeliveryUnknown, True),
+        ],
+    )
+    async def test_a_failure_says_what_is_known(
+        self, trouble: Trouble, error: type[DeliveryError], is_shown: bool
+    ) -> None:
+        async with self.open() as wall:
+            wall.next_send(trouble)
+            with pytest.raises(error):
+                await wall.outlet.deliver(Post(wall.address, "one", "n1"))
+            assert wall.shown() == (["one"] if is_shown else [])
+            await wall.outlet.deliver(Post(wall.address, "two", "n2"))
+            assert wall.shown()[-1] == "two"
+
+    async def test_a_repeat_is_dropped_or_visible(self) -> None:
+        async with self.open() as wall:
+            await wall.outlet.deliver(Post(wall.address, "one", "n1"))
+            await wall.outlet.deliver(Post(wall.address, "one", "n1", is_repeat=not wall.outlet.takes_nonce))
+            first, *more = wall.shown()
+            assert first == "one"
+            assert len(more) == (0 if wall.outlet.takes_nonce else 1)
+            assert all(text != "one" and text.endswith("one") for text in more)
+
+    async def test_pieces_hold_the_whole_reply_in_order(self) -> None:
+        async with self.open() as wall:
+            reply = "\n".join(f"line {number}" for number in range(2000))
+            pieces = wall.outlet.split(reply)
+            assert len(pieces) > 1
+            assert "".join("".join(pieces).split()) == "".join(reply.split())
+            for number, piece in enumerate(pieces):
+                await wall.outlet.deliver(Post(wall.address, piece, f"n{number}"))
+            assert len(wall.shown()) == len(pieces)
