@@ -1,0 +1,299 @@
+"""Planted faults: each breaks one promise in a copy of the source, and something must notice.
+
+A plan is an exact text and what takes its place; a text that is not found exactly once is an error, so that
+the faults follow the code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from chaos.killing import Killing
+from chaos.pausing import Pausing
+from soak.report import Progress
+from talaria.core.failpoints import Point
+
+ROOT = Path(__file__).parent.parent
+_COPIED = ("src", "tests", "soak", "bench", "incidents", "chaos")
+_KILLS = 8
+_SEEDS = (1, 2, 3)
+_TESTS_FAILED = 1
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """In a file below src/talaria."""
+
+    path: str
+    old: str
+    new: str
+
+
+class Kills(msgspec.Struct, frozen=True):
+    """Noticed by kills at these points."""
+
+    points: tuple[Point, ...]
+
+
+class Pauses(msgspec.Struct, frozen=True):
+    """Noticed by pauses of four processes."""
+
+    count: int = 12
+
+
+class Tests(msgspec.Struct, frozen=True):
+    """Noticed by this test."""
+
+    node: str
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    name: str
+    why: str
+    edits: tuple[Edit, ...]
+    noticed_by: Kills | Pauses | Tests
+
+
+class Caught(msgspec.Struct, frozen=True):
+    mutant: Mutant
+    is_caught: bool
+    how: str
+
+
+_HANDLE = """\
+        await self._desk.handle([update for raw in updates if (update := decode(raw)) is not None], bot)
+        offset = max(_update_id(raw) for raw in updates) + 1
+        if offset > self._offset:
+            await self._cursors.set_cursor(_cursor_of(bot), str(offset))
+            reach(Point.ACKNOWLEDGED)
+            self._offset = offset
+"""
+_HANDLE_LATE = """\
+        offset = max(_update_id(raw) for raw in updates) + 1
+        if offset > self._offset:
+            await self._cursors.set_cursor(_cursor_of(bot), str(offset))
+            reach(Point.ACKNOWLEDGED)
+            self._offset = offset
+        await self._desk.handle([update for raw in updates if (update := decode(raw)) is not None], bot)
+"""
+_OFFSET_EARLY = """\
+        offset = self._offset = max(_update_id(raw) for raw in updates) + 1
+        await self._desk.handle([update for raw in updates if (update := decode(raw)) is not None], bot)
+        await self._cursors.set_cursor(_cursor_of(bot), str(offset))
+"""
+_SUBMIT = """\
+        reach(Point.RECEIVED)
+        await self._submit(inbound)
+"""
+_DEDUPE_BESIDE = """\
+        reach(Point.RECEIVED)
+        seen = self.__dict__.setdefault("_seen", set())
+        if (inbound.chat_key, inbound.key) in seen:
+            return
+        seen.add((inbound.chat_key, inbound.key))
+        await self._submit(msgspec.structs.replace(inbound, key=None))
+"""
+_CLAIM = """\
+            claimed = await self._store.outbox.claim(row, self._clock.now() + 2 * seconds)
+            if claimed is None:
+                return
+            reach(Point.CLAIMED)
+            mark = await self._attempt(outlet, claimed, was_tried=row.state is OutboxState.SENDING)
+            reach(Point.DELIVERED)
+"""
+_CLAIM_LATE = """\
+            mark = await self._attempt(outlet, row, was_tried=row.state is OutboxState.SENDING)
+            reach(Point.DELIVERED)
+            claimed = await self._store.outbox.claim(row, self._clock.now() + 2 * seconds)
+            if claimed is None:
+                return
+            mark = Mark(row.id, claimed.attempts, mark.state, mark.due_at, mark.platform_id, mark.error)
+"""
+
+MUTANTS = (
+    Mutant(
+        "acknowledge before commit",
+        "the cursor is stored before the messages that it confirms",
+        (Edit("channels/telegram/channel.py", _HANDLE, _HANDLE_LATE),),
+        Kills((Point.RECEIVED,)),
+    ),
+    Mutant(
+        "offset advanced early",
+        "the next poll confirms what could not be accepted",
+        (Edit("channels/telegram/channel.py", _HANDLE, _OFFSET_EARLY),),
+        Tests("tests/channels/telegram/test_channel.py::test_what_the_store_did_not_take_comes_again"),
+    ),
+    Mutant(
+        "reply before outbox",
+        "the live message is the reply already, before its row is there",
+        (Edit("channels/telegram/live.py", "if part.strip()) + CURSOR", "if part.strip())"),),
+        Kills((Point.SHOWN,)),
+    ),
+    Mutant(
+        "rerun of a started tool",
+        "a call whose outcome is unknown is run again",
+        (
+            Edit(
+                "agent/loop.py",
+                "if step.state is StepState.STARTED and not (spec and spec.idempotent):",
+                "if step.state is StepState.ENDED:",
+            ),
+        ),
+        Kills((Point.RAN,)),
+    ),
+    Mutant(
+        "unfenced commit",
+        "whoever had the session once may write to it",
+        (Edit("store/sqlite/orders.py", "    if fence != order.fence or not expires:", "    if fence < 0:"),),
+        Pauses(),
+    ),
+    Mutant(
+        "dedupe outside the transaction",
+        "known messages are remembered in memory",
+        (Edit("channels/telegram/desk.py", _SUBMIT, _DEDUPE_BESIDE),),
+        Kills((Point.ACCEPTED,)),
+    ),
+    Mutant(
+        "`sending` marked after the send",
+        "a kill in between leaves a row that looks untried",
+        (Edit("turns/delivery.py", _CLAIM, _CLAIM_LATE),),
+        Kills((Point.DELIVERED,)),
+    ),
+    Mutant(
+        "resend without a mark",
+        "a second copy looks like another answer",
+        (Edit("turns/delivery.py", "is_repeat=was_tried and not outlet.takes_nonce", "is_repeat=False"),),
+        Kills((Point.DELIVERED,)),
+    ),
+    Mutant(
+        "`sending` taken for sent",
+        "what was on its way when the process died is not looked at again",
+        (Edit("store/sqlite/outbox.py", "pending' OR state = 'sending')\"", "pending')\""),),
+        Kills((Point.CLAIMED,)),
+    ),
+    Mutant(
+        "steer lost at the finish",
+        "a message that came with the last answer ends unread",
+        (
+            Edit(
+                "store/sqlite/orders.py",
+                "            raise rules.steer_waiting(turn_id)\n",
+                "            _end_turn(tx, position, end)\n",
+            ),
+        ),
+        Tests("tests/turns/test_busy.py::test_steer_that_comes_with_the_last_answer_becomes_another_step"),
+    ),
+    Mutant(
+        "poison tried for ever",
+        "a message that kills the process is never given up",
+        (Edit("turns/runner.py", "if began.crashes >= MAX_ATTEMPTS or ", "if "),),
+        Tests(
+            "tests/turns/test_stopping.py::test_a_turn_that_took_the_process_down_three_times_is_failed_and_told"
+        ),
+    ),
+    Mutant(
+        "lanes in another order",
+        "what waited is taken up from the end after a restart",
+        (
+            Edit(
+                "store/sqlite/upkeep.py",
+                'WHERE state IN ({_UNSETTLED}) ORDER BY position"',
+                'WHERE state IN ({_UNSETTLED}) ORDER BY position DESC"',
+            ),
+        ),
+        Tests("tests/turns/test_stopping.py::test_queued_turns_keep_their_order_over_a_restart"),
+    ),
+)
+
+
+class NotFound(Exception):
+    """The text of a planted fault is not in the source any more, or is there twice."""
+
+
+def plant(mutant: Mutant, source: Path) -> None:
+    """Break the copy. Raises `NotFound` and `SyntaxError`."""
+    for edit in mutant.edits:
+        path = source / "talaria" / edit.path
+        text = path.read_text()
+        if text.count(edit.old) != 1:
+            raise NotFound(f"{mutant.name}: {edit.path} has {text.count(edit.old)} times: {edit.old!r}")
+        broken = text.replace(edit.old, edit.new)
+        compile(broken, str(path), "exec")
+        path.write_text(broken)
+
+
+async def attempt(mutant: Mutant) -> Caught:
+    with tempfile.TemporaryDirectory(prefix="talaria-mutant-") as folder:
+        copy = Path(folder)
+        for name in _COPIED:
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        plant(mutant, copy / "src")
+        match mutant.noticed_by:
+            case Kills(points=points):
+                return await _killed(mutant, points, copy / "src")
+            case Pauses(count=count):
+                overlaps, broken, *_ = await Pausing(
+                    count, Progress(is_quiet=True), source=copy / "src"
+                ).run()
+                found = int(overlaps.value + broken.value)
+                return Caught(mutant, found > 0, f"{count} pauses: {found} commits that must not be")
+            case Tests(node=node):
+                return await _tested(mutant, node, copy)
+
+
+async def _killed(mutant: Mutant, points: Sequence[Point], source: Path) -> Caught:
+    def only(random: Random) -> Iterator[Point | None]:
+        return cycle(points)
+
+    for seed in _SEEDS:
+        killing = Killing(
+            _KILLS, Progress(is_quiet=True), workers=1, seed=seed, points=only, source=source, patience=8.0
+        )
+        tally = await killing.run()
+        if not tally.is_good:
+            verdict = tally.verdict
+            how = {"lost": len(verdict.lost), "doubled unmarked": len(verdict.unmarked)}
+            how |= {"effects repeated": len(tally.repeated), "out of order": len(verdict.disordered)}
+            found = ", ".join(f"{count} {what}" for what, count in how.items() if count)
+            return Caught(
+                mutant, True, f"{tally.total} kills at {', '.join(points)}: {found or 'still owed'}"
+            )
+    return Caught(mutant, False, f"{_KILLS * len(_SEEDS)} kills found nothing")
+
+
+async def _tested(mutant: Mutant, node: str, copy: Path) -> Caught:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-x", "--timeout", "20", node,
+        cwd=copy, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    said, _ = await process.communicate()
+    if process.returncode not in (0, _TESTS_FAILED):
+        raise RuntimeError(f"{node} did not run:\n{said.decode()[-2000:]}")
+    return Caught(mutant, process.returncode == _TESTS_FAILED, node.rpartition("::")[2])
+
+
+async def try_all(tell: Callable[[str], None]) -> list[Caught]:
+    caught = []
+    for mutant in MUTANTS:
+        caught.append(await attempt(mutant))
+        tell(f"  {mutant.name}: {'caught' if caught[-1].is_caught else 'MISSED'} ({caught[-1].how})")
+    return caught
+
+
+def render(caught: Sequence[Caught]) -> str:
+    rows = [("fault", "why it matters", "", "how")]
+    rows += [
+        (one.mutant.name, one.mutant.why, "caught" if one.is_caught else "MISSED", one.how) for one in caught
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = ["  ".join((*map(str.ljust, row[:3], widths), row[3])).rstrip() for row in rows]
+    return "\n".join([lines[0], "─" * max(map(len, lines)), *lines[1:]])

@@ -1,0 +1,193 @@
+"""Pauses: four processes on one database, stopped past their leases in the middle of turns, and let go again.
+
+`python -m chaos.pausing PATH NAME` is one of the processes. It goes through the store alone: turns that
+begin, commit step by step and end, over leases of 300 ms that nobody renews.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from soak.report import Figure, Progress
+from talaria.core.clock import SystemClock
+from talaria.core.errors import LeaseHeld, StaleFence
+from talaria.core.ids import ChatAddress, ChatKey, OwnerId, new_session_id, new_turn_id
+from talaria.core.ledger import Accept, Began, Begin, Commit, Fresh, TurnEnd
+from talaria.core.messages import AssistantMessage, Text
+from talaria.core.turns import Inbound, Sender, TurnState
+from talaria.store.sqlite.store import SqliteStore
+
+PROCESSES = 4
+LEASE_SECONDS = 0.3
+PAUSE_SECONDS = 0.4
+STEPS = 4
+_CHATS = 2
+_AT_ONCE = 2  # paused; the others take their sessions over
+_ROOT = Path(__file__).parent.parent
+
+
+class Tally(msgspec.Struct):
+    """What one process did. `refused` are commits under a fence that had grown meanwhile."""
+
+    turns: int = 0
+    refused: int = 0
+
+
+class Line(msgspec.Struct, frozen=True):
+    """An entry as the processes write it."""
+
+    owner: str
+    fence: int
+    turn: str
+    step: int
+
+
+class Pausing:
+    def __init__(self, pauses: int, progress: Progress, seed: int = 1, *, source: Path | None = None) -> None:
+        self._pauses = pauses
+        self._progress = progress
+        self._random = Random(seed)
+        self._source = source
+        self.total = Tally()
+        self.takeovers = 0
+
+    async def run(self) -> list[Figure]:
+        with tempfile.TemporaryDirectory(prefix="talaria-chaos-") as folder:
+            path = Path(folder) / "talaria.db"
+            await (await SqliteStore.open(path, SystemClock())).close()
+            processes = [await self._start(path, f"owner{n}") for n in range(PROCESSES)]
+            try:
+                await self._pause(processes)
+                tallies = [await self._stop(process) for process in processes]
+            finally:
+                for process in processes:
+                    if process.returncode is None:
+                        process.kill()
+                        await process.wait()
+            overlaps, broken = await self._judge(path)
+        self.total = Tally(sum(tally.turns for tally in tallies), sum(tally.refused for tally in tallies))
+        return [
+            Figure(f"{self._pauses} pauses of 4 processes: commits of two owners at once", overlaps, "", 0),
+            Figure("… turns whose steps are missing, doubled or out of order", broken, "", 0),
+            Figure("… stale commits refused", self.total.refused),
+            Figure("… sessions taken over", self.takeovers),
+            Figure("… turns", self.total.turns),
+        ]
+
+    async def _start(self, path: Path, name: str) -> asyncio.subprocess.Process:
+        environ = dict(os.environ)
+        if self._source is not None:
+            environ["PYTHONPATH"] = str(self._source)
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "chaos.pausing", str(path), name, cwd=_ROOT, env=environ,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+
+    async def _pause(self, processes: list[asyncio.subprocess.Process]) -> None:
+        done = 0
+        for process in processes:
+            assert process.stdout is not None
+            await process.stdout.readline()  # it is at work
+        while done < self._pauses:
+            await asyncio.sleep(self._random.uniform(0.02, 0.15))
+            chosen = self._random.sample(processes, min(_AT_ONCE, self._pauses - done))
+            for process in chosen:
+                process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(PAUSE_SECONDS)
+            for process in chosen:
+                process.send_signal(signal.SIGCONT)
+            done += len(chosen)
+            self._progress.tell("pauses", done, self._pauses)
+
+    async def _stop(self, process: asyncio.subprocess.Process) -> Tally:
+        said, _ = await asyncio.wait_for(process.communicate(b"stop\n"), 30)
+        assert process.returncode == 0
+        return msgspec.json.decode(said, type=Tally)
+
+    async def _judge(self, path: Path) -> tuple[int, int]:
+        """From the logs: a fence belongs to one owner and never comes back, and turns are whole."""
+        overlaps, steps = 0, Counter[str]()
+        broken = set[str]()
+        async with await SqliteStore.open(path, SystemClock()) as store:
+            for key in _chats():
+                session = await store.current_session(key)
+                assert session is not None
+                owners: dict[int, str] = {}
+                last = 0
+                for entry in await store.log(session.id, 0):
+                    if not isinstance(entry.body, AssistantMessage):
+                        continue
+                    line = msgspec.json.decode(entry.body.text, type=Line)
+                    overlaps += line.fence < last or owners.setdefault(line.fence, line.owner) != line.owner
+                    self.takeovers += line.fence > last and line.step > 0
+                    last = line.fence
+                    if line.step != steps[line.turn]:
+                        broken.add(line.turn)
+                    steps[line.turn] += 1
+        return overlaps, len(broken | {turn for turn, count in steps.items() if count != STEPS})
+
+
+def _chats() -> list[ChatKey]:
+    return [ChatAddress("main", "chaos", "dm", str(n)).key() for n in range(_CHATS)]
+
+
+class _Process:
+    def __init__(self, store: SqliteStore, name: str) -> None:
+        self._store = store
+        self._owner = OwnerId(name)
+        self._random = Random(name)
+        self.tally = Tally()
+
+    async def work(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            await self._turn(self._random.choice(_chats()))
+
+    async def _turn(self, key: ChatKey) -> None:
+        """One turn to its end; a step whose commit was refused is committed under a fence of its own time."""
+        turn_id = new_turn_id()
+        inbound = Inbound(key, Sender("chaos"), (Text("go"),))
+        await self._store.accept(Accept(turn_id, inbound, Fresh(new_session_id(), None)))
+        began = await self._begin(Begin(turn_id, self._owner, LEASE_SECONDS))
+        step = 0
+        while step < STEPS:
+            await asyncio.sleep(self._random.uniform(0.0, 0.03))
+            line = Line(self._owner, began.fence, turn_id, step)
+            said = AssistantMessage(msgspec.json.encode(line).decode())
+            end = TurnEnd(TurnState.DONE, reply="done") if step == STEPS - 1 else None
+            try:
+                await self._store.commit(Commit(began.session.id, began.fence, turn_id, (said,), end=end))
+                step += 1
+            except StaleFence:
+                self.tally.refused += 1
+                began = await self._begin(Begin(turn_id, self._owner, LEASE_SECONDS))
+        self.tally.turns += 1
+
+    async def _begin(self, order: Begin) -> Began:
+        while True:
+            with suppress(LeaseHeld):
+                return await self._store.begin(order)
+            await asyncio.sleep(self._random.uniform(0.005, 0.03))
+
+
+async def main(path: Path, name: str) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin, stop.set)
+    async with await SqliteStore.open(path, SystemClock()) as store:
+        process = _Process(store, name)
+        print("at work", flush=True)
+        await process.work(stop)
+    sys.stdout.buffer.write(msgspec.json.encode(process.tally))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

@@ -1,0 +1,215 @@
+"""Stops of every kind: cancels at any moment, SIGTERM with many live turns, and a message that kills."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from soak.report import Figure, Progress
+from talaria.core.failpoints import Point
+from talaria.testing.crowd import Crowd, settled
+from talaria.testing.gateway_process import GatewayProcess, lone_gateway
+from talaria.testing.model_server import ModelServer
+from talaria.testing.promises import Kind, finals
+from talaria.testing.telegram_server import TelegramServer
+
+SLACK = 4  # descriptors and threads that a process may have more than before: pools of the libraries
+_CHATS = 16
+_WARM_UP = 32
+_TEXTS = (
+    "[[delay 0.05]] let me see",
+    "[[chunks 10]][[chunk-delay 0.01]][[words 30]]",
+    '[[call write_file {"path": "a.txt", "content": "x"}]][[delay 0.03]][[call list_files {}]][[words 5]]',
+    '[[call search_files {"pattern": "x"}]][[call search_files {"pattern": "y"}]][[words 3]]',
+    "[[hang]]",
+    "quick",
+)
+
+
+# -- cancels ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What a gateway has, seen from outside."""
+
+    descriptors: int
+    children: int
+    threads: int
+    busy: int  # agents leased
+    permits: int  # calls under way or waiting at endpoints
+    owed: int
+    answering: int  # connections on which the model still works
+
+    def left_over(self, before: Holdings) -> dict[str, int]:
+        """What is there now and was not, by its name."""
+        grown = {
+            "descriptors": max(0, self.descriptors - before.descriptors - SLACK),
+            "threads": max(0, self.threads - before.threads - SLACK),
+            "children": self.children,
+            "leased agents": self.busy,
+            "permits": self.permits,
+            "turns owed": self.owed,
+            "model connections": self.answering,
+        }
+        return {name: count for name, count in grown.items() if count}
+
+
+async def look(gateway: GatewayProcess, model: ModelServer) -> Holdings:
+    process = Path(f"/proc/{gateway.pid}")
+    status = await gateway.call("GET", "/api/status")
+    pool = await gateway.call("GET", "/api/pool")
+    threads = list((process / "task").iterdir())
+    return Holdings(
+        descriptors=sum(1 for _ in (process / "fd").iterdir()),
+        children=sum(len((thread / "children").read_text().split()) for thread in threads),
+        threads=len(threads),
+        busy=pool["busy"] + pool["building"],
+        permits=sum(one["busy"] + one["waiting"] for one in status["endpoints"].values()),
+        owed=status["owed"]["turns"],
+        answering=model.answering,
+    )
+
+
+class Cancelling:
+    def __init__(self, cancels: int, progress: Progress, seed: int = 1) -> None:
+        self._cancels = cancels
+        self._progress = progress
+        self._random = Random(seed)
+        self.ends: Counter[str] = Counter()
+        self.left: dict[str, int] = {}
+
+    async def run(self) -> list[Figure]:
+        async with lone_gateway() as (gateway, model):
+            await self._cancel_many(gateway, _WARM_UP)
+            before = await look(gateway, model)
+            self.ends.clear()
+            await self._cancel_many(gateway, self._cancels)
+            after = await look(gateway, model)
+            for _ in range(50):  # a connection that was cut is closed a moment later
+                if not after.left_over(before):
+                    break
+                await asyncio.sleep(0.1)
+                after = await look(gateway, model)
+            self.left = after.left_over(before)
+        stopped, left = self.ends["cancelled"], sum(self.left.values())
+        return [
+            Figure(f"{self._cancels:,} cancels at any moment: things left behind", left, "", 0),
+            Figure("… came too late, the answer was there", self.ends.total() - stopped),
+        ]
+
+    async def _cancel_many(self, gateway: GatewayProcess, count: int) -> None:
+        numbers = iter(range(count))
+
+        async def chat(n: int) -> None:
+            for number in numbers:
+                self.ends[await self._cancel_one(gateway, f"chat{n}")] += 1
+                self._progress.tell("cancels", number + 1, count)
+
+        await asyncio.gather(*(chat(n) for n in range(_CHATS)))
+
+    async def _cancel_one(self, gateway: GatewayProcess, chat: str) -> str:
+        random, path = self._random, f"/api/sessions/{chat}/messages"
+        turn = await gateway.call("POST", path, json={"text": random.choice(_TEXTS)})
+        await asyncio.sleep(random.choice((0.0, random.uniform(0.0, 0.15))))
+        if random.random() < 0.5:
+            await gateway.call("POST", f"{path}?wait=30", json={"text": "/stop"})
+        else:
+            await gateway.call("POST", f"/api/turns/{turn['turn_id']}/cancel")
+        return str((await gateway.ended(turn["turn_id"]))["state"])
+
+
+# -- SIGTERM ----------------------------------------------------------------------------------------------
+
+
+class Draining:
+    """`turns` live ones: a third ends before the deadline, the others would not end in time."""
+
+    def __init__(self, turns: int = 50, deadline: float = 10.0) -> None:
+        self._turns = turns
+        self._deadline = deadline
+        self.done = 0
+        self.resumed = 0
+
+    async def run(self) -> list[Figure]:
+        async with lone_gateway({"SHUTDOWN__DEADLINE": f"{self._deadline:g}s"}) as (gateway, model):
+            tickets = []
+            for n in range(self._turns):
+                text = f"[[delay {self._deadline / 5:g}]] {n}" if n % 3 == 0 else f"[[first 1 hang]] {n}"
+                path = f"/api/sessions/chat{n}/messages"
+                tickets.append((await gateway.call("POST", path, json={"text": text}))["turn_id"])
+            await model.until(lambda: model.answering == self._turns)
+            began = time.monotonic()
+            await gateway.kill(signal.SIGTERM)
+            seconds = time.monotonic() - began
+            status = await gateway.wait()
+            await gateway.start()
+            turns = [await gateway.ended(ticket) for ticket in tickets]
+            lost = sum(turn["state"] != "done" for turn in turns)
+            self.resumed = model.requests - self._turns  # the model was asked once more for each
+            self.done = self._turns - self.resumed - lost
+        return [
+            Figure(f"SIGTERM with {self._turns} live turns: lost", lost + abs(status or 0), "", 0),
+            Figure("… until the process was gone", seconds, "s", self._deadline),
+            Figure("… done before its end", self.done),
+            Figure("… resumed and done by the next start", self.resumed),
+        ]
+
+
+# -- poison -----------------------------------------------------------------------------------------------
+
+
+class Poison:
+    """A message that takes the process down whenever it is tried: the moment when it is first shown does."""
+
+    def __init__(self) -> None:
+        self.deaths = 0
+        self.others = 0
+
+    async def run(self) -> list[Figure]:
+        with tempfile.TemporaryDirectory(prefix="talaria-chaos-") as folder:
+            home = Path(folder) / "home"
+            home.mkdir(mode=0o700)
+            async with TelegramServer() as server, ModelServer(record=False) as model:
+                crowd = Crowd(server, (21, 22), home)
+                async with GatewayProcess(home, Path(folder) / "log", crowd.settings_with(model)) as gateway:
+                    crowd.send(21, Kind.SLOW)
+                    crowd.send(21, Kind.TEXT)
+                    await self._die(gateway, crowd)
+                told = crowd.verdict().told
+                self.others = sum(len(finals(crowd.shown(person))) for person in crowd.people)
+                asked = crowd.verdict().asked - 1
+        return [
+            Figure("a message that kills the gateway: times tried", self.deaths, "", 3),
+            Figure("… its sender not told", 1 - told, "", 0),
+            Figure("… messages of others not answered", asked - self.others, "", 0),
+        ]
+
+    async def _die(self, gateway: GatewayProcess, crowd: Crowd) -> None:
+        """Armed the same way in each life; ends with one in which nothing is owed any more."""
+        while self.deaths < 10:
+            crowd.send(22, Kind.TEXT)
+            await gateway.spawn(f"{Point.SHOWN}=1")
+            if await gateway.ready() and await _outlives(gateway, crowd):
+                return
+            await gateway.wait()
+            self.deaths += 1
+
+
+async def _outlives(gateway: GatewayProcess, crowd: Crowd) -> bool:
+    """Whether the gateway lives on until nothing is owed."""
+    calm = asyncio.create_task(settled(gateway, crowd))
+    death = asyncio.create_task(gateway.wait())
+    try:
+        await asyncio.wait((calm, death), return_when=asyncio.FIRST_COMPLETED)
+        return calm.done() and calm.exception() is None
+    finally:
+        calm.cancel()
+        death.cancel()
+        await asyncio.gather(calm, death, return_exceptions=True)

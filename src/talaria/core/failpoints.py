@@ -1,0 +1,54 @@
+"""Places where a test ends the process with SIGKILL, to see what the next start makes of what is left.
+
+Nothing is armed unless a test says so: `TALARIA_FAILPOINTS="turn.begun=2"` in the environment of `talaria
+serve` ends it when it begins its second turn. Each place stands between two things that must not be told
+apart by a crash: a commit and what the world hears of it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from enum import StrEnum
+
+VARIABLE = "TALARIA_FAILPOINTS"
+
+
+class Point(StrEnum):
+    RECEIVED = "received"  # a platform's update is here, and nothing is written
+    ACCEPTED = "accepted"  # its turn is durable, and the platform has not been told
+    ACKNOWLEDGED = "acknowledged"  # how far the channel has read is durable
+    BEGUN = "turn.begun"
+    ANSWERED = "model.answered"  # the model's answer is here, and not committed
+    STARTED = "tool.started"  # the step is committed as started, and the tool has not run
+    RAN = "tool.ran"  # the tool has run, and its result is not committed
+    ENDING = "turn.ending"  # the final answer is here, and not committed
+    ENDED = "turn.ended"  # the reply is in the outbox, and nobody was told
+    SHOWN = "live.sent"  # the live message is out, and its id is not stored
+    CLAIMED = "outbox.claimed"  # the row says `sending`, and the platform has heard nothing
+    DELIVERED = "outbox.delivered"  # the platform has the reply, and the row says `sending`
+    MARKED = "outbox.marked"
+
+
+_armed: dict[str, int] = {}
+
+
+def arm(plan: str) -> None:
+    """`point=n` joined by commas: die when the point is reached for the n-th time. Raises `ValueError`."""
+    _armed.clear()
+    for item in filter(None, plan.split(",")):
+        label, _, times = item.partition("=")
+        _armed[Point(label)] = int(times or 1)
+
+
+def reach(point: Point) -> None:
+    """Costs a look at an empty dictionary, unless a test armed it."""
+    if _armed:
+        _hit(point)
+
+
+def _hit(point: Point) -> None:
+    if point in _armed:
+        _armed[point] -= 1
+        if _armed[point] <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,91 @@
+"""The chaos in small: about a twentieth of `./dev chaos`, over real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from chaos.killing import RANDOM, Killing
+from chaos.mutants import MUTANTS, ROOT, Mutant, NotFound, attempt, plant
+from chaos.nonces import explore_many
+from chaos.pausing import Pausing
+from chaos.stopping import Cancelling, Draining, Poison
+from soak.report import Figure, Progress
+from talaria.core.failpoints import Point
+
+QUIET = Progress(is_quiet=True)
+
+
+def missed(figures: list[Figure]) -> list[str]:
+    return [figure.name for figure in figures if not figure.is_reached]
+
+
+def test_kills_lose_nothing_double_nothing_unmarked_and_repeat_no_effect() -> None:
+    tally = asyncio.run(Killing(25, QUIET, workers=2).run())
+    assert tally.is_good, (tally.evidence, tally)
+    assert tally.total == 25
+    assert tally.kills[RANDOM] < 25, "no labelled point was reached"
+    assert tally.verdict.answered > 25
+
+
+def test_a_platform_that_takes_nonces_shows_every_reply_once() -> None:
+    assert missed(asyncio.run(explore_many(25, QUIET))) == []
+
+
+def test_processes_paused_past_their_lease_never_commit_at_once() -> None:
+    pausing = Pausing(24, QUIET)
+    assert missed(asyncio.run(pausing.run())) == []
+    assert pausing.total.refused > 0, "no stale commit was tried"
+    assert pausing.takeovers > 0
+
+
+def test_cancels_at_any_moment_leave_nothing_behind() -> None:
+    cancelling = Cancelling(100, QUIET)
+    assert missed(asyncio.run(cancelling.run())) == [], cancelling.left
+    assert cancelling.ends["cancelled"] > 20
+
+
+def test_sigterm_with_fifty_live_turns_is_over_in_time_and_loses_none() -> None:
+    draining = Draining(50, deadline=3.0)
+    figures = asyncio.run(draining.run())
+    assert figures[0].is_reached, figures
+    assert draining.resumed >= 33, "those that hang end in the next life only"
+
+
+def test_a_message_that_kills_the_process_is_tried_three_times_and_told() -> None:
+    poison = Poison()
+    assert missed(asyncio.run(poison.run())) == []
+    assert poison.deaths == 3
+
+
+def test_every_labelled_point_is_reached_somewhere() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    assert [point for point in Point if f"reach(Point.{point.name})" not in code] == []
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    copy = tmp_path_factory.mktemp("mutants") / "src"
+    shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_fault_can_still_be_planted(mutant: Mutant, source: Path) -> None:
+    kept = {edit.path: (source / "talaria" / edit.path).read_text() for edit in mutant.edits}
+    plant(mutant, source)
+    assert all((source / "talaria" / path).read_text() != text for path, text in kept.items())
+    with pytest.raises(NotFound):
+        plant(mutant, source)
+    for path, text in kept.items():
+        (source / "talaria" / path).write_text(text)
+
+
+@pytest.mark.parametrize("name", ["unfenced commit", "lanes in another order"])
+def test_a_planted_fault_is_caught(name: str) -> None:
+    (mutant,) = (mutant for mutant in MUTANTS if mutant.name == name)
+    caught = asyncio.run(attempt(mutant))
+    assert caught.is_caught, caught.how
