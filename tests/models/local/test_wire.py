@@ -1,0 +1,127 @@
+"""What a tiny model is sent: few tools, a schema instead of them, and a history that it understands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from talaria.agent.prompt import render_prompt
+from talaria.core.messages import (
+    AssistantMessage,
+    Image,
+    Message,
+    Text,
+    ToolCall,
+    ToolOutcome,
+    ToolResult,
+    ToolResults,
+    UserMessage,
+)
+from talaria.core.models import ModelCall
+from talaria.core.specs import Prefix
+from talaria.models.local.wire import MAX_RESULT, LocalChat
+from talaria.tools.registry import builtin_registry
+from talaria.tools.settings import ToolSettings
+
+WIRE = LocalChat()
+TOOLS = builtin_registry(ToolSettings()).resolve(ToolSettings().enabled).specs
+PREFIX = WIRE.render_prefix(render_prompt("main", "", [spec.name for spec in TOOLS]), TOOLS)
+HELLO = UserMessage((Text("hello"),))
+LOOK = AssistantMessage("", (ToolCall("c1", "read_file", '{"path":"a.txt"}'),))
+SEEN = ToolResults((ToolResult("c1", "read_file", "four words of text"),))
+
+
+def body(*messages: Message, prefix: Prefix = PREFIX, **more: Any) -> dict[str, Any]:
+    call = ModelCall("tiny", prefix, [WIRE.encode(message) for message in messages], **more)
+    decoded: dict[str, Any] = msgspec.json.decode(b"".join(WIRE.body(call)))
+    return decoded
+
+
+def choices(sent: dict[str, Any]) -> list[str]:
+    """What the answer may be."""
+    schema = sent["response_format"]["json_schema"]["schema"]
+    return [
+        one["properties"]["tool"]["const"] if "tool" in one["properties"] else "reply"
+        for one in schema.get("anyOf", [schema])
+    ]
+
+
+def test_few_tools_are_offered_as_one_schema_and_none_of_them_writes() -> None:
+    sent = body(HELLO)
+    assert choices(sent) == ["list_files", "read_file", "search_files", "reply"]
+    assert "tools" not in sent
+    assert all(
+        tool not in PREFIX.system.decode() for tool in ("write_file", "edit_file", "send_file", "todo")
+    )
+
+
+def test_without_tools_nothing_is_said_of_them() -> None:
+    sent = body(HELLO, prefix=WIRE.render_prefix("Be brief.", []))
+    assert "response_format" not in sent
+    assert sent["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hello"},
+    ]
+
+
+def test_the_tools_of_a_stateless_caller_go_out_as_they_came() -> None:
+    sent = body(HELLO, prefix=Prefix(b"", b'[{"type":"function"}]'))
+    assert sent["tools"] == [{"type": "function"}]
+    assert "response_format" not in sent
+
+
+def test_examples_name_only_tools_that_are_offered() -> None:
+    few = [spec for spec in TOOLS if spec.name == "read_file"]
+    text = WIRE.render_prefix("", few).system.decode()
+    assert "read_file" in text
+    assert "list_files" not in text
+    assert "search_files" not in text
+
+
+def test_a_call_and_its_result_are_words_that_a_tiny_model_knows() -> None:
+    sent = body(HELLO, LOOK, SEEN)["messages"][-2:]
+    assert sent[0] == {"role": "assistant", "content": '{"tool": "read_file", "arguments": {"path":"a.txt"}}'}
+    assert sent[1] == {"role": "user", "content": "Result of read_file:\nfour words of text"}
+
+
+def test_a_failed_call_says_so_and_a_long_result_is_cut() -> None:
+    failed = ToolResults((ToolResult("c1", "read_file", "no such file", ToolOutcome.ERROR),))
+    assert body(failed)["messages"][-1]["content"] == "Result of read_file (error):\nno such file"
+    long = ToolResults((ToolResult("c1", "read_file", "x" * (MAX_RESULT + 7)),))
+    told = body(long)["messages"][-1]["content"]
+    assert told.endswith("xx\n[7 more characters]")
+    assert len(told) < MAX_RESULT + 100
+
+
+def test_after_two_results_in_a_row_it_has_to_talk() -> None:
+    assert choices(body(HELLO, LOOK, SEEN)) != ["reply"]
+    assert choices(body(HELLO, LOOK, SEEN, LOOK, SEEN)) == ["reply"]
+    assert choices(body(HELLO, LOOK, SEEN, LOOK, SEEN, HELLO)) != ["reply"]
+    assert choices(body(HELLO, LOOK, SEEN, AssistantMessage("Four."), HELLO, LOOK, SEEN)) != ["reply"]
+
+
+def test_an_image_is_a_word_that_it_cannot_be_seen() -> None:
+    seen = UserMessage((Text("look"), Image("data:image/png;base64,AAAA")))
+    assert body(seen)["messages"][-1]["content"] == "look\n[an image, which this model cannot see]"
+
+
+def test_answers_are_bounded_and_cold() -> None:
+    sent = body(HELLO, reasoning="high", max_output=100_000)
+    assert (sent["max_tokens"], sent["temperature"]) == (512, 0)
+    assert "reasoning_effort" not in sent
+    assert body(HELLO, sampling=b'"temperature":1')["temperature"] == 1
+
+
+def test_earlier_bytes_are_a_prefix_of_later_ones() -> None:
+    said: list[Message] = [HELLO, LOOK, SEEN, AssistantMessage("Four."), HELLO]
+    chunks = [WIRE.encode(message) for message in said]
+    for count in range(1, len(chunks)):
+        shorter = b"".join(WIRE.body(ModelCall("tiny", PREFIX, chunks[:count])))
+        longer = b"".join(WIRE.body(ModelCall("tiny", PREFIX, chunks[: count + 1])))
+        assert longer.startswith(shorter.partition(b'],"stream"')[0])
+
+
+def test_the_prompt_is_compact() -> None:
+    """About four bytes a token; the real count is checked where a real model is at hand."""
+    assert len(PREFIX.system) < 2_800
