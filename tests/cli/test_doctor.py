@@ -12,6 +12,8 @@ import pytest
 
 from talaria.cli import checks
 from talaria.cli.main import main
+from talaria.models.local.manifest import DEFAULT
+from talaria.models.local.needs import unmet
 
 Serve = Callable[..., object]
 Findings = dict[str, dict[str, str]]
@@ -37,6 +39,7 @@ def test_a_good_home_has_no_problem_and_stays_as_it_is(doctor: Doctor, home: Pat
     status, found = doctor(home)
     assert status == 0
     assert found["model"]["text"].startswith("scripted/m")
+    assert found["model"]["text"].endswith("Known of it: tools, images, reasoning.")
     assert {"sqlite", "disk", "clock", "home", "config", "token", "gateway", "store", "tools"} <= set(found)
     assert sorted(home.iterdir()) == before
 
@@ -46,7 +49,7 @@ def test_a_running_gateway_is_asked(doctor: Doctor, home: Path, serve: Serve) ->
     status, found = doctor(home)
     assert status == 0
     assert "Running at http://127.0.0.1:" in found["gateway"]["text"]
-    assert found["owed"]["text"] == "0 turns under way or waiting."
+    assert found["owed"]["text"].startswith("Nothing")
     assert "port" not in found
 
 
@@ -54,7 +57,9 @@ def test_no_model_is_a_problem_with_a_fix(doctor: Doctor, tmp_path: Path) -> Non
     status, found = doctor(tmp_path / "new")
     assert status == 1
     assert found["model"]["level"] == "problem"
-    assert "config.toml" in found["model"]["fix"]
+    assert "The built-in model" in found["model"]["text"]
+    can_run = unmet() is None
+    assert found["model"]["command"].endswith(f"pull {DEFAULT} --yes" if can_run else "setup")
     assert not (tmp_path / "new").exists()
 
 
@@ -70,8 +75,8 @@ def test_open_files_are_warned_of_and_left(doctor: Doctor, home: Path) -> None:
     (home / "http.token").write_text("0123456789abcdef0123\n")
     (home / "http.token").chmod(0o644)
     _, found = doctor(home)
-    assert (found["home"]["level"], found["home"]["fix"]) == ("warn", f"chmod 700 {home}")
-    assert found["token"]["fix"] == f"chmod 600 {home / 'http.token'}"
+    assert (found["home"]["level"], found["home"]["command"]) == ("warn", f"chmod 700 {home}")
+    assert found["token"]["command"] == f"chmod 600 {home / 'http.token'}"
     assert (home / "http.token").stat().st_mode & 0o777 == 0o644
 
 
@@ -118,7 +123,7 @@ def test_little_space_and_an_old_sqlite_are_told(
     monkeypatch.setattr(checks, "is_single_process_only", True)
     _, found = doctor(home)
     assert found["disk"]["level"] == "warn"
-    assert found["sqlite"]["fix"] == "pip install pysqlite3"
+    assert found["sqlite"]["command"].endswith("-m pip install pysqlite3")
 
 
 def test_in_words_it_ends_with_a_verdict(

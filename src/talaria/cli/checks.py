@@ -7,76 +7,67 @@ import os
 import platform
 import shutil
 import stat
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from enum import StrEnum
 from pathlib import Path
-
-import msgspec
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from talaria import __version__
 from talaria.channels.console.client import GatewayClient
 from talaria.channels.http.server import bind
-from talaria.channels.http.settings import DEFAULT_PORT
+from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
+from talaria.cli.channel_checks import check_running, check_telegram
+from talaria.cli.config_checks import (
+    check_broken_config,
+    check_config,
+    check_secret_files,
+    check_token,
+)
 from talaria.cli.connect import is_locked, running_gateway
 from talaria.cli.database_check import check_database
+from talaria.cli.findings import Finding, Level, shell
+from talaria.cli.model_checks import check_agent
+from talaria.config.environment import read_overrides
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
+from talaria.config.report import dotted
 from talaria.config.settings import Settings
-from talaria.core.errors import TalariaError
-from talaria.core.units import format_size
-from talaria.models.catalog import Catalog
-from talaria.models.providers import Providers
+from talaria.core.errors import ConfigError, TalariaError
+from talaria.core.units import format_age, format_size
 from talaria.store.filesystems import check_filesystem
 from talaria.store.sqlite.engine import engine_version, is_single_process_only
-from talaria.tools.registry import builtin_registry
 
 ANSWER_SECONDS = 10.0
 LITTLE_SPACE, NO_SPACE = 1 << 30, 100 << 20
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-class Level(StrEnum):
-    OK = "ok"
-    WARN = "warn"
-    PROBLEM = "problem"
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """`fix` is a command or a sentence that says what to do."""
-
-    name: str
-    level: Level
-    text: str
-    fix: str = ""
-
-    @classmethod
-    def of(cls, name: str, error: TalariaError) -> Finding:
-        return cls(name, Level.PROBLEM, error.user_text, error.hint)
-
-
-async def examine(home: Home, environ: Mapping[str, str]) -> list[Finding]:
+async def examine(home: Home, environ: Mapping[str, str], *, calls: bool = False) -> list[Finding]:
+    """`calls`: whether the model is called, once."""
     findings = [*check_machine(home), *check_home(home)]
     loaded: Loaded | None = None
     try:
         loaded = load(home.path, environ)
-    except TalariaError as error:
-        findings.append(Finding.of("config", error))
+    except ConfigError as error:
+        findings += check_broken_config(home, error)
     else:
         findings += check_config(home, loaded)
     settings = loaded.settings if loaded is not None else Settings()
     findings += check_token(home, environ, settings.http.token_env)
+    findings += check_secret_files(home, settings)
     try:
         async with running_gateway(home, environ) as client:
             if client is not None:
                 findings += [finding async for finding in check_gateway(client)]
             else:
-                findings += check_idle(home, settings)
+                findings += check_idle(home, settings, environ)
     except TalariaError as error:  # a running gateway whose token cannot be had
         if (finding := Finding.of("token", error)) not in findings:
             findings.append(finding)
     if loaded is not None:
-        findings += [finding async for finding in check_agent(home, settings, environ)]
+        findings += [finding async for finding in check_agent(home, settings, environ, calls=calls)]
+        findings += [finding async for finding in check_telegram(home, settings.channels.telegram, environ)]
     return findings
 
 
@@ -89,7 +80,8 @@ def check_machine(home: Home) -> Iterator[Finding]:
             Level.WARN,
             f"SQLite {engine_version} can damage a file that several processes use (fixed in 3.51.3), "
             "so only one may open it.",
-            "pip install pysqlite3",
+            "",
+            shell(sys.executable, "-m", "pip", "install", "pysqlite3"),
         )
     else:
         yield Finding("sqlite", Level.OK, f"SQLite {engine_version}.")
@@ -99,11 +91,24 @@ def check_machine(home: Home) -> Iterator[Finding]:
             "clock",
             Level.PROBLEM,
             f"The clock says {now}, which is before this program was installed.",
-            "Set it: timedatectl set-ntp true",
+            "",
+            "timedatectl set-ntp true",
         )
     else:
         yield Finding("clock", Level.OK, time.strftime("It is %Y-%m-%d %H:%M %Z."))
+    if not _has_zones():
+        text = "This machine has no time zone database, so agent.timezone cannot be used."
+        install = shell(sys.executable, "-m", "pip", "install", "tzdata")
+        yield Finding("clock", Level.WARN, text, "", install)
     yield from _check_disk(_existing(home.path))
+
+
+def _has_zones() -> bool:
+    try:
+        ZoneInfo("Europe/Berlin")
+    except (ZoneInfoNotFoundError, OSError):
+        return False
+    return True
 
 
 def _check_disk(folder: Path) -> Iterator[Finding]:
@@ -133,53 +138,24 @@ def check_home(home: Home) -> Iterator[Finding]:
             )
         return
     if not path.is_dir():
-        yield Finding("home", Level.PROBLEM, f"{path} is a file, not a folder.", elsewhere)
+        away = path.with_name(f"{path.name}.not-a-folder")
+        text = f"{path} is a file, not a folder."
+        yield Finding("home", Level.PROBLEM, text, elsewhere, shell("mv", path, away))
         return
     if not os.access(path, os.W_OK | os.X_OK):
         yield Finding("home", Level.PROBLEM, f"{path} cannot be written by this user.", elsewhere)
         return
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & _OTHERS:
-        yield Finding(
-            "home", Level.WARN, f"{path} is open to other users (mode {mode:04o}).", f"chmod 700 {path}"
-        )
+        text = f"{path} is open to other users (mode {mode:04o})."
+        yield Finding("home", Level.WARN, text, "", shell("chmod", "700", path))
     else:
         yield Finding("home", Level.OK, f"{path}, for this user only.")
-
-
-def check_config(home: Home, loaded: Loaded) -> Iterator[Finding]:
-    for warning in loaded.warnings:
-        yield Finding("config", Level.WARN, warning)
-    if not loaded.warnings:
-        there = "is fine" if loaded.path else "is not there; everything runs on defaults"
-        yield Finding("config", Level.OK, f"{home.config} {there}.")
-
-
-def check_token(home: Home, environ: Mapping[str, str], token_env: str) -> Iterator[Finding]:
-    if token_env and token_env in environ:
-        try:
-            home.find_token(environ, token_env)
-        except TalariaError as error:
-            yield Finding.of("token", error)
-        else:
-            yield Finding("token", Level.OK, f"The HTTP token comes from {token_env}.")
-        return
-    try:
-        mode = stat.S_IMODE(home.token_file.stat().st_mode)
-    except OSError:
-        if not is_locked(home):
-            yield Finding("token", Level.OK, "There is no HTTP token yet; the first start makes one.")
-        return
-    if mode & _OTHERS:
-        text = f"{home.token_file} is open to other users (mode {mode:04o})."
-        yield Finding("token", Level.WARN, text, f"chmod 600 {home.token_file}")
-        return
-    try:
-        home.find_token(environ, token_env)
-    except TalariaError as error:
-        yield Finding.of("token", error)
-    else:
-        yield Finding("token", Level.OK, f"{home.token_file}, for this user only.")
+    for folder in (home.files, home.logs):
+        if folder.exists() and not folder.is_dir():
+            away = folder.with_name(f"{folder.name}.not-a-folder")
+            text = f"{folder} is a file, and a folder is needed there."
+            yield Finding("home", Level.PROBLEM, text, "", shell("mv", folder, away))
 
 
 async def check_gateway(client: GatewayClient) -> AsyncIterator[Finding]:
@@ -208,22 +184,43 @@ async def check_gateway(client: GatewayClient) -> AsyncIterator[Finding]:
         yield Finding(
             "gateway", Level.PROBLEM, f"Running at {client.url} (pid {pid}), but not accepting: {reasons}."
         )
+    for finding in check_running(status):
+        yield finding
+    if pending := (status.get("config") or {}).get("pending"):
+        text = f"{', '.join(pending)} in config.toml will count from the gateway's next start on."
+        yield Finding("gateway", Level.WARN, text, "Stop it and start it again:", f"kill {pid}")
     store, owed = status.get("store") or {}, status.get("owed") or {}
     size, sessions = format_size(int(store.get("size_bytes", 0))), store.get("sessions", 0)
     noun = "session" if sessions == 1 else "sessions"
-    yield Finding("store", Level.OK, f"{store.get('engine')}, {sessions} {noun}, {size}.")
-    noun = "turn" if owed.get("turns") == 1 else "turns"
-    yield Finding("owed", Level.OK, f"{owed.get('turns', 0)} {noun} under way or waiting.")
+    if trouble := store.get("trouble"):
+        yield Finding(
+            "store", Level.PROBLEM, str(trouble), "Its log says more; it goes on when that is over."
+        )
+    else:
+        state = store.get("integrity", "unknown")
+        yield Finding("store", Level.OK, f"{store.get('engine')}, {sessions} {noun}, {size}; {state}.")
+    yield Finding("owed", Level.OK, _owed(status.get("turns") or {}, owed))
 
 
-def check_idle(home: Home, settings: Settings) -> Iterator[Finding]:
+def _owed(turns: Mapping[str, int], owed: Mapping[str, float]) -> str:
+    """What was accepted and not answered yet, and for how long the oldest of it waits."""
+    waiting = [f"{turns[state]} {state}" for state in ("accepted", "running", "waiting") if turns.get(state)]
+    if replies := owed.get("replies"):
+        waiting.append(f"{replies} replies unsent")
+    if not waiting:
+        return "Nothing: every turn is settled and every reply sent."
+    return f"{', '.join(waiting)}; the oldest for {format_age(owed.get('oldest_seconds', 0.0))}."
+
+
+def check_idle(home: Home, settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
     """The store and the port, which are free to look at while no gateway runs."""
     if is_locked(home):
         yield Finding(
             "gateway",
             Level.PROBLEM,
             f"A process holds {home.lock}, but says nowhere where it is.",
-            "If it does not go away by itself, end it; its pid is in that file.",
+            "If it does not go away by itself, end it:",
+            f'kill "$(cat {shell(home.lock)})"',
         )
         return
     yield Finding("gateway", Level.OK, "Not running. `talaria serve` starts it.")
@@ -235,47 +232,27 @@ def check_idle(home: Home, settings: Settings) -> Iterator[Finding]:
         try:
             yield Finding("store", Level.OK, check_database(home))
         except TalariaError as error:
-            yield Finding.of("store", error)
+            aside = home.database.with_name(time.strftime("talaria.db.%Y%m%d-%H%M%S"))
+            fix = f"{error.hint} Without a backup, this begins anew and keeps the file:".strip()
+            yield Finding("store", Level.PROBLEM, error.user_text, fix, shell("mv", home.database, aside))
+    yield _check_port(settings, environ)
+
+
+def _check_port(settings: Settings, environ: Mapping[str, str]) -> Finding:
     try:
         bound = bind(settings.http)
     except TalariaError as error:
-        yield Finding.of("port", error)
-        return
+        is_host = "http.host is" in error.user_text or settings.http.host != HttpSettings().host
+        key = ("http", "host") if is_host else ("http", "port")
+        override = read_overrides(environ, {}).get(key)
+        free = shell("unset", override.variable) if override else f"talaria config unset {dotted(key)}"
+        return Finding.of("port", error, free)
     bound.socket.close()
     if bound.notice:
-        yield Finding(
-            "port",
-            Level.WARN,
-            f"Port {DEFAULT_PORT} is in use by another program; a start would take {bound.port} instead.",
-            "Stop that program, or set http.port to choose one.",
-        )
-    else:
-        yield Finding("port", Level.OK, f"{bound.address} is free.")
-
-
-async def check_agent(home: Home, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Finding]:
-    """The model's key is looked for; its server is not called."""
-    async with Providers(settings.providers, environ) as providers:
-        catalog = Catalog(
-            settings.model,
-            settings.aliases,
-            providers=providers.known,
-            agents=(settings.agent.name,),
-            config_path=str(home.config),
-        )
-        try:
-            choice = catalog.default()
-            providers.get(choice.provider)
-        except TalariaError as error:
-            yield Finding.of("model", error)
-        else:
-            yield Finding("model", Level.OK, f"{choice}; its key is there or not needed.")
-    try:
-        tools = builtin_registry(settings.tools).resolve(settings.tools.enabled)
-    except TalariaError as error:
-        yield Finding.of("tools", error)
-    else:
-        yield Finding("tools", Level.OK, f"{', '.join(tools.names) or 'none'}.")
+        text = f"Port {DEFAULT_PORT} is in use by another program; a start would take {bound.port} instead."
+        choose = f"talaria config set http.port {bound.port}"
+        return Finding("port", Level.WARN, text, "Stop that program, or stay with the other port:", choose)
+    return Finding("port", Level.OK, f"{bound.address} is free.")
 
 
 def _existing(path: Path) -> Path:

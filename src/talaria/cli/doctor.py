@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 import click
 import msgspec
 
 from talaria.channels.console.clean import clean
-from talaria.cli.checks import Finding, Level, examine
+from talaria.cli.checks import examine
+from talaria.cli.findings import Finding, Level
 from talaria.cli.loop import run_loop
 from talaria.cli.options import Invocation, common, spoken
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.PROBLEM: "red"}
 _NAME_WIDTH = 8
+_PROGRAM = re.compile(r"(^|&& )talaria (\w+)")
+EXAMPLES = """\b
+Examples:
+  talaria doctor
+  talaria doctor --call      ask the model for a word too
+  talaria doctor --json
+"""
 
 
-@click.command("doctor", epilog="\b\nExamples:\n  talaria doctor\n  talaria doctor --json")
+@click.command("doctor", epilog=EXAMPLES)
 @common
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@click.option("--call", "calls", is_flag=True, help="Call the model too, once, with a few tokens.")
 @click.pass_obj
-def command(invocation: Invocation, as_json: bool) -> int:
+def command(invocation: Invocation, as_json: bool, calls: bool) -> int:
     """Check everything and say how to fix what is wrong.
 
-    Changes nothing and calls no model. Exits with 1 when there is a problem.
+    Changes nothing, and calls no model unless told to. A line that begins with $ can be pasted into a shell.
+    Exits with 1 when there is a problem.
     """
-    findings = [
-        Finding(found.name, found.level, spoken(found.text), spoken(found.fix))
-        for found in run_loop(examine(invocation.home(), os.environ))
-    ]
+    found = run_loop(examine(invocation.home(), os.environ, calls=calls))
+    findings = [_typable(finding, invocation) for finding in found]
     has_problem = any(finding.level is Level.PROBLEM for finding in findings)
     if as_json:
         report = {"ok": not has_problem, "findings": findings}
@@ -37,6 +46,12 @@ def command(invocation: Invocation, as_json: bool) -> int:
     else:
         _print(findings)
     return 1 if has_problem else 0
+
+
+def _typable(finding: Finding, invocation: Invocation) -> Finding:
+    """With commands as they are typed here: this program, on this home."""
+    command = _PROGRAM.sub(lambda match: match[1] + invocation.command_line(match[2]), finding.command)
+    return Finding(finding.name, finding.level, spoken(finding.text), spoken(finding.fix), command)
 
 
 def _print(findings: Sequence[Finding]) -> None:
@@ -47,6 +62,8 @@ def _print(findings: Sequence[Finding]) -> None:
         click.echo(f"{level}  {finding.name.ljust(_NAME_WIDTH)}  {text}")
         if finding.fix:
             click.echo(f"{margin}→ {clean(finding.fix)}")
+        if finding.command:
+            click.echo(f"{margin}$ {clean(finding.command)}")
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     warnings = sum(finding.level is Level.WARN for finding in findings)
     if problems or warnings:

@@ -1,0 +1,135 @@
+"""What `talaria doctor` says of models: whether one is configured, has its key, is reached and answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from urllib.parse import urlsplit
+
+from talaria.cli.findings import Finding, Level, shell
+from talaria.cli.trial import try_model
+from talaria.config.home import Home
+from talaria.config.report import dotted
+from talaria.config.settings import Settings
+from talaria.core.clock import SystemClock
+from talaria.core.errors import ModelRefused, TalariaError
+from talaria.models.catalog import Catalog, Choice, fallback_chain
+from talaria.models.local.endpoint import LocalEndpoint
+from talaria.models.local.manifest import MANIFEST
+from talaria.models.local.needs import unmet
+from talaria.models.local.opening import NO_MODEL, open_local
+from talaria.models.presets import LOCAL
+from talaria.models.prices import Prices
+from talaria.models.probes import FILE as PROBES_FILE
+from talaria.models.probes import Probes
+from talaria.models.providers import Providers
+from talaria.tools.registry import builtin_registry
+
+REACH_SECONDS = 3.0
+
+
+async def check_agent(
+    home: Home, settings: Settings, environ: Mapping[str, str], *, calls: bool
+) -> AsyncIterator[Finding]:
+    """The model's key is looked for and its server's port is knocked at; it is called only when asked to."""
+    local = open_local(settings.model, settings.local, {**environ, NO_MODEL: "1"}, SystemClock())
+    is_own = LOCAL in settings.providers
+    async with Providers(settings.providers, environ, local=local) as providers:
+        catalog = Catalog(
+            settings.model,
+            settings.aliases,
+            providers=providers.known,
+            agents=(settings.agent.name,),
+            config_path=str(home.config),
+            built_in_models=() if is_own else [weights.name for weights in MANIFEST],
+            abilities=settings.models,
+            probes=Probes(providers, SystemClock(), (), home.path / PROBES_FILE),
+        )
+        try:
+            choice = catalog.default()
+            providers.get(choice.provider)
+        except TalariaError as error:
+            yield Finding.of("model", error, "talaria setup")
+            choice = None
+        if choice is not None and choice.provider == LOCAL and not is_own:
+            yield _check_built_in(local, choice)
+        elif choice is not None:
+            known = catalog.abilities(choice.provider, choice.model).describe()
+            about = f"Known of it: {known}." if known else "What it can do is not known."
+            yield Finding("model", Level.OK, f"{choice}; its key is there or not needed. {about}")
+            is_reached = True
+            for provider in dict.fromkeys((choice.provider, *_fallbacks(settings, providers))):
+                finding = await _reach(provider, providers.base_url(provider), settings)
+                is_reached &= finding.level is Level.OK or provider != choice.provider
+                yield finding
+            if calls and is_reached:
+                yield await _call(providers, choice, settings)
+        for finding in _check_aliases(catalog, settings):
+            yield finding
+    yield _check_tools(settings)
+
+
+def _check_built_in(local: LocalEndpoint, choice: Choice) -> Finding:
+    if (refusal := local.refusal(choice.model)) is None:
+        return Finding("model", Level.OK, f"{choice}, built in and tiny; its weights are here.")
+    is_fetchable = unmet() is None
+    command = shell("talaria", "model", "pull", choice.model, "--yes") if is_fetchable else "talaria setup"
+    return Finding.of("model", refusal, command)
+
+
+def _fallbacks(settings: Settings, providers: Providers) -> list[str]:
+    return [each.provider for each in fallback_chain(settings.model) if each.provider in providers.known]
+
+
+async def _reach(provider: str, base_url: str, settings: Settings) -> Finding:
+    """Whether somebody listens there. Nothing is sent."""
+    url = urlsplit(base_url)
+    host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(REACH_SECONDS):
+            _, writer = await asyncio.open_connection(host, port)
+        writer.close()
+    except (OSError, TimeoutError) as error:
+        reason = _reason(error)
+    else:
+        return Finding("endpoint", Level.OK, f"{provider} can be reached at {host}:{port}.")
+    if provider in settings.providers and settings.providers[provider].base_url:
+        command = shell("talaria", "config", "set", dotted(("providers", provider, "base_url")))
+    else:
+        command = "talaria setup"
+    text = f"{provider} cannot be reached at {host}:{port}: {reason}."
+    return Finding("endpoint", Level.PROBLEM, text, "Start its server, or name another:", command)
+
+
+def _reason(error: OSError | TimeoutError) -> str:
+    if isinstance(error, TimeoutError) or error.errno is None:
+        return "no answer"
+    return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
+
+
+async def _call(providers: Providers, choice: Choice, settings: Settings) -> Finding:
+    try:
+        trial = await try_model(providers, choice, Prices(settings.prices))
+    except ModelRefused as error:
+        return Finding.of("call", error, shell("talaria", "setup", "--provider", choice.provider))
+    except TalariaError as error:
+        return Finding.of("call", error)
+    return Finding("call", Level.OK, str(trial))
+
+
+def _check_aliases(catalog: Catalog, settings: Settings) -> Iterator[Finding]:
+    for alias in settings.aliases:
+        try:
+            catalog.resolve(alias)
+        except TalariaError as error:
+            command = shell("talaria", "config", "unset", dotted(("aliases", alias)))
+            yield Finding("alias", Level.WARN, error.user_text, error.hint, command)
+
+
+def _check_tools(settings: Settings) -> Finding:
+    try:
+        tools = builtin_registry(settings.tools).resolve(settings.tools.enabled)
+    except TalariaError as error:
+        return Finding.of("tools", error, "talaria config unset tools.enabled")
+    return Finding("tools", Level.OK, f"{', '.join(tools.names) or 'none'}.")

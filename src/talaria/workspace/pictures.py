@@ -1,0 +1,81 @@
+"""Which files are pictures that models take: by their first bytes, never by their name.
+
+A picture that a provider refuses would be refused with every later request of its session, so only those are
+shown that all of them take: by kind, by bytes (5 MiB once written as base64) and by pixels.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+
+import msgspec
+
+from talaria.core.messages import Image
+
+MAX_PICTURE_BYTES = 5 * (1 << 20) // 4 * 3
+MAX_SIDE = 8000
+_SOI, _SOS = 0xD8, 0xDA
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+
+
+class Picture(msgspec.Struct, frozen=True):
+    media_type: str
+    width: int
+    height: int
+
+
+def look_at(data: bytes) -> Picture | None:
+    """None for everything that is not one of the four kinds, or is broken at its beginning."""
+    try:
+        if data.startswith(b"\x89PNG\r\n\x1a\n") and data[12:16] == b"IHDR":
+            return Picture("image/png", *struct.unpack(">II", data[16:24]))
+        if data.startswith((b"GIF87a", b"GIF89a")):
+            return Picture("image/gif", *struct.unpack("<HH", data[6:10]))
+        if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+            return _webp(data)
+        if data.startswith(b"\xff\xd8\xff"):
+            return _jpeg(data)
+    except struct.error:
+        pass
+    return None
+
+
+def picture_part(data: bytes) -> Image | None:
+    """The picture as models are shown it, or None when it is none or too large."""
+    if len(data) > MAX_PICTURE_BYTES or (picture := look_at(data)) is None:
+        return None
+    if not (0 < picture.width <= MAX_SIDE and 0 < picture.height <= MAX_SIDE):
+        return None
+    return Image(f"data:{picture.media_type};base64,{base64.b64encode(data).decode()}")
+
+
+def _webp(data: bytes) -> Picture | None:
+    kind = data[12:16]
+    if kind == b"VP8X":
+        width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
+    elif kind == b"VP8L":
+        (bits,) = struct.unpack("<I", data[21:25])
+        width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    elif kind == b"VP8 ":
+        width, height = (side & 0x3FFF for side in struct.unpack("<HH", data[26:30]))
+    else:
+        return None
+    return Picture("image/webp", width, height)
+
+
+def _jpeg(data: bytes) -> Picture | None:
+    """Goes from segment to segment to the one that holds the size; in front of it there may be large ones."""
+    at = 2
+    while at + 9 < len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # padding
+            at += 1
+        elif marker in _FRAMES:
+            height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+            return Picture("image/jpeg", width, height)
+        elif marker in (_SOS, _SOI):
+            return None
+        else:
+            at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big"))
+    return None

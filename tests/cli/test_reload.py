@@ -1,0 +1,101 @@
+"""config.toml changed under a running gateway: new sessions follow, those that exist keep their prefix."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.conftest import DEADLINE, Talaria
+from talaria.testing.prefixes import PrefixWatch
+
+Serve = Callable[..., "subprocess.Popen[str]"]
+
+
+class Gateway:
+    def __init__(self, home: Path, process: subprocess.Popen[str], model_url: str) -> None:
+        self.home = home
+        self.process = process
+        self._model = model_url.removesuffix("/v1")
+        self._url = json.loads((home / "gateway.json").read_text())["url"]
+        self._token = (home / "http.token").read_text().strip()
+
+    def status(self) -> Any:
+        request = urllib.request.Request(f"{self._url}/api/status")
+        request.add_header("Authorization", f"Bearer {self._token}")
+        with urllib.request.urlopen(request) as answer:
+            return json.loads(answer.read())
+
+    def bodies(self) -> list[bytes]:
+        """What the model was sent, and forget it."""
+        with urllib.request.urlopen(f"{self._model}/_recorded") as answer:
+            count = len(json.loads(answer.read())["recorded"])
+        found = []
+        for number in range(count):
+            with urllib.request.urlopen(f"{self._model}/_recorded/{number}") as answer:
+                found.append(answer.read())
+        urllib.request.urlopen(urllib.request.Request(f"{self._model}/_recorded", method="DELETE")).close()
+        return found
+
+    def until(self, condition: Callable[[Any], bool]) -> None:
+        end = time.monotonic() + DEADLINE
+        while not condition(self.status()["config"]):
+            assert time.monotonic() < end, self.status()["config"]
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def gateway(home: Path, serve: Serve, model_url: str) -> Gateway:
+    gateway = Gateway(home, serve(), model_url)
+    gateway.bodies()
+    return gateway
+
+
+def test_new_sessions_follow_and_running_ones_keep_their_prefix(gateway: Gateway, talaria: Talaria) -> None:
+    talaria("ask", "--session", "old", "one")
+    (first,) = gateway.bodies()
+    before = (gateway.home / "config.toml").read_text()
+    (gateway.home / "config.toml").write_text(
+        before.replace('name = "m"', 'name = "other"')
+        + '[agent]\nprompt = "Speak like a pirate."\n'
+        + '[tools]\nenabled = ["todo"]\n[shutdown]\ndeadline = "9s"\n'
+    )
+    gateway.process.send_signal(signal.SIGHUP)
+    gateway.until(lambda config: config["pending"] == ["shutdown.deadline"])
+    talaria("ask", "--session", "old", "two")
+    (second,) = gateway.bodies()
+    watch = PrefixWatch(lambda body: "old")
+    watch.see_all([first, second])
+    assert watch.breaks == []
+    assert b"pirate" not in second
+    assert json.loads(second)["model"] == "m"
+    talaria("ask", "--session", "new", "three")
+    (third,) = gateway.bodies()
+    assert b"pirate" in third
+    assert json.loads(third)["model"] == "other"
+    assert [tool["function"]["name"] for tool in json.loads(third)["tools"]] == ["todo"]
+
+
+def test_a_change_is_noticed_without_a_signal(gateway: Gateway, talaria: Talaria) -> None:
+    done = talaria("config", "set", "pool.max_agents", "7")
+    assert "within seconds" in done.stdout
+    talaria("config", "set", "http.max_body", "1MiB")
+    gateway.until(lambda config: config["pending"] == ["http.max_body"])
+    assert "7 agents" in talaria("top", "--once").stdout
+    found = talaria("doctor").stdout
+    assert "http.max_body" in found
+    assert "next start" in found
+
+
+def test_a_broken_file_is_told_of_and_changes_nothing(gateway: Gateway, talaria: Talaria) -> None:
+    (gateway.home / "config.toml").write_text("[pool\n")
+    gateway.process.send_signal(signal.SIGHUP)
+    gateway.until(lambda config: "line 1" in config["trouble"])
+    assert talaria("ask", "still there?").stdout.strip() == "You said: still there?"

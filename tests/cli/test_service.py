@@ -1,0 +1,91 @@
+"""`talaria service`: what it writes, and what it does where there is no service manager."""
+
+from __future__ import annotations
+
+import plistlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Talaria
+from talaria.cli.service_file import launchd_agent, systemd_unit
+
+ODD = Path("/srv/my 100% home$")
+
+
+def test_the_unit_starts_this_program_on_this_home() -> None:
+    service = systemd_unit(["/opt/t/bin/talaria"], Path("/srv/talaria"), Path("/c"), is_usable=True)
+    assert service.file == Path("/c/systemd/user/talaria-srv-talaria.service")
+    assert "ExecStart=/opt/t/bin/talaria serve --home /srv/talaria\n" in service.text
+    assert "EnvironmentFile=-/srv/talaria/service.env\n" in service.text
+    assert "Restart=on-failure\n" in service.text
+
+
+def test_odd_paths_are_quoted() -> None:
+    text = systemd_unit(["/bin/talaria"], ODD, Path("/c"), is_usable=True).text
+    assert 'ExecStart=/bin/talaria serve --home "/srv/my 100%% home$$"' in text
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("home", [Path("/srv/talaria"), ODD])
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path, home: Path) -> None:
+    unit = tmp_path / "talaria-test.service"
+    unit.write_text(systemd_unit([sys.executable, "-m", "talaria"], home, tmp_path, is_usable=True).text)
+    command = ["systemd-analyze", "verify", "--man=no", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    complaints = [line for line in done.stderr.splitlines() if "talaria-test" in line]
+    assert complaints == []
+
+
+def test_the_agent_is_a_property_list() -> None:
+    service = launchd_agent(["/bin/talaria"], Path("/srv/a & b"), Path("/Users/me"), is_usable=True)
+    found = plistlib.loads(service.text.encode())
+    assert found["ProgramArguments"][-3:] == ["serve", "--home", "/srv/a & b"]
+    assert found["RunAtLoad"] is True
+    assert service.file.name == f"{found['Label']}.plist"
+
+
+def test_the_agent_gives_the_gateway_its_variables(tmp_path: Path) -> None:
+    service = launchd_agent(["/usr/bin/env"], tmp_path, tmp_path, is_usable=True)
+    words = plistlib.loads(service.text.encode())["ProgramArguments"][:5]  # the shell that reads, then env
+    (tmp_path / "service.env").write_text("MY_KEY='sk-1 $x'\n")
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "MY_KEY=sk-1 $x\n" in done.stdout
+
+
+def test_it_is_written_and_removed_also_without_a_service_manager(
+    talaria: Talaria, home: Path, tmp_path: Path
+) -> None:
+    config = home / "config.toml"
+    config.write_text(
+        config.read_text() + '[providers.mine]\nbase_url = "http://x/v1"\napi_key_env = "MY_KEY"\n'
+    )
+    env = {"XDG_CONFIG_HOME": str(tmp_path / "c"), "MY_KEY": "sk-secret", "PATH": "/nowhere"}
+    assert talaria("service", "status", env=env).returncode == 1
+    done = talaria("service", "install", env=env)
+    assert done.returncode == 0, done.stderr
+    assert "systemd does not run here" in done.stdout
+    assert "systemctl --user restart" in done.stdout
+    assert "sk-secret" not in done.stdout
+    (unit,) = (tmp_path / "c" / "systemd" / "user").iterdir()
+    assert f"--home {home}" in unit.read_text()
+    variables = home / "service.env"
+    assert variables.read_text() == "MY_KEY='sk-secret'\n"
+    assert variables.stat().st_mode & 0o777 == 0o600
+    done = talaria("service", "status", env=env)
+    assert "Installed: " in done.stdout
+    assert "No gateway runs" in done.stdout
+    assert talaria("service", "remove", env=env).returncode == 0
+    assert not unit.exists()
+    assert not variables.exists()
+    assert "Not installed" in talaria("service", "remove", env=env).stdout
+
+
+def test_a_variable_that_is_not_set_is_refused(talaria: Talaria, tmp_path: Path) -> None:
+    env = {"XDG_CONFIG_HOME": str(tmp_path / "c")}
+    done = talaria("service", "install", "--no-start", "--env", "NOT_THERE", env=env)
+    assert done.returncode == 1
+    assert "NOT_THERE is not set in this shell" in done.stderr

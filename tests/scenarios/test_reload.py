@@ -1,0 +1,138 @@
+"""Every key that can change live does so in a running gateway, and nothing that runs is disturbed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from talaria.access.actors import Actor, ChatKind, Entitled, Way
+from talaria.access.door import Door
+from talaria.app import Gateway, open_gateway
+from talaria.config.home import Home
+from talaria.config.live import LIVE
+from talaria.config.load import load
+from talaria.core.ids import ChatAddress
+from talaria.core.messages import Text
+from talaria.core.turns import Inbound, Sender, TurnState
+from talaria.store.memory_pairing import MemoryPairings
+from talaria.testing.clock import FakeClock
+from talaria.testing.model_server import ModelServer
+
+CHAT = ChatAddress("main", "test", "dm", "one").key()
+
+
+class World:
+    def __init__(self, home: Path, gateway: Gateway, first: ModelServer, second: ModelServer) -> None:
+        self.home = home
+        self.gateway = gateway
+        self.first = first
+        self.second = second
+
+    def write(self, more: str, *, name: str = "m", server: ModelServer | None = None) -> None:
+        (self.home / "config.toml").write_text(config(server or self.first, more, name))
+        self.gateway.reloader.reload()
+        assert self.gateway.reloader.status() == {"pending": [], "trouble": ""}
+
+    async def say(self, text: str) -> str:
+        turns = self.gateway.turns
+        turn = await turns.wait(await turns.submit(Inbound(CHAT, Sender("tester"), (Text(text),))))
+        assert turn.state is TurnState.DONE, turn.error
+        return turn.reply or ""
+
+
+def config(server: ModelServer, more: str = "", name: str = "m") -> str:
+    mine = f'[providers.mine]\nbase_url = "{server.base_url}"\n'
+    return f'[model]\nprovider = "mine"\nname = "{name}"\n{mine}{more}'
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with ModelServer() as first, ModelServer() as second:
+        (tmp_path / "config.toml").write_text(config(first))
+        async with open_gateway(Home(tmp_path), load(tmp_path, {}), {}) as gateway:
+            yield World(tmp_path, gateway, first, second)
+
+
+# Each changes its key and says what shows that it counts.
+CHANGES: dict[tuple[str, ...], tuple[str, Callable[[Gateway], object], object]] = {
+    ("aliases",): (
+        '[aliases]\nfast = "mine/quick"\n',
+        lambda gateway: str(gateway.catalog.resolve("fast")),
+        "mine/quick",
+    ),
+    ("budgets",): (
+        '[budgets]\nper_day_usd = 2\n[prices."mine/m"]\ninput = 0\noutput = 0\n',
+        lambda gateway: [cap.limit for cap in gateway.budgets.caps],
+        [2_000_000_000],
+    ),
+    ("pool",): ("[pool]\nmax_agents = 3\n", lambda gateway: gateway.pool.stats().cap, 3),
+    ("providers",): (
+        '[providers.other]\nbase_url = "http://127.0.0.1:9/v1"\n',
+        lambda gateway: gateway.providers.base_url("other"),
+        "http://127.0.0.1:9/v1",
+    ),
+    ("sessions", "reset"): (
+        '[sessions]\nreset = "idle"\nidle_after = "1h"\ndaily_at = "05:00"\n',
+        lambda gateway: gateway.reloader.live.settings.sessions.reset,
+        "idle",
+    ),
+}
+
+
+@pytest.mark.parametrize("key", CHANGES, ids=".".join)
+async def test_a_change_counts_at_once(world: World, key: tuple[str, ...]) -> None:
+    assert key in LIVE
+    more, look, expected = CHANGES[key]
+    world.write(more)
+    assert look(world.gateway) == expected
+
+
+async def test_the_default_model_is_another_for_new_sessions_only(world: World) -> None:
+    await world.say("one")
+    world.write("", name="other")
+    await world.say("two")
+    await world.say("/new")
+    await world.say("three")
+    models = [body.partition(b'"model":"')[2].partition(b'"')[0] for body in world.first.bodies]
+    assert models == [b"m", b"m", b"other"]
+
+
+async def test_another_address_counts_for_the_next_turn_and_leaves_the_running_one(world: World) -> None:
+    running = asyncio.create_task(world.say("[[delay 0.3]][[reply from the first]]"))
+    await world.first.until(lambda: world.first.requests == 1)
+    world.write("", server=world.second)
+    assert await running == "from the first"
+    assert await world.say("again [[reply from the second]]") == "from the second"
+    assert (world.first.requests, world.second.requests) == (1, 1)
+
+
+async def test_prices_count_from_the_next_call_on(world: World) -> None:
+    await world.say("one")
+    world.write('[prices."mine/m"]\ninput = 1000\noutput = 1000\n')
+    await world.say("two")
+    spent = await world.gateway.budgets.status()
+    assert spent["unpriced_calls"] == 1
+    assert spent["today_usd"] not in ("0", "0.00")
+
+
+async def test_people_are_let_in_and_out_by_the_configuration() -> None:
+    clock = FakeClock()
+    door = Door(MemoryPairings(clock), {"telegram": ()}, clock)
+    actor = Actor("telegram", "7", ChatKind.PRIVATE, "7", "Ada")
+    assert not isinstance(await door.check(actor, Way.MESSAGE), Entitled)
+    door.change_allowed({"telegram": [actor.user_id]})
+    assert isinstance(await door.check(actor, Way.MESSAGE), Entitled)
+    door.change_allowed({"telegram": []})
+    assert not isinstance(await door.check(actor, Way.MESSAGE), Entitled)
+
+
+async def test_the_prompt_is_another_for_new_sessions_only(world: World) -> None:
+    await world.say("one")
+    world.write('[agent]\nprompt = "Speak like a pirate."\n')
+    await world.say("two")
+    await world.say("/new")
+    await world.say("three")
+    assert [b"pirate" in body for body in world.first.bodies] == [False, False, True]
