@@ -124,6 +124,8 @@ _FIELDS = {"text": "text_delta", "thinking": "thinking_delta", "tool_use": "inpu
 class AnthropicAnswer:
     """One answer; see `models.wire.Answer`."""
 
+    __slots__ = ("_blocks", "_closed", "_faults", "_inflow", "_model", "_stop", "_usage")
+
     def __init__(self, model: str, faults: Faults) -> None:
         self._model = model
         self._faults = faults
@@ -132,6 +134,10 @@ class AnthropicAnswer:
         self._blocks: dict[int, _Block] = {}  # in the order in which they began
         self._usage = _Usage()
         self._stop = ""
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self._blocks)
 
     @property
     def is_whole(self) -> bool:
@@ -300,7 +306,7 @@ def _reasoning(block: _Block, text: str, behind_text: int, behind_calls: int) ->
 
 
 def _token_usage(usage: _Usage) -> TokenUsage:
-    """What the cache served or stored is apart from `input_tokens`; ours is the whole."""
+    """What the cache served or stored is apart from `input_tokens`; our `input` is the whole."""
     cached = usage.cache_read_input_tokens or 0
     stored = usage.cache_creation_input_tokens or 0
     details = usage.output_tokens_details
@@ -309,4 +315,5 @@ def _token_usage(usage: _Usage) -> TokenUsage:
         cached,
         usage.output_tokens or 0,
         (details and details.thinking_tokens) or 0,
+        stored,
     )

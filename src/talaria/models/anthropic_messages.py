@@ -78,6 +78,7 @@ class AnthropicMessages:
 
     name = "anthropic-messages"
     path = "/messages"
+    list_path = "/models?limit=1000"  # twenty otherwise
 
     def render_prefix(self, prompt: str, tools: Sequence[ToolSpec]) -> Prefix:
         return Prefix(

@@ -95,6 +95,21 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 class OpenAIAnswer:
     """One answer; see `models.wire.Answer`."""
 
+    __slots__ = (
+        "_calls",
+        "_closed",
+        "_details",
+        "_faults",
+        "_id",
+        "_inflow",
+        "_model",
+        "_stop",
+        "_text",
+        "_thought_field",
+        "_thoughts",
+        "_usage",
+    )
+
     def __init__(self, model: str, faults: Faults) -> None:
         self._model = model
         self._faults = faults
@@ -108,6 +123,10 @@ class OpenAIAnswer:
         self._calls: list[_Call] = []
         self._usage: _Usage | None = None
         self._stop = ""
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self._text or self._thoughts or self._details or self._calls)
 
     @property
     def is_whole(self) -> bool:

@@ -27,10 +27,11 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
+from talaria.models.dialects import limit_member
 from talaria.models.faults import Faults
 from talaria.models.openai_answer import DETAILS, OpenAIAnswer
 
-INTERRUPTED = "[interrupted by the user]"
+INTERRUPTED = "[interrupted]"
 _PLAIN = frozenset({"reasoning_content", "reasoning"})
 _EFFORTS = frozenset({"minimal", "low", "medium", "high"})
 
@@ -42,6 +43,7 @@ class OpenAIChat:
 
     name = "openai-chat"
     path = "/chat/completions"
+    list_path = "/models"
 
     def render_prefix(self, prompt: str, tools: Sequence[ToolSpec]) -> Prefix:
         system = _encode({"role": "system", "content": prompt}) if prompt else b""
@@ -76,7 +78,7 @@ class OpenAIChat:
         if call.reasoning in _EFFORTS:
             tail += b',"reasoning_effort":"%b"' % call.reasoning.encode()
         if call.max_output is not None:
-            tail += b',"max_tokens":%d' % call.max_output
+            tail += b',"%b":%d' % (limit_member(call.model), call.max_output)
         if call.sampling:
             tail += b"," + call.sampling
         return [head, b",".join(call.chunks), tail + b"}"]

@@ -66,6 +66,7 @@ class OpenAIResponses:
 
     name = "openai-responses"
     path = "/responses"
+    list_path = "/models"
 
     def render_prefix(self, prompt: str, tools: Sequence[ToolSpec]) -> Prefix:
         system = _encode({"role": "system", "content": prompt}) if prompt else b""

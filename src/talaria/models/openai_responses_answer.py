@@ -128,6 +128,8 @@ class _Building:
 class ResponsesAnswer:
     """One answer; see `models.wire.Answer`."""
 
+    __slots__ = ("_faults", "_id", "_inflow", "_items", "_length", "_model", "_stop", "_text", "_usage")
+
     def __init__(self, model: str, faults: Faults) -> None:
         self._model = model
         self._faults = faults
@@ -138,6 +140,10 @@ class ResponsesAnswer:
         self._length = 0  # of all text
         self._usage: _Usage | None = None
         self._stop: str | None = None  # None: not finished; empty: for the usual reason
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self._items)
 
     @property
     def is_whole(self) -> bool:

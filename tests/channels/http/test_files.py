@@ -1,0 +1,188 @@
+"""Attachments over HTTP: uploaded, named by a message, and what the model gets of them."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from channels.http.gateway import Api, run_gateway
+from talaria.core.ids import ChatKey
+from talaria.models.abilities import Abilities
+from talaria.models.probes import Probe
+from talaria.testing.clock import FakeClock
+from talaria.testing.model_server import ModelServer
+from talaria.testing.pictures import png
+from talaria.workspace.folder import chat_folder
+from talaria.workspace.uploads import FOLDER, KEPT_SECONDS, Uploads
+
+PHOTO = png(8, 8)
+URL = "data:image/png;base64," + base64.b64encode(PHOTO).decode()
+WIRES = {"openai-chat": "messages", "openai-responses": "input", "anthropic-messages": "messages"}
+
+
+async def upload(api: Api, data: bytes, name: str, media_type: str = "") -> Any:
+    headers = {"Content-Type": media_type} if media_type else {}
+    async with api.client.post(
+        f"{api.url}/api/files", params={"name": name}, data=data, headers=headers
+    ) as response:
+        assert response.status == 201, await response.text()
+        return await response.json()
+
+
+async def send(api: Api, name: str, text: str, *files: str, **more: Any) -> Any:
+    body = {"text": text, "files": list(files)}
+    return await api.post(f"/api/sessions/{name}/messages?wait=30", body, **more)
+
+
+def last_user(body: bytes, wire: str = "openai-chat") -> Any:
+    """What the last user message of a request says, as the wire format has it."""
+    items = msgspec.json.decode(body)[WIRES[wire]]
+    return [item for item in items if item.get("role") == "user"][-1]["content"]
+
+
+def with_api(model: ModelServer, wire: str, **abilities: Any) -> dict[str, Any]:
+    return {
+        "model": {"provider": "mine", "name": "m"},
+        "providers": {"mine": {"base_url": model.base_url, "api": wire, "api_key": "k"}},
+        "models": {"mine/m": abilities, "mine/seer": {"images": True}},
+    }
+
+
+async def test_an_upload_is_told_and_can_be_fetched_but_never_run(tmp_path: Path) -> None:
+    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+        told = await upload(api, PHOTO, "../../ünder.png", "text/html")
+        assert (told["name"], told["size"], told["media_type"]) == ("ünder.png", len(PHOTO), "image/png")
+        async with api.client.get(f"{api.url}/api/files/{told['id']}") as response:
+            assert await response.read() == PHOTO
+            assert response.headers["Content-Type"] == "image/png"
+            assert response.headers["Content-Disposition"].startswith("attachment;")
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "media_type"),
+    [
+        ("a.txt", "", "text/plain"),
+        ("a.txt", "application/x-www-form-urlencoded", "text/plain"),
+        ("a.bin", "text/csv; charset=utf-8", "text/csv"),
+        ("a.zzzz", "nonsense", "application/octet-stream"),
+        ("fake.png", "", "image/png"),
+    ],
+)
+async def test_the_type_comes_from_the_bytes_the_caller_or_the_name(
+    api: Api, name: str, told: str, media_type: str
+) -> None:
+    assert (await upload(api, b"a,b", name, told))["media_type"] == media_type
+
+
+async def test_a_file_without_a_length_is_cut_off_at_the_limit_and_leaves_nothing(tmp_path: Path) -> None:
+    async def endless() -> Any:
+        for _ in range(100):
+            yield b"x" * 1000
+
+    async with ModelServer() as model, run_gateway(tmp_path, model, max_file=5000) as api:
+        async with api.client.post(f"{api.url}/api/files", data=endless()) as response:
+            assert response.status == 413
+        assert not list((tmp_path / "files" / FOLDER).iterdir())
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_model_that_sees_is_shown_the_picture_in_every_format(tmp_path: Path, wire: str) -> None:
+    async with (
+        ModelServer() as model,
+        run_gateway(tmp_path, model, tables=with_api(model, wire, images=True)) as api,
+    ):
+        told = await upload(api, PHOTO, "photo.png")
+        turn = await send(api, "one", "What is this?", told["id"])
+        assert turn["state"] == "done", turn
+        text, *_, picture = last_user(model.bodies[-1], wire)
+        assert "What is this?" in text["text"]
+        shapes: dict[str, dict[str, Any]] = {
+            "openai-chat": {"type": "image_url", "image_url": {"url": URL}},
+            "openai-responses": {"type": "input_image", "image_url": URL, "detail": "auto"},
+            "anthropic-messages": {
+                "type": "image",
+                "source": {"type": "base64", "media_type": "image/png", "data": URL.partition(",")[2]},
+            },
+        }
+        assert {key: picture[key] for key in shapes[wire]} == shapes[wire]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_model_that_does_not_see_gets_a_note_until_another_does(tmp_path: Path, wire: str) -> None:
+    async with ModelServer() as model, run_gateway(tmp_path, model, tables=with_api(model, wire)) as api:
+        told = await upload(api, PHOTO, "photo.png")
+        await send(api, "one", "What is this?", told["id"])
+        first = model.bodies[-1]
+        note = f"[image photo.png, {len(PHOTO)} B: this model cannot see images]"
+        assert note in str(last_user(first, wire))
+        assert b"base64" not in first
+        await api.say("one", "go on")
+        assert b"base64" not in model.bodies[-1]
+        await api.say("one", "/model mine/seer")
+        await api.say("one", "and now?")
+        assert URL.partition(",")[2].encode() in model.bodies[-1]
+
+
+async def test_the_file_lies_in_the_chats_folder_where_its_tools_find_it(tmp_path: Path) -> None:
+    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+        told = await upload(api, b"secret word: swordfish", "notes.txt")
+        path = f"inbox/{told['id'][-8:]}-notes.txt"
+        turn = await send(api, "one", f'[[call read_file {{"path": "{path}"}}]]', told["id"])
+        assert turn["state"] == "done", turn
+        assert f"[file notes.txt (text/plain, 22 bytes) at {path}]" in str(model.bodies[0])
+        assert b"swordfish" in model.bodies[-1]
+
+
+async def test_a_session_without_tools_is_told_that_it_cannot_open_files(tmp_path: Path) -> None:
+    tables: dict[str, Any] = {"tools": {"enabled": []}}
+    async with ModelServer() as model, run_gateway(tmp_path, model, tables=tables) as api:
+        told = await upload(api, b"x", "notes.txt")
+        await send(api, "one", "Read it.", told["id"])
+        text = last_user(model.bodies[-1])
+        assert "[file notes.txt (text/plain, 1 B): there is no tool here to open it with]" in text
+
+
+async def test_files_alone_are_a_message_and_a_repeated_one_is_the_same_turn(tmp_path: Path) -> None:
+    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+        told = await upload(api, PHOTO, "photo.png")
+        key = {"headers": {"Idempotency-Key": "k"}}
+        first = await send(api, "one", "", told["id"], **key)
+        again = await send(api, "one", "", told["id"], **key)
+        assert first["id"] == again["id"]
+        assert len(model.bodies) == 1
+
+
+async def test_uploads_are_forgotten_after_a_day_and_what_was_sent_stays(tmp_path: Path) -> None:
+    clock = FakeClock()
+    uploads = Uploads(tmp_path / "files", lambda key: chat_folder(tmp_path, key), clock, 1000)
+
+    async def pieces() -> Any:
+        yield b"hi"
+
+    key = ChatKey("agent:main:http:api:one")
+    old = await uploads.receive("a.txt", "", pieces())
+    await uploads.parts(key, [old.id])
+    clock.advance(KEPT_SECONDS - 1)
+    new = await uploads.receive("b.txt", "", pieces())
+    assert uploads.forget() == 0
+    clock.advance(2)
+    assert uploads.forget() == 1
+    assert {path.name for path in (tmp_path / "files" / FOLDER).iterdir()} == {new.id, f"{new.id}.json"}
+    assert [path.read_bytes() for path in chat_folder(tmp_path, key).glob("inbox/*")] == [b"hi"]
+
+
+async def test_what_endpoints_listed_before_the_start_is_offered_and_believed(tmp_path: Path) -> None:
+    async with ModelServer() as model:
+        listed = {"mine": Probe(model.base_url, 1.0, {"m": Abilities(images=True), "other": Abilities()})}
+        (tmp_path / "models.json").write_bytes(msgspec.json.encode(listed))
+        async with run_gateway(tmp_path, model, tables=with_api(model, "openai-chat")) as api:
+            offered = [found["id"] for found in (await api.get("/v1/models"))["data"]]
+            assert offered == ["main", "mine/m", "fast", "mine/other"]
+            told = await upload(api, PHOTO, "photo.png")
+            await send(api, "one", "What is this?", told["id"])
+            assert b"image_url" in model.bodies[-1]
