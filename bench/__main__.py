@@ -9,15 +9,20 @@ import platform
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 
 import uvloop
 
+from bench import streams, tiny
+from bench.accepts import group_commit_gain, http_accept_cpu
 from bench.agents import warm_agent_costs
 from bench.load import Client, Load, bare_call_cpu, fresh_names, sdk_call_cpu
 from bench.processes import Metered, gateway, model_server
 from bench.table import Row, Wanted, render_markdown, render_svg, render_text
 
 LONG, SHORT = 1000, 2
+CHATS = 50
+KILOBYTE = "What did we say about the second part of the plan, and who takes it on? " * 14
 ROUNDS = 3  # the best counts: what else the machine does can only add
 
 
@@ -69,8 +74,51 @@ class Bench:
                     await client.close()
             self.rows.append(Row("start to ready", start_cpu, "s CPU", Wanted.AT_MOST, 0.5))
             self.rows.append(Row("idle RSS", idle_rss / 1e6, "MB", Wanted.AT_MOST, 60))
+        self.streams()
         await self.slow_model()
+        await self.live_chats()
+        await self.accepts()
         await self.agents()
+        await self.tiny_model()
+
+    async def tiny_model(self) -> None:
+        """Only in the long form, and only where its weights are: nothing is fetched for a figure."""
+        why = "the short form leaves it out" if self._scale < 1 else tiny.missing()
+        self.say(f"right first answers of the built-in model{f': skipped, {why}' if why else ''}")
+        if why:
+            return
+        score = await tiny.evaluate()
+        self.rows += [
+            Row(f"built-in model, right of {score.of} first answers", score.right, "", Wanted.AT_LEAST, 20),
+            Row("built-in model, load", score.load_seconds, "s"),
+            Row("built-in model, answers", score.tokens_per_second, "tokens/s"),
+            Row("built-in model, RSS", score.rss_bytes / 1e6, "MB"),
+        ]
+
+    def streams(self) -> None:
+        """Ours, best of the rounds, and the official SDKs', each in a process of its own."""
+        pieces, rounds = (24, ROUNDS) if self._scale >= 1 else (8, 1)
+        costs: dict[str, streams.Cost] = {}
+        with model_server() as model:
+            for kind in (*streams.OURS, *streams.SDKS):
+                self.say(f"{streams.STREAMS} streams, {kind}")
+                times = rounds if kind in streams.OURS else 1
+                found = [streams.measure(kind, model.url, pieces) for _ in range(times)]
+                costs[kind] = min(found, key=lambda cost: cost.cpu_us)
+        for kind, cost in costs.items():
+            wanted = (Wanted.AT_MOST, 40) if kind in streams.OURS else (Wanted.FOR_COMPARISON, 0)
+            self.rows.append(Row(f"streamed piece, {_named(kind)}", cost.cpu_us, "µs CPU", *wanted))
+        for kind, cost in costs.items():
+            wanted = (Wanted.AT_MOST, 20) if kind in streams.OURS else (Wanted.FOR_COMPARISON, 0)
+            self.rows.append(Row(f"open stream, {_named(kind)}", cost.kilobytes, "KB", *wanted))
+
+    async def accepts(self) -> None:
+        self.say("durable accepts, 64 at once")
+        # The median: one part of the ratio is the disk, which is as often too good as too bad.
+        gain = median([await group_commit_gain(self.times(200)) for _ in range(5)])
+        self.rows.append(Row("durable accepts, 64 tasks over one", gain, "×", Wanted.AT_LEAST, 10))
+        cpu = await http_accept_cpu(self.times(40))
+        self.add_cpu("durable accept through HTTP, 64 at once", cpu, Wanted.AT_MOST, 1)
 
     async def agents(self) -> None:
         self.say("warm agents")
@@ -122,6 +170,23 @@ class Bench:
             Row("p50 of 64 sessions over the model's 2 s", load.p50 / latency, "×", Wanted.AT_MOST, 1.05)
         )
 
+    async def live_chats(self) -> None:
+        """Memory of a gateway of its own while fifty chats with a history each wait for their answers."""
+        self.say(f"{CHATS} live chats")
+        with model_server() as model, gateway(model.url) as (served, token):
+            client = Client(served.url, token)
+            try:
+                names = fresh_names(CHATS)
+                await client.run(names, self.times(20), KILOBYTE)
+                answers = asyncio.gather(*(client.turn(name, f"[[delay 3]] {KILOBYTE}") for name in names))
+                while await client.busy_agents() < CHATS:
+                    await asyncio.sleep(0.1)
+                rss = served.rss()
+                await answers
+            finally:
+                await client.close()
+        self.rows.append(Row(f"RSS with {CHATS} live chats", rss / 1e6, "MB", Wanted.AT_MOST, 200))
+
     async def _batch(
         self, client: Client, served: Metered, names: list[str], turns: int
     ) -> tuple[float, Load]:
@@ -136,6 +201,10 @@ class Bench:
         for name in names:
             await client.run([name], 1)
         return (served.cpu() - before) / len(names)
+
+
+def _named(kind: str) -> str:
+    return f"{kind} SDK" if kind in streams.SDKS else kind
 
 
 def main() -> None:
@@ -160,7 +229,10 @@ def write_docs(rows: list[Row]) -> None:
     machine = (
         f"{platform.machine()}, Python {platform.python_version()}, 2 cores with client and model server"
     )
-    (docs / "performance.svg").write_text(render_svg(rows))
+    (docs / "performance.svg").write_text(render_svg(rows, "ms CPU", "CPU, milliseconds, logarithmic scale"))
+    (docs / "streams.svg").write_text(
+        render_svg(rows, "µs CPU", "CPU for a streamed piece, microseconds, logarithmic scale")
+    )
     (docs / "performance.md").write_text(
         f"""# What a turn costs
 
@@ -174,6 +246,13 @@ best counts, since whatever else the machine does can only add to it. The script
 answer in one HTTP chunk; a server that sends one for each event adds about 0.1 ms, in the client library.
 
 ![CPU per call and per turn](performance.svg)
+
+A *streamed piece* is what one HTTP chunk of an answer costs the process that reads it, while
+{streams.STREAMS} answers come in side by side over plain HTTP, each a piece every {streams.PAUSE:g} seconds;
+an *open stream* is what that process grows by for each of them. The SDKs read the same pieces from the same
+server.
+
+![CPU per streamed piece](streams.svg)
 
 {render_markdown(rows)}
 """

@@ -54,6 +54,23 @@ class Client:
                 raise SystemExit(f"a turn failed: {answer.status} {body}")
         return time.perf_counter() - began
 
+    async def busy_agents(self) -> int:
+        async with self._session.get(f"{self._url}/api/pool") as answer:
+            return int(msgspec.json.decode(await answer.read())["busy"])
+
+    async def accept(self, sessions: Iterable[str], messages: int) -> None:
+        """So many messages to each session one after the other, the sessions side by side. Not waited for."""
+
+        async def one(name: str) -> None:
+            for _ in range(messages):
+                url = f"{self._url}/api/sessions/{name}/messages"
+                async with self._session.post(url, json={"text": "How are you today?"}) as answer:
+                    body = await answer.read()
+                    if answer.status != 202:
+                        raise SystemExit(f"a message was not accepted: {answer.status} {body.decode()}")
+
+        await asyncio.gather(*(one(name) for name in sessions))
+
     async def run(self, sessions: Iterable[str], turns: int, text: str = "How are you today?") -> Load:
         """`turns` in each session one after the other, the sessions side by side."""
 

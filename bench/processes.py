@@ -42,7 +42,7 @@ def model_server(latency: float = 0.0) -> Iterator[Metered]:
 
 
 @contextmanager
-def gateway(model_url: str) -> Iterator[tuple[Metered, str]]:
+def gateway(model_url: str, deadline: str = "10s") -> Iterator[tuple[Metered, str]]:
     """`talaria serve` in a home of its own, with the token to speak to it."""
     with tempfile.TemporaryDirectory(prefix="talaria-bench-") as home:
         settings = {
@@ -51,7 +51,8 @@ def gateway(model_url: str) -> Iterator[tuple[Metered, str]]:
             "TALARIA_MODEL__PROVIDER": "bench",
             "TALARIA_MODEL__NAME": "scripted",
             "TALARIA_PROVIDERS__BENCH__BASE_URL": f"{model_url}/v1",
-            "TALARIA_LOG__LEVEL": "warning",
+            "TALARIA_LOG__LEVEL": "error" if deadline != "10s" else "warning",
+            "TALARIA_SHUTDOWN__DEADLINE": deadline,
         }
         with _running([sys.executable, "-m", "talaria", "serve"], settings) as process:
             yield process, (Path(home) / "http.token").read_text().strip()

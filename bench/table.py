@@ -58,16 +58,16 @@ def render_markdown(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def render_svg(rows: list[Row]) -> str:
-    """Bars on a logarithmic scale, in milliseconds of CPU."""
-    bars = [row for row in rows if row.unit == "ms CPU"]
+def render_svg(rows: list[Row], unit: str, title: str) -> str:
+    """Bars on a logarithmic scale, for the rows of one unit."""
+    bars = [row for row in rows if row.unit == unit]
     low, high = min(row.value for row in bars) / 2, max(row.value for row in bars)
     width, left, height = 860, 330, 26
     span = math.log10(high / low)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height * len(bars) + 40}" '
         'font-family="sans-serif" font-size="13">',
-        '<text x="8" y="18" font-weight="bold">CPU, milliseconds, logarithmic scale</text>',
+        '<text x="8" y="18" font-weight="bold">' + html.escape(title) + "</text>",
     ]
     for index, row in enumerate(bars):
         y = 34 + index * height

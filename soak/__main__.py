@@ -1,4 +1,4 @@
-"""`./dev soak`: interleavings, prefix bytes and memory in their long form. `--quick` is a twentieth."""
+"""`./dev soak`: interleavings, prefix bytes, failing models and memory, at length; `--quick`: a twentieth."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ import uvloop
 
 from soak.endurance import Endurance
 from soak.exploring import explore_pool, explore_turns, walk_the_machine
+from soak.failures import Failures
 from soak.prefix import Prefixes
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
+from soak.reservations import Reservations
+from soak.telegram import flood
 
-PARTS = ("seeds", "machine", "prefix", "memory")
+PARTS = ("seeds", "machine", "prefix", "failures", "money", "telegram", "memory")
 
 
 def main() -> None:
@@ -33,12 +36,18 @@ def main() -> None:
 
     figures: list[Figure] = []
     if "seeds" in parts:
-        figures += [explore_pool(times(20_000), progress), explore_turns(times(4_000), progress)]
+        figures += [explore_pool(times(20_000), progress), explore_turns(times(20_000), progress)]
     if "machine" in parts:
         figures.append(walk_the_machine(times(10_000), progress))
     if "prefix" in parts:
         prefixes = Prefixes(20, 25, progress) if options.quick else Prefixes(200, 50, progress)
         figures += uvloop.run(prefixes.run())
+    if "failures" in parts:
+        figures += uvloop.run(Failures(times(1_000), progress).run())
+    if "money" in parts:
+        figures += uvloop.run(Reservations(times(10_000), progress).run())
+    if "telegram" in parts:
+        figures += uvloop.run(flood(times(10_000), progress))
     samples = 20 if options.quick else 100
     endurance = Endurance(times(100_000), times(10_000), progress, leak=options.leak, samples=samples)
     if "memory" in parts:
@@ -66,6 +75,11 @@ Written by `./dev soak --docs` ({machine}). It runs by itself, in one process an
   foreign writes, changed specs and restarts. `pool_world.explore(SEED)` brings a seed back.
 - *State machine*: hypothesis asks the pool for everything in any order and checks it after each step.
 - *Prefix bytes*: raw request bodies, over evictions, restarts and another process's writes.
+- *Failing messages*: each way in which a model can fail, a thousand times, over real sockets and with virtual
+  waiting. Before each message the endpoint's own reading says how many calls it may cost.
+- *Money*: model calls are reserved and settled by four processes on one database, under one cap.
+- *Telegram*: whole updates of every kind, from an allowed person and from others, each with one to three
+  changes anywhere in it, or cut off; every turn that comes of them must be the allowed person's own doing.
 - *Memory*: turns spread evenly over all sessions, because skewed traffic hides leaks; a tenth fails, a
   twentieth each changes the model, undoes, gets a megabyte from a tool, or ends the session. *Allocations
   kept* counts the interpreter's blocks while no agent is warm, so that one forgotten object for each eviction

@@ -81,8 +81,8 @@ class Curve:
     points: Sequence[tuple[float, float]]
 
 
-def render_svg(title: str, curves: Sequence[Curve]) -> str:
-    """One panel for each curve, all over the same turns, each with its own scale from zero."""
+def render_svg(title: str, curves: Sequence[Curve], over: str = "turns") -> str:
+    """One panel for each curve, all over the same `over`, each with its own scale from zero."""
     width, left, right, panel, gap = 860, 70, 20, 120, 44
     height = (panel + gap) * len(curves) + 50
     parts = [
@@ -104,7 +104,7 @@ def render_svg(title: str, curves: Sequence[Curve]) -> str:
             f'<path d="M{left} {top}V{top + panel}H{width - right}" fill="none" stroke="#b8bcc4"/>',
             f'<text x="{left - 6}" y="{top + 10}" text-anchor="end">{highest}</text>',
             f'<text x="{left - 6}" y="{top + panel}" text-anchor="end">0</text>',
-            f'<text x="{width - right}" y="{top + panel + 16}" text-anchor="end">{last:,.0f} turns</text>',
+            f'<text x="{width - right}" y="{top + panel + 16}" text-anchor="end">{last:,.0f} {over}</text>',
             f'<polyline points="{spots}" fill="none" stroke="{curve.colour}" stroke-width="1.6"/>',
         ]
     parts.append("</svg>")

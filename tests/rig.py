@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC
 from pathlib import Path
+from random import Random
 
+from talaria.access.budgets import Budgets, BudgetSettings
 from talaria.agent.bound_tools import ToolBench
+from talaria.agent.calling import Routes
 from talaria.agent.settings import AgentSettings
 from talaria.agent.specs import SpecResolver
 from talaria.agent.warm import AgentBuilder
@@ -15,21 +19,30 @@ from talaria.cluster.leases import LeaseKeeper
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.ids import ChatAddress, ChatKey, new_owner_id
 from talaria.core.messages import Text
-from talaria.core.ports import Store
+from talaria.core.ports import Arrivals, Models, Store
 from talaria.core.turns import Inbound, Sender, Turn
-from talaria.models.catalog import Catalog
+from talaria.models.abilities import Abilities
+from talaria.models.catalog import Catalog, fallback_chain
+from talaria.models.prices import Prices, PriceSettings
 from talaria.models.settings import ModelSettings
 from talaria.observe.metrics import Metrics
 from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import Pool
+from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
 from talaria.tools.registry import builtin_registry
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
+from talaria.turns.arriving import NOTHING_COMES
+from talaria.turns.busy import Busy
+from talaria.turns.delivery import Delivery, DeliveryParts
+from talaria.turns.ending import SessionEnds
 from talaria.turns.intake import Receipt
 from talaria.turns.live import LiveTurns
 from talaria.turns.parts import Parts
+from talaria.turns.settings import DeliverySettings
 from talaria.turns.turns import Turns
+from talaria.workspace.folder import Folder
 
 LIMITS = PoolLimits(max_agents=8, idle_ttl=3600, max_bytes=1 << 20)
 
@@ -53,6 +66,8 @@ class Rig:
     model: ScriptedModel
     live: LiveTurns
     keeper: LeaseKeeper
+    workspaces: FakeWorkspaces
+    delivery: Delivery
 
     async def submit(self, text: str, name: str = "one", **more: str) -> Receipt:
         return await self.turns.submit(inbound(text, name, **more))
@@ -75,45 +90,82 @@ async def start(
     tools: Callable[[ToolSet], ToolSet] = lambda tools: tools,
     agent: AgentSettings | None = None,
     cutoff: Callable[[float], float] = lambda now: 0.0,
+    workspaces: FakeWorkspaces | None = None,
+    models: Models | None = None,
+    draw: Callable[[], float] = lambda: 0.5,
+    busy: Busy = Busy.QUEUE,
+    turn_seconds: float = 0.0,
+    delivery_settings: DeliverySettings | None = None,
+    random: Random | None = None,
+    budgets: BudgetSettings | None = None,
+    prices: Mapping[str, PriceSettings] | None = None,
+    abilities: Mapping[str, Abilities] | None = None,
+    arrivals: Arrivals = NOTHING_COMES,
 ) -> AsyncIterator[Rig]:
     """Recovered and accepting; leaving drains at once and leaves what runs resumable."""
     clock = clock or SystemClock()
-    models = ScriptedModels(model)
+    model = model or ScriptedModel()
+    models = models or ScriptedModels(model)
     metrics, live = Metrics(), LiveTurns()
     settings = settings or ModelSettings("scripted", "scripted")
-    catalog = Catalog(settings, {"fast": "scripted/fast"}, providers=("scripted",))
+    chain = fallback_chain(settings)
+    known = {"scripted", settings.provider, *(choice.provider for choice in chain)}
+    catalog = Catalog(settings, {"fast": "scripted/fast"}, providers=known, abilities=abilities)
     tool_settings = ToolSettings()
     toolset = tools(builtin_registry(tool_settings).resolve(tool_settings.enabled))
-    bench = ToolBench(toolset, tool_settings, metrics, lambda key: folder)
-    builder = AgentBuilder(store, models)
+    bench = ToolBench(toolset, tool_settings, metrics)
+    workspaces = workspaces or FakeWorkspaces(lambda key: folder)
+    builder = AgentBuilder(store, models, workspaces)
     pool = Pool(builder, limits, clock)
+    on_end = SessionEnds(workspaces, clock, pool.release)
     keeper = LeaseKeeper(store, clock, new_owner_id(), 30.0)
+    delivery = Delivery(
+        DeliveryParts(
+            store,
+            live,
+            clock,
+            metrics,
+            lambda key, path: Folder(folder).read(Folder(folder).resolve(path)),
+            delivery_settings or DeliverySettings(),
+            random or Random(),
+        )
+    )
     parts = Parts(
         store=store,
         models=models,
+        routes=Routes(models, builder, clock, draw, chain, catalog.abilities),
         builder=builder,
         specs=SpecResolver(agent or AgentSettings(), catalog, models, toolset),
         pool=pool,
         keeper=keeper,
+        budgets=Budgets(
+            budgets or BudgetSettings(), Prices(prices).find, store, metrics=metrics, clock=clock, zone=UTC
+        ),
         clock=clock,
         metrics=metrics,
         live=live,
         bind_tools=bench.bind,
         stamp=lambda at: "2026-11-15 20:10 UTC",
         cutoff=lambda: cutoff(clock.now()),
-        on_end=pool.release,
+        on_end=on_end,
+        on_live=delivery.watch,
         agent_name="main",
-        tool_names=toolset.names,
         max_steps=max_steps,
+        turn_seconds=turn_seconds,
+        busy=busy,
         reasoning=None,
+        arrivals=arrivals,
     )
     turns = Turns(parts)
     await turns.recover()
     try:
-        yield Rig(store, turns, parts, pool, models.model, live, keeper)
+        yield Rig(store, turns, parts, pool, model, live, keeper, workspaces, delivery)
     finally:
         await turns.drain(0)
         assert len(live) == 0
         assert len(keeper) == 0
         assert pool.stats().busy == 0
-        assert models.model.busy == 0
+        await on_end.drain()
+        await pool.drain()
+        assert not workspaces.held, "a handle was not given back"
+        assert model.busy == 0

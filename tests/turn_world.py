@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -15,19 +15,27 @@ from typing import Any
 import msgspec
 
 from rig import Rig, chat, start
+from talaria.access.budgets import BudgetSettings
+from talaria.core.delivery import OutboxState, Post
 from talaria.core.errors import IdempotencyConflict, NotFound, StoreError, ToolError
-from talaria.core.ids import SessionId, TurnId
-from talaria.core.ledger import Accept, Accepted, Commit, Committed, TurnEnd
+from talaria.core.ids import Fence, SessionId, TurnId
+from talaria.core.ledger import Accept, Accepted, Commit, Committed, Ended, TurnEnd, TurnStory
 from talaria.core.messages import AssistantMessage, Text, ToolResults, UserMessage
+from talaria.core.spending import Whose
 from talaria.core.tools import ToolContext, ToolSpec
 from talaria.core.turns import Inbound, Sender, StepState, Turn, TurnState
+from talaria.models.prices import PriceSettings
 from talaria.pool.policy import PoolLimits
 from talaria.store.memory import MemoryStore
+from talaria.testing.fake_outlet import FakeOutlet, Fault
+from talaria.testing.fake_workspaces import FakeWorkspaces, Giving
 from talaria.testing.scripted_model import ScriptedModel
 from talaria.testing.sim import SimClock, SimLoop, run
 from talaria.testing.slow_store import SlowStore
 from talaria.tools.function import parameters
 from talaria.tools.toolset import ToolSet
+from talaria.turns.busy import Busy
+from talaria.turns.expiry import Expiry
 from talaria.turns.intake import Draining, Receipt, StatelessCall
 
 FAULTS = (
@@ -46,21 +54,55 @@ SAYINGS = (
 )
 COMMANDS = ("/new", "/new a title", "/title some title", "/status", "/resume 1", "/sessions")
 STOPS = ("/stop", "/stop")
+TICKS = (0.0, 0.01)  # the second makes many things happen at one moment, where the seed draws their order
+
+
+SEND_FAULTS = (Fault.DELAY, Fault.REFUSE, Fault.LOSE, Fault.SWALLOW_ANSWER, Fault.CRASH)
+
+
+class Platform(FakeOutlet):
+    """Takes its time and misbehaves now and then."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__(takes_nonce=random.random() < 0.5, limit=10, shows=random.random() < 0.5)
+        self._random = random
+        self.is_sick = False
+
+    async def deliver(self, post: Post) -> str:
+        await asyncio.sleep(self._random.uniform(0, 0.05))
+        if self.is_sick and self._random.random() < 0.3:
+            self.faults.append(self._random.choice(SEND_FAULTS))
+        message_id = await super().deliver(post)
+        await asyncio.sleep(self._random.uniform(0, 0.05))
+        return message_id
 
 
 class Ledger(MemoryStore):
-    """Remembers what was accepted, in order, and how often each turn was ended."""
+    """Remembers what was accepted, in order, and how often each turn and each session was ended."""
 
     def __init__(self, clock: SimClock) -> None:
         super().__init__(clock)
         self.accepted: list[Turn] = []
         self.ends: Counter[TurnId] = Counter()
+        self.session_ends: Counter[SessionId] = Counter()
 
     async def accept(self, order: Accept) -> Accepted:
         accepted = await super().accept(order)
         if not accepted.is_duplicate:
             self.accepted.append(accepted.turn)
+        if accepted.ended is not None:
+            self.session_ends[accepted.ended] += 1
         return accepted
+
+    async def end_session(self, session_id: SessionId, fence: Fence) -> Ended:
+        ended = await super().end_session(session_id, fence)
+        self.session_ends[session_id] += ended.is_news
+        return ended
+
+    async def end_unused(self, before: float) -> Sequence[SessionId]:
+        ended = await super().end_unused(before)
+        self.session_ends.update(ended)
+        return ended
 
     async def commit(self, order: Commit) -> Committed:
         committed = await super().commit(order)
@@ -116,6 +158,9 @@ class Explored(msgspec.Struct, frozen=True):
     resumed: int
     refused: int
     gone: int
+    ended: int
+    joined: int
+    marked: int
 
 
 class TurnWorld:
@@ -131,6 +176,8 @@ class TurnWorld:
         self._numbers = count()
         self.chats = [str(number) for number in range(random.randint(1, 3))]
         self.tools = [Work("work", random), Work("look", random, read_only=True)]
+        self.workspaces = FakeWorkspaces(lambda key: Path("/nowhere"), lambda: random.choice(tuple(Giving)))
+        self.platform = Platform(random)
         self.resumed = 0
         self.refused = 0
         self.gone = 0
@@ -146,7 +193,16 @@ class TurnWorld:
             model=ScriptedModel(self._clock),
             limits=limits,
             tools=lambda tools: ToolSet(self.tools),
+            cutoff=random.choice((lambda now: 0.0, lambda now: now - 0.2)),
+            workspaces=self.workspaces,
+            budgets=BudgetSettings(per_day_usd=1000),
+            prices={"scripted/*": PriceSettings(input=1, output=10)},
+            busy=random.choice(tuple(Busy)),
+            random=random,
         ) as rig:
+            self.platform.is_sick = self._mix.faults and not is_last
+            if is_last or random.random() < 0.8:
+                rig.delivery.attach("test", self.platform)
             self._slow.failing = 0.0 if is_last else self._mix.sick_reads
             resumed = list(rig.live)
             self.resumed += len(resumed)
@@ -154,12 +210,17 @@ class TurnWorld:
                 self._mix.stops
                 and (self._mix.stops_resumed or (is_last and all(turn.settled.done() for turn in resumed)))
             )
-            beside = [asyncio.create_task(rig.keeper.run()), asyncio.create_task(rig.pool.run())]
+            expiry = Expiry(self._slow, self._clock, rig.parts.cutoff, rig.parts.on_end, sweep_seconds=0.1)
+            beside = [
+                asyncio.create_task(each.run()) for each in (rig.keeper, rig.pool, expiry, rig.delivery)
+            ]
             people = [asyncio.create_task(self._talk(rig, name)) for name in self._places()]
             if is_last:
                 await asyncio.wait(people)
                 while unsettled := [turn.settled for turn in rig.live]:
                     await asyncio.wait(unsettled)
+                while (await self.ledger.stats()).outbox:
+                    await asyncio.sleep(1)
             else:
                 await asyncio.sleep(random.uniform(0, 1.5))
             self._slow.failing = 0.0
@@ -201,7 +262,8 @@ class TurnWorld:
         key = f"key-{random.randrange(3)}" if random.random() < 0.1 else None
         model = "fast" if random.random() < 0.1 else None
         said = text if text.startswith("/") else f"{text} ({next(self._numbers)})"
-        inbound = Inbound(chat(name), sender, (Text(said),), key=key, model=model)
+        address = name if random.random() < 0.5 else None
+        inbound = Inbound(chat(name), sender, (Text(said),), key=key, model=model, address=address)
         sending = asyncio.create_task(rig.turns.submit(inbound))
         if random.random() < 0.15:
             await asyncio.sleep(random.uniform(0, 0.02))
@@ -229,6 +291,9 @@ class TurnWorld:
             case 4:
                 with suppress(NotFound, StoreError):
                     await rig.turns.wait(await rig.turns.find(receipt.turn.id), 0.05)
+            case 5 if self._random.random() < 0.5:
+                with suppress(StoreError):
+                    await rig.turns.end(receipt.turn.session_id)
             case _:
                 pass
 
@@ -240,23 +305,47 @@ class TurnWorld:
             story = await ledger.story(accepted.id)
             assert story is not None
             assert story.turn.state.is_final, f"{story.turn} was accepted and never settled"
-            assert ledger.ends[accepted.id] == 1, f"{story.turn} was settled more than once"
+            ends = 0 if story.turn.merged_into else 1
+            assert ledger.ends[accepted.id] == ends, f"{story.turn} was not settled once"
+            self._check_replies(story)
             assert all(step.state is StepState.ENDED for step in story.steps)
+            if story.turn.usage is not None and story.turn.merged_into is None:
+                assert story.turn.usage == story.spent.tokens, "a call was counted twice or not at all"
+        spending = await ledger.spending(Whose(SessionId(""), "", 0.0))
+        assert spending.reserved == 0, "money is still set aside for nobody"
         for session_id in {turn.session_id for turn in ledger.accepted}:
             await self._check_log(session_id)
+        assert Counter(self.workspaces.ended) == +ledger.session_ends, "the hook heard of each end, once"
         for tool in self.tools:
             assert all(times == 1 for times in tool.done.values()), "a call was run again"
 
+    def _check_replies(self, story: TurnStory) -> None:
+        """What is owed was sent, and nothing twice that does not say so."""
+        turn = story.turn
+        if turn.inbound.address is None or turn.merged_into is not None:
+            assert story.replies == ()
+            return
+        if turn.state is not TurnState.CANCELLED:
+            assert story.replies, f"{turn} owes a reply"
+        for row in story.replies:
+            taken = [post for post in self.platform.taken if post.nonce == row.nonce]
+            assert row.state in (OutboxState.SENT, OutboxState.FAILED), f"{row} was never sent"
+            assert row.state is OutboxState.FAILED or taken, f"{row} says it was sent"
+            unmarked = [post for post in taken if not post.is_repeat and post.edits is None]
+            assert len(unmarked) <= 1, "a reply was doubled without a mark"
+            if self.platform.takes_nonce:
+                assert len([post for post in taken if post.edits is None]) <= 1, "a nonce was used twice"
+
     async def _check_log(self, session_id: SessionId) -> None:
         log = [entry for entry in await self.ledger.log(session_id, 0) if entry.message is not None]
-        asked = [e.turn_id for e in log if isinstance(e.body, UserMessage) and e.turn_id is not None]
+        asked = [e.body.text for e in log if isinstance(e.body, UserMessage) and e.turn_id is not None]
         assert len(asked) == len(set(asked)), "a message was logged twice"
-        by_sender: dict[str, list[TurnId]] = defaultdict(list)
+        by_sender: dict[str, list[str]] = defaultdict(list)
         for turn in self.ledger.accepted:
-            if turn.id in asked:
-                by_sender[turn.inbound.sender.id].append(turn.id)
+            if turn.inbound.text in asked:
+                by_sender[turn.inbound.sender.id].append(turn.inbound.text)
         for order in by_sender.values():
-            assert [turn_id for turn_id in asked if turn_id in order] == order, "messages changed places"
+            assert [text for text in asked if text in order] == order, "messages changed places"
         for position, entry in enumerate(log):
             if isinstance(entry.body, AssistantMessage) and entry.body.tool_calls:
                 results = log[position + 1].body
@@ -274,7 +363,7 @@ class TurnWorld:
                 and turn.inbound.parts
             ):
                 is_command = bool(turn.command)
-                assert (turn.id in asked) is not is_command, "an answer without its question"
+                assert (turn.inbound.text in asked) is not is_command, "an answer without its question"
 
 
 def explore(seed: int, mix: Mix) -> Explored:
@@ -290,10 +379,22 @@ def explore(seed: int, mix: Mix) -> Explored:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
         states = (await world.ledger.stats()).turns
-        return Explored(loop.steps, states, lives, world.resumed, world.refused, world.gone)
+        ended = len(world.workspaces.ended)
+        joined = [(await world.ledger.story(turn.id)) for turn in world.ledger.accepted]
+        return Explored(
+            loop.steps,
+            states,
+            lives,
+            world.resumed,
+            world.refused,
+            world.gone,
+            ended,
+            sum(story is not None and story.turn.merged_into is not None for story in joined),
+            sum(post.is_repeat for post in world.platform.taken),
+        )
 
     try:
-        return run(seed, main, max_steps=100_000)
+        return run(seed, main, max_steps=100_000, tick=TICKS[seed % 2])
     except Exception as error:
         error.add_note(f"seed {seed}: turn_world.explore({seed}, {mix}) brings it back")
         raise

@@ -1,8 +1,8 @@
 """The composition root: opens everything in order and nests the scopes.
 
-home lock ⊃ store ⊃ providers ⊃ pool ⊃ turns ⊃ channels. Shutdown is leaving the scopes from the inside out:
-channels stop accepting, turns drain until the deadline and are then left resumable, agents go, the endpoints
-and the store close, the lock is free.
+home lock ⊃ store ⊃ providers ⊃ workspaces ⊃ pool ⊃ turns ⊃ channels. Shutdown is leaving the scopes from the
+inside out: channels stop accepting, turns drain until the deadline and are then left resumable, agents go,
+workspaces let go, the endpoints and the store close, the lock is free.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,36 +22,62 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from talaria import __version__
+from talaria.access.budgets import Budgets
 from talaria.agent.bound_tools import ToolBench
+from talaria.agent.calling import Routes
 from talaria.agent.specs import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.channels.http.api import HttpParts, create_app
+from talaria.channels.http.resources import Endpoint
 from talaria.channels.http.server import HttpServer, allowed_hosts, bind
+from talaria.channels.telegram.settings import find_token, webhook_secret
 from talaria.cluster.leases import LeaseKeeper
 from talaria.config.home import GatewayInfo, Home
+from talaria.config.live import LiveSettings
 from talaria.config.load import Loaded
+from talaria.config.reloading import Reloader
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import ConfigError
-from talaria.core.ids import SessionId, new_owner_id
-from talaria.models.catalog import Catalog
+from talaria.core.ids import ChatKey, new_owner_id
+from talaria.core.tools import MAX_SENT_BYTES
+from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
+from talaria.models.local.endpoint import LocalEndpoint
+from talaria.models.local.manifest import MANIFEST
+from talaria.models.local.opening import open_local
+from talaria.models.presets import LOCAL
+from talaria.models.prices import Prices
+from talaria.models.probes import FILE as PROBES_FILE
+from talaria.models.probes import Probes
 from talaria.models.providers import Providers
 from talaria.observe.health import Health, Phase, read_rss
 from talaria.observe.metrics import Metrics, PoolReading
 from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import Pool
+from talaria.store.archive import drop_snapshots, new_snapshot
 from talaria.store.home_lock import HomeLock
 from talaria.store.sqlite.store import SqliteStore
+from talaria.store.sqlite.watch import StoreWatch
 from talaria.tools.registry import builtin_registry
+from talaria.tools.toolset import ToolSet
+from talaria.turns.busy import Busy
+from talaria.turns.delivery import Delivery, DeliveryParts
+from talaria.turns.ending import SessionEnds
 from talaria.turns.expiry import Expiry, reset_cutoff
 from talaria.turns.live import LiveTurns
 from talaria.turns.parts import Parts
+from talaria.turns.restarts import RestartGuard
+from talaria.turns.retention import Retention
 from talaria.turns.turns import Turns
-from talaria.workspace.folder import chat_folder
+from talaria.workspace.folder import Folder, chat_folder
+from talaria.workspace.spill import drop_old_results
+from talaria.workspace.uploads import Uploads
+from talaria.workspace.workspaces import ChatWorkspaces
 
 _log = logging.getLogger("talaria.app")
 LEASE_SECONDS = 30.0
 _FAREWELL_SECONDS = 1.0
+_TURNS_SHARE = 0.8  # of the time for shutting down; the rest is for sending their replies
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +88,32 @@ class Gateway:
     settings: Settings
     store: SqliteStore
     providers: Providers
+    local: LocalEndpoint
     catalog: Catalog
     pool: Pool
     turns: Turns
+    delivery: Delivery
+    budgets: Budgets
+    uploads: Uploads
     metrics: Metrics
     health: Health
     clock: Clock
     started_at: float
+    reloader: Reloader
+    channels: dict[str, Callable[[], str]] = field(default_factory=dict)  # how each is, beside HTTP
+
+    async def drain(self) -> None:
+        """Turns first, then their replies, all within the deadline. The next start takes up the rest."""
+        seconds = self.settings.shutdown.deadline.total_seconds()
+        began = self.clock.elapsed()
+        await self.turns.drain(seconds * _TURNS_SHARE)
+        await self.delivery.drain(max(0.0, seconds - (self.clock.elapsed() - began)))
+
+    async def snapshot(self) -> Path:
+        """A copy of the database in the home, for whoever asked for it to take away."""
+        path = new_snapshot(self.home.path)
+        await self.store.snapshot(path)
+        return path
 
     async def status(self) -> dict[str, object]:
         return {
@@ -76,16 +122,20 @@ class Gateway:
             "pid": os.getpid(),
             "rss_bytes": read_rss(),
             "phase": self.health.phase,
-            "endpoints": {
-                name: {"busy": endpoint.busy} for name, endpoint in self.providers.endpoints.items()
+            "endpoints": self.providers.readings(),
+            "built_in_model": self.local.status(),
+            "channels": {
+                "http": "ready" if self.health.phase is Phase.READY else self.health.phase,
+                **{name: status() for name, status in self.channels.items()},
             },
-            "channels": {"http": "ready" if self.health.phase is Phase.READY else self.health.phase},
             "mcp_servers": {},
+            "spending": await self.budgets.status(),
+            "config": self.reloader.status(),
         }
 
 
 @asynccontextmanager
-async def open_gateway(
+async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
     home: Home, loaded: Loaded, environ: Mapping[str, str], clock: Clock | None = None
 ) -> AsyncIterator[Gateway]:
     """Everything but the channels, recovered and accepting. Leaving it drains.
@@ -93,43 +143,72 @@ async def open_gateway(
     Raises `ConfigError` and `StoreError`, each with what to do about it.
     """
     settings, clock = loaded.settings, clock or SystemClock()
+    reloader = Reloader(home.path, environ, LiveSettings(settings), clock)
     async with AsyncExitStack() as scopes:
         home.prepare()
-        scopes.enter_context(HomeLock(home.path))
-        store = await scopes.enter_async_context(await SqliteStore.open(database_path(home, settings), clock))
-        providers = await scopes.enter_async_context(Providers(settings.providers, environ))
+        lock = scopes.enter_context(HomeLock(home.path))
+        drop_snapshots(home.path)
+        store = await scopes.enter_async_context(
+            await SqliteStore.open(database_path(home, settings), clock, is_suspect=lock.follows_crash)
+        )
+        watch = StoreWatch(store, lock, clock)
+        local = open_local(settings.model, settings.local, environ, clock)
+        providers = await scopes.enter_async_context(
+            Providers(settings.providers, environ, clock, local=local)
+        )
         metrics, health, live = Metrics(), Health(), LiveTurns()
+        health.watch("store", watch.trouble)
+        in_use = (*providers_in_use(settings.model, settings.aliases), *settings.providers)
+        probes = Probes(providers, clock, in_use, home.path / PROBES_FILE)
         catalog = Catalog(
             settings.model,
             settings.aliases,
             providers=providers.known,
             agents=(settings.agent.name,),
             config_path=str(home.config),
+            abilities=settings.models,
+            probes=probes,
+            built_in_models=() if LOCAL in settings.providers else [weights.name for weights in MANIFEST],
         )
-        tools = builtin_registry(settings.tools).resolve(settings.tools.enabled)
-        bench = ToolBench(tools, settings.tools, metrics, partial(chat_folder, home.path))
-        builder = AgentBuilder(store, providers)
+        bench = ToolBench(_tools(settings), settings.tools, metrics)
+        workspaces = ChatWorkspaces(home.path)
+        scopes.push_async_callback(workspaces.close)
+        builder = AgentBuilder(store, providers, workspaces)
         pool = Pool(builder, _limits(settings), clock)
-        scopes.callback(pool.drain)
+        scopes.push_async_callback(pool.drain)
         metrics.watch_pool(lambda: _read_pool(pool))
+        metrics.watch_endpoints(providers.readings)
         keeper = LeaseKeeper(store, clock, new_owner_id(), LEASE_SECONDS)
         zone = ZoneInfo(settings.agent.timezone) if settings.agent.timezone else None
 
-        def cutoff() -> float:
-            return reset_cutoff(settings.sessions, clock.now(), zone)
+        price = partial(catalog.price, Prices(settings.prices).find)
+        budgets = Budgets(settings.budgets, price, store, metrics=metrics, clock=clock, zone=zone)
+        cutoff = partial(_cutoff, reloader.live, clock, zone)
 
-        def on_end(session_id: SessionId) -> None:
-            pool.release(session_id)
-            _log.info("session %s ended: nobody used it any more", session_id)
-
+        uploads = Uploads(home.files, partial(chat_folder, home.path), clock, settings.http.max_file)
+        on_end = SessionEnds(workspaces, clock, pool.release)
+        scopes.push_async_callback(on_end.drain)
+        delivery = Delivery(
+            DeliveryParts(store, live, clock, metrics, partial(_read_sent, home.path), settings.delivery)
+        )
+        specs = SpecResolver(settings.agent, catalog, providers, bench.tools)
         turns = Turns(
             Parts(
                 store=store,
                 models=providers,
+                routes=Routes(
+                    providers,
+                    builder,
+                    clock,
+                    random.random,
+                    fallback_chain(settings.model),
+                    catalog.abilities,
+                ),
                 builder=builder,
-                specs=SpecResolver(settings.agent, catalog, providers, tools),
+                specs=specs,
                 pool=pool,
                 keeper=keeper,
+                budgets=budgets,
                 clock=clock,
                 metrics=metrics,
                 live=live,
@@ -137,39 +216,119 @@ async def open_gateway(
                 stamp=lambda at: _stamp(int(at // 60), zone),
                 cutoff=cutoff,
                 on_end=on_end,
+                on_live=delivery.watch,
                 agent_name=settings.agent.name,
-                tool_names=tools.names,
                 max_steps=settings.agent.max_steps,
+                turn_seconds=settings.agent.turn_timeout.total_seconds(),
+                busy=Busy(settings.sessions.busy),
                 reasoning=None if settings.model.reasoning == "none" else settings.model.reasoning,
+                arrivals=local.stock,
             )
         )
-        retention = settings.retention.ephemeral.total_seconds()
+        _follow(reloader.live, _Followers(providers, catalog, specs, bench, pool, budgets))
+        retention = Retention(
+            store,
+            clock,
+            settings.retention,
+            lambda before: asyncio.to_thread(_drop_files, home, uploads, before),
+        )
         await scopes.enter_async_context(
             _background(
                 clock,
                 {
                     "leases": keeper.run,
+                    "store": watch.run,
                     "pool": pool.run,
+                    "delivery": delivery.run,
+                    "deadlines": turns.watch,
+                    "orphans": turns.watch_orphans,
                     "expiry": Expiry(store, clock, cutoff, on_end).run,
-                    "retention": lambda: _prune(store, clock, retention),
+                    "retention": retention.run,
+                    "config": reloader.run,
+                    "probes": probes.run,
+                    "weights": local.stock.run,
+                    "built-in model": local.run,
                 },
             )
         )
+        guard = RestartGuard(store, clock, settings.shutdown.restart_pause.total_seconds())
+        await guard.enter()
         try:
             await turns.recover()
             health.enter(Phase.READY)
             warming = asyncio.create_task(providers.warm(), name="warm-up")
             scopes.callback(warming.cancel)
             yield Gateway(
-                home, settings, store, providers, catalog, pool, turns, metrics, health, clock, clock.now()
+                home=home,
+                settings=settings,
+                store=store,
+                providers=providers,
+                local=local,
+                catalog=catalog,
+                pool=pool,
+                turns=turns,
+                delivery=delivery,
+                budgets=budgets,
+                uploads=uploads,
+                metrics=metrics,
+                health=health,
+                clock=clock,
+                started_at=clock.now(),
+                reloader=reloader,
             )
         finally:
             health.enter(Phase.DRAINING)
             await turns.drain(settings.shutdown.deadline.total_seconds())
+            await guard.leave()
 
 
 @asynccontextmanager
-async def serve_http(gateway: Gateway, token: str) -> AsyncIterator[HttpServer]:
+async def serve_channels(
+    gateway: Gateway, environ: Mapping[str, str]
+) -> AsyncIterator[Mapping[str, Endpoint]]:
+    """The configured chat platforms; answers with what they want to be called at. One that cannot run says so
+    in the status and keeps nothing else from running."""
+    settings = gateway.settings.channels.telegram
+    if not settings.is_on:
+        yield {}
+        return
+    try:
+        token = find_token(settings, gateway.home.path, environ)
+    except ConfigError as error:
+        why = f"stopped: {error.user_text}"
+        gateway.channels["telegram"] = lambda: why
+        _log.error("Telegram is off: %s", error)
+        yield {}
+        return
+    # Its HTTP client takes longer to import than the rest of a start; see `Providers.warm`.
+    from talaria.channels.telegram.opening import TelegramParts, open_telegram  # noqa: PLC0415
+    from talaria.channels.telegram.webhook import PATH, TelegramWebhook  # noqa: PLC0415
+
+    parts = TelegramParts(
+        settings=settings,
+        token=token,
+        store=gateway.store,
+        pairings=gateway.store.pairings,
+        delivery=gateway.delivery,
+        submit=gateway.turns.submit,
+        folder_of=partial(chat_folder, gateway.home.path),
+        agent=gateway.settings.agent.name,
+        clock=gateway.clock,
+        on_door=lambda door: gateway.reloader.live.on(
+            ("channels", "telegram", "allowed"),
+            tell=lambda new: door.change_allowed({"telegram": new.channels.telegram.allowed}),
+        ),
+    )
+    async with open_telegram(parts) as telegram:
+        gateway.channels["telegram"] = lambda: telegram.status
+        is_called = settings.mode == "webhook"
+        yield {PATH: TelegramWebhook(telegram, webhook_secret(token))} if is_called else {}
+
+
+@asynccontextmanager
+async def serve_http(
+    gateway: Gateway, token: str, hooks: Mapping[str, Endpoint] | None = None
+) -> AsyncIterator[HttpServer]:
     """The HTTP API on its socket, with `gateway.json` telling other commands where."""
     settings = gateway.settings.http
     bound = bind(settings)
@@ -177,6 +336,10 @@ async def serve_http(gateway: Gateway, token: str) -> AsyncIterator[HttpServer]:
         HttpParts(
             turns=gateway.turns,
             store=gateway.store,
+            histories=gateway.store.histories,
+            snapshot=gateway.snapshot,
+            pairings=gateway.store.pairings,
+            uploads=gateway.uploads,
             pool=gateway.pool,
             catalog=gateway.catalog,
             metrics=gateway.metrics,
@@ -186,6 +349,7 @@ async def serve_http(gateway: Gateway, token: str) -> AsyncIterator[HttpServer]:
             hosts=allowed_hosts(settings, bound),
             agent_name=gateway.settings.agent.name,
             status=gateway.status,
+            hooks=hooks or {},
         )
     )
     server = HttpServer(app, bound)
@@ -198,7 +362,7 @@ async def serve_http(gateway: Gateway, token: str) -> AsyncIterator[HttpServer]:
         gateway.home.remove_gateway()
         gateway.health.enter(Phase.DRAINING)
         # First the turns, so that who waits for one gets its answer; new messages are refused meanwhile.
-        await gateway.turns.drain(gateway.settings.shutdown.deadline.total_seconds())
+        await gateway.drain()
         await server.stop(_FAREWELL_SECONDS)
 
 
@@ -213,6 +377,60 @@ def database_path(home: Home, settings: Settings) -> Path:
             'Leave it empty for talaria.db in the home, or write "sqlite:///path/to/file.db".',
         )
     return Path("/" + path) if not path.startswith("~") else Path(path).expanduser()
+
+
+def _drop_files(home: Home, uploads: Uploads, before: float) -> int:
+    return drop_old_results(home.files, before) + uploads.forget()
+
+
+def _read_sent(home: Path, key: ChatKey, path: str) -> bytes:
+    """A file that goes out with a reply; never one that a link leads to."""
+    folder = Folder(chat_folder(home, key))
+    return folder.read(folder.resolve(path), MAX_SENT_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Followers:
+    """Those that can change while the gateway runs."""
+
+    providers: Providers
+    catalog: Catalog
+    specs: SpecResolver
+    bench: ToolBench
+    pool: Pool
+    budgets: Budgets
+
+
+def _cutoff(live: LiveSettings, clock: Clock, zone: tzinfo | None) -> float:
+    return reset_cutoff(live.settings.sessions, clock.now(), zone)
+
+
+def _tools(settings: Settings) -> ToolSet:
+    return builtin_registry(settings.tools).resolve(settings.tools.enabled)
+
+
+def _follow(live: LiveSettings, followers: _Followers) -> None:
+    """Let them hear of what changes in config.toml. What else is live is read where it is used."""
+    catalog, specs = followers.catalog, followers.specs
+
+    def change_models(new: Settings) -> None:
+        followers.providers.change(new.providers)
+        catalog.change(new.model, new.aliases, followers.providers.known)
+        specs.change(new.agent, followers.bench.tools)
+
+    def change_tools(new: Settings) -> None:
+        tools = _tools(new)
+        followers.bench.change(tools)
+        specs.change(new.agent, tools)
+
+    def change_money(new: Settings) -> None:
+        price = partial(catalog.price, Prices(new.prices).find)
+        followers.budgets.change(new.budgets, price)
+
+    live.on(("providers",), ("aliases",), ("model", "provider"), ("model", "name"), tell=change_models)
+    live.on(("tools", "enabled"), ("agent", "prompt"), tell=change_tools)
+    live.on(("budgets",), ("prices",), tell=change_money)
+    live.on(("pool",), tell=lambda new: followers.pool.change_limits(_limits(new)))
 
 
 def _limits(settings: Settings) -> PoolLimits:
@@ -236,14 +454,6 @@ def _read_pool(pool: Pool) -> PoolReading:
         bytes=stats.bytes,
         **msgspec.structs.asdict(stats.counters),
     )
-
-
-async def _prune(store: SqliteStore, clock: Clock, keep_seconds: float) -> None:
-    while True:
-        pruned = await store.prune_ephemeral(clock.now() - keep_seconds)
-        if pruned:
-            _log.info("pruned %d ephemeral sessions", pruned)
-        await clock.sleep(600)
 
 
 @asynccontextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from talaria.agent.warm import AgentBuilder, WarmAgent
@@ -15,6 +17,7 @@ from talaria.core.turns import Inbound, Sender
 from talaria.models.openai_chat import OpenAIChat
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
+from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.testing.scripted_model import ScriptedModels
 
 SESSION = SessionId("ses_x")
@@ -74,13 +77,33 @@ def test_the_last_word_on_reasoning_counts() -> None:
 def test_released_means_empty() -> None:
     view = agent()
     view.absorb(ENTRIES)
-    view.release()
+    assert view.release() is None, "there is nothing to wait for"
     assert (view.transcript.size, len(view.transcript.chunks)) == (0, 0)
 
 
-async def test_agents_of_one_spec_share_its_bytes() -> None:
+async def test_an_agent_of_a_chat_has_a_handle_until_it_is_released(tmp_path: Path) -> None:
+    workspaces = FakeWorkspaces(lambda key: tmp_path)
     store = MemoryStore(FakeClock())
-    builder = AgentBuilder(store, ScriptedModels())
+    builder = AgentBuilder(store, ScriptedModels(), workspaces)
+    chat = ChatAddress("main", "test", "dm", "a").key()
+    fresh = Fresh(SESSION, SPEC, (UserMessage((Text("hi"),)),))
+    await store.accept(Accept(new_turn_id(), Inbound(chat, Sender("x"), (Text("x"),)), fresh))
+    stateless = await builder.build(SESSION, SPEC.id)
+    assert stateless.workspace is None
+    built = await builder.build(SESSION, SPEC.id, chat)
+    assert workspaces.held == {built.workspace}
+    built.release()
+    built.release()
+    assert (built.workspace, len(workspaces.held)) == (None, 0)
+    with pytest.raises(StoreError, match="missing"):
+        await builder.build(SESSION, SpecId("spec_none"), chat)
+    assert not workspaces.held, "a failed build leaves none"
+
+
+async def test_agents_of_one_spec_share_its_bytes(tmp_path: Path) -> None:
+    workspaces = FakeWorkspaces(lambda key: tmp_path)
+    store = MemoryStore(FakeClock())
+    builder = AgentBuilder(store, ScriptedModels(), workspaces)
     built = []
     for name in ("a", "b"):
         chat = ChatAddress("main", "test", "dm", name).key()

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.terminal import Terminal
+
 Talaria = Callable[..., subprocess.CompletedProcess[str]]
 Serve = Callable[..., "subprocess.Popen[str]"]
 DEADLINE = 30
@@ -92,3 +94,12 @@ def serve(home: Path, environ: dict[str, str], tmp_path: Path) -> Iterator[Serve
         process.wait(DEADLINE)
         if process.stdout is not None:
             process.stdout.close()
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, environ: dict[str, str]) -> Iterator[Terminal]:
+    terminal = Terminal(tmp_path, environ)
+    try:
+        yield terminal
+    finally:
+        terminal.stop()

@@ -18,6 +18,8 @@ PYTHON = """#!/bin/sh
 case "$*" in
 "-m venv"*) for last; do :; done; mkdir -p "$last/bin"
     for tool in python talaria ruff mypy lint-imports; do cp "$0" "$last/bin/$tool"; done ;;
+"-m pip install"*xllamacpp*) [ ! -e "$NO_WHEEL" ] || exit 1
+    for last; do :; done; echo "install $last" >>"$LOG"; sleep 0.2 ;;
 "-m pip install"*) sleep 0.2; for last; do :; done; echo "install $last" >>"$LOG" ;;
 "check") [ ! -e "$BROKEN" ] ;;
 "-m pytest"*) echo "pytest" >>"$LOG" ;;
@@ -39,6 +41,7 @@ def dev(tmp_path: Path) -> Dev:
         "PYTHON": str(python),
         "LOG": str(tmp_path / "log"),
         "BROKEN": str(tmp_path / "broken"),
+        "NO_WHEEL": str(tmp_path / "no wheel"),
     }
 
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -71,9 +74,24 @@ def test_it_installs_what_is_missing_and_nothing_twice(dev: Dev, tmp_path: Path)
     assert not list(tmp_path.glob("*/.venv.lock"))
 
 
+def test_without_a_wheel_of_the_runtime_it_goes_on(dev: Dev, tmp_path: Path) -> None:
+    (tmp_path / "no wheel").touch()
+    done = dev("run")
+    assert done.returncode == 0
+    assert "cannot be installed here; going on without it" in done.stderr
+    assert installed(tmp_path) == ["clone"]
+    assert dev("run").stderr == "", "and is not tried for at every start"
+
+
 def test_two_at_once_install_once(dev: Dev, tmp_path: Path) -> None:
     script = f"{tmp_path / 'clone' / 'dev'} run & {tmp_path / 'clone' / 'dev'} run & wait"
-    environ = {**os.environ, "PYTHON": str(tmp_path / "python3"), "LOG": str(tmp_path / "log"), "BROKEN": ""}
+    environ = {
+        **os.environ,
+        "PYTHON": str(tmp_path / "python3"),
+        "LOG": str(tmp_path / "log"),
+        "BROKEN": "",
+        "NO_WHEEL": "",
+    }
     subprocess.run(["sh", "-c", script], env=environ, capture_output=True, check=True)
     assert installed(tmp_path) == ["clone"]
 

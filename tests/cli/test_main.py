@@ -53,7 +53,9 @@ def test_help_lists_what_there_is_and_nothing_else(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     "arguments",
     [[name] for name in COMMANDS]
-    + [["sessions", "list"], ["sessions", "show"], ["sessions", "end"], ["config", "path"]],
+    + [["sessions", "list"], ["sessions", "show"], ["sessions", "end"]]
+    + [["config", verb] for verb in ("path", "get", "set", "unset", "edit")]
+    + [["service", verb] for verb in ("install", "status", "remove")],
 )
 def test_every_command_has_help_with_an_example_and_a_home_and_a_version(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -69,7 +71,7 @@ def test_every_command_has_help_with_an_example_and_a_home_and_a_version(
 @pytest.mark.parametrize(
     "arguments",
     [[name, "--anything", "x"] for name in sorted(LATER)]
-    + [["sessions", "search", "x"], ["sessions", "export"], ["config", "get", "x"], ["setup", "--help"]],
+    + [["sessions", "search", "x"], ["sessions", "export"], ["jobs", "--help"]],
 )
 def test_commands_to_come_say_so(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+
+from talaria.models.local.manifest import DEFAULT
 
 Talaria = Callable[..., subprocess.CompletedProcess[str]]
 Serve = Callable[..., "subprocess.Popen[str]"]
@@ -98,8 +103,10 @@ def test_a_database_of_a_newer_version_is_left_alone(talaria: Talaria, home: Pat
 
 def test_without_a_model_it_runs_and_says_what_to_do(serve: Serve, home: Path) -> None:
     (home / "config.toml").unlink()
-    banner = read_banner(serve())
-    assert banner["model"].startswith("No model is configured. Set [model]")
+    banner = read_banner(serve(env={"OPENAI_API_KEY": "sk-not-spent"}))
+    assert banner["model"].startswith(f"built-in {DEFAULT}: The built-in model")
+    assert banner["or:"].startswith("talaria setup")
+    assert "found: OPENAI_API_KEY" in banner["or:"]
 
 
 def test_warnings_of_the_config_are_logged(serve: Serve, home: Path, tmp_path: Path) -> None:
@@ -107,3 +114,28 @@ def test_warnings_of_the_config_are_logged(serve: Serve, home: Path, tmp_path: P
         file.write("[pol]\nmax_agents = 3\n")
     read_banner(serve())
     assert "pool" in (tmp_path / "serve.log").read_text()
+
+
+def test_a_closed_terminal_ends_what_ran_in_it(home: Path, environ: dict[str, str]) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "talaria", "serve", "--port", "0", "--no-model"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={"TALARIA_HOME": str(home), **environ},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        said = b""
+        while b"home   " not in said:
+            said += os.read(ours, 4096)
+        os.close(ours)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(20) == 0
+        assert not (home / "gateway.json").exists()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()

@@ -44,6 +44,17 @@ def test_a_failed_turn_exits_with_1_and_the_reason(serve: Serve, talaria: Talari
     assert msgspec.json.decode(as_json.stdout)["state"] == "failed"
 
 
+def test_ask_brings_files_into_the_chats_folder(talaria: Talaria, home: Path, tmp_path: Path) -> None:
+    for name in ("a.txt", "b ü.bin"):
+        (tmp_path / name).write_bytes(b"\0" + name.encode())
+    files = [arg for name in ("a.txt", "b ü.bin") for arg in ("--file", str(tmp_path / name))]
+    done = talaria("ask", "--session", "work", *files, "Look.")
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert "[file a.txt (text/plain, 6 bytes) at inbox/" in done.stdout
+    kept = {path.name[9:]: path.read_bytes() for path in (home / "files").glob("*work/inbox/*")}
+    assert kept == {"a.txt": b"\0a.txt", "b ü.bin": b"\0b \xc3\xbc.bin"}
+
+
 def test_json_is_the_whole_turn(talaria: Talaria) -> None:
     done = talaria("ask", "--json", '[[call todo {"items": []}]] [[reply fine]]')
     turn = msgspec.json.decode(done.stdout)
@@ -61,8 +72,8 @@ def test_without_a_model_ask_says_what_to_do(talaria: Talaria, home: Path) -> No
     (home / "config.toml").unlink()
     done = talaria("ask", "hi")
     assert done.returncode == 1
-    assert "No model is configured." in done.stderr
-    assert "config.toml" in done.stderr
+    assert "The built-in model" in done.stderr  # is not here, or this machine cannot run it
+    assert "talaria setup" in done.stderr
 
 
 def test_a_file_that_a_dead_gateway_left_is_no_gateway(serve: Serve, talaria: Talaria, home: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+from rich.console import Console
+
 from cli.conftest import Serve, Talaria
+from talaria.cli.top import render
 
 
 def test_one_look_shows_pool_turns_and_memory(serve: Serve, talaria: Talaria) -> None:
@@ -19,6 +23,28 @@ def test_one_look_shows_pool_turns_and_memory(serve: Serve, talaria: Talaria) ->
     ):
         assert part in seen.stdout
     assert "main:http:api:demo" in seen.stdout
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "told"),
+    [
+        ({"state": "closed", "busy": 2, "waiting": 3}, "2 under way, 3 waiting"),
+        ({"state": "open", "busy": 0}, "0 under way, resting for 4 s after 5 failures"),
+        ({"state": "half_open", "busy": 1}, "1 under way, being tried again"),
+    ],
+)
+def test_an_endpoint_is_told_with_its_queue_and_its_rest(endpoint: dict[str, object], told: str) -> None:
+    about = {"failures": 5, "retry_seconds": 4.2, "waiting": 0, **endpoint}
+    status = {
+        "version": "1", "phase": "ready", "uptime_seconds": 1, "rss_bytes": 1, "turns": {},
+        "owed": {"turns": 0, "replies": 0}, "endpoints": {"acme": about},
+    }  # fmt: skip
+    pool = {"counters": {}, "agents": [], "size": 0, "cap": 1, "busy": 0, "bytes": 0, "max_bytes": 1}
+    pool["counters"] = dict.fromkeys(("hits", "builds", "catchups", "rebuilds"), 0)
+    console = Console(width=200)
+    with console.capture() as seen:
+        console.print(render(status, pool))
+    assert f"acme ({told})" in seen.get()
 
 
 def test_without_a_gateway_it_says_what_to_do(talaria: Talaria) -> None:

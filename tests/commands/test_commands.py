@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from talaria.commands.parse import Command, parse_command
@@ -20,6 +21,7 @@ from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.ledger import ChatSummary
 from talaria.core.messages import Text, TokenUsage, UserMessage
 from talaria.core.sessions import Session
+from talaria.core.spending import Account, Cap, Scope, Spending, Spent
 from talaria.core.turns import Sender
 
 CHAT = ChatKey("agent:main:test:dm:one")
@@ -32,8 +34,20 @@ def session(name: str, title: str = "") -> Session:
 NOW, OLD, OLDER = session("now", "Now here"), session("old", "Taxes 2025"), session("older", "Taxes 2024")
 
 
+ACCOUNT = Account(
+    Spending(
+        session=Spent(3, TokenUsage(100, 75, 20, 5), 12_500_000),
+        user=Spent(4, TokenUsage(110, 75, 25, 5), 12_500_000, unpriced=1),
+        everyone=Spent(1, TokenUsage(9, 0, 1), 0, unpriced=1),
+        reserved=2_000_000_000,
+    ),
+    (Cap(Scope.DAY, 5_000_000_000), Cap(Scope.USER, 500_000_000), Cap(Scope.SESSION, 10_000_000_000)),
+    "2026-11-16 00:00 CET",
+)
+
+
 def view(*, running: bool = False, waiting: int = 0) -> CommandView:
-    summary = ChatSummary(NOW, (NOW, OLD, OLDER), turns=4, usage=TokenUsage(100, 75, 20, 5), calls=3)
+    summary = ChatSummary(NOW, (NOW, OLD, OLDER), turns=4)
     return CommandView(
         summary=summary,
         sender=Sender("42", "Ada"),
@@ -49,6 +63,7 @@ def view(*, running: bool = False, waiting: int = 0) -> CommandView:
             Exchange(6, 7, UserMessage((Text("and then?"),))),
         ),
         reasoning="low",
+        account=ACCOUNT,
     )
 
 
@@ -81,8 +96,13 @@ def test_what_is_a_command(text: str, command: Command | None) -> None:
     [
         (
             "/usage",
-            "3 model calls, 100 tokens in (75 % from the provider's cache), 20 out, 5 of them reasoning",
+            "This session: 3 model calls, 100 tokens in (75 % from the provider's cache), 20 out, 5 of them "
+            "reasoning; $0.0125.\nYou today: 4 model calls,",
         ),
+        ("/usage", "25 out, 5 of them reasoning; $0.0125, and 1 of the calls have no known price.\n"),
+        ("/usage", "Everyone today: 1 model call, 9 tokens in (0 % from the provider's cache), 1 out, "),
+        ("/usage", "; the price is not known.\nCaps: $5.00 a day, $0.50 a day for each user, $10.00 for a "),
+        ("/usage", "The day ends at 2026-11-16 00:00 CET. $2.00 is set aside for calls under way."),
         ("/tools", "Tools of this session: read_file, todo. Off: write_file. `/tools [NAME…|all|none]`"),
         ("/tools read_fil", "There is no tool 'read_fil'. There are: read_file, todo, write_file."),
         ("/whoami", "You are 42 (Ada), in chat agent:main:test:dm:one."),
@@ -172,3 +192,13 @@ def test_stop_stops_only_what_runs() -> None:
 )
 def test_what_resume_means(wanted: str, found: Session | None) -> None:
     assert find_session(view().summary, wanted) == found
+
+
+def test_model_names_what_endpoints_list_its_own_first_and_not_all_of_it() -> None:
+    listed = (*(f"other/m{n}" for n in range(30)), "scripted/a")
+    seen = msgspec.structs.replace(view(), listed=listed, abilities="128,000 tokens of context")
+    reply = run_command(Command("model", ""), seen).reply
+    assert "uses scripted/scripted (128,000 tokens of context)." in reply
+    assert "Its endpoints also list: scripted/a, other/m0, " in reply
+    assert reply.endswith("and 11 more.")
+    assert "also list" not in run("/model").reply

@@ -16,8 +16,60 @@ SIZES = 'a size such as 65536, "64KiB", "256MiB" or "1GB"'
 NAMES = "1 to 64 letters, digits, dots, underscores or dashes"
 ADDRESS = 'an address such as "https://openrouter.ai/api/v1"'
 
+KEPT = f'"forever" or {DURATIONS}'
+FALLBACK = 'a list of tables, each such as { provider = "…", name = "…" }'
+
 WRONG = [
+    ("[model]", 'fallback = "x"', f'model.fallback is "x": expected {FALLBACK}.'),
+    ("[model]", 'fallback = ["x"]', f'model.fallback is ["x"]: expected {FALLBACK}.'),
+    ("[model]", 'fallback = [{ provider = "a" }]', f"model.fallback is [a table]: expected {FALLBACK}."),
+    (
+        "[model]",
+        'fallback = [{ provider = "a", name = 3 }]',
+        f"model.fallback is [a table]: expected {FALLBACK}.",
+    ),
+    (
+        "[providers.openai]",
+        "max_retries = 21",
+        "providers.openai.max_retries is 21: expected a whole number from 0 to 20.",
+    ),
+    (
+        "[providers.openai]",
+        "first_token = 3",
+        f"providers.openai.first_token is 3: expected {DURATIONS}.",
+    ),
+    (
+        "[budgets]",
+        "per_day_usd = -1",
+        "budgets.per_day_usd is -1: expected a number of dollars, 0 for no cap.",
+    ),
+    (
+        "[budgets]",
+        'per_session_usd = "5"',
+        'budgets.per_session_usd is "5": expected a number of dollars, 0 for no cap.',
+    ),
+    (
+        '[models."a/b"]',
+        "images = 1",
+        'models."a/b".images is 1: expected true or false.',
+    ),
+    (
+        '[models."a/b"]',
+        "context = 0",
+        'models."a/b".context is 0: expected a whole number of at least 1.',
+    ),
+    (
+        '[prices."a/b"]',
+        "input = nan\noutput = 1",
+        'prices."a/b".input is nan: expected a number of dollars, 0 or more, such as 2.5.',
+    ),
     ("[pool]", 'max_agents = "many"', 'pool.max_agents is "many": expected a whole number of at least 1.'),
+    ("[retention]", 'ended_sessions = "never"', f'retention.ended_sessions is "never": expected {KEPT}.'),
+    (
+        "[retention]",
+        'ended_sessions = "0s"',
+        f'retention.ended_sessions is "0s": expected {KEPT}, above zero.',
+    ),
     ("[pool]", "max_agents = 0", "pool.max_agents is 0: expected a whole number of at least 1."),
     ("[pool]", "max_agents = true", "pool.max_agents is true: expected a whole number of at least 1."),
     ("[pool]", "max_agents = 1.5", "pool.max_agents is 1.5: expected a whole number of at least 1."),
@@ -195,7 +247,8 @@ PROVIDER = '[providers.openrouter]\nbase_url = "https://x.example"\n'
         (
             'provider = "openruter"\nname = "m"',
             'line 4: model.provider is "openruter": expected a table under [providers] or a known provider '
-            '("openrouter", "openai", "anthropic", "deepseek", "moonshot", "groq", "ollama", "scripted") '
+            '("openrouter", "openai", "anthropic", "deepseek", "moonshot", "groq", "ollama", "scripted", '
+            '"local") '
             "(did you mean openrouter?).",
         ),
         (
@@ -204,8 +257,8 @@ PROVIDER = '[providers.openrouter]\nbase_url = "https://x.example"\n'
         ),
         (
             'provider = "local"\nname = "m"',
-            'line 4: model.provider "local" is not in this version yet: '
-            "use the name of a table under [providers].",
+            'line 5: model.name is "m": expected a built-in model '
+            '("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b", "smollm2-135m").',
         ),
     ],
 )

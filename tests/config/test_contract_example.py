@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from talaria.config.load import load
+from talaria.models.settings import FallbackSettings
 
 EXAMPLE = """\
 [agent]
@@ -85,26 +86,26 @@ def test_the_contracts_example_loads_and_says_what_is_not_there_yet(tmp_path: Pa
     loaded = load(tmp_path, {"OPENROUTER_API_KEY": "sk-or-123456"})
 
     assert loaded.warnings == (
-        "config.toml line 11: model.fallback is not in this version yet and has no effect.",
-        "config.toml line 21: providers.openrouter.max_retries is not in this version yet and has no effect.",
-        "config.toml line 32: sessions.busy is not in this version yet and has no effect.",
+        'config.toml line 11: model.fallback names "backup", which is no provider, and skips it. '
+        "Add [providers.backup].",
         "config.toml line 35: tools.enabled: terminal, web, memory, recall, delegate, jobs "
         "not in this version yet, left out.",
         "config.toml line 36: tools.sandbox is not in this version yet and has no effect.",
         "config.toml line 37: tools.approvals is not in this version yet and has no effect.",
-        "config.toml line 47: budgets is not in this version yet and has no effect.",
-        "config.toml line 55: retention.ledger is not in this version yet and has no effect.",
-        "config.toml line 56: retention.ended_sessions is not in this version yet and has no effect.",
-        "config.toml line 61: channels is not in this version yet and has no effect.",
+        "config.toml line 51: budgets.per_job_usd is not in this version yet and has no effect.",
+        "config.toml line 62: channels.telegram.token_env names TELEGRAM_BOT_TOKEN, which is not set.",
         "config.toml line 67: mcp is not in this version yet and has no effect.",
     )
     settings = loaded.settings
     assert settings.agent.timezone == "Europe/Berlin"
     assert settings.model.reasoning == "medium"
+    assert settings.model.fallback == (FallbackSettings("backup", "gpt-5"),)
+    assert settings.providers["openrouter"].max_retries == 3
     assert settings.aliases == {"fast": "groq/llama-4-scout"}
     assert settings.providers["openrouter"].timeout == timedelta(minutes=2)
     assert settings.pool.max_bytes == 256 << 20
     assert settings.tools.enabled == ("files",)
     assert settings.http.port == 8765
+    assert settings.channels.telegram.allowed == (123456789,)
     assert loaded.secrets == {"sk-or-123456"}
     assert loaded.path == tmp_path / "config.toml"

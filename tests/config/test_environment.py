@@ -136,7 +136,7 @@ def test_a_wrong_value_names_its_variable(tmp_path: Path, name: str, text: str, 
             "pool.max_agent is not a known key and has no effect. Did you mean max_agents?",
         ),
         ("TALARIA_POOLS__X", "pools is not a known key and has no effect. Did you mean pool?"),
-        ("TALARIA_SESSIONS__BUSY", "sessions.busy is not in this version yet and has no effect."),
+        ("TALARIA_TOOLS__APPROVALS", "tools.approvals is not in this version yet and has no effect."),
     ],
 )
 def test_an_unknown_or_later_variable_is_a_warning(tmp_path: Path, name: str, warning: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from talaria.config.load import Loaded, load
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError
+from talaria.models.abilities import Abilities
 
 
 def write(home: Path, text: str) -> Path:
@@ -173,3 +174,44 @@ def test_no_file_is_worse_than_a_config_error(
     except ConfigError as error:
         assert error.user_text.startswith("config.toml line ")
         assert "\x1b" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        ("[budgets]\nper_day_usd = 5\n", True),
+        ("", False),
+        ('[budgets]\nper_day_usd = 5\n[prices."mine/*"]\ninput = 1\noutput = 2\n', False),
+    ],
+)
+def test_a_cap_over_a_model_of_unknown_price_is_a_warning(tmp_path: Path, text: str, is_told: bool) -> None:
+    provider = '[providers.mine]\nbase_url = "http://127.0.0.1/v1"\n'
+    write(tmp_path, f'[model]\nprovider = "mine"\nname = "m"\n{provider}{text}')
+
+    warned = (
+        'config.toml line 6: budgets caps spending, so the model is refused until [prices."mine/m"] is set.'
+    )
+    assert load(tmp_path, {}).warnings == ((warned,) if is_told else ())
+
+
+def test_a_price_needs_both_of_its_sides_and_a_whole_name(tmp_path: Path) -> None:
+    write(tmp_path, '[prices."mine/m"]\ninput = 1\n[prices.mine]\ninput = 1\noutput = 1\n')
+
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, {})
+    assert error.value.user_text == (
+        'config.toml line 1: prices."mine/m".output is missing: expected dollars for a million tokens, '
+        "such as 2.5, or 0.\n"
+        'config.toml line 3: prices has the name "mine": expected a provider and a model, such as '
+        '"openai/gpt-5" or "mine/*".'
+    )
+
+
+def test_what_models_can_do_is_written_by_name_or_pattern(tmp_path: Path) -> None:
+    text = '[models."mine/*"]\ncontext = 128000\nimages = true\n[models."openrouter/a/b"]\ntools = false\n'
+    write(tmp_path, text)
+    settings = load(tmp_path, {}).settings
+    assert settings.models == {
+        "mine/*": Abilities(128_000, images=True),
+        "openrouter/a/b": Abilities(tools=False),
+    }

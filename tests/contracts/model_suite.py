@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
@@ -60,6 +61,13 @@ def results_of(message: AssistantMessage, *texts: str) -> ToolResults:
 
 
 class ModelSuite:
+    async def test_it_says_how_often_to_retry_and_rests_only_after_failures(self, subject: Subject) -> None:
+        assert subject.model.max_retries >= 0
+        for text in ("hello", "[[status 400]]", "[[status 429]]"):
+            with suppress(ModelError):
+                await subject.complete(text)
+        assert subject.model.is_resting is False
+
     async def test_text_is_answered_with_text(self, subject: Subject) -> None:
         completion, _ = await subject.complete("hello")
         assert completion.message == AssistantMessage("You said: hello", model="scripted")

@@ -79,11 +79,13 @@ def accepting(
     key_ttl: float = 86_400.0,
     start: Start | None = None,
     expire_before: float = 0.0,
+    address: str | None = None,
+    steers: TurnId | None = None,
 ) -> Accept:
     n = next(_numbers)
     return Accept(
         TurnId(f"turn_{n:06}"),
-        Inbound(chat, Sender("u1", "Ada"), (Text(text),), key=key),
+        Inbound(chat, Sender("u1", "Ada"), (Text(text),), key=key, address=address),
         Fresh(SessionId(session or f"ses_{n:06}"), spec, context, ephemeral),
         binding=binding,
         resume=resume,
@@ -92,6 +94,7 @@ def accepting(
         key_ttl=key_ttl,
         start=start,
         expire_before=expire_before,
+        steers=steers,
     )
 
 

@@ -41,7 +41,6 @@ from talaria.core.ledger import (
     Begin,
     Binding,
     Commit,
-    OutboxWrite,
     Start,
     StepWrite,
     TurnEnd,
@@ -55,6 +54,7 @@ from talaria.core.messages import (
     ToolResult,
 )
 from talaria.core.ports import Store
+from talaria.core.spending import Spent
 from talaria.core.turns import StepKind, StepState, TurnState
 
 
@@ -399,7 +399,6 @@ class StoreSuite(StoreUpkeepSuite):
             steps=(step(1, StepState.PENDING),),
             usage=(UsageWrite(1, "p", "m", TokenUsage(1)),),
             end=TurnEnd(TurnState.DONE, "too late"),
-            outbox=(OutboxWrite("fake", "a", "too late", "n"),),
         )
         with pytest.raises(StaleFence):
             await store.commit(late)
@@ -409,10 +408,8 @@ class StoreSuite(StoreUpkeepSuite):
         assert await bodies(store, turn.turn.session_id) == [said("hello")]
         assert await store.session(turn.turn.session_id) == fresh.session
         assert await store.spec(spec.id) is None
-        assert await store.outbox_due("fake", 10) == ()
-        summary = await store.summary(turn.turn.session_id)
-        assert summary is not None
-        assert summary.calls == 0
+        assert await store.outbox.due("fake", 10) == ()
+        assert story.spent == Spent()
         await store.commit(ending(turn, fresh))
 
     async def test_expired_lease_that_nobody_took_still_commits(self, store: Store, clock: HandClock) -> None:
@@ -487,7 +484,7 @@ class StoreSuite(StoreUpkeepSuite):
         for order in (
             Commit(session_id, fence, None, steps=(step(1, StepState.PENDING),)),
             Commit(session_id, fence, None, usage=(UsageWrite(1, "p", "m", TokenUsage()),)),
-            Commit(session_id, fence, None, outbox=(OutboxWrite("c", "a", "b", "n"),)),
+            Commit(session_id, fence, None, steers=(TurnId("turn_x"),)),
             Commit(session_id, fence, None, end=TurnEnd(TurnState.DONE)),
         ):
             with pytest.raises(StoreError):

@@ -33,8 +33,6 @@ from talaria.core.ledger import (
     Begin,
     Binding,
     Commit,
-    OutboxState,
-    OutboxWrite,
     Page,
     Renewal,
     TurnEnd,
@@ -44,6 +42,7 @@ from talaria.core.messages import (
     TokenUsage,
 )
 from talaria.core.ports import Store
+from talaria.core.spending import Whose
 from talaria.core.turns import StepState, TurnState
 
 
@@ -133,12 +132,24 @@ class StoreUpkeepSuite:
         fence = await store.hold(session_id, ME, LEASE)
         clock.forward(7)
         ended = await store.end_session(session_id, fence)
-        assert (ended.ended_at, ended.updated_at) == (START + 7, START)
-        assert await store.session(session_id) == ended
+        assert ended.is_news
+        assert (ended.session.ended_at, ended.session.updated_at) == (START + 7, START)
+        assert await store.session(session_id) == ended.session
         clock.forward(1)
         again = await store.end_session(session_id, await store.hold(session_id, RIVAL, LEASE))
-        assert again == ended
+        assert (again.session, again.is_news) == (ended.session, False)
         assert await store.hold(session_id, ME, LEASE)
+
+    async def test_a_session_with_a_turn_that_waits_is_not_ended_and_its_lease_is_free(
+        self, store: Store
+    ) -> None:
+        waits = await store.accept(accepting())
+        session_id = waits.turn.session_id
+        refused = await store.end_session(session_id, await store.hold(session_id, ME, LEASE))
+        assert (refused.session.ended_at, refused.is_news) == (None, False)
+        assert await store.session(session_id) == refused.session
+        await store.settle(waits.turn.id, TurnEnd(TurnState.CANCELLED))
+        assert (await store.end_session(session_id, await store.hold(session_id, RIVAL, LEASE))).is_news
 
     async def test_end_of_a_session_needs_its_fence(self, store: Store) -> None:
         session_id = (await answered(store)).turn.session_id
@@ -168,55 +179,6 @@ class StoreUpkeepSuite:
         assert again.fence > dead_lease.fence
         await store.commit(ending(mine, my_lease))
 
-    # -- outbox
-
-    async def test_replies_are_due_at_once_and_oldest_first(self, store: Store) -> None:
-        turn, lease = await begun(store)
-        one = OutboxWrite("fake", "room", "one", "n1")
-        two = OutboxWrite("fake", "room", "two", "n2", edits="m1")
-        else_where = OutboxWrite("other", "room", "three", "n3")
-        await store.commit(
-            Commit(
-                turn.turn.session_id,
-                lease.fence,
-                turn.turn.id,
-                end=TurnEnd(TurnState.DONE, "one"),
-                outbox=(one, two, else_where),
-            )
-        )
-        due = await store.outbox_due("fake", 10)
-        assert [row.write for row in due] == [one, two]
-        assert all(row.state is OutboxState.PENDING and row.attempts == 0 for row in due)
-        assert all(row.turn_id == turn.turn.id for row in due)
-        assert list(await store.outbox_due("fake", 1)) == [due[0]]
-        assert (await store.stats()).outbox == 3
-
-    async def test_marks_count_attempts_and_hold_the_platforms_id(
-        self, store: Store, clock: HandClock
-    ) -> None:
-        turn, lease = await begun(store)
-        reply = OutboxWrite("fake", "room", "one", "n1")
-        await store.commit(
-            Commit(turn.turn.session_id, lease.fence, turn.turn.id, outbox=(reply,), release=True)
-        )
-        (row,) = await store.outbox_due("fake", 10)
-        await store.outbox_mark(row.id, OutboxState.SENDING)
-        (sending,) = await store.outbox_due("fake", 10)
-        assert (sending.state, sending.attempts) == (OutboxState.SENDING, 1)
-        await store.outbox_mark(row.id, OutboxState.PENDING, due_at=clock.now() + 10, platform_id="m7")
-        assert await store.outbox_due("fake", 10) == ()
-        clock.forward(10)
-        (again,) = await store.outbox_due("fake", 10)
-        assert (again.attempts, again.platform_id) == (1, "m7")
-        await store.outbox_mark(row.id, OutboxState.SENDING)
-        await store.outbox_mark(row.id, OutboxState.SENT)
-        assert await store.outbox_due("fake", 10) == ()
-        assert (await store.stats()).outbox == 0
-
-    async def test_mark_of_an_unknown_reply_is_not_found(self, store: Store) -> None:
-        with pytest.raises(NotFound):
-            await store.outbox_mark(7, OutboxState.SENT)
-
     # -- reading
 
     async def test_what_does_not_exist_reads_as_nothing(self, store: Store) -> None:
@@ -233,7 +195,7 @@ class StoreUpkeepSuite:
     async def test_ended_session_stays_readable_as_its_chats(self, store: Store) -> None:
         session_id = (await answered(store)).turn.session_id
         ended = await store.end_session(session_id, await store.hold(session_id, ME, LEASE))
-        assert await store.current_session(CHAT) == ended
+        assert await store.current_session(CHAT) == ended.session
 
     async def test_sessions_are_paged_newest_activity_first(self, store: Store, clock: HandClock) -> None:
         ids = []
@@ -287,8 +249,9 @@ class StoreUpkeepSuite:
         summary = await store.summary(turn.turn.session_id)
         assert summary is not None
         assert summary.current == await store.session(turn.turn.session_id)
-        assert summary.usage == TokenUsage(31, 16, 8, 4)
-        assert (summary.calls, summary.turns) == (3, 2)
+        assert summary.turns == 2
+        spending = await store.spending(Whose(turn.turn.session_id, "", 0.0))
+        assert (spending.session.tokens, spending.session.calls) == (TokenUsage(31, 16, 8, 4), 3)
         assert len(summary.sessions) == 10
         assert summary.sessions[0] == summary.current
         stamps = [session.updated_at for session in summary.sessions]
@@ -327,7 +290,6 @@ class StoreUpkeepSuite:
                 steps=(step(1, StepState.PENDING),),
                 usage=(UsageWrite(1, "p", "m", TokenUsage(1)),),
                 end=TurnEnd(TurnState.DONE, "hi"),
-                outbox=(OutboxWrite("fake", "a", "b", "n"),),
             )
         )
         owing = await store.accept(passing("owing"))
@@ -338,7 +300,7 @@ class StoreUpkeepSuite:
         assert await store.session(turn.turn.session_id) is None
         assert await store.story(turn.turn.id) is None
         assert tuple(await store.log(turn.turn.session_id, 0)) == ()
-        assert tuple(await store.outbox_due("fake", 10)) == ()
+        assert tuple(await store.outbox.due("fake", 10)) == ()
         for kept in (owing, lasting, young):
             assert await store.session(kept.turn.session_id) is not None
             assert await store.story(kept.turn.id) is not None

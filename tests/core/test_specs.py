@@ -41,6 +41,7 @@ def test_equal_specs_with_equal_bytes_share_one_id() -> None:
         ("tools", ("todo", "read_file")),
         ("tools_fingerprint", "0" * 64),
         ("credential", "0" * 64),
+        ("sees", False),
     ],
 )
 def test_another_value_of_any_field_is_another_id(field: str, value: Any) -> None:
@@ -57,7 +58,15 @@ def test_every_field_of_a_spec_is_covered_above() -> None:
         "tools",
         "tools_fingerprint",
         "credential",
+        "sees",
     }
+
+
+def test_a_spec_from_before_images_had_a_choice_reads_and_is_written_as_it_was() -> None:
+    stored = msgspec.json.encode({**msgspec.to_builtins(SPEC)})
+    assert b"sees" not in stored
+    assert msgspec.json.decode(stored, type=AgentSpec).sees
+    assert msgspec.json.encode(msgspec.json.decode(stored, type=AgentSpec)) == stored
 
 
 def test_the_bytes_are_part_of_the_id_and_their_border_matters() -> None:

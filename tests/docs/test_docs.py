@@ -22,7 +22,9 @@ from talaria.config import later
 from talaria.config.load import load
 from talaria.config.settings import Settings
 from talaria.core.events import EVENT_NAMES
+from talaria.models.abilities import Abilities
 from talaria.models.presets import PRESETS
+from talaria.models.prices import PriceSettings
 from talaria.models.settings import ProviderSettings
 
 ROOT = Path(__file__).parents[2]
@@ -104,7 +106,12 @@ def test_every_key_is_documented_with_its_default(tmp_path: Path) -> None:
     loaded = load(tmp_path, {})
     assert loaded.warnings == ()
     assert loaded.settings == Settings(providers={"NAME": ProviderSettings("http://127.0.0.1/v1")})
-    parts = {**msgspec.structs.asdict(Settings()), "providers.NAME": ProviderSettings()}
+    parts = {
+        **msgspec.structs.asdict(Settings()),
+        "providers.NAME": ProviderSettings(),
+        "prices.NAME": PriceSettings(),
+        "models.NAME": Abilities(),
+    }
     assert {key for key, default in table.items() if default == "not set"} == {
         f"{part}.{name}"
         for part, settings in parts.items()

@@ -13,7 +13,7 @@ from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import SystemClock
 from talaria.core.entries import SpecSet
 from talaria.core.errors import StoreError
-from talaria.core.ids import OwnerId, SessionId, SpecId, new_session_id, new_turn_id
+from talaria.core.ids import ChatKey, OwnerId, SessionId, SpecId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Commit, Fresh
 from talaria.core.messages import AssistantMessage, Text, UserMessage
 from talaria.core.ports import Store
@@ -24,6 +24,7 @@ from talaria.pool.pool import Pool, Wanted
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.diagrams import AGENT_MOVES, diagrams, draw, places, redraw
+from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.testing.scripted_model import ScriptedModels
 
 DOCUMENT = ROOT / "docs" / "lifecycle.md"
@@ -73,7 +74,7 @@ class WatchedBuilder(AgentBuilder):
     """Looks at the pool while it builds and catches up: the two things that take time there."""
 
     def __init__(self, store: Store) -> None:
-        super().__init__(store, ScriptedModels())
+        super().__init__(store, ScriptedModels(), FakeWorkspaces(lambda key: Path()))
         self.pool = Pool(self, LIMITS, FakeClock())
         self.state: AgentState | None = None
         self.moves: set[tuple[AgentState | None, AgentState | None]] = set()
@@ -85,9 +86,11 @@ class WatchedBuilder(AgentBuilder):
             self.moves.add((self.state, state))
         self.state = state
 
-    async def build(self, session_id: SessionId, spec_id: SpecId) -> WarmAgent:
+    async def build(
+        self, session_id: SessionId, spec_id: SpecId, chat_key: ChatKey | None = None
+    ) -> WarmAgent:
         self.look()
-        return await super().build(session_id, spec_id)
+        return await super().build(session_id, spec_id, chat_key)
 
     async def catch_up(self, agent: WarmAgent) -> None:
         self.look()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from talaria.core.models import Completion, ModelDelta
+from talaria.core.models import Completion, TextDelta, ThoughtDelta
 from talaria.models.faults import Faults
 from talaria.models.openai_responses_answer import ResponsesAnswer
 
@@ -58,11 +58,11 @@ CREATED = event("created", response=response(status="in_progress"))
 END = completed()
 
 
-def read(*pieces: bytes) -> tuple[Completion, list[ModelDelta]]:
+def read(*pieces: bytes) -> tuple[Completion, list[TextDelta | ThoughtDelta]]:
     answer = ResponsesAnswer("m", Faults("acme", "m"))
     deltas = [delta for piece in pieces for delta in answer.feed(piece)]
     deltas += answer.end()
-    return answer.completion(), deltas
+    return answer.completion(), [delta for delta in deltas if isinstance(delta, (TextDelta, ThoughtDelta))]
 
 
 def calls_of(*pieces: bytes) -> list[tuple[str, str, str]]:

@@ -234,7 +234,7 @@ def test_usage_counts_the_cache_and_the_last_word_holds() -> None:
     }
     start = event({"type": "message_start", "message": {"usage": usage}})
     last = end(output_tokens=20, input_tokens=None, output_tokens_details={"thinking_tokens": 5})
-    assert read(start, text(0, "x"), last)[0].usage == TokenUsage(900, 800, 20, 5)
+    assert read(start, text(0, "x"), last)[0].usage == TokenUsage(900, 800, 20, 5, 90)
     assert read(text(0, "x"), end())[0].usage == TokenUsage()
 
 

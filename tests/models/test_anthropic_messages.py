@@ -126,8 +126,8 @@ def test_a_user_message_is_a_list_of_blocks(message: UserMessage, content: list[
         (AssistantMessage("so", (CALL,), (SIGNED,)), [THOUGHT, text("so"), WIRE_CALL]),
         (AssistantMessage("so", (CALL,), FOREIGN), [text("so"), WIRE_CALL]),
         (AssistantMessage("", (), (SIGNED,)), [THOUGHT, *EMPTY]),
-        (AssistantMessage("par", interrupted=True), [text("par\n[interrupted by the user]")]),
-        (AssistantMessage(interrupted=True), [text("[interrupted by the user]")]),
+        (AssistantMessage("par", interrupted=True), [text("par\n[interrupted]")]),
+        (AssistantMessage(interrupted=True), [text("[interrupted]")]),
         (
             AssistantMessage(
                 "onetwo",

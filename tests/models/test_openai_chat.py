@@ -82,9 +82,9 @@ def encode(message: Message) -> Any:
         ),
         (
             AssistantMessage("par", interrupted=True),
-            {"role": "assistant", "content": "par\n[interrupted by the user]"},
+            {"role": "assistant", "content": "par\n[interrupted]"},
         ),
-        (AssistantMessage(interrupted=True), {"role": "assistant", "content": "[interrupted by the user]"}),
+        (AssistantMessage(interrupted=True), {"role": "assistant", "content": "[interrupted]"}),
         (AssistantMessage("x", reasoning=(PLAIN,)), {"role": "assistant", "content": "x"}),
         (
             AssistantMessage("x", (CALL,), (PLAIN,)),

@@ -104,11 +104,11 @@ def body(call: ModelCall) -> Any:
         (AssistantMessage("look", (CALL,)), [{"role": "assistant", "content": "look"}, WIRE_CALL]),
         (
             AssistantMessage("par", interrupted=True),
-            [{"role": "assistant", "content": "par\n[interrupted by the user]"}],
+            [{"role": "assistant", "content": "par\n[interrupted]"}],
         ),
         (
             AssistantMessage(interrupted=True),
-            [{"role": "assistant", "content": "[interrupted by the user]"}],
+            [{"role": "assistant", "content": "[interrupted]"}],
         ),
         (
             ToolResults((ToolResult("c1", "a", "one"), ToolResult("c2", "b", "two"))),

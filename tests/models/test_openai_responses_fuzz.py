@@ -24,7 +24,7 @@ from models.responses_events import (
     text,
 )
 from talaria.core.errors import ModelError
-from talaria.core.models import Completion, ModelDelta, TextDelta
+from talaria.core.models import Completion, TextDelta, ThoughtDelta
 from talaria.models.openai_responses import OpenAIResponses
 
 SAID = "one\ntwo Grüße 🎉"
@@ -48,7 +48,7 @@ RECORDED = b"".join(
 )
 
 
-def outcome(pieces: list[bytes]) -> tuple[Completion, list[ModelDelta]] | type[Exception]:
+def outcome(pieces: list[bytes]) -> tuple[Completion, list[TextDelta | ThoughtDelta]] | type[Exception]:
     try:
         completion, deltas = read(*pieces)
     except ModelError as error:

@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from talaria.core.ledger import StoreStats
 from talaria.core.messages import TokenUsage
-from talaria.observe.metrics import Metrics, PoolReading
+from talaria.observe.metrics import EndpointReading, Metrics, PoolReading
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -25,6 +25,8 @@ def test_what_is_counted_can_be_scraped() -> None:
     metrics.turn_ended("done", "http", 3.0)
     metrics.turn_ended("failed", "console", 700.0)
     metrics.model_called("openrouter", "ok", 0.7)
+    metrics.money_spent("openrouter", "m", 12_500_000)
+    metrics.cache_missed("idle")
     metrics.tokens_used("openrouter", TokenUsage(input=100, cached=80, output=20, reasoning=5))
     metrics.tool_called("read_file", "error")
     metrics.request_answered("/api/turns/{id}", 404)
@@ -40,10 +42,24 @@ def test_what_is_counted_can_be_scraped() -> None:
     assert page["talaria_model_seconds_sum", ()] == pytest.approx(0.7)
     assert page["talaria_tokens_total", (("kind", "input"), ("provider", "openrouter"))] == 20
     assert page["talaria_tokens_total", (("kind", "cached"), ("provider", "openrouter"))] == 80
+    assert page["talaria_cost_usd_total", (("model", "m"), ("provider", "openrouter"))] == 0.0125
+    assert page["talaria_prompt_cache_misses_total", (("cause", "idle"),)] == 1
     assert page["talaria_tokens_total", (("kind", "output"), ("provider", "openrouter"))] == 20
     assert page["talaria_tool_calls_total", (("outcome", "error"), ("tool", "read_file"))] == 1
     assert page["talaria_http_requests_total", (("route", "/api/turns/{id}"), ("status", "404"))] == 1
     assert page["talaria_rss_bytes", ()] > 1 << 20
+
+
+def test_the_endpoints_are_asked_at_each_scrape() -> None:
+    metrics = Metrics()
+    readings = {"acme": EndpointReading("open", 5, 3.0, 1, 2), "spare": EndpointReading()}
+    metrics.watch_endpoints(lambda: readings)
+    found = {key: value for key, value in samples(metrics).items() if key[0].startswith("talaria_endpoint")}
+    assert found == {
+        (f"talaria_endpoint_{name}", (("provider", provider),)): value
+        for provider, values in {"acme": (1, 2, 5, 1), "spare": (0, 0, 0, 0)}.items()
+        for name, value in zip(("busy", "waiting", "failures", "resting"), values, strict=True)
+    }
 
 
 def test_the_pool_is_asked_at_each_scrape() -> None:

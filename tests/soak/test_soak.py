@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import tempfile
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 
 from soak.endurance import ALLOCATIONS, Endurance, slope
 from soak.exploring import explore_pool, explore_turns, walk_the_machine
+from soak.failures import Failures, counting
 from soak.prefix import Prefixes
 from soak.report import Curve, Figure, Progress, render_markdown, render_svg, render_text
+from soak.reservations import Reservations
 
 QUIET = Progress(is_quiet=True)
 
@@ -39,9 +42,35 @@ def test_prefixes_hold_over_evictions_restarts_and_a_foreign_writer() -> None:
     assert prefixes.caught_up > 0
 
 
+def test_reservations_of_four_processes_never_exceed_a_cap() -> None:
+    reservations = Reservations(500, QUIET)
+    beyond, lost, _ = asyncio.run(reservations.run())
+    assert (beyond.value, lost.value) == (0, 0)
+    assert reservations.total.granted > 100
+    assert reservations.total.refused > 100
+
+
 def test_interleavings_and_steps_are_counted_and_judged() -> None:
     for figure in (explore_pool(20, QUIET), explore_turns(6, QUIET), walk_the_machine(50, QUIET)):
         assert (figure.value, figure.limit, figure.is_reached) == (0, 0, True)
+
+
+def test_failing_messages_cost_what_the_rule_says_and_build_nothing() -> None:
+    before = temporary_folders()
+    failures = Failures(20, QUIET)
+    figures = asyncio.run(failures.run())
+    assert [figure.name for figure in figures if not figure.is_reached] == []
+    assert failures.astray == failures.unhealed == []
+    assert failures.calls["400"] == 20
+    assert failures.calls["429"] == 80
+    assert 0 < failures.calls["500"] < 80
+    assert temporary_folders() <= before
+
+
+def test_what_is_built_is_counted() -> None:
+    with counting(ssl.SSLContext) as contexts:
+        ssl.create_default_context()
+        assert len(contexts) == 1
 
 
 def test_figures_say_what_was_missed() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.store_delivery_suite import StoreDeliverySuite
 from contracts.store_orders import HandClock
 from contracts.store_suite import StoreSuite
 from talaria.core.ports import Store
@@ -14,7 +15,7 @@ from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 
 
-class TestStoreContract(StoreSuite):
+class TestStoreContract(StoreSuite, StoreDeliverySuite):
     @pytest.fixture(params=["memory", "sqlite"])
     async def store(
         self, request: pytest.FixtureRequest, clock: HandClock, tmp_path: Path

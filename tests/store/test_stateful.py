@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from hypothesis import settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from contracts.store_orders import LEASE, HandClock, accepting, pinned, said, step
+from talaria.core.delivery import Mark, OutboxRow, OutboxState
 from talaria.core.entries import EntryBody, SpecSet, TitleSet
 from talaria.core.errors import TalariaError
 from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, TurnId
@@ -22,8 +24,6 @@ from talaria.core.ledger import (
     Begin,
     Binding,
     Commit,
-    OutboxState,
-    OutboxWrite,
     Page,
     Renewal,
     SessionPage,
@@ -109,6 +109,8 @@ class StoresSideBySide(RuleBasedStateMachine):
         ephemeral=st.booleans(),
         has_spec=st.booleans(),
         starter=st.none() | owners,
+        address=st.sampled_from([None, "room", "hall"]),
+        steers=st.none() | picks,
     )
     def accept(
         self,
@@ -120,6 +122,8 @@ class StoresSideBySide(RuleBasedStateMachine):
         ephemeral: bool,
         has_spec: bool,
         starter: OwnerId | None,
+        address: str | None,
+        steers: int | None,
     ) -> None:
         order = accepting(
             chat=chat,
@@ -131,7 +135,9 @@ class StoresSideBySide(RuleBasedStateMachine):
             spec=pinned() if has_spec else None,
             context=(said("before"),) if ephemeral else (),
             key_ttl=100,
-            start=Start(starter, LEASE, said("now")) if starter else None,
+            start=Start(starter, LEASE, said("now")) if starter and steers is None else None,
+            address=address,
+            steers=None if steers is None else self.turn(steers),
         )
         accepted = self.both(lambda store: store.accept(order))
         if isinstance(accepted, Accepted) and accepted.began is not None:
@@ -139,9 +145,11 @@ class StoresSideBySide(RuleBasedStateMachine):
         self.turns.append(order.turn_id)
         self.sessions.append(order.fresh.session_id)
 
-    @rule(pick=picks, owner=owners, speaks=st.booleans())
-    def begin(self, pick: int, owner: OwnerId, speaks: bool) -> None:
-        order = Begin(self.turn(pick), owner, LEASE, said("hello") if speaks else None)
+    @rule(pick=picks, owner=owners, speaks=st.booleans(), is_forgiven=st.booleans())
+    def begin(self, pick: int, owner: OwnerId, speaks: bool, is_forgiven: bool) -> None:
+        order = Begin(
+            self.turn(pick), owner, LEASE, said("hello") if speaks else None, is_forgiven=is_forgiven
+        )
         began = self.both(lambda store: store.begin(order))
         if isinstance(began, Began):
             self.fences[began.session.id] = began.fence
@@ -154,7 +162,7 @@ class StoresSideBySide(RuleBasedStateMachine):
         end=ends,
         release=st.booleans(),
         brings_spec=st.booleans(),
-        replies=st.integers(0, 2),
+        steers=st.lists(picks, max_size=1),
     )
     def commit(
         self,
@@ -165,7 +173,7 @@ class StoresSideBySide(RuleBasedStateMachine):
         end: TurnEnd | None,
         release: bool,
         brings_spec: bool,
-        replies: int,
+        steers: list[int],
     ) -> None:
         turn_id = self.turn(pick)
         story = self.both(lambda store: store.story(turn_id))
@@ -179,7 +187,7 @@ class StoresSideBySide(RuleBasedStateMachine):
             steps=steps,
             usage=tuple(UsageWrite(write.n, "p", "m", TokenUsage(3, 2, 1)) for write in steps),
             end=end,
-            outbox=tuple(OutboxWrite("fake", "room", "text", f"n{i}") for i in range(replies)),
+            steers=tuple(map(self.turn, steers)),
             release=release,
         )
         self.both(lambda store: store.commit(order))
@@ -208,14 +216,44 @@ class StoresSideBySide(RuleBasedStateMachine):
     def reclaim(self, owner: OwnerId) -> None:
         self.both(lambda store: store.reclaim(owner))
 
+    @rule(owner=owners)
+    def yield_turns(self, owner: OwnerId) -> None:
+        self.both(lambda store: store.yield_turns(owner))
+
+    @rule(pick=picks)
+    def forgive(self, pick: int) -> None:
+        self.both(lambda store: store.forgive(self.turn(pick)))
+
+    @rule(pick=picks, message=st.sampled_from(["m1", "m2"]))
+    def show(self, pick: int, message: str) -> None:
+        self.both(lambda store: store.show(self.turn(pick), message))
+
+    @rule(old=chats, new=chats)
+    def move_chat(self, old: ChatKey, new: ChatKey) -> None:
+        self.both(lambda store: store.move_chat(old, new))
+
+    @rule(pick=picks, parts=st.integers(1, 3))
+    def split(self, pick: int, parts: int) -> None:
+        self.both(lambda store: store.outbox.split(pick + 1, tuple("abc"[:parts])))
+
+    @rule(limit=st.integers(1, 3), wait=st.integers(0, 20))
+    def claim(self, limit: int, wait: int) -> None:
+        due = self.both(lambda store: store.outbox.due("http", limit))
+        assert isinstance(due, tuple)
+        for row in due:
+            self.both(partial(self.claim_one, row, self.clock.now() + wait))
+
+    @rule(age=st.integers(0, 100))
+    def expire(self, age: int) -> None:
+        self.both(lambda store: store.outbox.expire(self.clock.now() - age, "too old"))
+
     @rule(
         row=st.integers(1, 4), state=st.sampled_from(OutboxState), wait=st.integers(0, 20), id=st.booleans()
     )
     def mark(self, row: int, state: OutboxState, wait: int, id: bool) -> None:
         due_at = self.clock.now() + wait
-        self.both(
-            lambda store: store.outbox_mark(row, state, due_at=due_at, platform_id="m1" if id else None)
-        )
+        for attempt in (0, 1, 2):
+            self.both(partial(self.mark_one, Mark(row, attempt, state, due_at, "m1" if id else None)))
 
     @rule(age=st.integers(0, 100))
     def prune(self, age: int) -> None:
@@ -242,13 +280,22 @@ class StoresSideBySide(RuleBasedStateMachine):
             self.both(self.asking("entries", session_id, Page(limit)))
         for turn_id in self.turns[-6:]:
             self.both(self.asking("story", turn_id))
-        self.both(lambda store: store.outbox_due("fake", limit))
+        self.both(self.asking("orphans", OwnerId("own_1"), self.clock.now() - 5))
+        self.both(lambda store: store.outbox.due("http", limit))
         self.both(self.counts)
 
     @staticmethod
     def asking(method: str, *arguments: object) -> Callable[[Store], Awaitable[object]]:
         """One of the store's reads, for `both`."""
         return lambda store: getattr(store, method)(*arguments)
+
+    @staticmethod
+    async def claim_one(row: OutboxRow, until: float, store: Store) -> object:
+        return await store.outbox.claim(row, until)
+
+    @staticmethod
+    async def mark_one(order: Mark, store: Store) -> object:
+        return await store.outbox.mark(order)
 
     @staticmethod
     async def counts(store: Store) -> object:

@@ -63,6 +63,7 @@ def test_the_built_in_tools_say_rightly_what_they_do() -> None:
         "list_files": reads,
         "read_file": reads,
         "search_files": reads,
+        "send_file": (Risk.NONE, True, False),
         "todo": (Risk.NONE, True, False),
         "write_file": (Risk.FILES, True, False),
     }
@@ -74,6 +75,7 @@ def test_the_built_in_parameters_are_canonical_and_the_contracts() -> None:
         "list_files": {"path", "pattern"},
         "read_file": {"path", "offset", "limit", "column"},
         "search_files": {"pattern", "path"},
+        "send_file": {"path"},
         "todo": {"items"},
         "write_file": {"path", "content"},
     }

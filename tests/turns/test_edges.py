@@ -115,7 +115,7 @@ async def test_an_unreadable_store_fails_the_turn_and_says_so(tmp_path: Path) ->
     store = SickStore()
     async with start(store, tmp_path) as rig:
         await rig.say("hello")
-        rig.pool.drain()
+        await rig.pool.drain()
         store.is_unreadable = True
         receipt = await rig.submit("and now?")
         turn = await soon(rig, receipt)
@@ -346,16 +346,16 @@ async def test_following_an_unsettled_turn_that_another_owner_has_tells_nothing(
 async def test_a_failed_turn_tells_what_it_used(rig: Rig) -> None:
     turn = await rig.say("[[call list_files {}]][[status 503]]")
     assert turn.state is TurnState.FAILED
-    summary = await rig.store.summary(turn.session_id)
-    assert summary is not None and summary.usage.output > 0
-    assert turn.usage == summary.usage
+    story = await rig.store.story(turn.id)
+    assert story is not None and story.spent.tokens.output > 0
+    assert turn.usage == story.spent.tokens
 
 
 async def test_an_empty_answer_is_paid_for_and_so_it_is_counted(rig: Rig) -> None:
     turn = await rig.say("[[empty]]")
-    summary = await rig.store.summary(turn.session_id)
-    assert summary is not None and summary.calls == 1
-    assert turn.usage == summary.usage
+    story = await rig.store.story(turn.id)
+    assert story is not None and story.spent.calls == 1
+    assert turn.usage == story.spent.tokens
     assert (await rig.say("hello?")).state is TurnState.DONE
 
 

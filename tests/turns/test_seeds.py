@@ -15,8 +15,8 @@ SEEDS = 150
 @pytest.mark.parametrize(
     ("mix", "wanted"),
     [
-        (HEALTHY, ("done", "failed", "cancelled", "resumed", "refused", "gone")),
-        (SICK, ("done", "failed", "cancelled", "resumed", "refused", "gone")),
+        (HEALTHY, ("done", "failed", "cancelled", "resumed", "refused", "gone", "ended", "joined", "marked")),
+        (SICK, ("done", "failed", "cancelled", "resumed", "refused", "gone", "ended", "joined", "marked")),
     ],
     ids=["on a healthy disk", "on a sick disk"],
 )

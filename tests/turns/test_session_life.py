@@ -37,7 +37,7 @@ async def test_a_chosen_model_stays_over_eviction_and_restart(store: Store, tmp_
         assert "scripted/fast" in reply
         await rig.say("quickly")
         assert last_body(rig)["model"] == "fast"
-        rig.pool.drain()
+        await rig.pool.drain()
         await rig.say("again")
         assert last_body(rig)["model"] == "fast"
     async with start(store, tmp_path) as rig:
@@ -89,7 +89,7 @@ async def test_a_session_may_have_fewer_tools_and_cannot_call_the_others(rig: Ri
     assert "tools" not in last_body(rig)
     await rig.say("/tools all")
     await rig.say("full")
-    assert len(last_body(rig)["tools"]) == 6
+    assert len(last_body(rig)["tools"]) == 7
 
 
 # -- /reasoning
@@ -104,7 +104,7 @@ async def test_reasoning_is_of_the_session_and_never_of_the_prefix(store: Store,
         assert last_body(rig)["reasoning_effort"] == "high"
         assert "high" in str((await rig.say("/reasoning")).reply)
         assert rig.pool.counters.rebuilds == 0
-        rig.pool.drain()
+        await rig.pool.drain()
         await rig.say("after eviction")
         assert last_body(rig)["reasoning_effort"] == "high"
     async with start(store, tmp_path) as rig:

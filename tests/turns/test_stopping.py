@@ -16,7 +16,10 @@ from talaria.core.messages import AssistantMessage, Message, ToolOutcome, ToolRe
 from talaria.core.ports import Store
 from talaria.core.tools import ToolContext, ToolSpec
 from talaria.core.turns import StepState, TurnState
+from talaria.store.memory import MemoryStore
+from talaria.testing.clock import FakeClock
 from talaria.testing.scripted_model import ScriptedModel
+from talaria.tools.toolset import ToolSet
 
 
 class Gate:
@@ -153,6 +156,7 @@ async def crash_during(
     async with start(store, folder, model=model, tools=lambda tools: tools.with_tools([gate])) as rig:
         receipt = await rig.submit(text)
         await gate.entered.wait()
+        await store.reclaim(OwnerId("own_next"))
         return receipt.turn.session_id
 
 
@@ -239,6 +243,7 @@ async def test_a_turn_that_took_the_process_down_three_times_is_failed_and_told(
         gate.entered.clear()
         async with start(store, tmp_path, tools=lambda tools: tools.with_tools([gate])):
             await gate.entered.wait()
+            await store.reclaim(OwnerId("own_next"))
     async with start(store, tmp_path, tools=lambda tools: tools.with_tools([gate])) as rig:
         (live,) = rig.live
         turn = await rig.turns.wait(await rig.turns.find(live.turn.id))
@@ -247,6 +252,45 @@ async def test_a_turn_that_took_the_process_down_three_times_is_failed_and_told(
         said = await messages(store, session_id)
         assert_well_formed(said)
         assert (await rig.say("go on")).state is TurnState.DONE
+
+
+async def test_what_a_lost_process_had_is_taken_up_by_one_that_lives(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    gate = Gate("gate", idempotent=True)
+
+    def tools(known: ToolSet) -> ToolSet:
+        return known.with_tools([gate])
+
+    async with start(store, tmp_path, clock=clock) as alive:
+        async with start(store, tmp_path, clock=clock, tools=tools) as lost:
+            running = await lost.submit("[[call gate {}]][[reply done]]")
+            await gate.entered.wait()
+            queued = await lost.submit("behind")
+            assert await alive.turns.adopt() == 0
+            await store.reclaim(OwnerId("own_nobody"))  # so that the lost one cannot give anything back
+        assert await alive.turns.adopt() == 1
+        clock.advance(61)
+        await alive.turns.adopt()
+        for receipt in (running, queued):
+            ended = await alive.turns.wait(await alive.turns.find(receipt.turn.id))
+            assert ended.state is TurnState.DONE
+
+
+async def test_restarts_in_good_order_do_not_count_against_a_turn(store: Store, tmp_path: Path) -> None:
+    gate = Gate("gate", idempotent=True)
+    for life in range(6):
+        gate.entered.clear()
+        async with start(store, tmp_path, tools=lambda tools: tools.with_tools([gate])) as rig:
+            if not life:
+                await rig.submit("[[call gate {}]]")
+            await gate.entered.wait()
+    async with start(store, tmp_path, tools=lambda tools: tools.with_tools([gate])) as rig:
+        (live,) = rig.live
+        receipt = await rig.turns.find(live.turn.id)
+        gate.opened.set()
+        turn = await rig.turns.wait(receipt)
+        assert (turn.state, turn.attempts) == (TurnState.DONE, 7)
 
 
 async def test_a_stateless_call_is_cancelled_by_a_restart(store: Store, tmp_path: Path) -> None:

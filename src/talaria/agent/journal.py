@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from talaria.agent.warm import WarmAgent
 from talaria.core.entries import Entry, EntryBody, Revision
+from talaria.core.errors import SteerWaiting
 from talaria.core.ids import Fence, SessionId, TurnId
-from talaria.core.ledger import Commit, OutboxWrite, StepWrite, TurnEnd, UsageWrite
+from talaria.core.ledger import Commit, StepWrite, TurnEnd, UsageWrite
 from talaria.core.messages import (
     AssistantMessage,
     TokenUsage,
@@ -18,7 +21,9 @@ from talaria.core.messages import (
 )
 from talaria.core.ports import Store
 from talaria.core.specs import PinnedSpec
+from talaria.core.spending import Spent
 from talaria.core.tasks import finish
+from talaria.core.tools import SEND_FILE
 from talaria.core.turns import Step, StepKind, StepState
 
 
@@ -26,8 +31,9 @@ class Journal:
     """All that a turn writes goes through here, so it always knows where the turn stands.
 
     `unanswered` are the calls of the last assistant message that have no results entry yet; their steps
-    stand behind the model step in the order of the calls. `usage` is what this attempt's model calls used.
-    `end` is set once the turn is settled. All of it tells what was committed, never what was only tried.
+    stand behind the model step in the order of the calls. `spent` is what the turn's model calls used.
+    `end` is set once the turn is settled. `taken` are turns whose messages joined this one. All of it tells
+    what was committed, never what was only tried.
     """
 
     def __init__(
@@ -36,24 +42,33 @@ class Journal:
         session_id: SessionId,
         turn_id: TurnId,
         fence: Fence,
-        before_end: Callable[[], None] | None = None,
+        before_end: Callable[[], Callable[[], None]] | None = None,
     ) -> None:
-        """`before_end` is called when the commit that gives the lease back is about to be made."""
+        """`before_end` is called when the commit that gives the lease back is about to be made; its answer is
+        called when that commit was refused because the turn is not over."""
         self._store = store
-        self._fence = fence
+        self.fence = fence
         self._before_end = before_end
         self._agent: WarmAgent | None = None
+        self._view: WarmAgent | None = None
         self._last_model = 0
         self.session_id = session_id
         self.turn_id = turn_id
         self.steps: dict[int, Step] = {}
         self.model_calls = 0
         self.unanswered: tuple[ToolCall, ...] = ()
-        self.usage = TokenUsage()
+        self.spent = Spent()
         self.end: TurnEnd | None = None
+        self.taken: set[TurnId] = set()
+        self._sends: dict[str, ToolCall] = {}
 
-    def recall(self, entries: Iterable[Entry], steps: Iterable[Step]) -> None:
+    @property
+    def usage(self) -> TokenUsage:
+        return self.spent.tokens
+
+    def recall(self, entries: Iterable[Entry], steps: Iterable[Step], spent: Spent) -> None:
         """Take up what earlier attempts at this turn committed."""
+        self.spent += spent
         for step in steps:
             self._note_step(step)
         for entry in entries:
@@ -62,6 +77,11 @@ class Journal:
     def attach(self, agent: WarmAgent | None) -> None:
         """From now on `agent` absorbs what is appended; None when its lease ends before the turn does."""
         self._agent = agent
+        self._view = None
+
+    def feed(self, view: WarmAgent) -> None:
+        """Beside the agent, `view` absorbs what is appended: the session as a fallback model reads it."""
+        self._view = view
 
     @property
     def next_step(self) -> int:
@@ -71,6 +91,16 @@ class Journal:
         """The calls of the last assistant message with the numbers of their steps."""
         return enumerate(calls, self._last_model + 1)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What the model sent, as paths in the chat's folder: each once, in the order of the calls."""
+        sent = [
+            _path_of(self._sends[step.call_id])
+            for step in self.steps.values()
+            if step.call_id in self._sends and step.result and step.result.outcome is ToolOutcome.OK
+        ]
+        return tuple(dict.fromkeys(sent))
+
     async def commit(
         self,
         entries: Sequence[EntryBody] = (),
@@ -79,23 +109,28 @@ class Journal:
         end: TurnEnd | None = None,
         *,
         specs: Sequence[PinnedSpec] = (),
-        outbox: Sequence[OutboxWrite] = (),
+        steers: Sequence[TurnId] = (),
     ) -> Revision:
         """One transaction. Finished and absorbed even if the caller is cancelled. Raises store errors."""
         order = Commit(
             session_id=self.session_id,
-            fence=self._fence,
+            fence=self.fence,
             turn_id=self.turn_id,
             entries=tuple(entries),
             specs=tuple(specs),
             steps=tuple(steps),
             usage=tuple(usage),
             end=end,
-            outbox=tuple(outbox),
+            steers=tuple(steers),
         )
-        if end is not None and self._before_end is not None:
-            self._before_end()
-        return await finish(self._carry_out(order))
+        if end is None or self._before_end is None:
+            return await finish(self._carry_out(order))
+        take_back = self._before_end()
+        try:
+            return await finish(self._carry_out(order))
+        except SteerWaiting:
+            take_back()
+            raise
 
     async def close(self, end: TurnEnd, note: str, partial: AssistantMessage | None = None) -> None:
         """End the turn before its time and leave a well-formed log.
@@ -124,13 +159,15 @@ class Journal:
                 Step(self.turn_id, write.n, write.kind, write.name, write.state, write.call_id, write.result)
             )
         for call in order.usage:
-            self.usage += call.tokens
+            self.spent += Spent(1, call.tokens, call.cost or 0, int(call.cost is None))
         for body in order.entries:
             self._note_entry(body)
+        self.taken.update(order.steers)
         if order.end is not None:
             self.end = order.end
-        if self._agent is not None:
-            self._agent.absorb(committed.entries)
+        for view in (self._agent, self._view):
+            if view is not None:
+                view.absorb(committed.entries)
         return committed.revision
 
     def _note_step(self, step: Step) -> None:
@@ -144,7 +181,13 @@ class Journal:
         match body:
             case AssistantMessage(tool_calls=calls):
                 self.unanswered = calls
+                self._sends.update((call.id, call) for call in calls if call.name == SEND_FILE)
             case ToolResults():
                 self.unanswered = ()
             case _:
                 pass
+
+
+def _path_of(call: ToolCall) -> str:
+    """Of a call that went well, so its arguments are as they should be."""
+    return str(msgspec.json.decode(call.arguments)["path"])

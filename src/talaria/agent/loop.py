@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Coroutine, Iterable
+from typing import Any
 
 import msgspec
 
+from talaria.agent.calling import Caller
+from talaria.agent.context import Steer, TurnContext, TurnTools
 from talaria.agent.journal import Journal
-from talaria.agent.warm import WarmAgent
-from talaria.core.errors import LimitReached, ModelError, ModelUnavailable
-from talaria.core.events import Delta, Event, ReasoningDelta, ToolFinished, ToolStarted, UsageReported
-from talaria.core.ids import TurnId
+from talaria.core.errors import LimitReached, ModelError, ModelUnavailable, SteerWaiting, TalariaError
+from talaria.core.events import ToolFinished, ToolStarted, UsageReported
+from talaria.core.failpoints import Point, reach
 from talaria.core.ledger import StepWrite, TurnEnd, UsageWrite
 from talaria.core.messages import (
     AssistantMessage,
@@ -31,11 +30,9 @@ from talaria.core.messages import (
     ToolResult,
     ToolResults,
 )
-from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
-from talaria.core.ports import Model
-from talaria.core.tools import ToolSpec
+from talaria.core.models import Completion
+from talaria.core.spending import Spent
 from talaria.core.turns import Step, StepKind, StepState, TurnState
-from talaria.observe.metrics import Metrics
 
 _PREVIEW = 200
 UNKNOWN_OUTCOME = (
@@ -43,64 +40,42 @@ UNKNOWN_OUTCOME = (
     "It was not run again. Find out what happened before you repeat it."
 )
 CANCELLED_BY_USER = "Cancelled by the user before it ended."
-
-
-class TurnTools(Protocol):
-    """The session's tools, bound to one turn."""
-
-    def spec(self, name: str) -> ToolSpec | None: ...
-
-    async def run(self, call: ToolCall) -> ToolResult:
-        """Never raises but for cancellation: a failure is a result."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class TurnContext:
-    """What belongs to one turn and not to the agent.
-
-    With `tools` None, tool calls belong to the caller and end the turn.
-    """
-
-    turn_id: TurnId
-    emit: Callable[[Event], None]
-    max_steps: int
-    tools: TurnTools | None
-    metrics: Metrics
-    reasoning: str | None = None
-    max_output: int | None = None
-    sampling: bytes = b""
+BROKE_OFF = "The turn failed before this call ended."
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """How a turn ended, the completion that ended it, and the steps that led there."""
+    """How a turn ended, the completion that ended it, the steps that led there, and what they used."""
 
     end: TurnEnd
     completion: Completion
     steps: tuple[Step, ...]
+    spent: Spent
 
 
 class Loop:
     """One turn of one agent, whose journal it writes."""
 
-    def __init__(self, agent: WarmAgent, model: Model, journal: Journal, context: TurnContext) -> None:
-        self._agent = agent
-        self._model = model
+    def __init__(self, caller: Caller, journal: Journal, context: TurnContext) -> None:
+        self._caller = caller
         self._journal = journal
         self._context = context
-        self._partial: list[str] = []
 
     async def run(self) -> Answer:
-        """Runs to the turn's end and commits it. Raises `ModelError`, `LimitReached` and store errors."""
+        """Runs to the turn's end and commits it. Raises `ModelError`, `LimitReached` and store errors.
+
+        A turn whose answer broke off is settled when its `ModelError` comes out: what was said is kept.
+        """
         while True:
             if self._journal.unanswered and self._context.tools is not None:
                 await self._settle(self._context.tools)
+            await self._take_steers()
             if self._journal.model_calls >= self._context.max_steps:
                 raise LimitReached(
                     f"The turn was stopped after {self._context.max_steps} model calls.",
                     "Send a message to let it go on, or raise `agent.max_steps`.",
                 )
             completion = await self._ask()
+            reach(Point.ANSWERED)
             message = completion.message
             step, usage = self._account(completion)
             if message.tool_calls and self._context.tools is not None:
@@ -113,66 +88,80 @@ class Loop:
             if not message.text and not message.tool_calls:
                 await self._journal.commit((), (step,), (usage,))
                 raise ModelUnavailable(
-                    f"The model {self._agent.pinned.spec.model} sent an empty answer.",
+                    f"The model {self._caller.spec.model} sent an empty answer.",
                     "Send your message again.",
                 )
-            end = TurnEnd(
-                TurnState.DONE, reply=_reply_text(completion), usage=self._journal.usage + usage.tokens
-            )
-            await self._journal.commit((message,), (step,), (usage,), end)
-            return Answer(end, completion, tuple(self._journal.steps.values()))
+            reply = _reply_text(completion) + (self._caller.note if self._context.tools else "")
+            used = self._journal.usage + usage.tokens
+            end = TurnEnd(TurnState.DONE, reply=reply, usage=used, files=self._journal.files)
+            reach(Point.ENDING)
+            try:
+                await self._journal.commit((message,), (step,), (usage,), end)
+            except SteerWaiting:
+                await self._journal.commit((message,), (step,), (usage,))
+                await self._await_steer()
+                continue
+            return Answer(end, completion, tuple(self._journal.steps.values()), self._journal.spent)
 
-    async def interrupt(self) -> None:
-        """After a cancel by the user: partial text is kept with a mark, unsettled calls become cancelled."""
-        text = "".join(self._partial)
-        said = AssistantMessage(text=text, model=self._agent.pinned.spec.model, interrupted=True)
-        end = TurnEnd(TurnState.CANCELLED, reply=text or None, usage=self._journal.usage)
-        await self._journal.close(end, CANCELLED_BY_USER, said if text else None)
+    async def interrupt(self, error: TalariaError | None = None) -> None:
+        """After a cancel by the user, or with the error that stopped it: partial text is kept with a mark,
+        unsettled calls become cancelled."""
+        said, usage = self._said(), self._journal.usage
+        if error is None:
+            end = TurnEnd(TurnState.CANCELLED, reply=said.text if said else None, usage=usage)
+            await self._journal.close(end, CANCELLED_BY_USER, said)
+        else:
+            info = error.info()
+            end = TurnEnd(TurnState.FAILED, info.sentence(), info, usage)
+            await self._journal.close(end, BROKE_OFF, said)
+
+    # -- messages that join ---------------------------------------------------------------------------------
+
+    def _steers(self) -> list[Steer]:
+        steering = self._context.steering
+        if steering is None:
+            return []
+        return [steer for steer in steering.waiting() if steer.turn_id not in self._journal.taken]
+
+    async def _take_steers(self) -> None:
+        """Their messages and the mark that they joined, in one commit."""
+        if steers := self._steers():
+            await self._journal.commit(
+                [steer.message for steer in steers], steers=[steer.turn_id for steer in steers]
+            )
+
+    async def _await_steer(self) -> None:
+        """One is in the store, and on its way to us if it is not here."""
+        while not self._steers():
+            assert self._context.steering is not None
+            await self._context.steering.arrival()
 
     # -- the model ------------------------------------------------------------------------------------------
 
     async def _ask(self) -> Completion:
-        context, agent, partial = self._context, self._agent, self._partial
-        emit = context.emit
-
-        def sink(delta: ModelDelta) -> None:
-            if isinstance(delta, TextDelta):
-                partial.append(delta.text)
-                emit(Delta(delta.text))
-            else:
-                emit(ReasoningDelta(delta.text))
-
-        call = ModelCall(
-            model=agent.pinned.spec.model,
-            prefix=agent.pinned.prefix,
-            chunks=agent.transcript.chunks,
-            reasoning=context.reasoning,
-            max_output=context.max_output,
-            sampling=context.sampling,
-        )
-        completion = await self._metered(call, sink)
-        partial.clear()
-        emit(UsageReported(completion.usage, agent.pinned.spec.model))
-        return completion
-
-    async def _metered(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
-        metrics, provider = self._context.metrics, self._agent.pinned.spec.provider
-        began = time.perf_counter()
         try:
-            completion = await self._model.complete(call, sink)
+            completion = await self._caller.ask()
         except ModelError as error:
-            metrics.model_called(provider, error.type, time.perf_counter() - began)
+            if said := self._said():
+                info = error.info()
+                end = TurnEnd(TurnState.FAILED, info.sentence(), info, self._journal.usage)
+                await self._journal.close(end, BROKE_OFF, said)
             raise
-        metrics.model_called(provider, "ok", time.perf_counter() - began)
-        metrics.tokens_used(provider, completion.usage)
+        self._context.emit(UsageReported(completion.usage, self._caller.spec.model))
         return completion
+
+    def _said(self) -> AssistantMessage | None:
+        """What a call that did not end has said so far."""
+        spec, text = self._caller.spec, "".join(self._caller.said)
+        if not text:
+            return None
+        return AssistantMessage(text, model=spec.model, interrupted=True, provider=spec.provider)
 
     def _account(self, completion: Completion) -> tuple[StepWrite, UsageWrite]:
-        spec = self._agent.pinned.spec
-        n = self._journal.next_step
+        spec, n = self._caller.spec, self._journal.next_step
         return (
             StepWrite(n, StepKind.MODEL, spec.model, StepState.ENDED),
-            UsageWrite(n, spec.provider, spec.model, completion.usage),
+            self._context.budget.charge(n, spec.provider, spec.model, completion.usage),
         )
 
     # -- tools ----------------------------------------------------------------------------------------------
@@ -204,7 +193,9 @@ class Loop:
             if step.state is StepState.PENDING:
                 await self._journal.commit((), (_tool_step(n, call, StepState.STARTED),))
             self._context.emit(ToolStarted(call.id, call.name, call.arguments))
+            reach(Point.STARTED)
             result = await tools.run(call)
+            reach(Point.RAN)
         await self._journal.commit((), (_tool_step(n, call, StepState.ENDED, result),))
         self._context.emit(ToolFinished(call.id, call.name, result.outcome, result.text[:_PREVIEW]))
         return result

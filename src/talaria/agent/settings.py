@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
 import msgspec
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """`prompt` is extra text for the frozen system prompt; an empty `timezone` is the machine's."""
+    """`prompt` is extra text for the frozen system prompt; an empty `timezone` is the machine's. A turn that
+    takes longer than `turn_timeout` is stopped and its sender told."""
 
     name: Annotated[
         str,
@@ -19,4 +21,5 @@ class AgentSettings(msgspec.Struct, frozen=True):
     ] = "main"
     prompt: str = ""
     max_steps: Annotated[int, msgspec.Meta(ge=1)] = 60
+    turn_timeout: timedelta = timedelta(hours=1)
     timezone: str = ""

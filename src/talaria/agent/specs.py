@@ -8,6 +8,7 @@ from talaria.agent.prompt import render_prompt
 from talaria.agent.settings import AgentSettings
 from talaria.core.ports import Models
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
+from talaria.models.abilities import Abilities
 from talaria.models.catalog import Catalog
 from talaria.tools.toolset import ToolSet
 
@@ -15,14 +16,26 @@ _KEPT = 32
 
 
 class SpecResolver:
-    """Turns configuration into pinned specs. Configuration is fixed for the process, so results are kept."""
+    """Turns configuration into pinned specs, with what is known of the model at that moment. Results are
+    kept until the configuration changes."""
 
     def __init__(self, settings: AgentSettings, catalog: Catalog, models: Models, tools: ToolSet) -> None:
         self._settings = settings
         self._catalog = catalog
         self._models = models
         self._tools = tools
-        self._known: dict[tuple[str, str, tuple[str, ...]], PinnedSpec] = {}
+        self._known: dict[tuple[str, str, tuple[str, ...], bool], PinnedSpec] = {}
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """Of all tools that a session may be given."""
+        return self._tools.names
+
+    def change(self, settings: AgentSettings, tools: ToolSet) -> None:
+        """What is resolved from now on, also after a change of providers or models. Sessions keep theirs."""
+        self._settings = settings
+        self._tools = tools
+        self._known.clear()
 
     def resolve(self, wish: str | None = None, only: tuple[str, ...] | None = None) -> PinnedSpec:
         """The spec for a new session, with all tools or with those named `only`.
@@ -30,8 +43,13 @@ class SpecResolver:
         Raises `NoModel`, or `NotFound` for a wish nobody knows.
         """
         choice = self._catalog.resolve(wish)
+        known_of = self._catalog.abilities(choice.provider, choice.model)
         tools = self._tools if only is None else self._tools.only(only)
-        key = (choice.provider, choice.model, tools.names)
+        if known_of.tools is False:
+            tools = tools.only(())
+        # What a session is told stays in its log: an image that its model refuses would be refused for ever.
+        sees = known_of.images is True
+        key = (choice.provider, choice.model, tools.names, sees)
         known = self._known.get(key)
         if known is not None:
             return known
@@ -46,6 +64,7 @@ class SpecResolver:
             tools=tools.names,
             tools_fingerprint=tools.fingerprint,
             credential=self._models.credential(choice.provider),
+            sees=sees,
         )
         pinned = pin(spec, wire.render_prefix(prompt, tools.specs))
         if len(self._known) >= _KEPT:
@@ -66,12 +85,21 @@ class SpecResolver:
             tools=(),
             tools_fingerprint=hashlib.sha256(tools).hexdigest() if tools else "",
             credential=self._models.credential(choice.provider),
+            # Whoever brings images to a model that nobody knows wants them sent.
+            sees=self._catalog.abilities(choice.provider, choice.model).images is not False,
         )
         return pin(spec, Prefix(system=b"", tools=tools))
 
     def names(self) -> list[str]:
         """What may be wished for."""
         return self._catalog.names()
+
+    def listed(self) -> list[str]:
+        """What endpoints have listed beside these."""
+        return self._catalog.listed()
+
+    def abilities(self, provider: str, model: str) -> Abilities:
+        return self._catalog.abilities(provider, model)
 
     def differs(self, pinned: PinnedSpec, wish: str) -> bool:
         """Whether `wish` names another model than the session is pinned to."""

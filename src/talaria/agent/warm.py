@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
+from typing import Any
 
+from talaria.agent.cache_watch import Sight
 from talaria.agent.transcript import Transcript
 from talaria.core.entries import Entry, ReasoningSet, Revision, hidden_seqs
 from talaria.core.errors import StoreError
-from talaria.core.ids import SessionId, SpecId
-from talaria.core.ports import Models, Store, WireFormat
+from talaria.core.ids import ChatKey, SessionId, SpecId
+from talaria.core.ports import Models, Store, WireFormat, WorkspaceHandle, Workspaces
 from talaria.core.specs import PinnedSpec
 
 _OVERHEAD = 2048  # the objects around the bytes, so that a thousand empty agents are not free
@@ -19,18 +21,31 @@ _SPECS_KEPT = 64
 class WarmAgent:
     """Spec, transcript bytes and revision of one session. Releasing it loses nothing: the log has it all.
 
-    `reasoning` is the effort that the session asked for, if it did.
+    `reasoning` is the effort that the session asked for, if it did. `workspace` is what its tools act on: a
+    handle, which cannot end what it reaches. Agents of stateless calls have none. `sight` is the last answer,
+    for the cache watch.
     """
 
-    __slots__ = ("credential", "pinned", "reasoning", "revision", "session_id", "transcript")
+    __slots__ = (
+        "credential",
+        "pinned",
+        "reasoning",
+        "revision",
+        "session_id",
+        "sight",
+        "transcript",
+        "workspace",
+    )
 
     def __init__(self, session_id: SessionId, pinned: PinnedSpec, credential: str, wire: WireFormat) -> None:
         self.session_id = session_id
         self.pinned = pinned
         self.credential = credential
-        self.transcript = Transcript(wire)
+        self.transcript = Transcript(wire, pinned.spec)
         self.revision = Revision(0, 0)
         self.reasoning = ""
+        self.workspace: WorkspaceHandle | None = None
+        self.sight: Sight | None = None
 
     @property
     def size(self) -> int:
@@ -53,9 +68,14 @@ class WarmAgent:
                 self.transcript.append(entry.message)
             self.revision = Revision(entry.epoch, entry.seq)
 
-    def release(self) -> None:
-        """Free the bytes. Touches neither the session nor what tools act on."""
+    def release(self) -> Coroutine[Any, Any, None] | None:
+        """Free the bytes and give the handle back, once. Touches neither the session nor what tools act on.
+
+        Answers with what is left to wait for, if anything.
+        """
         self.transcript.clear()
+        handle, self.workspace = self.workspace, None
+        return None if handle is None else handle.release()
 
     def __repr__(self) -> str:
         return f"<WarmAgent {self.session_id} at {self.revision}, {self.size} bytes>"
@@ -64,14 +84,26 @@ class WarmAgent:
 class AgentBuilder:
     """Builds warm agents from the log. Specs are shared between agents, as are their prefix bytes."""
 
-    def __init__(self, store: Store, models: Models) -> None:
+    def __init__(self, store: Store, models: Models, workspaces: Workspaces) -> None:
         self._store = store
         self._models = models
+        self._workspaces = workspaces
         self._specs: OrderedDict[SpecId, PinnedSpec] = OrderedDict()
 
-    async def build(self, session_id: SessionId, spec_id: SpecId) -> WarmAgent:
-        """Reads the whole log. Raises `NoModel` when the spec's provider is not configured any more."""
-        pinned = await self.pinned(spec_id)
+    async def build(
+        self, session_id: SessionId, spec_id: SpecId, chat_key: ChatKey | None = None
+    ) -> WarmAgent:
+        """Reads the whole log. Raises `NoModel` when the spec's provider is not configured any more.
+
+        With a chat it gets a handle on the session's workspace, and whoever has it must release it.
+        """
+        agent = await self.view(session_id, await self.pinned(spec_id))
+        if chat_key is not None:  # last, so that a build which fails or is cancelled has no handle to forget
+            agent.workspace = self._workspaces.open(session_id, chat_key)
+        return agent
+
+    async def view(self, session_id: SessionId, pinned: PinnedSpec) -> WarmAgent:
+        """The session as `pinned` would send it, without a workspace. Reads the whole log."""
         wire = self._models.wire(pinned.spec.provider)
         agent = WarmAgent(session_id, pinned, self.credential(pinned), wire)
         log = await self._store.log(session_id, 0)

@@ -18,7 +18,7 @@ EXAMPLES = """\b
 Examples:
   talaria ask "What is the capital of France?"
   talaria ask --session work "And what did I ask you before?"
-  talaria ask --file report.txt "Summarise this."
+  talaria ask --file report.pdf --file photo.jpg "What do these say?"
   git diff | talaria ask -
 """
 
@@ -34,7 +34,7 @@ Examples:
     metavar="PATH",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Send a text file along.",
+    help="Send a file along; a picture is shown to a model that sees.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the whole turn as JSON.")
 @click.pass_obj

@@ -72,7 +72,7 @@ async def connect(home: Home, environ: Mapping[str, str]) -> AsyncIterator[Gatew
 @asynccontextmanager
 async def _inside(home: Home, environ: Mapping[str, str]) -> AsyncIterator[GatewayClient]:
     from talaria.app import open_gateway, serve_http
-    from talaria.cli.log_file import open_log
+    from talaria.cli.log_file import follow, open_log
     from talaria.core.redaction import Redactor
     from talaria.observe.logs import configure
 
@@ -81,12 +81,14 @@ async def _inside(home: Home, environ: Mapping[str, str]) -> AsyncIterator[Gatew
     loaded = load(home.path, environ)
     home.prepare()
     token = home.http_token(environ, loaded.settings.http.token_env).value
-    with open_log(home) as stream, configure(loaded.settings.log, Redactor([*loaded.secrets, token]), stream):
+    redactor = Redactor([*loaded.secrets, token])
+    with open_log(home) as stream, configure(loaded.settings.log, redactor, stream) as log:
         async with (
             open_gateway(home, loaded, environ) as gateway,
             serve_http(gateway, token) as server,
             GatewayClient(Address(server.address, token)) as client,
         ):
+            follow(gateway, log)
             yield client
 
 

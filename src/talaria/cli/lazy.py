@@ -11,16 +11,24 @@ import click
 
 
 class LazyGroup(click.Group):
-    """`commands` are names with their short help; each is `command` in the module of its name in `package`.
+    """`commands` are names with their short help; each is `command` in the module of its name in `package`,
+    or in the one that `modules` names for it.
 
     `later` are commands of a version to come: they say so, and no help lists them.
     """
 
     def __init__(
-        self, *arguments: Any, package: str, commands: Mapping[str, str], later: Collection[str], **more: Any
+        self,
+        *arguments: Any,
+        package: str,
+        commands: Mapping[str, str],
+        later: Collection[str],
+        modules: Mapping[str, str] | None = None,
+        **more: Any,
     ) -> None:
         super().__init__(*arguments, **more)
         self._package = package
+        self._modules = dict(modules or {})
         self._short_help = dict(commands)
         self._later = frozenset(later)
 
@@ -32,7 +40,8 @@ class LazyGroup(click.Group):
             return not_yet(cmd_name)
         if cmd_name not in self._short_help:
             return None
-        command: click.Command = import_module(f"{self._package}.{cmd_name}").command
+        module = self._modules.get(cmd_name, cmd_name)
+        command: click.Command = import_module(f"{self._package}.{module}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -20,15 +20,25 @@ COMMANDS = {
     "serve": "Run the gateway: the HTTP API and every configured channel.",
     "chat": "Chat in the terminal.",
     "ask": "Send one message and print the reply.",
+    "setup": "Choose a model, try it, and write the configuration.",
+    "model": "List, fetch and remove the weights of built-in models.",
     "sessions": "List, show and end sessions.",
+    "connect": "Connect a chat platform and let the first person in.",
+    "pair": "Let people in who write from a chat platform, and out again.",
+    "why": "Tell the whole story of one message or turn.",
+    "backup": "Save the home in one file, also while the gateway runs.",
+    "restore": "Bring a backup back.",
+    "demo": "See it for yourself, without a key: `demo crash` kills a gateway five times.",
     "top": "Watch the running gateway: pool, turns, endpoints, memory.",
     "doctor": "Check everything and say how to fix what is wrong.",
-    "config": "Show where the configuration is.",
+    "logs": "Show the log of a gateway that runs without a terminal.",
+    "service": "Let the system start the gateway and keep it running.",
+    "config": "Show and change the configuration.",
 }
 LATER = frozenset(
     {
-        "setup", "connect", "why", "pair", "jobs", "model", "backup", "restore", "logs", "open",
-        "send", "service", "import", "mcp", "bench", "demo",
+        "jobs", "open",
+        "send", "import", "mcp", "bench",
     }
 )  # fmt: skip
 EXAMPLES = """\b
@@ -45,6 +55,7 @@ Examples:
     package="talaria.cli",
     commands=COMMANDS,
     later=LATER,
+    modules={"connect": "connecting"},
     epilog=EXAMPLES,
     no_args_is_help=True,
 )

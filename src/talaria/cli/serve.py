@@ -9,19 +9,26 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple, TextIO
 
 import click
 
 from talaria import __version__
-from talaria.app import Gateway, open_gateway, serve_http
+from talaria.app import Gateway, open_gateway, serve_channels, serve_http
+from talaria.channels.http.server import HttpServer
+from talaria.cli.log_file import follow, open_log
 from talaria.cli.loop import run_loop
+from talaria.cli.model_lines import answers_built_in, model_lines, show_progress
 from talaria.cli.options import Invocation, common
 from talaria.config.home import Home, HttpToken
 from talaria.config.load import Loaded, load
-from talaria.core.errors import NoModel
+from talaria.core.failpoints import VARIABLE, arm
 from talaria.core.redaction import Redactor
-from talaria.observe.logs import configure
+from talaria.models.finder import find
+from talaria.models.local.opening import NO_MODEL, YES
+from talaria.observe.logs import LogControl, configure
 from talaria.tools.registry import builtin_registry
 
 _log = logging.getLogger("talaria.serve")
@@ -38,23 +45,45 @@ Examples:
 @common
 @click.option("--host", metavar="ADDRESS", help="Listen there instead of http.host.")
 @click.option("--port", metavar="PORT", help="Listen there instead of http.port; 0 takes any free one.")
+@click.option("--yes", is_flag=True, help="Fetch the built-in model also where no terminal is.")
+@click.option("--no-model", is_flag=True, help="Do not fetch the built-in model.")
 @click.pass_obj
-def command(invocation: Invocation, host: str | None, port: str | None) -> int:
+def command(invocation: Invocation, host: str | None, port: str | None, yes: bool, no_model: bool) -> int:
     """Run the gateway until SIGTERM or Ctrl-C.
 
     Messages that were accepted are answered before it ends, or taken up again by the next start. A second
-    signal ends it at once; nothing is lost by that either. Logs go to stderr.
+    signal ends it at once; nothing is lost by that either. config.toml is read again when it changes, and at
+    SIGHUP. Logs go to stderr, and without a terminal also to logs/ in the home.
     """
+    arm(os.environ.get(VARIABLE, ""))
     environ = _with_options(os.environ, host, port)
+    environ |= {YES: "1"} if yes else {}
+    environ |= {NO_MODEL: "1"} if no_model else {}
     home = invocation.home()
     loaded = load(home.path, environ)
     warnings = [*loaded.warnings, *home.prepare()]
     token = home.http_token(environ, loaded.settings.http.token_env)
     warnings += token.warnings
-    with configure(loaded.settings.log, Redactor([*loaded.secrets, token.value]), sys.stderr):
+    redactor = Redactor([*loaded.secrets, token.value])
+    with _log_stream(home) as stream, configure(loaded.settings.log, redactor, stream) as log:
         for warning in warnings:
             logging.getLogger("talaria.config").warning("%s", warning)
-        return run_loop(_serve(home, loaded, token, environ, invocation))
+        return run_loop(_serve(Start(home, loaded, token, environ, log), invocation))
+
+
+class Start(NamedTuple):
+    """What a gateway is started with."""
+
+    home: Home
+    loaded: Loaded
+    token: HttpToken
+    environ: Mapping[str, str]
+    log: LogControl
+
+
+def _log_stream(home: Home) -> AbstractContextManager[TextIO]:
+    """On a terminal that alone; elsewhere also a file, which `talaria logs` shows."""
+    return nullcontext(sys.stderr) if sys.stderr.isatty() else open_log(home, sys.stderr)
 
 
 def _with_options(environ: Mapping[str, str], host: str | None, port: str | None) -> dict[str, str]:
@@ -63,16 +92,25 @@ def _with_options(environ: Mapping[str, str], host: str | None, port: str | None
     return {**environ, **{name: value for name, value in given.items() if value is not None}}
 
 
-async def _serve(
-    home: Home, loaded: Loaded, token: HttpToken, environ: Mapping[str, str], invocation: Invocation
-) -> int:
+async def _serve(start: Start, invocation: Invocation) -> int:
+    home, loaded, token, environ, log = start
     stop = _stop_on_signals(home)
-    async with open_gateway(home, loaded, environ) as gateway, serve_http(gateway, token.value) as server:
-        click.echo(banner(gateway, server.address, server.notice, token, invocation))
+    async with (
+        open_gateway(home, loaded, environ) as gateway,
+        serve_channels(gateway, environ) as hooks,
+        serve_http(gateway, token.value, hooks) as server,
+    ):
+        follow(gateway, log)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _on_hangup(gateway, stop))
+        found = await find(environ) if answers_built_in(gateway) else []
+        click.echo(banner(gateway, server, token, model_lines(gateway, found, invocation), invocation))
         sys.stdout.flush()
+        moving = asyncio.create_task(show_progress(gateway, sys.stdout)) if sys.stdout.isatty() else None
         _settle_memory()
         _log.info("ready at %s", server.address)
         await stop.wait()
+        if moving is not None:
+            moving.cancel()
         deadline = loaded.settings.shutdown.deadline.total_seconds()
         _log.info("stopping: running turns may finish within %g s; a second signal ends it at once", deadline)
     _log.info("stopped")
@@ -104,7 +142,23 @@ def _stop_on_signals(home: Home) -> asyncio.Event:
     return stop
 
 
-def banner(gateway: Gateway, address: str, notice: str, token: HttpToken, invocation: Invocation) -> str:
+def _on_hangup(gateway: Gateway, stop: asyncio.Event) -> Callable[[], None]:
+    """A terminal that was closed ends what ran in it. Otherwise the signal means: read config.toml again."""
+    had_terminal = sys.stderr.isatty()
+
+    def on_hangup() -> None:
+        if had_terminal and not sys.stderr.isatty():
+            stop.set()
+        else:
+            gateway.reloader.reload()
+
+    return on_hangup
+
+
+def banner(
+    gateway: Gateway, server: HttpServer, token: HttpToken, model: Sequence[str], invocation: Invocation
+) -> str:
+    address, notice = server.address, server.notice
     tools = builtin_registry(gateway.settings.tools).resolve(gateway.settings.tools.enabled)
     lines = [f"Talaria {__version__} is ready at {address}"]
     if notice:
@@ -112,20 +166,11 @@ def banner(gateway: Gateway, address: str, notice: str, token: HttpToken, invoca
     lines += [
         f"  chat   {invocation.command_line('chat')}   (in another terminal)",
         f"  curl   {_curl(address, token)}",
-        f"  model  {_model(gateway)}",
+        "  model  " + "\n         ".join(model),
         f"  tools  {', '.join(tools.names) or 'none'}",
         f"  home   {gateway.home.path}",
     ]
     return "\n".join(lines)
-
-
-def _model(gateway: Gateway) -> str:
-    try:
-        choice = gateway.catalog.default()
-        gateway.providers.wire(choice.provider)
-    except NoModel as error:
-        return f"{error.user_text} {error.hint}"
-    return str(choice)
 
 
 def _curl(address: str, token: HttpToken) -> str:

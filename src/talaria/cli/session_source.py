@@ -12,12 +12,11 @@ from talaria.channels.console.client import GatewayClient, Refusal
 from talaria.channels.http.views import SessionView, chat_key
 from talaria.core.entries import Entry
 from talaria.core.errors import BadRequest, LeaseHeld, NotFound
-from talaria.core.ids import SESSION_PREFIX, SessionId, is_session_name, new_owner_id
+from talaria.core.ids import SESSION_PREFIX, SessionId, is_session_name
 from talaria.core.ledger import EntryPage, Page
 from talaria.core.ports import Store
 from talaria.core.sessions import Session
-
-_LEASE_SECONDS = 30.0
+from talaria.turns.ending import SessionEnds, end_session
 
 
 class SessionSource(Protocol):
@@ -69,9 +68,12 @@ class GatewaySource:
 
 
 class StoreSource:
-    def __init__(self, store: Store, agent_name: str) -> None:
+    """The store alone: no turn runs, and what ends is ended with its workspace before `end` returns."""
+
+    def __init__(self, store: Store, agent_name: str, on_end: SessionEnds) -> None:
         self._store = store
         self._agent_name = agent_name
+        self._on_end = on_end
 
     async def sessions(self, limit: int) -> tuple[list[SessionView], bool]:
         page = await self._store.sessions(Page(limit))
@@ -94,13 +96,13 @@ class StoreSource:
         session = await self._find(name_or_id)
         if session.ended_at is None:
             try:
-                fence = await self._store.hold(session.id, new_owner_id(), _LEASE_SECONDS)
+                session = await end_session(self._store, session.id, self._on_end)
             except LeaseHeld as error:
                 raise BadRequest(
                     f"A turn of {session.id} was running when its gateway stopped.",
                     "Start the gateway with `talaria serve`; when the turn is done, end the session.",
                 ) from error
-            session = await self._store.end_session(session.id, fence)
+            await self._on_end.drain()
         return SessionView.of(session)
 
     async def _find(self, name_or_id: str) -> Session:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import assert_never
 
 from talaria.channels.console.clean import clean, clean_line
 from talaria.channels.console.tool_line import describe_call
 from talaria.channels.http.views import SessionView
+from talaria.cli.columns import columns, when
 from talaria.core.entries import Entry, Hidden, ReasoningSet, SpecSet, TitleSet
 from talaria.core.messages import (
     AssistantMessage,
@@ -28,32 +28,29 @@ _LONGEST_RESULT = 160
 def table(sessions: Sequence[SessionView]) -> str:
     rows = [("LAST USED", "NAME", "TITLE", "ID")]
     rows += [
-        (_when(view.updated_at), clean_line(view.name or view.chat_key, 40), _title(view), view.id)
+        (when(view.updated_at), clean_line(view.name or view.chat_key, 40), _title(view), view.id)
         for view in sessions
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return columns(rows)
 
 
 def describe_session(view: SessionView) -> str:
     title = f" “{clean_line(view.title)}”" if view.title else ""
-    ended = f", ended {_when(view.ended_at)}" if view.ended_at is not None else ""
+    ended = f", ended {when(view.ended_at)}" if view.ended_at is not None else ""
     chat = clean_line(view.name or view.chat_key)
-    return f"{view.id}{title}: chat {chat}, begun {_when(view.created_at)}{ended}"
+    return f"{view.id}{title}: chat {chat}, begun {when(view.created_at)}{ended}"
 
 
 def entry_lines(entry: Entry) -> Iterator[str]:
     """A head with who and when, then the text; entries that say nothing to people give one line or none."""
-    body, when = entry.body, _when(entry.at)
+    body, at = entry.body, when(entry.at)
     match body:
         case UserMessage():
-            yield f"\nyou, {when}"
+            yield f"\nyou, {at}"
             yield from map(_part, body.parts)
         case AssistantMessage():
             mark = " (interrupted)" if body.interrupted else ""
-            yield f"\n{clean_line(body.model) or 'assistant'}, {when}{mark}"
+            yield f"\n{clean_line(body.model) or 'assistant'}, {at}{mark}"
             if body.text:
                 yield clean(body.text)
             yield from (f"⚙ {describe_call(call.name, call.arguments)}" for call in body.tool_calls)
@@ -62,7 +59,7 @@ def entry_lines(entry: Entry) -> Iterator[str]:
                 word = "" if result.outcome is ToolOutcome.OK else f"{result.outcome.value}: "
                 yield f"  ↳ {clean_line(result.name)}: {word}{clean_line(result.text, _LONGEST_RESULT)}"
         case SystemMessage():
-            yield f"\n{clean_line(body.role)}, {when}"
+            yield f"\n{clean_line(body.role)}, {at}"
             yield clean(body.text)
         case TitleSet():
             yield f"\n(title: {clean_line(body.title)})"
@@ -91,7 +88,3 @@ def _part(part: Part) -> str:
 def _title(view: SessionView) -> str:
     title = clean_line(view.title, 40) or "-"
     return f"{title} (ended)" if view.ended_at is not None else title
-
-
-def _when(at: float) -> str:
-    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M")

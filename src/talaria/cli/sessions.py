@@ -89,21 +89,16 @@ async def _open(invocation: Invocation) -> AsyncIterator[SessionSource]:
         if client is not None:
             yield GatewaySource(client)
             return
+    from talaria.cli.offline import offline_store
     from talaria.config.load import load
     from talaria.core.clock import SystemClock
-    from talaria.core.errors import ConfigError
-    from talaria.store.home_lock import HomeLock
-    from talaria.store.sqlite.store import SqliteStore
+    from talaria.turns.ending import SessionEnds
+    from talaria.workspace.workspaces import ChatWorkspaces
 
     settings = load(home.path, os.environ).settings
-    if settings.store.url:
-        raise ConfigError(
-            "store.url names a database elsewhere, which is read through a running gateway only.",
-            "Start it with `talaria serve` and try again.",
-        )
-    if not home.database.exists():
-        yield NoSource()
-        return
-    with HomeLock(home.path):
-        async with await SqliteStore.open(home.database, SystemClock()) as store:
-            yield StoreSource(store, settings.agent.name)
+    async with offline_store(home, settings) as store:
+        if store is None:
+            yield NoSource()
+            return
+        ends = SessionEnds(ChatWorkspaces(home.path), SystemClock(), release=lambda session_id: None)
+        yield StoreSource(store, settings.agent.name, ends)

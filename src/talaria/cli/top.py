@@ -80,9 +80,7 @@ def _facts(status: dict[str, Any], pool: dict[str, Any]) -> list[tuple[str, str]
     found = sum(counters[name] for name in ("hits", "builds", "catchups", "rebuilds"))
     warm = f"{(counters['hits'] + counters['catchups']) * 100 // found} % found warm" if found else "none yet"
     evicted = sum(count for name, count in counters.items() if name.startswith("evicted_"))
-    endpoints = ", ".join(
-        f"{name} ({about['busy']} under way)" for name, about in status["endpoints"].items()
-    )
+    endpoints = ", ".join(f"{name} ({_condition(about)})" for name, about in status["endpoints"].items())
     return [
         ("gateway", f"{status['version']}, {status['phase']}, up {status['uptime_seconds']:.0f} s"),
         ("memory", format_size(status["rss_bytes"])),
@@ -96,3 +94,15 @@ def _facts(status: dict[str, Any], pool: dict[str, Any]) -> list[tuple[str, str]
         ("leases", f"{warm}; {counters['rebuilds']} rebuilt, {evicted} evicted"),
         ("endpoints", endpoints or "none called yet"),
     ]
+
+
+def _condition(endpoint: dict[str, Any]) -> str:
+    """Calls at an endpoint, and its breaker unless that is closed."""
+    parts = [f"{endpoint['busy']} under way"]
+    if endpoint["waiting"]:
+        parts.append(f"{endpoint['waiting']} waiting")
+    if endpoint["state"] == "open":
+        parts.append(f"resting for {endpoint['retry_seconds']:.0f} s after {endpoint['failures']} failures")
+    elif endpoint["state"] != "closed":
+        parts.append("being tried again")
+    return ", ".join(parts)

@@ -17,6 +17,10 @@ from talaria.core.ports import Store
 _log = logging.getLogger("talaria.leases")
 
 
+def _nothing() -> None:
+    """For a lease that is not held."""
+
+
 class _Held(msgspec.Struct):
     fence: Fence
     fresh_at: float  # `Clock.elapsed` when its last successful renewal *began*
@@ -47,11 +51,14 @@ class LeaseKeeper:
     def hold(self, session_id: SessionId, fence: Fence, asked_at: float, on_lost: Callable[[], None]) -> None:
         self._held[session_id] = _Held(fence, asked_at, on_lost)
 
-    def drop(self, session_id: SessionId, fence: Fence) -> None:
-        """Stop renewing. A newer hold of the same session stays."""
+    def drop(self, session_id: SessionId, fence: Fence) -> Callable[[], None]:
+        """Stop renewing. A newer hold of the same session stays. Answers with the way to take it back, for a
+        lease that was not given up after all."""
         held = self._held.get(session_id)
-        if held is not None and held.fence == fence:
-            del self._held[session_id]
+        if held is None or held.fence != fence:
+            return _nothing
+        del self._held[session_id]
+        return lambda: self._held.update({session_id: held})
 
     async def run(self) -> None:
         """Renews and watches until cancelled. The watch does not wait for a renewal that hangs."""

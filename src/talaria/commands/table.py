@@ -17,13 +17,18 @@ from enum import Enum, auto
 import msgspec
 
 from talaria.commands.parse import Command
+from talaria.commands.usage import tell_account
+from talaria.core.delivery import Button
 from talaria.core.entries import EntryBody, Exchange, Hidden, ReasoningSet, TitleSet
 from talaria.core.ids import TurnId
 from talaria.core.ledger import ChatSummary
 from talaria.core.sessions import Session
+from talaria.core.spending import Account
 from talaria.core.turns import Sender
 
 _TITLE_LIMIT = 120
+_BUTTONS = 8
+_LISTED = 20
 _QUOTE_LIMIT = 80
 _EFFORTS = "none|low|medium|high"
 _TOOLS_USAGE = "/tools [NAME…|all|none]"
@@ -38,7 +43,9 @@ class Route(Enum):
 
 class CommandView(msgspec.Struct, frozen=True):
     """All that a command may know. `session` is the one its turn is bound to; `exchanges` are what its model
-    sees, and `reasoning` the effort it asked for, for commands that look at the log."""
+    sees, and `reasoning` the effort it asked for, for commands that look at the log; `account` is what was
+    spent, for `/usage`. `models` are names of the configuration, `listed` what endpoints have beside them,
+    and `abilities` what is known of the session's model."""
 
     summary: ChatSummary
     sender: Sender
@@ -49,9 +56,12 @@ class CommandView(msgspec.Struct, frozen=True):
     waiting: int = 0
     warm: str = ""
     models: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
+    abilities: str = ""
     all_tools: tuple[str, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
     reasoning: str = ""
+    account: Account | None = None
 
     @property
     def session(self) -> Session:
@@ -67,12 +77,13 @@ class Respec(msgspec.Struct, frozen=True):
 
 class Outcome(msgspec.Struct, frozen=True):
     """`entries` are appended under the session's lease; `stop` cancels the chat's running turn; `respec` pins
-    the session to a new spec."""
+    the session to a new spec; `buttons` are choices below the reply, where the channel has such."""
 
     reply: str
     entries: tuple[EntryBody, ...] = ()
     stop: bool = False
     respec: Respec | None = None
+    buttons: tuple[Button, ...] = ()
 
 
 Handler = Callable[[CommandView, str], Outcome]
@@ -114,7 +125,8 @@ def _resume(view: CommandView, args: str) -> Outcome:
     if args == view.session.id:
         return Outcome(f"Back in {describe(view.session)}.")
     if not args:
-        return Outcome("Say which one: `/resume NUMBER`.\n" + _sessions(view, "").reply)
+        listed = _sessions(view, "")
+        return Outcome(f"Say which one: `/resume NUMBER`.\n{listed.reply}", buttons=listed.buttons)
     return Outcome(f"No session of this chat matches {args!r}. /sessions lists them.")
 
 
@@ -123,7 +135,9 @@ def _sessions(view: CommandView, args: str) -> Outcome:
     lines += [f"{number}. {describe(session)}" for number, session in enumerate(others(view.summary), 1)]
     if len(lines) > 1:
         lines.append("`/resume NUMBER` (or an id, or a part of a title) returns to one.")
-    return Outcome("\n".join(lines))
+    earlier = others(view.summary)[:_BUTTONS]
+    buttons = [Button(session.title or session.id, f"/resume {session.id}") for session in earlier]
+    return Outcome("\n".join(lines), buttons=tuple(buttons))
 
 
 def _title(view: CommandView, args: str) -> Outcome:
@@ -135,12 +149,13 @@ def _title(view: CommandView, args: str) -> Outcome:
 
 def _status(view: CommandView, args: str) -> Outcome:
     session = view.session
+    about = f" ({view.abilities})" if view.abilities else ""
     turn = f"running {view.running}" if view.running else "idle"
     if view.waiting:
         turn += f", {view.waiting} waiting"
     return Outcome(
         f"Session {session.id} ({session.title or 'untitled'}), revision {session.revision}.\n"
-        f"Agent {view.agent} with {view.model}; {view.warm or 'not in memory'}.\n"
+        f"Agent {view.agent} with {view.model}{about}; {view.warm or 'not in memory'}.\n"
         f"Turns: {view.summary.turns} so far, {turn}."
     )
 
@@ -152,13 +167,18 @@ def _stop(view: CommandView, args: str) -> Outcome:
     return Outcome(f"Stopped.{rest}", stop=True)
 
 
+def _queue(view: CommandView, args: str) -> Outcome:
+    """Only without a text: intake makes a message of one that has it."""
+    return Outcome("Say what shall wait: `/queue TEXT`.")
+
+
+def _steer(view: CommandView, args: str) -> Outcome:
+    """As `_queue`."""
+    return Outcome("Say what the running turn shall read: `/steer TEXT`.")
+
+
 def _usage(view: CommandView, args: str) -> Outcome:
-    usage = view.summary.usage
-    share = f" ({usage.cached * 100 // usage.input} % from the provider's cache)" if usage.input else ""
-    return Outcome(
-        f"This session: {view.summary.calls} model calls, {usage.input} tokens in{share}, "
-        f"{usage.output} out, {usage.reasoning} of them reasoning."
-    )
+    return Outcome("" if view.account is None else tell_account(view.account))
 
 
 def _tools(view: CommandView, args: str) -> Outcome:
@@ -180,8 +200,23 @@ def _tools(view: CommandView, args: str) -> Outcome:
 def _model(view: CommandView, args: str) -> Outcome:
     if not args:
         known = ", ".join(view.models) or "none configured"
-        return Outcome(f"This session uses {view.model}. `/model NAME` changes it. Known: {known}.")
+        about = f" ({view.abilities})" if view.abilities else ""
+        return Outcome(
+            f"This session uses {view.model}{about}. `/model NAME` changes it. Known: {known}."
+            + _tell_listed(view),
+            buttons=tuple(Button(name, f"/model {name}") for name in view.models[:_BUTTONS]),
+        )
     return Outcome("", respec=Respec(args, view.tools if view.session.spec_id else None))
+
+
+def _tell_listed(view: CommandView) -> str:
+    """Those of the session's own provider first."""
+    provider = view.model.partition("/")[0] + "/"
+    own = sorted(view.listed, key=lambda name: not name.startswith(provider))
+    if not own:
+        return ""
+    rest = f" and {len(own) - _LISTED} more" if len(own) > _LISTED else ""
+    return f"\nIts endpoints also list: {', '.join(own[:_LISTED])}{rest}."
 
 
 def _reload(view: CommandView, args: str) -> Outcome:
@@ -191,7 +226,10 @@ def _reload(view: CommandView, args: str) -> Outcome:
 def _reasoning(view: CommandView, args: str) -> Outcome:
     effort = args.lower()
     if not effort:
-        return Outcome(f"Reasoning: {view.reasoning or 'as configured'}. `/reasoning {_EFFORTS}` sets it.")
+        return Outcome(
+            f"Reasoning: {view.reasoning or 'as configured'}. `/reasoning {_EFFORTS}` sets it.",
+            buttons=tuple(Button(name, f"/reasoning {name}") for name in _EFFORTS.split("|")),
+        )
     if effort not in ("none", "low", "medium", "high"):
         return Outcome(f"{args!r} is no effort. Say none, low, medium or high.")
     return Outcome(
@@ -239,7 +277,21 @@ COMMANDS: dict[str, CommandSpec] = {
         CommandSpec("title", "/title [TEXT]", "show or set the session's title", Route.LANE, _title),
         CommandSpec("status", "/status", "session, model and what is running", Route.CONTROL, _status),
         CommandSpec("stop", "/stop", "cancel the running turn", Route.CONTROL, _stop),
-        CommandSpec("usage", "/usage", "tokens used by this session", Route.LANE, _usage),
+        CommandSpec(
+            "queue",
+            "/queue TEXT",
+            "a message that waits for the running turn",
+            Route.CONTROL,
+            _queue,
+        ),
+        CommandSpec(
+            "steer",
+            "/steer TEXT",
+            "a message that the running turn reads next",
+            Route.CONTROL,
+            _steer,
+        ),
+        CommandSpec("usage", "/usage", "tokens and money: used, and what caps allow", Route.LANE, _usage),
         CommandSpec("tools", _TOOLS_USAGE, "show or choose the session's tools", Route.LANE, _tools),
         CommandSpec("model", "/model [NAME]", "show or choose the session's model", Route.LANE, _model),
         CommandSpec(
@@ -262,7 +314,7 @@ COMMANDS: dict[str, CommandSpec] = {
     )
 }
 ALIASES = {"reset": "new"}
-LATER = frozenset({"compact", "memory", "jobs", "approve", "deny", "queue", "steer"})
+LATER = frozenset({"compact", "memory", "jobs", "approve", "deny"})
 
 
 def asks_model(name: str) -> bool:

@@ -13,15 +13,13 @@ from talaria.config.report import Override, Report, dotted, quoted
 
 # Keys and whole tables that have no effect yet; `*` is any name.
 KEYS: tuple[KeyPath, ...] = (
-    ("model", "fallback"),
-    ("providers", "*", "max_retries"),
-    ("sessions", "busy"),
     ("tools", "sandbox"),
     ("tools", "approvals"),
-    ("budgets",),
-    ("retention", "ledger"),
-    ("retention", "ended_sessions"),
-    ("channels",),
+    ("budgets", "per_job_usd"),
+    ("channels", "discord"),
+    ("channels", "slack"),
+    ("channels", "matrix"),
+    ("channels", "email"),
     ("mcp",),
 )
 # Members of lists that are left out.
@@ -32,7 +30,6 @@ MEMBERS: dict[KeyPath, frozenset[str]] = {
 }
 # Values that nothing here can stand in for, and what may be written instead.
 VALUES: dict[KeyPath, tuple[str, str]] = {
-    ("model", "provider"): ("local", "the name of a table under [providers]"),
     ("store", "url"): ("postgres(ql)?://.*", '"" for talaria.db in the home, or "sqlite:///PATH"'),
 }
 
@@ -49,7 +46,7 @@ def set_aside(tree: dict[str, Any], report: Report) -> None:
     for pattern, (later, instead) in VALUES.items():
         for table, path in _matches(tree, pattern):
             text = _text(table[path[-1]])
-            if re.fullmatch(later, text, re.DOTALL) and not _is_own_provider(tree, path, text):
+            if re.fullmatch(later, text, re.DOTALL):
                 del table[path[-1]]
                 shown = quoted(text.partition("://")[0])
                 report.problem(path, f"{dotted(path)} {shown} is not in this version yet: use {instead}.")
@@ -79,17 +76,12 @@ def _without(raw: Any, members: frozenset[str], path: KeyPath, report: Report) -
     gone = [member for member in found if isinstance(member, str) and member in members]
     if not gone:
         return raw
-    report.warn(path, f"{dotted(path)}: {', '.join(gone)} not in this version yet, left out.")
     kept = [member for member in found if member not in gone]
+    text = f"{dotted(path)}: {', '.join(gone)} not in this version yet, left out."
+    report.warn(path, text, ",".join(map(str, kept)))
     return Override(raw.variable, ",".join(kept)) if isinstance(raw, Override) else kept
 
 
 def _text(raw: Any) -> str:
     text = raw.text if isinstance(raw, Override) else raw
     return text if isinstance(text, str) else ""
-
-
-def _is_own_provider(tree: dict[str, Any], path: KeyPath, name: str) -> bool:
-    """A provider that the operator called by a later built-in's name is theirs."""
-    providers = tree.get("providers")
-    return path == ("model", "provider") and isinstance(providers, dict) and name in providers

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
 from difflib import get_close_matches
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,10 +18,16 @@ from talaria.config.positions import KeyPath, key_lines
 from talaria.core.errors import ConfigError
 from talaria.observe.lines import escape
 
+if TYPE_CHECKING:
+    from talaria.config.settings import Settings
+
 _LONGEST_SHOWN = 60
 _MOST_SHOWN = 8
-_NEVER_SHOWN = frozenset({"api_key", "api_key_env", "token_env"})  # people paste keys into any of them
+_NEVER_SHOWN = frozenset(
+    {"api_key", "api_key_env", "token", "token_env"}
+)  # people paste keys into any of them
 _PASSWORD = re.compile(r"//[^/@]*@")
+_MEANT = re.compile(r"\(did you mean (\S+)\?\)")
 
 
 class Override(msgspec.Struct, frozen=True):
@@ -30,6 +37,39 @@ class Override(msgspec.Struct, frozen=True):
     text: str
 
 
+class Fault(StrEnum):
+    """What kind of thing is wrong, for whoever knows a way out of it."""
+
+    WRONG = "wrong"  # what stands there may not, or has no effect
+    UNKNOWN = "unknown"  # nothing reads this key
+    MISSING = "missing"  # a key of this table is needed
+    EMPTY_VARIABLE = "empty variable"  # the variable that is named has no value
+    NO_PRICE = "no price"  # `instead` names the model whose price is needed
+    OPEN = "open"  # others can read the file
+
+
+class Remark(msgspec.Struct, frozen=True):
+    """One thing that was found. `text` begins with its place; `variable` is set when it came from the
+    environment; `instead` is a value, or for an unknown key another key, that was probably meant."""
+
+    line: int
+    text: str
+    path: KeyPath
+    variable: str = ""
+    instead: str = ""
+    fault: Fault = Fault.WRONG
+
+
+class BadConfig(ConfigError):
+    """Settings that nothing can start with. `remarks` are the problems one by one; `settings` have the
+    defaults in their places, for whoever is about to correct them."""
+
+    def __init__(self, remarks: tuple[Remark, ...], hint: str, settings: Settings | None) -> None:
+        super().__init__("\n".join(remark.text for remark in remarks), hint)
+        self.remarks = remarks
+        self.settings = settings
+
+
 class Report:
     """Collects problems (nothing starts with one) and warnings, and knows every key's place."""
 
@@ -37,53 +77,58 @@ class Report:
         self._file = file
         self._text = text
         self._overrides = overrides
-        self._problems: list[tuple[int, str]] = []
-        self._warnings: list[tuple[int, str]] = []
+        self._problems: list[Remark] = []
+        self._warnings: list[Remark] = []
         self._reported: set[KeyPath] = set()
 
     def wrong(self, path: KeyPath, raw: object, expected: str) -> None:
         """The value found at `path` is not what may stand there."""
-        self.problem(path, f"{dotted(path)} {_found(path, raw)}: expected {expected}.")
+        meant = _MEANT.search(expected)
+        self.problem(
+            path, f"{dotted(path)} {_found(path, raw)}: expected {expected}.", meant[1] if meant else ""
+        )
 
-    def problem(self, path: KeyPath, text: str) -> None:
+    def problem(self, path: KeyPath, text: str, instead: str = "", fault: Fault = Fault.WRONG) -> None:
         self._reported.add(path)
-        self._problems.append(self._placed(path, text))
+        self._problems.append(self._placed(path, text, instead, fault))
 
     def has_problem(self, path: KeyPath) -> bool:
         return path in self._reported
 
-    def warn(self, path: KeyPath, text: str) -> None:
-        self._warnings.append(self._placed(path, text))
+    def warn(self, path: KeyPath, text: str, instead: str = "", fault: Fault = Fault.WRONG) -> None:
+        self._warnings.append(self._placed(path, text, instead, fault))
 
     def unknown(self, path: KeyPath, known: Iterable[str], elsewhere: Iterable[KeyPath] = ()) -> None:
         """Nothing reads the key at `path`; `known` are its siblings, `elsewhere` keys of other tables."""
         text = f"{dotted(path)} is not a known key and has no effect."
         moved = next((dotted(other) for other in elsewhere if other[-1] == path[-1]), None)
-        if near := moved or nearest(path[-1], known):
+        sibling = None if moved else nearest(path[-1], known)
+        if near := moved or sibling:
             text += f" Did you mean {near}?"
-        self.warn(path, text)
+        key = moved or (dotted((*path[:-1], sibling)) if sibling else "")
+        self.warn(path, text, key, Fault.UNKNOWN)
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        return tuple(text for _, text in sorted(self._warnings, key=_by_place))
+    def warnings(self) -> tuple[Remark, ...]:
+        return tuple(sorted(self._warnings, key=_by_place))
 
-    def raise_problems(self) -> None:
+    def raise_problems(self, settings: Settings | None = None) -> None:
         """One error for all of them."""
         if not self._problems:
             return
-        texts = [text for _, text in sorted(self._problems, key=_by_place)]
-        in_file = any(place for place, _ in self._problems)
-        in_environment = not all(place for place, _ in self._problems)
+        in_file = any(remark.line for remark in self._problems)
+        in_environment = not all(remark.line for remark in self._problems)
         where = [str(self._file)] * in_file + ["the environment"] * in_environment
-        this = "this" if len(texts) == 1 else "these"
-        raise ConfigError("\n".join(texts), f"Correct {this} in {' and '.join(where)}.")
+        this = "this" if len(self._problems) == 1 else "these"
+        remarks = tuple(sorted(self._problems, key=_by_place))
+        raise BadConfig(remarks, f"Correct {this} in {' and '.join(where)}.", settings)
 
-    def _placed(self, path: KeyPath, text: str) -> tuple[int, str]:
+    def _placed(self, path: KeyPath, text: str, instead: str, fault: Fault) -> Remark:
         variable = self._variable(path)
         if variable is not None:
-            return 0, f"{variable}: {text}"
+            return Remark(0, f"{variable}: {text}", path, variable, instead, fault)
         line = self._line(path)
-        return line, f"{self._file.name} line {line}: {text}"
+        return Remark(line, f"{self._file.name} line {line}: {text}", path, "", instead, fault)
 
     def _variable(self, path: KeyPath) -> str | None:
         """The variable that set `path`, or that made the table `path` which the file does not have."""
@@ -121,9 +166,9 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return near[0] if near else None
 
 
-def _by_place(placed: tuple[int, str]) -> tuple[bool, int]:
+def _by_place(remark: Remark) -> tuple[bool, int]:
     """The file's lines in order, then the environment's."""
-    return placed[0] == 0, placed[0]
+    return remark.line == 0, remark.line
 
 
 def _found(path: KeyPath, raw: Any) -> str:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 import zoneinfo
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
 from talaria.config.positions import KeyPath
 from talaria.config.report import nearest
+from talaria.core.units import DURATION_FORMS, parse_duration
 from talaria.tools.settings import FAMILIES
+from talaria.turns.settings import FOREVER
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -50,6 +53,13 @@ def web_address(url: str) -> str | None:
     return None if is_usable and not re.search(r"\s", url) else expected
 
 
+def public_address(url: str) -> str | None:
+    """Where a platform calls us; empty is none."""
+    if not url or (web_address(url) is None and urlsplit(url).path.endswith("/hooks/telegram")):
+        return None
+    return 'an address such as "https://talaria.example.org/hooks/telegram"'
+
+
 def variable_name(name: str) -> str | None:
     if not name or _VARIABLE.fullmatch(name):
         return None
@@ -83,6 +93,20 @@ def short_name(name: str) -> str | None:
     return None if _NAME.fullmatch(name) else "1 to 64 letters, digits, dots, underscores or dashes"
 
 
+def time_or_forever(text: str) -> str | None:
+    if text == FOREVER:
+        return None
+    try:
+        return None if parse_duration(text) > timedelta() else f'"forever" or {DURATION_FORMS}, above zero'
+    except ValueError:
+        return f'"forever" or {DURATION_FORMS}'
+
+
+def provider_and_model(name: str) -> str | None:
+    provider, _, model = name.partition("/")
+    return None if provider and model else 'a provider and a model, such as "openai/gpt-5" or "mine/*"'
+
+
 def not_empty(text: str) -> str | None:
     return None if text.strip() else "some text"
 
@@ -96,9 +120,18 @@ VALUES: dict[KeyPath, Rule] = {
     ("http", "hosts"): reachable_hosts,
     ("http", "token_env"): variable_name,
     ("store", "url"): store_url,
+    ("retention", "ended_sessions"): time_or_forever,
+    ("channels", "telegram", "api_url"): web_address,
+    ("channels", "telegram", "token_env"): variable_name,
+    ("channels", "telegram", "webhook_url"): public_address,
     ("tools", "enabled"): known_families,
 }
-NAMES: dict[KeyPath, Rule] = {("aliases",): short_name, ("providers",): short_name}
+NAMES: dict[KeyPath, Rule] = {
+    ("aliases",): short_name,
+    ("providers",): short_name,
+    ("prices",): provider_and_model,
+    ("models",): provider_and_model,
+}
 
 
 def broken(path: KeyPath, value: object) -> str | None:

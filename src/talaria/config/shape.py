@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import cache
@@ -61,6 +62,8 @@ class Shaper:
             return self.build(kind, _table(raw, kind), path)
         if get_origin(kind) is dict:
             return self._mapping(kind, raw, path)
+        if get_origin(kind) is tuple and _is_struct(get_args(kind)[0]):
+            return self._tables(get_args(kind)[0], raw, path)
         value = _scalar(kind, _parse(kind, raw), meta)
         if meta is not None and not _fits(value, meta):
             raise _Mismatch(_describe(kind, meta))
@@ -81,6 +84,17 @@ class Shaper:
                 built[name] = item
         return built
 
+    def _tables(self, kind: type[Built], raw: Any, path: KeyPath) -> tuple[Built, ...]:
+        """A list of tables, each with all of its keys."""
+        names = list(_hints(kind))
+        example = ", ".join(f'{name} = "…"' for name in names)
+        if not isinstance(raw, list) or not all(
+            isinstance(item, dict) and all(isinstance(item.get(name), str) and item[name] for name in names)
+            for item in raw
+        ):
+            raise _Mismatch(f"a list of tables, each such as {{ {example} }}")
+        return tuple(self.build(kind, item, path) for item in raw)
+
 
 def _scalar(kind: Any, raw: Any, meta: msgspec.Meta | None) -> Any:
     """Raises `_Mismatch` unless `raw` is exactly of the kind: a bool is no number, a number no text."""
@@ -92,7 +106,10 @@ def _scalar(kind: Any, raw: Any, meta: msgspec.Meta | None) -> Any:
     if get_origin(kind) is Literal:
         fits = raw in get_args(kind) and isinstance(raw, str)
     elif get_origin(kind) is tuple:
-        fits = isinstance(raw, list) and all(isinstance(item, str) for item in raw)
+        item, bounds = _plain(get_args(kind)[0])
+        fits = isinstance(raw, list) and all(
+            type(each) is item and (bounds is None or _fits(each, bounds)) for each in raw
+        )
         raw = tuple(raw) if fits else raw
     elif kind is float:
         fits = isinstance(raw, int | float) and not isinstance(raw, bool)
@@ -136,7 +153,9 @@ def _parse(kind: Any, raw: Any) -> Any:
     if kind is bool:
         return _BOOLEANS.get(text.lower(), text)
     if get_origin(kind) is tuple:
-        return [part.strip() for part in text.split(",") if part.strip()]
+        item, _ = _plain(get_args(kind)[0])
+        parts = (part.strip() for part in text.split(","))
+        return [_parse(item, Override(raw.variable, part)) for part in parts if part]
     if kind is int or kind is float:
         try:
             return kind(text)
@@ -215,3 +234,42 @@ def _leaves(kind: type[msgspec.Struct], path: KeyPath) -> Iterator[KeyPath]:
             yield from _leaves(inner, (*path, name))
         else:
             yield (*path, name)
+
+
+# -- single keys ------------------------------------------------------------------------------------------
+
+
+def kind_at(root: type[msgspec.Struct], path: KeyPath) -> Any:
+    """The type of what may stand at `path`; None where nothing may."""
+    kind: Any = root
+    for name in path:
+        kind, _ = _plain(kind)
+        if get_origin(kind) is dict:
+            kind = get_args(kind)[1]
+        elif _is_struct(kind) and name in _hints(kind):
+            kind = _hints(kind)[name]
+        else:
+            return None
+    return kind
+
+
+def known_keys(root: type[msgspec.Struct]) -> tuple[KeyPath, ...]:
+    """Every key and table whose name is fixed."""
+    return tuple(_leaves(root, ()))
+
+
+def value_of_text(kind: Any, text: str) -> Any:
+    """What a person wrote for a key of this type, as the file would have it. Texts need no quotes; lists may
+    be written with commas, tables as TOML. What does not fit is left for `Shaper` to refuse."""
+    kind, _ = _plain(kind)
+    is_compound = _is_struct(kind) or get_origin(kind) in (tuple, dict)
+    if text[:1] in ('"', "'") or (is_compound and text[:1] in ("[", "{")):
+        try:
+            return tomllib.loads(f"value = {text}")["value"]
+        except ValueError:
+            return text
+    if _is_struct(kind) or get_origin(kind) is dict:
+        return text
+    if kind is Size and text.isdecimal():
+        return int(text)
+    return _parse(kind, Override("", text))

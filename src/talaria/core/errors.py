@@ -44,6 +44,12 @@ class NotFound(TalariaError):
     type = "not_found"
 
 
+class TooManyTries(TalariaError):
+    """Wrong codes have locked what they were for; time opens it again."""
+
+    type = "too_many_tries"
+
+
 class IdempotencyConflict(TalariaError):
     """The same idempotency key came with another body."""
 
@@ -66,6 +72,12 @@ class LimitReached(TalariaError):
     """A turn used up its steps."""
 
     type = "limit"
+
+
+class OverBudget(TalariaError):
+    """A cap on spending forbids the call, which was not made."""
+
+    type = "over_budget"
 
 
 class Poisoned(TalariaError):
@@ -99,6 +111,12 @@ class ModelUnavailable(ModelError):
         self.retry_after = retry_after
 
 
+class EndpointResting(ModelUnavailable):
+    """No call was made: the endpoint failed too often in a row and is left alone for a while."""
+
+    type = "model_resting"
+
+
 class ModelRefused(ModelError):
     """Fatal for this model: 400, 401, 403, 404."""
 
@@ -126,6 +144,12 @@ class StoreLocked(StoreError):
     type = "store_locked"
 
 
+class StoreDamaged(StoreError):
+    """The database is damaged: nothing is written to it any more."""
+
+    type = "store_damaged"
+
+
 class StaleFence(StoreError):
     """The session's lease is another's now: stop at once, without a word to the user."""
 
@@ -136,6 +160,12 @@ class LeaseHeld(StoreError):
     """The session's lease is held by a live owner."""
 
     type = "lease_held"
+
+
+class SteerWaiting(StoreError):
+    """The turn cannot be done yet: a message to steer it was accepted and is not in its log."""
+
+    type = "steer_waiting"
 
 
 class IllegalMove(StoreError):

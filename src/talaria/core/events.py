@@ -35,9 +35,44 @@ class ToolFinished(msgspec.Struct, frozen=True, tag="tool.finished"):
     preview: str
 
 
+class Retrying(msgspec.Struct, frozen=True, tag="retry"):
+    """The call of `model` (provider/name) failed for `reason`; try number `attempt` comes after `seconds`."""
+
+    model: str
+    attempt: int
+    seconds: float
+    reason: str
+
+
+class FellBack(msgspec.Struct, frozen=True, tag="fallback"):
+    """`model` answers from now on in this turn, since `instead_of` could not, for `reason`."""
+
+    model: str
+    instead_of: str
+    reason: str
+
+
 class UsageReported(msgspec.Struct, frozen=True, tag="usage"):
     usage: TokenUsage
     model: str
+
+
+class ModelLoading(msgspec.Struct, frozen=True, tag="model.loading"):
+    """`model` (provider/name) cannot answer yet: its weights are fetched, verified or loaded (`stage`), which
+    takes `seconds` more, if anybody can tell. `done` of `total` bytes are here."""
+
+    model: str
+    stage: str
+    seconds: float | None = None
+    done: int = 0
+    total: int = 0
+
+    def sentence(self) -> str:
+        when = "" if self.seconds is None else f", about {self.seconds:.0f} s"
+        if self.stage == "loading":
+            return f"The model is being loaded{when}."
+        size = f" ({self.done / 1e6:.0f} of {self.total / 1e6:.0f} MB)" if self.total else ""
+        return f"Saved. I answer when the model is ready{when}{size}."
 
 
 class Reset(msgspec.Struct, frozen=True, tag="reset"):
@@ -62,7 +97,10 @@ Event = (
     | ReasoningDelta
     | ToolStarted
     | ToolFinished
+    | Retrying
+    | FellBack
     | UsageReported
+    | ModelLoading
     | Reset
     | Done
     | Failed
@@ -77,7 +115,10 @@ EVENT_NAMES: dict[type, str] = {
         ReasoningDelta,
         ToolStarted,
         ToolFinished,
+        Retrying,
+        FellBack,
         UsageReported,
+        ModelLoading,
         Reset,
         Done,
         Failed,

@@ -10,12 +10,14 @@ from enum import StrEnum
 
 import msgspec
 
+from talaria.core.delivery import Button, OutboxRow
 from talaria.core.entries import Entry, EntryBody, Hidden, Revision
 from talaria.core.errors import ErrorInfo
 from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
 from talaria.core.messages import TokenUsage, ToolResult, UserMessage
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
+from talaria.core.spending import Spent
 from talaria.core.turns import Inbound, Step, StepKind, StepState, Turn, TurnState
 
 # -- accepting --------------------------------------------------------------------------------------------
@@ -54,7 +56,8 @@ class Accept(msgspec.Struct, frozen=True):
     chat's session row moves in the same transaction. An ephemeral fresh session never becomes its chat's.
     A current session that was not used since `expire_before`, and of which nothing runs or waits, is ended:
     the message makes a fresh one. With `start` the turn begins at once, unless another owner has the
-    session's lease: whoever asks for it knows that no turn of the chat runs or waits here.
+    session's lease: whoever asks for it knows that no turn of the chat runs or waits here. With `steers` the
+    message joins that turn, if it still runs in the same session: the row says `merged_into`.
     """
 
     turn_id: TurnId
@@ -68,6 +71,7 @@ class Accept(msgspec.Struct, frozen=True):
     key_ttl: float = 86_400.0
     start: Start | None = None
     expire_before: float = 0.0
+    steers: TurnId | None = None
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -81,12 +85,20 @@ class Accepted(msgspec.Struct, frozen=True):
     ended: SessionId | None = None
 
 
+class Ended(msgspec.Struct, frozen=True):
+    """The session as it stands now; `is_news`: it was this order that ended it."""
+
+    session: Session
+    is_news: bool
+
+
 # -- running ----------------------------------------------------------------------------------------------
 
 
 class Begin(msgspec.Struct, frozen=True):
     """Take the session's lease (a new fence) and set the turn running; on its first attempt append `user`,
-    and before it `hide`, for a turn that takes the place of an earlier one.
+    and before it `hide`, for a turn that takes the place of an earlier one. `is_forgiven`: the attempt before
+    did not take the process down, and does not count as if it had.
 
     Raises `LeaseHeld` while another owner's lease is unexpired, `IllegalMove` when the turn is over.
     """
@@ -96,16 +108,19 @@ class Begin(msgspec.Struct, frozen=True):
     lease_seconds: float
     user: UserMessage | None = None
     hide: Hidden | None = None
+    is_forgiven: bool = False
 
 
 class Began(msgspec.Struct, frozen=True):
-    """`before` is the head that a warm agent must be at; `entry` is what this order appended after it."""
+    """`before` is the head that a warm agent must be at; `entry` is what this order appended after it.
+    `crashes` are the earlier attempts that ended with their process."""
 
     session: Session
     fence: Fence
     before: Revision
     entry: Entry | None
     attempts: int
+    crashes: int = 0
 
 
 class StepWrite(msgspec.Struct, frozen=True):
@@ -120,57 +135,41 @@ class StepWrite(msgspec.Struct, frozen=True):
 
 
 class UsageWrite(msgspec.Struct, frozen=True):
-    """What one model call of a turn used; `n` is its step."""
+    """What one model call of a turn used; `n` is its step. `cost` is in nanodollars, None when the price is
+    not known; `user` is who it is counted for."""
 
     n: int
     provider: str
     model: str
     tokens: TokenUsage
-
-
-class OutboxState(StrEnum):
-    PENDING = "pending"
-    SENDING = "sending"
-    SENT = "sent"
-    FAILED = "failed"
-
-
-class OutboxWrite(msgspec.Struct, frozen=True):
-    """A reply to send. `edits` names the platform's message that it replaces; `nonce` lets it dedupe."""
-
-    channel: str
-    address: str
-    body: str
-    nonce: str
-    edits: str | None = None
-
-
-class OutboxRow(msgspec.Struct, frozen=True):
-    id: int
-    turn_id: TurnId
-    write: OutboxWrite
-    state: OutboxState
-    attempts: int
-    due_at: float
-    platform_id: str | None = None
+    cost: int | None = None
+    user: str = ""
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
-    """The final state of a turn; a failure carries its error, and its sentence as the reply."""
+    """The final state of a turn; a failure carries its error, and its sentence as the reply.
+
+    The store writes what is to be sent back, if the turn has an address: the reply with its `buttons`, then
+    `files`, which are paths in the chat's folder.
+    """
 
     state: TurnState
     reply: str | None = None
     error: ErrorInfo | None = None
     usage: TokenUsage | None = None
+    buttons: tuple[Button, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 class Commit(msgspec.Struct, frozen=True):
     """Everything that one moment of a turn changes, under the lease's fence, or nothing of it.
 
-    `entries` are appended at `seq = head + 1`. With `end` the turn gets its final state, `outbox` its
-    replies, the lease is given back, and the commit is durable before it returns. `turn_id` is None for
-    appends outside a turn, which give the lease back with `release`. `specs` are stored (if new) before
-    the entries that name them. Raises `StaleFence` when the fence is not the session's current one.
+    `entries` are appended at `seq = head + 1`. With `end` the turn gets its final state, what it owes its
+    sender is written, the lease is given back, and the commit is durable before it returns. `turn_id` is
+    None for appends outside a turn, which give the lease back with `release`. `specs` are stored (if new)
+    before the entries that name them. `steers` are turns whose messages are among the entries: they run as
+    part of this one and end with it. Raises `StaleFence` when the fence is not the session's current one,
+    `SteerWaiting` when a turn would be done while a message to steer it is not among its entries.
     """
 
     session_id: SessionId
@@ -181,7 +180,7 @@ class Commit(msgspec.Struct, frozen=True):
     steps: tuple[StepWrite, ...] = ()
     usage: tuple[UsageWrite, ...] = ()
     end: TurnEnd | None = None
-    outbox: tuple[OutboxWrite, ...] = ()
+    steers: tuple[TurnId, ...] = ()
     release: bool = False
 
 
@@ -218,24 +217,26 @@ class EntryPage(msgspec.Struct, frozen=True):
 
 
 class TurnStory(msgspec.Struct, frozen=True):
-    """A turn with its steps, in order."""
+    """A turn with its steps and what was sent of its reply, in order, and what its model calls used."""
 
     turn: Turn
     steps: tuple[Step, ...]
+    replies: tuple[OutboxRow, ...] = ()
+    spent: Spent = Spent()
 
 
 class ChatSummary(msgspec.Struct, frozen=True):
-    """What commands show: the chat's recent sessions and what its current one has used."""
+    """What commands show: the chat's recent sessions and how many turns its current one has had."""
 
     current: Session
     sessions: tuple[Session, ...]
     turns: int
-    usage: TokenUsage
-    calls: int
 
 
 class StoreStats(msgspec.Struct, frozen=True):
-    """`owed` counts turns that were accepted and are not settled; `outbox` counts unsent replies."""
+    """`owed` counts turns that were accepted and are not settled; `outbox` counts unsent replies; the oldest
+    of both waits for `oldest_seconds`. `integrity` is what is known of the file, `trouble` why it cannot be
+    written now."""
 
     engine: str
     schema: int
@@ -245,3 +246,6 @@ class StoreStats(msgspec.Struct, frozen=True):
     turns: dict[str, int]
     owed: int
     outbox: int
+    oldest_seconds: float = 0.0
+    integrity: str = ""
+    trouble: str = ""

@@ -84,13 +84,15 @@ class UserMessage(msgspec.Struct, frozen=True, tag="user"):
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant"):
-    """`interrupted` marks partial text that was kept when its turn was cancelled."""
+    """`model` and `provider` tell who said it; `interrupted` marks partial text that was kept when its turn
+    was cancelled or its answer broke off."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: tuple[Reasoning, ...] = ()
     model: str = ""
     interrupted: bool = False
+    provider: str = ""
 
 
 class ToolResults(msgspec.Struct, frozen=True, tag="tool_results"):
@@ -102,12 +104,14 @@ MESSAGE_TYPES = (SystemMessage, UserMessage, AssistantMessage, ToolResults)
 
 
 class TokenUsage(msgspec.Struct, frozen=True):
-    """`cached` is the part of `input` that the provider's prompt cache served."""
+    """`cached` is the part of `input` that the provider's prompt cache served, `stored` the part that it
+    wrote to it, for providers that charge for that; `reasoning` is a part of `output`."""
 
     input: int = 0
     cached: int = 0
     output: int = 0
     reasoning: int = 0
+    stored: int = 0
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
         return TokenUsage(
@@ -115,4 +119,5 @@ class TokenUsage(msgspec.Struct, frozen=True):
             self.cached + other.cached,
             self.output + other.output,
             self.reasoning + other.reasoning,
+            self.stored + other.stored,
         )

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 
 import msgspec
 
+from talaria.core.events import ModelLoading
 from talaria.core.messages import AssistantMessage, TokenUsage
 from talaria.core.specs import Prefix
 
 
 class ModelCall(msgspec.Struct, frozen=True):
-    """One request. `chunks` are encoded messages after the prefix; nothing here is walked or re-encoded."""
+    """One request. `chunks` are encoded messages after the prefix; nothing here is walked or re-encoded.
+
+    `session_id` tells who asks, so that sessions take turns at a busy endpoint; it is not sent.
+    """
 
     model: str
     prefix: Prefix
@@ -19,6 +23,7 @@ class ModelCall(msgspec.Struct, frozen=True):
     reasoning: str | None = None
     max_output: int | None = None
     sampling: bytes = b""  # encoded JSON members from a stateless caller, e.g. b'"temperature":0.2'
+    session_id: str = ""
 
 
 class TextDelta(msgspec.Struct, frozen=True):
@@ -29,7 +34,7 @@ class ThoughtDelta(msgspec.Struct, frozen=True):
     text: str
 
 
-ModelDelta = TextDelta | ThoughtDelta
+ModelDelta = TextDelta | ThoughtDelta | ModelLoading
 
 
 class Completion(msgspec.Struct, frozen=True):

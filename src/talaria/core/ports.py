@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
+from talaria.core.access import Admission, Approve, Ask, Asked, Invite, Paired, PairingList, Redeem
+from talaria.core.delivery import Mark, OutboxRow, Post
 from talaria.core.entries import Entry
+from talaria.core.events import Event, ModelLoading
+from talaria.core.history import Forgotten, TurnHistory
 from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, SpecId, TurnId
 from talaria.core.ledger import (
     Accept,
@@ -15,25 +20,39 @@ from talaria.core.ledger import (
     ChatSummary,
     Commit,
     Committed,
+    Ended,
     EntryPage,
-    OutboxRow,
-    OutboxState,
     Page,
     Renewal,
     SessionPage,
     StoreStats,
     TurnEnd,
     TurnStory,
+    UsageWrite,
 )
-from talaria.core.messages import Message
+from talaria.core.messages import Message, TokenUsage
 from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec, Prefix
+from talaria.core.spending import Overrun, PlannedCall, Reserve, Spending, Whose
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import Turn
 
 
-class Store(Protocol):
+class SpendStore(Protocol):
+    """The store's side of money. What a call cost is written by `Store.commit`, which also frees what was
+    reserved for its step, and at the turn's end for all. `Store.reclaim` frees what dead owners had, and
+    `Store.yield_turns` what its own."""
+
+    async def reserve(self, order: Reserve) -> Overrun | None:
+        """Check every cap and set the amount aside, in one transaction. Answers the first cap that forbids
+        it; nothing is set aside then. Raises `StaleFence`, `NotFound`."""
+        ...
+
+    async def spending(self, whose: Whose) -> Spending: ...
+
+
+class Store(SpendStore, Protocol):
     """The session log and the answer ledger.
 
     Every writing method is one transaction: done whole and returned, or raised and nothing done. A write
@@ -41,6 +60,9 @@ class Store(Protocol):
     done, not before (`core.tasks.finish` relies on it). Methods marked *durable* survive a power
     cut once they return; the others survive the death of the process. Reads see all earlier commits.
     """
+
+    @property
+    def outbox(self) -> Outbox: ...
 
     # -- writing
     async def accept(self, order: Accept) -> Accepted:
@@ -70,8 +92,9 @@ class Store(Protocol):
         """Extend these leases; answers with the sessions whose lease was lost."""
         ...
 
-    async def end_session(self, session_id: SessionId, fence: Fence) -> Session:
-        """Mark the session ended and give its lease back; ended already: unchanged."""
+    async def end_session(self, session_id: SessionId, fence: Fence) -> Ended:
+        """Mark the session ended and give its lease back. If it ended before, or a turn of it waits, only the
+        lease is given back."""
         ...
 
     async def reclaim(self, owner: OwnerId) -> Sequence[Turn]:
@@ -81,18 +104,32 @@ class Store(Protocol):
         """
         ...
 
-    async def outbox_due(self, channel: str, limit: int) -> Sequence[OutboxRow]:
-        """Unsent replies of a channel whose time has come, oldest first.
-
-        Rows that are `SENDING` are among them, so that a crash in the middle of a send is found: whoever
-        marks one `SENDING` gives it a `due_at` behind the deadline of the attempt.
-        """
+    async def orphans(self, owner: OwnerId, accepted_before: float) -> Sequence[Turn]:
+        """Unsettled turns that nobody has any more, oldest first: begun by another owner whose lease expired
+        or was given back; or accepted before that moment, in a session that nobody holds. Changes nothing:
+        who takes one up begins it, and one of two who try is refused."""
         ...
 
-    async def outbox_mark(
-        self, row_id: int, state: OutboxState, *, due_at: float = 0.0, platform_id: str | None = None
-    ) -> None:
-        """Durable: `SENDING` is marked before the platform hears a word, and counts an attempt."""
+    async def yield_turns(self, owner: OwnerId) -> None:
+        """Give back every lease of this owner, who ends in good order: its turns are resumed by another, and
+        the attempt is not counted against them. Durable."""
+        ...
+
+    async def forgive(self, turn_id: TurnId) -> None:
+        """The turn is not what took the process down: none of its attempts so far counts as a crash."""
+        ...
+
+    async def show(self, turn_id: TurnId, platform_id: str) -> None:
+        """Note the platform's message that shows the turn: its reply, if not sent yet, is an edit of it."""
+        ...
+
+    async def set_cursor(self, name: str, value: str) -> None:
+        """How far a channel has read: what comes before is accepted. Durable."""
+        ...
+
+    async def move_chat(self, old: ChatKey, new: ChatKey) -> bool:
+        """The platform gave a chat another id: its sessions and what waits for it go on under `new`. False
+        when `old` is not known, or `new` is in use already."""
         ...
 
     async def end_unused(self, before: float) -> Sequence[SessionId]:
@@ -126,10 +163,118 @@ class Store(Protocol):
 
     async def summary(self, session_id: SessionId) -> ChatSummary | None: ...
 
+    async def cursor(self, name: str) -> str | None: ...
+
     async def stats(self) -> StoreStats: ...
 
     async def close(self) -> None:
         """Finish what was taken, then close. Later calls raise `StoreError`."""
+        ...
+
+
+class Outbox(Protocol):
+    """What is to be sent back. The store writes a row in the transaction that ends its turn; rows of one
+    address are sent in their order."""
+
+    async def due(self, channel: str, limit: int) -> Sequence[OutboxRow]:
+        """The first unsent row of each address of the channel whose time has come, oldest first.
+
+        Rows that are `SENDING` are among them once the deadline of the attempt is past.
+        """
+        ...
+
+    async def split(self, row_id: int, bodies: Sequence[str]) -> None:
+        """Make several messages of one that was not tried yet: the first stays, the others follow it."""
+        ...
+
+    async def claim(self, row: OutboxRow, until: float) -> OutboxRow | None:
+        """Mark it `SENDING`, before the platform hears a word: durable. `until` is the attempt's deadline,
+        after which it is due again. None when it was claimed or settled meanwhile."""
+        ...
+
+    async def mark(self, order: Mark) -> bool:
+        """Durable. False for an earlier attempt than the last. Raises `IllegalMove`, `NotFound`."""
+        ...
+
+    async def expire(self, written_before: float, error: str) -> int:
+        """Give up what was not sent in all that time; how many."""
+        ...
+
+
+class Retention(Protocol):
+    """Forgetting by rule, in small orders. What is unsettled or unsent is never touched."""
+
+    async def forget_turns(self, after: int, before: float) -> Forgotten:
+        """Of turns settled before `before` keep only the bare row: message, reply, steps, sent messages and
+        their keys go, and `Store.story` knows them no more. Goes on behind the position `after`."""
+        ...
+
+    async def prune_ended(self, before: float) -> int:
+        """Delete lasting sessions that ended before `before`, with all their rows; how many. A hundred at a
+        time at most."""
+        ...
+
+    async def prune_specs(self) -> int:
+        """Delete specs that no session has any more; how many. A hundred at a time at most."""
+        ...
+
+
+class Histories(Protocol):
+    """The ledger for people who ask why."""
+
+    async def find(self, name: str) -> Sequence[TurnId]:
+        """The turns that are called so, newest first, at most ten: by their id, the platform's id of the
+        message or of a reply to it, or `reply:N` for a row of the outbox."""
+        ...
+
+    async def history(self, turn_id: TurnId) -> TurnHistory | None: ...
+
+
+class Pairings(Protocol):
+    """People who were let in from outside the configuration, and those who ask to be.
+
+    Every order is one transaction, as in `Store`. Wrong codes are counted in the order that refuses them, so
+    the counts hold over restarts and for all processes on the store. What expired is as good as gone.
+    """
+
+    async def is_paired(self, channel: str, user_id: str) -> bool:
+        """One look by key. Always what was last committed, by whichever process."""
+        ...
+
+    async def ask(self, order: Ask) -> Asked:
+        """Open a request, unless there is one or the channel has too many."""
+        ...
+
+    async def approve(self, order: Approve) -> Admission:
+        """Pair whoever holds this code. Durable. Of several with one code, one is answered `Paired`."""
+        ...
+
+    async def invite(self, order: Invite) -> float:
+        """Open the channel's invitation, forget wrong presentations, and say when it expires. Durable."""
+        ...
+
+    async def redeem(self, order: Redeem) -> Admission:
+        """Pair whoever presents the channel's invitation, which is then used up. Durable."""
+        ...
+
+    async def revoke(self, channel: str, user_id: str) -> Paired | None:
+        """Durable; None when nobody is paired by that id."""
+        ...
+
+    async def listing(self) -> PairingList: ...
+
+
+class Budget(Protocol):
+    """The money of one turn."""
+
+    async def reserve(self, call: PlannedCall) -> None:
+        """Before each try of a call: set aside the most it can cost. A further try of the same step takes the
+        place of the one before. It is settled by the commit that has the call's usage, and released by the
+        turn's end. Raises `OverBudget` when a cap forbids it: the call must not be made then."""
+        ...
+
+    def charge(self, n: int, provider: str, model: str, tokens: TokenUsage) -> UsageWrite:
+        """What a call used, priced."""
         ...
 
 
@@ -150,9 +295,19 @@ class WireFormat(Protocol):
 class Model(Protocol):
     """One place to call models at.
 
-    `complete` streams deltas to `sink` and returns the whole; it raises `ModelError` and, on cancellation,
-    closes its connection before it lets go.
+    `complete` streams deltas to `sink` and returns the whole; it raises `ModelError` (`EndpointResting` when
+    no call was made) and, on cancellation, closes its connection before it lets go.
     """
+
+    @property
+    def max_retries(self) -> int:
+        """How often a call that failed for now may be tried again."""
+        ...
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether a call would be turned away now, unmade, because too many have failed in a row."""
+        ...
 
     async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion: ...
 
@@ -168,4 +323,107 @@ class Models(Protocol):
 
     def credential(self, provider: str) -> str:
         """The fingerprint of the provider's secrets as they are now."""
+        ...
+
+
+class Arrivals(Protocol):
+    """Models that are still on their way to this machine. A turn waits for its own before it begins, so that
+    the wait is nobody's attempt and no deadline's time."""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything is on its way; costs nothing to ask."""
+        ...
+
+    def is_coming(self, provider: str, model: str) -> bool: ...
+
+    async def arrival(self, tell: Callable[[ModelLoading], None]) -> bool:
+        """Until nothing is on its way any more, whatever became of it. False: let go, the gateway ends."""
+        ...
+
+    def let_go(self) -> None:
+        """Nobody waits any longer."""
+        ...
+
+
+class LiveView(Protocol):
+    """A turn under way, as the channel that shows it sees it.
+
+    `shown_id` is the platform's message that shows it already: of this attempt, or of one before a restart.
+    """
+
+    @property
+    def turn(self) -> Turn: ...
+
+    @property
+    def shown_id(self) -> str | None: ...
+
+    def events(self) -> AsyncIterator[Event]:
+        """From the beginning to the final one; ends early when this process lets go of the turn."""
+        ...
+
+    async def shown(self, platform_id: str) -> None:
+        """Stored at once: the final reply will be an edit of this message."""
+        ...
+
+
+class Outlet(Protocol):
+    """The way back to the people of one channel. An address is what the channel wrote into `Inbound`."""
+
+    @property
+    def takes_nonce(self) -> bool:
+        """Whether the platform drops a second message with the same nonce."""
+        ...
+
+    def split(self, reply: str) -> tuple[str, ...]:
+        """The messages in which a reply is sent, each within the platform's limit. Pure."""
+        ...
+
+    async def deliver(self, post: Post) -> str:
+        """Send or edit; answers with the platform's id of the message. Raises `DeliveryError` of the kind
+        that says what is known; anything else counts as `DeliveryUnknown`."""
+        ...
+
+    async def show(self, view: LiveView) -> None:
+        """Show a turn while it runs: typing, what it does, text as it comes. Cancelled, or left to end by
+        itself, before the reply is delivered; an error here costs the show and nothing else."""
+        ...
+
+
+class WorkspaceHandle(Protocol):
+    """What an agent and the tools of its turns hold of a session's workspace: use, and no way to end it.
+
+    It touches nothing before it is used. Whatever the session has (working directory, environment, background
+    processes, a browser) is found again through the next handle.
+    """
+
+    @property
+    def session_id(self) -> SessionId: ...
+
+    @property
+    def folder(self) -> Path:
+        """Where the chat's files are; made when a tool first needs it."""
+        ...
+
+    def release(self) -> Coroutine[Any, Any, None] | None:
+        """Give the handle back: the agent leaves memory and the session goes on. Answers with what is left to
+        wait for, if anything; it may be cancelled, and nothing of the session is lost by that."""
+        ...
+
+
+class Workspaces(Protocol):
+    """What tools act on: files belong to the chat, the rest to the session. Owned by `app`."""
+
+    def open(self, session_id: SessionId, chat_key: ChatKey) -> WorkspaceHandle:
+        """A handle for an agent of this session. Costs nothing: no disk, no process."""
+        ...
+
+    async def end(self, session_id: SessionId) -> None:
+        """The session is over: stop its processes, close its browser. Files stay, and so do working directory
+        and environment, for when it is resumed; nobody waits with that for the end to be through, so what is
+        started afterwards must not be hit. A session that has nothing: nothing happens."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything without ending any session; what can outlive the gateway does."""
         ...

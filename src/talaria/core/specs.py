@@ -9,11 +9,13 @@ import msgspec
 from talaria.core.ids import SpecId
 
 
-class AgentSpec(msgspec.Struct, frozen=True):
+class AgentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything that decides the prefix, by value.
 
     Reasoning effort, limits and callbacks are per turn and not here. `credential` is a SHA-256 over all
-    of the provider's configured secrets, so that two keys with a common prefix never look the same.
+    of the provider's configured secrets, so that two keys with a common prefix never look the same. A model
+    that does not see gets a note in the place of each image; specs from before there was a choice do see, and
+    are written as they were.
     """
 
     agent: str
@@ -24,6 +26,7 @@ class AgentSpec(msgspec.Struct, frozen=True):
     tools: tuple[str, ...]
     tools_fingerprint: str
     credential: str
+    sees: bool = True
 
 
 class Prefix(msgspec.Struct, frozen=True):

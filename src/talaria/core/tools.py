@@ -10,6 +10,9 @@ import msgspec
 
 from talaria.core.ids import SessionId, TurnId
 
+SEND_FILE = "send_file"  # its calls that went well are files of the reply
+MAX_SENT_BYTES = 50 << 20
+
 
 class Risk(StrEnum):
     """How much a call can do: `NONE` reads, `FILES` writes in the chat's folder, `HIGH` needs a person."""

@@ -125,7 +125,12 @@ class Inbound(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """A row of the inbox, as last committed."""
+    """A row of the inbox, as last committed.
+
+    `merged_into` is the turn that this message steers: while this one is `accepted` it waits to be taken in,
+    then it runs and ends as that turn does. `shown_id` is the platform's message that shows the turn.
+    `forgiven` are attempts that ended otherwise than with their process.
+    """
 
     id: TurnId
     chat_key: ChatKey
@@ -141,3 +146,5 @@ class Turn(msgspec.Struct, frozen=True):
     error: ErrorInfo | None = None
     usage: TokenUsage | None = None
     merged_into: TurnId | None = None
+    shown_id: str | None = None
+    forgiven: int = 0

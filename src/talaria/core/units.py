@@ -38,6 +38,17 @@ def parse_duration(text: str) -> timedelta:
         raise ValueError(f"expected {DURATION_FORMS}, and not that long") from None
 
 
+def format_duration(duration: timedelta) -> str:
+    """As `parse_duration` reads it: "1h30m"."""
+    rest = round(duration.total_seconds() * 1000)
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, rest = divmod(rest, round(_SECONDS[unit] * 1000))
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
 def parse_size(text: str) -> Size:
     """Raises ValueError that names the allowed forms."""
     match = _SIZE.fullmatch(text.strip())
@@ -56,3 +67,11 @@ def format_size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
+
+
+def format_age(seconds: float) -> str:
+    """In the largest unit that fits: "42 s", "3 min", "5 h", "2 days"."""
+    for size, unit in ((2 * 86_400, "days"), (2 * 3600, "h"), (120, "min")):
+        if seconds >= size:
+            return f"{seconds / _SECONDS[unit[0]]:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -8,16 +8,26 @@ from typing import Annotated, Literal
 import msgspec
 
 
+class FallbackSettings(msgspec.Struct, frozen=True):
+    """A model that answers when those before it cannot."""
+
+    provider: str = ""
+    name: str = ""
+
+
 class ModelSettings(msgspec.Struct, frozen=True):
-    """An empty `provider` means that no model is configured yet. `reasoning` is per turn."""
+    """An empty `provider` means the built-in model. `reasoning` is per turn, and so is the
+    `fallback`, which is asked in its order."""
 
     provider: str = ""
     name: str = ""
     reasoning: Literal["none", "low", "medium", "high"] = "none"
+    fallback: tuple[FallbackSettings, ...] = ()
 
 
 class ProviderSettings(msgspec.Struct, frozen=True):
-    """`timeout` bounds a whole call, `silence` the wait for its first byte and between two of them.
+    """`connect_timeout` bounds the wait for a connection, `first_token` that for the first word of an answer,
+    `silence` that for more of it, and `timeout` a whole call. `max_retries` come after the first try.
 
     Without an `api` it is that of the preset of this name, else "openai-chat".
     """
@@ -27,7 +37,10 @@ class ProviderSettings(msgspec.Struct, frozen=True):
     api_key: str = ""
     api_key_env: str = ""
     timeout: timedelta = timedelta(seconds=600)
+    connect_timeout: timedelta = timedelta(seconds=10)
+    first_token: timedelta = timedelta(seconds=120)
     silence: timedelta = timedelta(seconds=120)
+    max_retries: Annotated[int, msgspec.Meta(ge=0, le=20)] = 3
     max_concurrency: Annotated[int, msgspec.Meta(ge=1)] = 256
 
     def __repr__(self) -> str:

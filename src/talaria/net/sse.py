@@ -100,6 +100,8 @@ class SseParser:
                 if self._size > self._max:
                     raise SseOverflow(f"an event is longer than {self._max} bytes")
                 self._data.append(value)
+            elif line.startswith(b"event: ") and len(line) <= self._max:
+                self._name = line[7:].decode("utf-8", "replace")
             elif len(line) > self._max:
                 raise SseOverflow(f"a line is longer than {self._max} bytes")
             else:

@@ -56,11 +56,19 @@ class LogControl:
         root, ours = logging.getLogger(), logging.getLogger(_OURS)
         self._before = _Before(root, ours)
         root.handlers[:] = [self._door]
-        root.setLevel(max(level, logging.WARNING))
-        ours.setLevel(level)
+        self._hear(level)
         for name in _SILENT:
             logging.getLogger(name).disabled = True
         self._listener.start()
+
+    def _hear(self, level: int) -> None:
+        logging.getLogger().setLevel(max(level, logging.WARNING))
+        logging.getLogger(_OURS).setLevel(level)
+
+    def change_level(self, settings: LogSettings) -> None:
+        """Hear more or less from now on."""
+        if self._before is not None:
+            self._hear(_LEVELS[settings.level])
 
     @property
     def dropped(self) -> int:

@@ -7,7 +7,7 @@ a dictionary; it takes the client library's shape when somebody scrapes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
 
@@ -49,6 +49,17 @@ class PoolReading(msgspec.Struct, frozen=True):
     released: int = 0
 
 
+class EndpointReading(msgspec.Struct, frozen=True):
+    """What an endpoint says of itself: its breaker's state, its failures in a row, the seconds until it is
+    asked again, and the calls that run and wait."""
+
+    state: str = "closed"
+    failures: int = 0
+    retry_seconds: float = 0.0
+    busy: int = 0
+    waiting: int = 0
+
+
 class Metrics:
     """Counts on the event loop's thread; `render` may be called at any time."""
 
@@ -58,16 +69,30 @@ class Metrics:
         self._turn_seconds = _Spread("talaria_turn_seconds", "From accepted to ended.", _TURN_SECONDS)
         self._calls = _Tally("talaria_model_calls", "Model calls.", ("provider", "outcome"))
         self._model_seconds = _Spread("talaria_model_seconds", "One model call.", _MODEL_SECONDS)
+        self._retries = _Tally("talaria_model_retries", "Model calls tried again.", ("provider",))
+        self._fallbacks = _Tally("talaria_model_fallbacks", "Turns that went on elsewhere.", ("provider",))
         self._tokens = _Tally("talaria_tokens", "Tokens used.", ("provider", "kind"))
+        self._cost = _Tally(
+            "talaria_cost_usd", "Dollars that calls of known price cost.", ("provider", "model"), 1e9
+        )
+        self._cache_misses = _Tally(
+            "talaria_prompt_cache_misses", "Answers with less from the prompt cache than due.", ("cause",)
+        )
         self._tools = _Tally("talaria_tool_calls", "Tool calls.", ("tool", "outcome"))
+        self._deliveries = _Tally("talaria_deliveries", "Attempts to send a reply.", ("channel", "outcome"))
         self._requests = _Tally("talaria_http_requests", "HTTP answers.", ("route", "status"))
         for counted in (
             self._turns,
             self._turn_seconds,
             self._calls,
             self._model_seconds,
+            self._retries,
+            self._fallbacks,
             self._tokens,
+            self._cost,
+            self._cache_misses,
             self._tools,
+            self._deliveries,
             self._requests,
         ):
             registry.register(counted)
@@ -90,14 +115,31 @@ class Metrics:
         self._calls.add((provider, outcome))
         self._model_seconds.observe(seconds)
 
+    def model_retried(self, provider: str) -> None:
+        self._retries.add((provider,))
+
+    def model_left(self, provider: str) -> None:
+        """A turn went on with the next model of its chain."""
+        self._fallbacks.add((provider,))
+
     def tokens_used(self, provider: str, usage: TokenUsage) -> None:
         """`input` counts what the prompt cache did not serve, so that the kinds add up."""
         self._tokens.add((provider, "input"), max(0, usage.input - usage.cached))
         self._tokens.add((provider, "cached"), usage.cached)
         self._tokens.add((provider, "output"), usage.output)
 
+    def money_spent(self, provider: str, model: str, nanodollars: int) -> None:
+        self._cost.add((provider, model), nanodollars)
+
+    def cache_missed(self, cause: str) -> None:
+        self._cache_misses.add((cause,))
+
     def tool_called(self, tool: str, outcome: str) -> None:
         self._tools.add((tool, outcome))
+
+    def delivered(self, channel: str, outcome: str) -> None:
+        """One attempt to send a reply; `outcome` is the state it left it in."""
+        self._deliveries.add((channel, outcome))
 
     def request_answered(self, route: str, status: int) -> None:
         """`route` is the pattern (`/api/turns/{id}`), never the path."""
@@ -118,6 +160,10 @@ class Metrics:
         """Ask the pool at each scrape. `read` must be quick and must not raise."""
         self._registry.register(_PoolCollector(read))
 
+    def watch_endpoints(self, read: Callable[[], Mapping[str, EndpointReading]]) -> None:
+        """Ask the endpoints, by provider, at each scrape. `read` must be quick and must not raise."""
+        self._registry.register(_EndpointCollector(read))
+
     def watch_log_drops(self, read: Callable[[], int]) -> None:
         """Ask the log how many records it dropped, at each scrape."""
         self._registry.register(_Reading("talaria_log_dropped", "Log records dropped, not written.", read))
@@ -136,10 +182,10 @@ class Metrics:
 
 class _Tally:
     """A counter by labels, as plain numbers: the client library's take a lock for each increment. More than a
-    bounded number of label sets share the label `other`."""
+    bounded number of label sets share the label `other`. `unit` is how many of what is counted make one."""
 
-    def __init__(self, name: str, text: str, labels: tuple[str, ...]) -> None:
-        self._name, self._text, self._labels = name, text, labels
+    def __init__(self, name: str, text: str, labels: tuple[str, ...], unit: float = 1) -> None:
+        self._name, self._text, self._labels, self._unit = name, text, labels, unit
         self._counts: dict[tuple[str, ...], int] = {}
 
     def add(self, labels: tuple[str, ...], count: int = 1) -> None:
@@ -151,7 +197,7 @@ class _Tally:
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(self._name, self._text, labels=self._labels)
         for labels, count in list(self._counts.items()):
-            family.add_metric(labels, count)
+            family.add_metric(labels, count / self._unit)
         yield family
 
 
@@ -197,6 +243,27 @@ class _PoolCollector:
         evicted.add_metric(("bytes",), now.evicted_bytes)
         yield evicted
         yield CounterMetricFamily("talaria_pool_released", "Agents that left memory.", now.released)
+
+
+class _EndpointCollector:
+    """Renders each endpoint's `EndpointReading`."""
+
+    def __init__(self, read: Callable[[], Mapping[str, EndpointReading]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._read()
+        gauges: dict[str, tuple[str, Callable[[EndpointReading], float]]] = {
+            "busy": ("Model calls under way.", lambda reading: reading.busy),
+            "waiting": ("Model calls that wait for a permit.", lambda reading: reading.waiting),
+            "failures": ("Failures in a row.", lambda reading: reading.failures),
+            "resting": ("1 while the breaker is not closed.", lambda reading: reading.state != "closed"),
+        }
+        for name, (text, value) in gauges.items():
+            family = GaugeMetricFamily(f"talaria_endpoint_{name}", text, labels=("provider",))
+            for provider, reading in now.items():
+                family.add_metric((provider,), value(reading))
+            yield family
 
 
 class _Reading:

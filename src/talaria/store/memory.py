@@ -6,7 +6,7 @@ that it was asked before it changes anything, so a refusal changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -14,70 +14,35 @@ import msgspec
 from talaria.core.clock import Clock
 from talaria.core.entries import Entry, EntryBody, Revision, SpecSet
 from talaria.core.errors import LeaseHeld
-from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, SpecId, TurnId
+from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, TurnId
 from talaria.core.ledger import (
     Accept,
     Accepted,
     Began,
     Begin,
     Binding,
-    ChatSummary,
     Commit,
     Committed,
-    EntryPage,
+    Ended,
     Fresh,
-    OutboxRow,
-    OutboxState,
-    Page,
     Renewal,
-    SessionPage,
     StepWrite,
-    StoreStats,
     TurnEnd,
-    TurnStory,
-    UsageWrite,
 )
-from talaria.core.messages import TokenUsage
 from talaria.core.sessions import Session
-from talaria.core.specs import PinnedSpec
+from talaria.core.spending import Overrun, Reserve
 from talaria.core.turns import Step, StepState, Turn, TurnState, check_turn_move
 from talaria.store import rules
-from talaria.store.paging import check_limit, parse_entry_cursor, parse_session_cursor, session_cursor
-
-_UNSENT = (OutboxState.PENDING, OutboxState.SENDING)
-
-
-class _Lease(msgspec.Struct, frozen=True):
-    """`expires_at` is 0 for a lease given back; the fence stays, so that fences only grow."""
-
-    owner: OwnerId
-    fence: Fence
-    expires_at: float
+from talaria.store.memory_reads import Key, Lease, MemoryReads
+from talaria.store.memory_retention import MemoryRetention
 
 
-class _Key(msgspec.Struct, frozen=True):
-    turn_id: TurnId
-    digest: str
-    accepted_at: float
-
-
-class MemoryStore:
+class MemoryStore(MemoryReads):
     """See `core.ports.Store` for what each method promises; durable means until `close`."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._is_closed = False
-        self._chats: dict[ChatKey, SessionId] = {}
-        self._sessions: dict[SessionId, Session] = {}
-        self._logs: dict[SessionId, list[Entry]] = {}
-        self._leases: dict[SessionId, _Lease] = {}
-        self._specs: dict[SpecId, PinnedSpec] = {}
-        self._turns: dict[TurnId, Turn] = {}
-        self._keys: dict[tuple[str, str], _Key] = {}
-        self._steps: dict[TurnId, dict[int, Step]] = {}
-        self._usage: dict[TurnId, list[UsageWrite]] = {}
-        self._outbox: dict[int, OutboxRow] = {}
-        self._last_outbox_id = 0
+        super().__init__(clock)
+        self.retention = MemoryRetention(self)
 
     # -- writing
 
@@ -100,9 +65,11 @@ class MemoryStore:
         turn = Turn(
             order.turn_id, inbound.chat_key, session_id, TurnState.ACCEPTED, inbound, now, order.command
         )
+        if order.steers is not None and self._is_host(order.steers, session_id):
+            turn = msgspec.structs.replace(turn, merged_into=order.steers)
         self._turns[turn.id] = turn
         if place is not None:
-            self._keys[place] = _Key(turn.id, order.digest, now)
+            self._keys[place] = Key(turn.id, order.digest, now)
         began = None
         if order.start is not None:
             with suppress(LeaseHeld):
@@ -127,10 +94,13 @@ class MemoryStore:
         start = rules.start_entries(session, order, turn.attempts, now)
         self._append(session, [entry.body for entry in start.entries], turn.id, now)
         started_at = now if turn.started_at is None else turn.started_at
+        forgiven = rules.forgiven(order, turn.attempts, turn.forgiven)
+        attempts = turn.attempts + 1
         self._turns[turn.id] = msgspec.structs.replace(
-            turn, state=TurnState.RUNNING, attempts=turn.attempts + 1, started_at=started_at
+            turn, state=TurnState.RUNNING, attempts=attempts, started_at=started_at, forgiven=forgiven
         )
-        return Began(self._sessions[session.id], fence, start.before, start.user, turn.attempts + 1)
+        crashes = turn.attempts - forgiven
+        return Began(self._sessions[session.id], fence, start.before, start.user, attempts, crashes)
 
     async def commit(self, order: Commit) -> Committed:
         now = self._now()
@@ -144,6 +114,7 @@ class MemoryStore:
             rules.check_turn_commit(turn.id, turn.state, order.end)
         self._check_specs(order)
         steps = None if turn is None else self._moved_steps(turn.id, order.steps, now)
+        self._check_steers(order)
 
         for pinned in order.specs:
             self._specs.setdefault(pinned.id, pinned)
@@ -151,13 +122,11 @@ class MemoryStore:
         if turn is not None:
             if steps:
                 self._steps[turn.id] = steps
-            self._usage.setdefault(turn.id, []).extend(order.usage)
-            for write in order.outbox:
-                self._last_outbox_id += 1
-                row = OutboxRow(self._last_outbox_id, turn.id, write, OutboxState.PENDING, 0, now)
-                self._outbox[row.id] = row
+            self._spending.settle(turn.id, order, now)
+            for steer in order.steers:
+                self._turns[steer] = rules.begun_turn(self._turns[steer], now)
             if order.end is not None:
-                self._turns[turn.id] = rules.ended_turn(turn, order.end, now)
+                self._end_turn(turn, order.end, now)
         if order.end is not None or order.release:
             self._give_lease_back(session.id)
         return Committed(self._sessions[session.id].revision, entries)
@@ -166,8 +135,13 @@ class MemoryStore:
         now = self._now()
         turn = self._turn(turn_id)
         rules.check_settle(turn_id, turn.state, end)
-        self._turns[turn_id] = rules.ended_turn(turn, end, now)
+        self._end_turn(turn, end, now)
         return self._turns[turn_id]
+
+    async def reserve(self, order: Reserve) -> Overrun | None:
+        self._now()
+        session = self._fenced(order.session_id, order.fence)
+        return self._spending.reserve(self._leases[session.id].owner, order)
 
     async def hold(self, session_id: SessionId, owner: OwnerId, lease_seconds: float) -> Fence:
         now = self._now()
@@ -186,49 +160,66 @@ class MemoryStore:
         for renewal in renewals:
             lease = self._leases.get(renewal.session_id)
             if lease and lease.owner == owner and lease.fence == renewal.fence and lease.expires_at:
-                self._leases[renewal.session_id] = _Lease(owner, lease.fence, until)
+                self._leases[renewal.session_id] = Lease(owner, lease.fence, until)
             else:
                 lost.add(renewal.session_id)
         return frozenset(lost)
 
-    async def end_session(self, session_id: SessionId, fence: Fence) -> Session:
+    async def end_session(self, session_id: SessionId, fence: Fence) -> Ended:
         now = self._now()
         session = self._fenced(session_id, fence)
         self._give_lease_back(session_id)
-        if session.ended_at is None:
+        is_news = self._may_end(session, now)
+        if is_news:
             self._sessions[session_id] = msgspec.structs.replace(session, ended_at=now)
-        return self._sessions[session_id]
+        return Ended(self._sessions[session_id], is_news)
 
     async def reclaim(self, owner: OwnerId) -> Sequence[Turn]:
         self._now()
+        self._spending.release_others(owner)
         for session_id, lease in self._leases.items():
             if lease.owner != owner:
                 self._give_lease_back(session_id)
+        self.outbox.make_due()
         return tuple(turn for turn in self._turns.values() if turn.state in rules.UNSETTLED)
 
-    async def outbox_due(self, channel: str, limit: int) -> Sequence[OutboxRow]:
-        now = self._now()
-        due = [
-            row
-            for row in self._outbox.values()
-            if row.write.channel == channel and row.state in _UNSENT and row.due_at <= now
-        ]
-        return tuple(due[:limit])
-
-    async def outbox_mark(
-        self, row_id: int, state: OutboxState, *, due_at: float = 0.0, platform_id: str | None = None
-    ) -> None:
+    async def yield_turns(self, owner: OwnerId) -> None:
         self._now()
-        row = self._outbox.get(row_id)
-        if row is None:
-            raise rules.no_outbox_row(row_id)
-        self._outbox[row_id] = msgspec.structs.replace(
-            row,
-            state=state,
-            attempts=row.attempts + (state is OutboxState.SENDING),
-            due_at=due_at,
-            platform_id=row.platform_id if platform_id is None else platform_id,
-        )
+        self._spending.release_own(owner)
+        for session_id, lease in self._leases.items():
+            if lease.owner == owner and lease.expires_at:
+                self._give_lease_back(session_id)
+                self._forgive(session_id)
+
+    async def forgive(self, turn_id: TurnId) -> None:
+        self._now()
+        turn = self._turn(turn_id)
+        self._turns[turn_id] = msgspec.structs.replace(turn, forgiven=turn.attempts)
+
+    async def show(self, turn_id: TurnId, platform_id: str) -> None:
+        now = self._now()
+        turn = msgspec.structs.replace(self._turn(turn_id), shown_id=platform_id)
+        self._turns[turn_id] = turn
+        if turn.state.is_final and not self.outbox.make_edit(turn_id, platform_id):
+            self.outbox.write(rules.late_replies(turn, now))
+
+    async def set_cursor(self, name: str, value: str) -> None:
+        self._now()
+        self._cursors[name] = value
+
+    async def move_chat(self, old: ChatKey, new: ChatKey) -> bool:
+        self._now()
+        if new in self._chats or old not in self._chats:
+            return False
+        self._chats[new] = self._chats.pop(old)
+        for session in list(self._sessions.values()):
+            if session.chat_key == old:
+                self._sessions[session.id] = msgspec.structs.replace(session, chat_key=new)
+        for turn in list(self._turns.values()):
+            if turn.chat_key == old:
+                self._turns[turn.id] = msgspec.structs.replace(turn, chat_key=new)
+        self.outbox.move_chat(old, new)
+        return True
 
     async def end_unused(self, before: float) -> Sequence[SessionId]:
         now = self._now()
@@ -243,130 +234,72 @@ class MemoryStore:
         return [session.id for session in unused[: rules.END_BATCH]]
 
     def _may_end(self, session: Session, now: float) -> bool:
-        lease = self._leases.get(session.id)
         return (
             session.ended_at is None
-            and (lease is None or lease.expires_at <= now)
+            and not self._is_leased(session.id, now)
             and not any(
                 turn.session_id == session.id and turn.state in rules.UNSETTLED
                 for turn in self._turns.values()
             )
         )
 
+    def _is_leased(self, session_id: SessionId, now: float) -> bool:
+        lease = self._leases.get(session_id)
+        return lease is not None and lease.expires_at > now
+
     async def prune_ephemeral(self, older_than: float) -> int:
-        self._now()
-        owing = {turn.session_id for turn in self._turns.values() if turn.state in rules.UNSETTLED}
-        doomed = {
-            session.id
-            for session in self._sessions.values()
-            if session.ephemeral and session.updated_at < older_than and session.id not in owing
-        }
-        turns = {turn.id for turn in self._turns.values() if turn.session_id in doomed}
-        for session_id in doomed:
-            del self._sessions[session_id], self._logs[session_id]
-            self._leases.pop(session_id, None)
-        for turn_id in turns:
-            del self._turns[turn_id]
-            self._steps.pop(turn_id, None)
-            self._usage.pop(turn_id, None)
+        return self.retention.prune_ephemeral(older_than)
+
+    def _free_keys(self, turns: Collection[TurnId]) -> None:
         self._keys = {place: key for place, key in self._keys.items() if key.turn_id not in turns}
-        self._outbox = {row.id: row for row in self._outbox.values() if row.turn_id not in turns}
-        return len(doomed)
-
-    # -- reading
-
-    async def session(self, session_id: SessionId) -> Session | None:
-        self._now()
-        return self._sessions.get(session_id)
-
-    async def current_session(self, chat_key: ChatKey) -> Session | None:
-        self._now()
-        session_id = self._chats.get(chat_key)
-        return None if session_id is None else self._sessions[session_id]
-
-    async def sessions(self, page: Page) -> SessionPage:
-        self._now()
-        limit = check_limit(page)
-        found = _newest_first(session for session in self._sessions.values() if not session.ephemeral)
-        if page.after is not None:
-            last = parse_session_cursor(page.after)
-            found = [session for session in found if (session.updated_at, session.id) < last]
-        items = tuple(found[:limit])
-        return SessionPage(items, session_cursor(items[-1]) if len(found) > limit else None)
-
-    async def entries(self, session_id: SessionId, page: Page) -> EntryPage:
-        self._now()
-        limit = check_limit(page)
-        found = self._logs.get(session_id, [])[parse_entry_cursor(page.after) :]
-        return EntryPage(tuple(found[:limit]), str(found[limit - 1].seq) if len(found) > limit else None)
-
-    async def log(self, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
-        self._now()
-        return tuple(self._logs.get(session_id, [])[max(after_seq, 0) :])
-
-    async def spec(self, spec_id: SpecId) -> PinnedSpec | None:
-        self._now()
-        return self._specs.get(spec_id)
-
-    async def story(self, turn_id: TurnId) -> TurnStory | None:
-        self._now()
-        turn = self._turns.get(turn_id)
-        if turn is None:
-            return None
-        return TurnStory(turn, tuple(step for _, step in sorted(self._steps.get(turn_id, {}).items())))
-
-    async def summary(self, session_id: SessionId) -> ChatSummary | None:
-        self._now()
-        current = self._sessions.get(session_id)
-        if current is None:
-            return None
-        others = _newest_first(
-            session
-            for session in self._sessions.values()
-            if session.chat_key == current.chat_key and not session.ephemeral and session.id != session_id
-        )
-        turns = [turn.id for turn in self._turns.values() if turn.session_id == session_id]
-        calls = [call.tokens for turn_id in turns for call in self._usage.get(turn_id, [])]
-        return ChatSummary(
-            current,
-            (current, *others[: rules.SUMMARY_SESSIONS - 1]),
-            len(turns),
-            sum(calls, TokenUsage()),
-            len(calls),
-        )
-
-    async def stats(self) -> StoreStats:
-        self._now()
-        turns = {str(state): 0 for state in TurnState}
-        for turn in self._turns.values():
-            turns[turn.state] += 1
-        return StoreStats(
-            engine="memory",
-            schema=0,
-            size_bytes=0,
-            wal_bytes=0,
-            sessions=sum(not session.ephemeral for session in self._sessions.values()),
-            turns=turns,
-            owed=sum(turns[state] for state in rules.UNSETTLED),
-            outbox=sum(row.state in _UNSENT for row in self._outbox.values()),
-        )
-
-    async def close(self) -> None:
-        self._is_closed = True
 
     # -- within one order
-
-    def _now(self) -> float:
-        """Every method's first call: a closed store does nothing."""
-        if self._is_closed:
-            raise rules.closed()
-        return self._clock.now()
 
     def _turn(self, turn_id: TurnId) -> Turn:
         turn = self._turns.get(turn_id)
         if turn is None:
             raise rules.no_turn(turn_id)
         return turn
+
+    def _is_host(self, turn_id: TurnId, session_id: SessionId) -> bool:
+        host = self._turns.get(turn_id)
+        return (
+            host is not None
+            and host.session_id == session_id
+            and host.state is TurnState.RUNNING
+            and host.merged_into is None
+        )
+
+    def _steers_of(self, turn_id: TurnId) -> list[Turn]:
+        return [turn for turn in self._turns.values() if turn.merged_into == turn_id]
+
+    def _check_steers(self, order: Commit) -> None:
+        if order.turn_id is None:
+            return
+        waiting = {turn.id for turn in self._steers_of(order.turn_id) if turn.state is TurnState.ACCEPTED}
+        for steer in order.steers:
+            if steer not in waiting:
+                raise rules.no_steer(steer, order.turn_id)
+        if order.end is not None and order.end.state is TurnState.DONE and waiting.difference(order.steers):
+            raise rules.steer_waiting(order.turn_id)
+
+    def _end_turn(self, turn: Turn, end: TurnEnd, now: float) -> None:
+        """With those that were taken in; those that were not are turns of their own."""
+        self._turns[turn.id] = rules.ended_turn(turn, end, now)
+        for steer in self._steers_of(turn.id):
+            is_taken = steer.state is TurnState.RUNNING
+            self._turns[steer.id] = (
+                rules.ended_turn(steer, end, now)
+                if is_taken
+                else msgspec.structs.replace(steer, merged_into=None)
+            )
+        self.outbox.write(rules.replies(turn, end, now))
+
+    def _forgive(self, session_id: SessionId) -> None:
+        for turn in list(self._turns.values()):
+            if turn.session_id == session_id and turn.state is TurnState.RUNNING and turn.merged_into is None:
+                forgiven = min(turn.attempts, turn.forgiven + 1)
+                self._turns[turn.id] = msgspec.structs.replace(turn, forgiven=forgiven)
 
     def _expire(self, order: Accept, now: float) -> SessionId | None:
         current = self._sessions.get(self._chats.get(order.inbound.chat_key, SessionId("")))
@@ -469,12 +402,8 @@ class MemoryStore:
     def _take_lease(self, session_id: SessionId, owner: OwnerId, until: float) -> Fence:
         last = self._leases.get(session_id)
         fence = Fence(1 if last is None else last.fence + 1)
-        self._leases[session_id] = _Lease(owner, fence, until)
+        self._leases[session_id] = Lease(owner, fence, until)
         return fence
 
     def _give_lease_back(self, session_id: SessionId) -> None:
         self._leases[session_id] = msgspec.structs.replace(self._leases[session_id], expires_at=0.0)
-
-
-def _newest_first(sessions: Iterable[Session]) -> list[Session]:
-    return sorted(sessions, key=lambda session: (session.updated_at, session.id), reverse=True)

@@ -3,11 +3,12 @@ the words in which it is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from talaria.core.delivery import OUTBOX_MOVES, Mark, OutboxRow, OutboxState
 from talaria.core.entries import Entry, EntryBody, Revision, SpecSet, TitleSet, advance
 from talaria.core.errors import (
     IdempotencyConflict,
@@ -15,9 +16,10 @@ from talaria.core.errors import (
     LeaseHeld,
     NotFound,
     StaleFence,
+    SteerWaiting,
     StoreError,
 )
-from talaria.core.ids import SessionId, SpecId, TurnId
+from talaria.core.ids import SessionId, SpecId, TurnId, channel_of
 from talaria.core.ledger import Begin, Commit, Start, StepWrite, TurnEnd
 from talaria.core.sessions import Session
 from talaria.core.turns import StepKind, StepState, Turn, TurnState, check_step_move, check_turn_move
@@ -29,6 +31,11 @@ SUMMARY_SESSIONS = 10
 
 # `end_unused` ends this many at a time, so that turns do not wait behind it.
 END_BATCH = 100
+
+# `Retention.forget_turns` looks at this many turns at a time.
+FORGET_BATCH = 200
+
+UNSENT = (OutboxState.PENDING, OutboxState.SENDING)
 
 
 def number(
@@ -67,13 +74,18 @@ def start_entries(session: Session, order: Begin, attempts: int, now: float) -> 
     return StartEntries(before, head, entries + said, said[0] if said else None)
 
 
+def forgiven(order: Begin, attempts: int, forgiven: int) -> int:
+    """How many of the attempts so far did not end with their process."""
+    return min(attempts, forgiven + order.is_forgiven)
+
+
 def begun_turn(turn: Turn, now: float) -> Turn:
     """A turn just accepted, after its first beginning."""
     return msgspec.structs.replace(turn, state=TurnState.RUNNING, attempts=1, started_at=now)
 
 
 def check_commit_shape(order: Commit) -> None:
-    if order.turn_id is None and (order.steps or order.usage or order.outbox or order.end is not None):
+    if order.turn_id is None and (order.steps or order.usage or order.steers or order.end is not None):
         raise StoreError("Steps, usage, replies and an end belong to a turn, and this commit names none.")
 
 
@@ -139,6 +151,75 @@ def ended_turn(turn: Turn, end: TurnEnd, at: float) -> Turn:
     )
 
 
+# -- replies ----------------------------------------------------------------------------------------------
+
+
+def replies(turn: Turn, end: TurnEnd, now: float) -> tuple[OutboxRow, ...]:
+    """What a turn that ends so owes its sender: nothing where the sender fetches it (no address), or where
+    it was stopped before it showed anything."""
+    address, body = turn.inbound.address, end.reply or ""
+    if address is None or turn.merged_into is not None:
+        return ()
+    if end.state is TurnState.CANCELLED:
+        body = f"{body}\n\n[Stopped.]".strip() if turn.shown_id is not None else ""
+    rows = []
+    if body:
+        rows.append(_reply(turn, address, body, now))
+    rows += [_reply(turn, address, "", now, file) for file in end.files]
+    if rows:
+        rows[0] = msgspec.structs.replace(rows[0], buttons=end.buttons)
+    return tuple(rows)
+
+
+def _reply(turn: Turn, address: str, body: str, now: float, file: str | None = None) -> OutboxRow:
+    return OutboxRow(
+        id=0,
+        turn_id=turn.id,
+        chat_key=turn.chat_key,
+        channel=channel_of(turn.chat_key),
+        address=address,
+        body=body,
+        state=OutboxState.PENDING,
+        written_at=now,
+        due_at=now,
+        edits=turn.shown_id if file is None else None,
+        file=file,
+    )
+
+
+def late_replies(turn: Turn, now: float) -> tuple[OutboxRow, ...]:
+    """For a turn that was stopped in the moment when it was first shown: what is shown says so."""
+    if turn.state is not TurnState.CANCELLED:
+        return ()
+    return replies(turn, TurnEnd(turn.state, turn.reply), now)
+
+
+def split_reply(row: OutboxRow, bodies: Sequence[str]) -> tuple[OutboxRow, ...]:
+    """The rows that take the place of one; the buttons stand below the last."""
+    if row.state is not OutboxState.PENDING or row.attempts or row.part:
+        raise IllegalMove(f"reply {row.id}", row.state, "split")
+    last = len(bodies) - 1
+    return tuple(
+        msgspec.structs.replace(
+            row,
+            body=body,
+            part=part,
+            edits=row.edits if part == 0 else None,
+            buttons=row.buttons if part == last else (),
+        )
+        for part, body in enumerate(bodies)
+    )
+
+
+def takes_mark(row: OutboxRow, mark: Mark) -> bool:
+    """Raises `IllegalMove` for a move that the table does not have."""
+    if mark.attempt != row.attempts:
+        return False
+    if mark.state not in OUTBOX_MOVES[row.state]:
+        raise IllegalMove(f"reply {row.id}", row.state, mark.state)
+    return True
+
+
 # -- refusals ---------------------------------------------------------------------------------------------
 
 
@@ -174,6 +255,14 @@ def lease_held(session_id: SessionId) -> LeaseHeld:
 
 def stale_fence(session_id: SessionId) -> StaleFence:
     return StaleFence(f"The lease of session {session_id} is lost.")
+
+
+def no_steer(turn_id: TurnId, host: TurnId) -> NotFound:
+    return NotFound(f"Turn {turn_id} does not wait to steer turn {host}.")
+
+
+def steer_waiting(turn_id: TurnId) -> SteerWaiting:
+    return SteerWaiting(f"A message to steer turn {turn_id} waits to be read.")
 
 
 def already_exists(what: str) -> StoreError:

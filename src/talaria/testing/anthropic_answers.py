@@ -135,8 +135,8 @@ def _stop(act: Act) -> str:
 
 def _usage(usage: TokenUsage, output: int) -> dict[str, Any]:
     return {
-        "input_tokens": usage.input - usage.cached,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": usage.input - usage.cached - usage.stored,
+        "cache_creation_input_tokens": usage.stored,
         "cache_read_input_tokens": usage.cached,
         "output_tokens": output,
         "output_tokens_details": {"thinking_tokens": usage.reasoning},

@@ -12,6 +12,7 @@ from talaria.testing.script import Scene, read_scene, read_steps
 
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_PICTURE = re.compile(r"data:image/(?:png|jpe?g|gif|webp);base64,[A-Za-z0-9+/]+=*\Z")
 _USER = b'{"role":"user",'
 _HEAD = re.compile(rb'\{"model":("(?:[^"\\]|\\.)*")')
 _AFTER = ('],"tools":', '],"stream":')
@@ -124,9 +125,25 @@ def _check_messages(messages: list[Any]) -> None:
         _check_nothing_owed(owed)
         if role == "assistant":
             owed = _check_assistant(n, message)
-        elif not isinstance(message.get("content"), str | list):
-            raise BadChatRequest(f"Invalid 'messages[{n}].content': expected a string or a list of parts.")
+        else:
+            _check_content(n, message.get("content"))
     _check_nothing_owed(owed)
+
+
+def _check_content(n: int, content: Any) -> None:
+    if isinstance(content, str):
+        return
+    if not isinstance(content, list) or not content:
+        raise BadChatRequest(f"Invalid 'messages[{n}].content': expected a string or a list of parts.")
+    for part in content:
+        match part:
+            case {"type": "text", "text": str()}:
+                pass
+            case {"type": "image_url", "image_url": {"url": str(url)}}:
+                if not url.startswith(("https://", "http://")) and not _PICTURE.match(url):
+                    raise BadChatRequest(f"Invalid 'messages[{n}].content': no image can be had at its URL.")
+            case _:
+                raise BadChatRequest(f"Invalid 'messages[{n}].content': unknown kind of part.")
 
 
 def _check_nothing_owed(owed: set[str]) -> None:

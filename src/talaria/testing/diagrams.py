@@ -13,7 +13,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
+from talaria.core.delivery import OUTBOX_MOVES, OutboxState
 from talaria.core.turns import STEP_MOVES, TURN_MOVES, StepState, TurnState
+from talaria.models.breaker import BREAKER_MOVES, BreakerState
 from talaria.pool.policy import AgentState
 
 _PLACE = re.compile(r"(<!-- diagram: (\w+) -->\n)(.*?)(<!-- end of diagram -->)", re.DOTALL)
@@ -59,6 +61,25 @@ _AGENT_WORDS: _Words[AgentState] = {
     (AgentState.IDLE, None): "released: cap, idle limit, bytes, end, shutdown",
 }
 
+_BREAKER_WORDS: _Words[BreakerState] = {
+    (None, BreakerState.CLOSED): "the first call",
+    (BreakerState.CLOSED, BreakerState.OPEN): "too many failures in a row",
+    (BreakerState.OPEN, BreakerState.HALF_OPEN): "it has rested, and a call is the probe",
+    (BreakerState.HALF_OPEN, BreakerState.CLOSED): "the probe is answered",
+    (BreakerState.HALF_OPEN, BreakerState.OPEN): "the probe failed or was cancelled",
+}
+
+
+_OUTBOX_WORDS: _Words[OutboxState] = {
+    (None, OutboxState.PENDING): "the turn ends: the same transaction",
+    (OutboxState.PENDING, OutboxState.SENDING): "committed before the platform hears a word",
+    (OutboxState.PENDING, OutboxState.FAILED): "too old",
+    (OutboxState.SENDING, OutboxState.SENDING): "it may have arrived: again, with a mark",
+    (OutboxState.SENDING, OutboxState.PENDING): "the platform took nothing: later",
+    (OutboxState.SENDING, OutboxState.SENT): "the platform has it",
+    (OutboxState.SENDING, OutboxState.FAILED): "refused, or too old",
+}
+
 
 def draw(
     start: _State,
@@ -81,7 +102,9 @@ def diagrams() -> dict[str, str]:
     return {
         "turn": draw(TurnState.ACCEPTED, TURN_MOVES, _TURN_WORDS),
         "step": draw(StepState.PENDING, STEP_MOVES, _STEP_WORDS),
+        "reply": draw(OutboxState.PENDING, OUTBOX_MOVES, _OUTBOX_WORDS),
         "agent": draw(AgentState.BUILDING, AGENT_MOVES, _AGENT_WORDS),
+        "breaker": draw(BreakerState.CLOSED, BREAKER_MOVES, _BREAKER_WORDS),
     }
 
 

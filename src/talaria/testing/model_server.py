@@ -19,7 +19,7 @@ import asyncio
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, cast
@@ -29,6 +29,7 @@ import msgspec
 
 from talaria.testing import script
 from talaria.testing.answers import error_body, usage_of
+from talaria.testing.anthropic_requests import MissingKey
 from talaria.testing.chat_requests import BadChatRequest, ChatRequest
 from talaria.testing.model_apis import APIS, ModelApi
 from talaria.testing.script import Act, Fault
@@ -47,7 +48,8 @@ class ModelServer:
     """Serves from `async with` until its end. `latency` is waited before every answer's first byte.
 
     `strict` refuses what a real server refuses; without it a request is read only as far as its answer needs.
-    `bodies` are the chat requests received, byte for byte, unless `record` is off.
+    `bodies` are the chat requests received, byte for byte, unless `record` is off. With a `key`, who does not
+    send it is refused; with `models`, those are all that there are.
     """
 
     def __init__(
@@ -59,7 +61,11 @@ class ModelServer:
         strict: bool = True,
         record: bool = True,
         record_to: IO[bytes] | None = None,
+        key: str = "",
+        models: Sequence[str] = (),
     ) -> None:
+        self._key = key
+        self._models = tuple(models)
         self._host = host
         self._port = port
         self._record = record
@@ -123,8 +129,26 @@ class ModelServer:
             self._record_to.flush()
         if self.strict:
             api.check_headers(headers)
+        self.check_key(headers)
         request = api.read_strictly(body) if self.strict else api.read_loosely(body)
+        if self._models and request.model not in self._models:
+            raise UnknownModel(f"The model {request.model} does not exist.")
         return request, script.decide(request.scene, self._tries.count(request.scene))
+
+    def check_key(self, headers: Mapping[str, str]) -> None:
+        """`headers` by their names in lower case. Raises `BadChatRequest`."""
+        given = (headers.get("authorization", "").removeprefix("Bearer "), headers.get("x-api-key"))
+        if self._key and self._key not in given:
+            raise MissingKey("Incorrect API key provided.")
+
+    def listing(self) -> list[dict[str, object]]:
+        names = self._models or ("scripted",)
+        return [{"id": name, "object": "model", "created": 0, "owned_by": "talaria"} for name in names]
+
+
+class UnknownModel(BadChatRequest):
+    status = 404
+    kind = "not_found_error"
 
 
 class _Connection(asyncio.Protocol):
@@ -191,8 +215,7 @@ class _Connection(asyncio.Protocol):
             case b"POST", _ if (api := APIS.get(path)) is not None:
                 self._answer(body, api)
             case b"GET", "/v1/models":
-                model = {"id": "scripted", "object": "model", "created": 0, "owned_by": "talaria"}
-                self._json({"object": "list", "data": [model]})
+                self._list()
             case b"GET", "/_recorded":
                 bodies = enumerate(self._server.bodies)
                 self._json({"recorded": [{"n": n, "bytes": len(body)} for n, body in bodies]})
@@ -210,6 +233,14 @@ class _Connection(asyncio.Protocol):
                 self._send(404, error_body(text, "invalid_request_error"))
 
     # -- answers
+
+    def _list(self) -> None:
+        try:
+            self._server.check_key(self._headers)
+        except BadChatRequest as error:
+            self._send(error.status, error_body(str(error), error.kind))
+        else:
+            self._json({"object": "list", "data": self._server.listing()})
 
     def _answer(self, body: bytes, api: ModelApi) -> None:
         self.is_answering = True
@@ -318,6 +349,8 @@ async def _serve(arguments: argparse.Namespace, record_to: IO[bytes] | None) -> 
         strict=not arguments.fast,
         record=not arguments.fast,
         record_to=record_to,
+        key=arguments.key,
+        models=arguments.model,
     )
     async with server:
         sys.stdout.write(
@@ -341,6 +374,8 @@ def main() -> None:
     )
     parser.add_argument("--latency", type=float, default=0.0, metavar="S", help="seconds before each answer")
     parser.add_argument("--record", type=Path, metavar="FILE", help="append raw bodies: length, LF, body, LF")
+    parser.add_argument("--key", default="", help="refuse requests without this key")
+    parser.add_argument("--model", action="append", default=[], metavar="NAME", help="have only these models")
     parser.add_argument("--fast", action="store_true", help="check and record nothing: for benchmarks")
     arguments = parser.parse_args()
     try:

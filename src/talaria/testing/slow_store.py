@@ -6,8 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from talaria.core.delivery import Mark, OutboxRow
 from talaria.core.entries import Entry
 from talaria.core.errors import StoreError
 from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, SpecId, TurnId
@@ -19,9 +20,8 @@ from talaria.core.ledger import (
     ChatSummary,
     Commit,
     Committed,
+    Ended,
     EntryPage,
-    OutboxRow,
-    OutboxState,
     Page,
     Renewal,
     SessionPage,
@@ -31,12 +31,46 @@ from talaria.core.ledger import (
 )
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
+from talaria.core.spending import Overrun, Reserve, Spending, Whose
 from talaria.core.turns import Turn
 from talaria.store.memory import MemoryStore
+from talaria.store.memory_outbox import MemoryOutbox
 from talaria.store.sqlite.answers import Taken
 
 T = TypeVar("T")
 Work = Coroutine[Any, Any, T]
+
+
+class Reads(Protocol):
+    def __call__(self, work: Work[T]) -> Work[T]: ...
+
+
+class Writes(Protocol):
+    def __call__(self, work: Work[T]) -> Taken[T]: ...
+
+
+class SlowOutbox:
+    """The outbox of a `SlowStore`, behind the same delays."""
+
+    def __init__(self, inner: MemoryOutbox, read: Reads, write: Writes) -> None:
+        self.inner = inner
+        self._read = read
+        self._write = write
+
+    async def due(self, channel: str, limit: int) -> Sequence[OutboxRow]:
+        return await self._read(self.inner.due(channel, limit))
+
+    async def split(self, row_id: int, bodies: Sequence[str]) -> None:
+        await self._write(self.inner.split(row_id, bodies))
+
+    async def claim(self, row: OutboxRow, until: float) -> OutboxRow | None:
+        return await self._write(self.inner.claim(row, until))
+
+    async def mark(self, order: Mark) -> bool:
+        return await self._write(self.inner.mark(order))
+
+    async def expire(self, written_before: float, error: str) -> int:
+        return await self._write(self.inner.expire(written_before, error))
 
 
 class SlowStore:
@@ -52,6 +86,7 @@ class SlowStore:
         self._random = random
         self._most = most
         self._queue: deque[Callable[[], None]] = deque()
+        self.outbox = SlowOutbox(inner.outbox, self._read, self._write)
 
     def _delay(self) -> float:
         """Now and then none at all, as when a page is in memory."""
@@ -103,6 +138,9 @@ class SlowStore:
     async def settle(self, turn_id: TurnId, end: TurnEnd) -> Turn:
         return await self._write(self.inner.settle(turn_id, end))
 
+    async def reserve(self, order: Reserve) -> Overrun | None:
+        return await self._write(self.inner.reserve(order))
+
     async def hold(self, session_id: SessionId, owner: OwnerId, lease_seconds: float) -> Fence:
         return await self._write(self.inner.hold(session_id, owner, lease_seconds))
 
@@ -111,19 +149,26 @@ class SlowStore:
     ) -> frozenset[SessionId]:
         return await self._write(self.inner.renew(owner, renewals, lease_seconds))
 
-    async def end_session(self, session_id: SessionId, fence: Fence) -> Session:
+    async def end_session(self, session_id: SessionId, fence: Fence) -> Ended:
         return await self._write(self.inner.end_session(session_id, fence))
 
     async def reclaim(self, owner: OwnerId) -> Sequence[Turn]:
         return await self._write(self.inner.reclaim(owner))
 
-    async def outbox_due(self, channel: str, limit: int) -> Sequence[OutboxRow]:
-        return await self._read(self.inner.outbox_due(channel, limit))
+    async def yield_turns(self, owner: OwnerId) -> None:
+        await self._write(self.inner.yield_turns(owner))
 
-    async def outbox_mark(
-        self, row_id: int, state: OutboxState, *, due_at: float = 0.0, platform_id: str | None = None
-    ) -> None:
-        await self._write(self.inner.outbox_mark(row_id, state, due_at=due_at, platform_id=platform_id))
+    async def forgive(self, turn_id: TurnId) -> None:
+        await self._write(self.inner.forgive(turn_id))
+
+    async def show(self, turn_id: TurnId, platform_id: str) -> None:
+        await self._write(self.inner.show(turn_id, platform_id))
+
+    async def set_cursor(self, name: str, value: str) -> None:
+        await self._write(self.inner.set_cursor(name, value))
+
+    async def move_chat(self, old: ChatKey, new: ChatKey) -> bool:
+        return await self._write(self.inner.move_chat(old, new))
 
     async def end_unused(self, before: float) -> Sequence[SessionId]:
         return await self._write(self.inner.end_unused(before))
@@ -156,6 +201,15 @@ class SlowStore:
 
     async def summary(self, session_id: SessionId) -> ChatSummary | None:
         return await self._read(self.inner.summary(session_id))
+
+    async def orphans(self, owner: OwnerId, accepted_before: float) -> Sequence[Turn]:
+        return await self._read(self.inner.orphans(owner, accepted_before))
+
+    async def cursor(self, name: str) -> str | None:
+        return await self._read(self.inner.cursor(name))
+
+    async def spending(self, whose: Whose) -> Spending:
+        return await self._read(self.inner.spending(whose))
 
     async def stats(self) -> StoreStats:
         return await self._read(self.inner.stats())

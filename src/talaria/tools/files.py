@@ -1,9 +1,9 @@
-"""The file tools: read, write, edit, list and search in the chat's folder."""
+"""The file tools: read, write, edit, list, search and send in the chat's folder."""
 
 from __future__ import annotations
 
 from talaria.core.errors import ToolError
-from talaria.core.tools import Risk, Tool, ToolContext, ToolSpec
+from talaria.core.tools import MAX_SENT_BYTES, SEND_FILE, Risk, Tool, ToolContext, ToolSpec
 from talaria.core.units import format_size
 from talaria.tools.function import Arguments, FunctionTool, Handler, in_thread, parameters
 from talaria.tools.search import search_files
@@ -125,6 +125,17 @@ SEARCH_FILES = ToolSpec(
 )
 
 
+SEND = ToolSpec(
+    name=SEND_FILE,
+    description=(
+        "Send a file from the chat's folder to the person you talk with. It goes out with your reply, where "
+        "they read you on a platform that carries files."
+    ),
+    parameters=parameters({"path": _PATH}, required=["path"]),
+    idempotent=True,
+)
+
+
 def file_tools(max_result: int) -> tuple[Tool, ...]:
     """The family `files`. Results stay within `max_result` bytes by themselves."""
     return (
@@ -133,6 +144,7 @@ def file_tools(max_result: int) -> tuple[Tool, ...]:
         FunctionTool(EDIT_FILE, in_thread(_edit)),
         FunctionTool(LIST_FILES, in_thread(_list)),
         FunctionTool(SEARCH_FILES, search_files),
+        FunctionTool(SEND, in_thread(_send)),
     )
 
 
@@ -224,6 +236,14 @@ def _with_returns(text: str) -> str:
 
 def _line_of(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
+
+
+def _send(arguments: Arguments, context: ToolContext) -> str:
+    """The journal takes note of the call; whoever delivers the reply reads the file."""
+    folder = Folder(context.folder)
+    path = folder.resolve(arguments["path"])
+    with folder.open(path, MAX_SENT_BYTES):
+        return f"{path} will be sent with your reply."
 
 
 def _list(arguments: Arguments, context: ToolContext) -> str:

@@ -54,7 +54,7 @@ class CommandRunner:
         except Exception:
             _log.exception("the command of turn %s failed", turn.id)
             return Outcome(""), failure(INTERNAL), ()
-        return outcome, TurnEnd(TurnState.DONE, reply=outcome.reply), specs
+        return outcome, TurnEnd(TurnState.DONE, reply=outcome.reply, buttons=outcome.buttons), specs
 
     def _respec(self, view: CommandView, wish: Respec) -> tuple[Outcome, tuple[PinnedSpec, ...]]:
         """Pin the session to what is wished, and else to its own model under the configuration of now."""
@@ -89,7 +89,7 @@ class CommandRunner:
         summary = await parts.store.summary(turn.session_id)
         if summary is None:
             raise NotFound(f"The session {turn.session_id} is gone.", "Start a new one with /new.")
-        model, tools = "no model yet", parts.tool_names
+        model, tools = "no model yet", parts.specs.tool_names
         if summary.current.spec_id is not None:
             spec = (await parts.builder.pinned(summary.current.spec_id)).spec
             model, tools = f"{spec.provider}/{spec.model}", spec.tools
@@ -111,9 +111,12 @@ class CommandRunner:
             waiting=self._waiting(turn.chat_key),
             warm=parts.pool.describe(turn.session_id),
             models=tuple(parts.specs.names()),
-            all_tools=parts.tool_names,
+            listed=tuple(parts.specs.listed()) if canonical(turn.command) == "model" else (),
+            abilities=parts.specs.abilities(*model.split("/", 1)).describe() if "/" in model else "",
+            all_tools=parts.specs.tool_names,
             exchanges=seen,
             reasoning=reasoning,
+            account=await parts.budgets.account(turn) if canonical(turn.command) == "usage" else None,
         )
 
     async def _read_log(self, turn: Turn) -> tuple[tuple[Exchange, ...], str]:

@@ -8,9 +8,8 @@ from datetime import datetime, time, timedelta, tzinfo
 from talaria.core.clock import Clock
 from talaria.core.ids import SessionId
 from talaria.core.ports import Store
+from talaria.core.tasks import finish
 from talaria.turns.settings import SessionSettings
-
-_SWEEP_SECONDS = 60.0
 
 
 def reset_cutoff(settings: SessionSettings, now: float, zone: tzinfo | None) -> float:
@@ -40,25 +39,35 @@ class Expiry:
     """Ends what has expired, also when nobody writes. A session of which a turn runs or waits is never it."""
 
     def __init__(
-        self, store: Store, clock: Clock, cutoff: Callable[[], float], on_end: Callable[[SessionId], None]
+        self,
+        store: Store,
+        clock: Clock,
+        cutoff: Callable[[], float],
+        on_end: Callable[[SessionId], None],
+        sweep_seconds: float = 60.0,
     ) -> None:
         """`on_end` is called once for each session that ends here."""
         self._store = store
         self._clock = clock
         self._cutoff = cutoff
         self._on_end = on_end
+        self._sweep_seconds = sweep_seconds
 
     async def run(self) -> None:
         while True:
             await self.sweep()
-            await self._clock.sleep(_SWEEP_SECONDS)
+            await self._clock.sleep(self._sweep_seconds)
 
     async def sweep(self) -> int:
         """How many ended."""
         total = 0
         cutoff = self._cutoff()
-        while cutoff and (ended := await self._store.end_unused(cutoff)):
-            for session_id in ended:
-                self._on_end(session_id)
-            total += len(ended)
+        while cutoff and (ended := await finish(self._end_some(cutoff))):
+            total += ended
         return total
+
+    async def _end_some(self, cutoff: float) -> int:
+        ended = await self._store.end_unused(cutoff)
+        for session_id in ended:
+            self._on_end(session_id)
+        return len(ended)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import msgspec
 
@@ -10,13 +11,15 @@ from talaria.commands.parse import Command, parse_command
 from talaria.commands.table import COMMANDS, Route, canonical, find_session
 from talaria.core.entries import settled_bodies
 from talaria.core.errors import NoModel, TalariaError
+from talaria.core.events import Queued
 from talaria.core.ids import ChatAddress, ChatKey, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Binding, Fresh, Start
 from talaria.core.messages import Message, Text
 from talaria.core.specs import PinnedSpec
 from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Sender, Turn
-from talaria.turns.live import CallOptions, HeadStart, LiveTurn
+from talaria.turns.busy import Busy, Manner, manner
+from talaria.turns.live import NO_OPTIONS, CallOptions, HeadStart, LiveTurn, StopReason
 from talaria.turns.mailbox import Mailbox
 from talaria.turns.parts import Parts
 
@@ -78,8 +81,9 @@ class Intake:
 
         Raises `IdempotencyConflict`, `NotFound` (a wished model that nobody knows), `Draining`, `StoreError`.
         """
-        command = parse_command(inbound.text)
         digest = _digest(inbound.parts, inbound.model) if inbound.key is not None else ""
+        wanted = manner(inbound, parse_command(inbound.text), self._parts.busy)
+        inbound, command = wanted.inbound, wanted.command
         fresh = Fresh(new_session_id(), self._spec(inbound.model))
         binding, resume = await self._bind(inbound, command)
         if command is not None and command.name == "branch":
@@ -97,7 +101,7 @@ class Intake:
             digest=digest,
             expire_before=self._parts.cutoff(),
         )
-        return await self._accept(order, CallOptions())
+        return await self._accept(order, CallOptions(), wanted)
 
     async def call(self, call: StatelessCall) -> Receipt:
         """Accept a stateless call: an ephemeral session of its own, with the caller's context and tools."""
@@ -116,24 +120,41 @@ class Intake:
         )
         return await self._accept(order, call.options)
 
-    def readmit(self, turn: Turn) -> LiveTurn:
-        """A turn that an earlier process left unsettled takes its place in its lane again."""
-        live = self._live.open(turn)
+    def readmit(self, turn: Turn, steers: Iterable[Turn] = ()) -> None:
+        """A turn that an earlier process left unsettled takes its place in its lane again, and with it the
+        messages that had joined it."""
+        live = self._open(turn)
+        for steer in steers:
+            live.steer(self._open(steer))
         self._route(live)
-        return live
 
-    async def _accept(self, order: Accept, options: CallOptions) -> Receipt:
+    def free(self, steers: Iterable[LiveTurn]) -> None:
+        """Messages that were to join a turn which ended before it read them are turns of their own."""
+        for live in steers:
+            live.turn = msgspec.structs.replace(live.turn, merged_into=None)
+            if not self._mailbox.put_in_order(live):
+                self._let_go(live)
+
+    async def _accept(self, order: Accept, options: CallOptions, wanted: Manner | None = None) -> Receipt:
         if not self._is_open:
             raise Draining("The gateway is shutting down.", "Send it again in a moment.")
-        return await finish(self._carry_out(order, options))
+        return await finish(self._carry_out(order, options, wanted or Manner(order.inbound)))
 
-    async def _carry_out(self, order: Accept, options: CallOptions) -> Receipt:
+    async def _carry_out(self, order: Accept, options: CallOptions, wanted: Manner) -> Receipt:
         """Accept and route, in the order of the calls."""
         key = order.inbound.chat_key
         ahead = self._arriving.get(key, 0)
+        running = None if wanted.busy is Busy.QUEUE else self._live.running_in(key)
+        # Only a sender's own wish may pass what came before it.
+        may_join = wanted.is_wish or not (ahead or self._mailbox.waiting(key))
+        if wanted.busy is Busy.STEER and may_join and running is not None and order.inbound.parts:
+            order = msgspec.structs.replace(order, steers=running.turn.id)
         self._arriving[key] = ahead + 1
         try:
-            return await self._accept_and_route(order, options, may_start=not ahead)
+            receipt = await self._accept_and_route(order, options, may_start=not ahead)
+            if wanted.busy is Busy.INTERRUPT and running is not None and not receipt.is_duplicate:
+                running.stop(StopReason.USER)
+            return receipt
         finally:
             self._arriving[key] -= 1
             if not self._arriving[key]:
@@ -142,8 +163,9 @@ class Intake:
     async def _accept_and_route(self, order: Accept, options: CallOptions, *, may_start: bool) -> Receipt:
         """A message to a chat at rest, with no other on its way, begins in the same transaction."""
         key, asked_at = order.inbound.chat_key, self._keeper.now()
-        has_lane = may_start and not order.command and self._mailbox.claim(key)
-        if has_lane:
+        is_plain = not order.command and order.steers is None
+        has_lane = may_start and is_plain and self._mailbox.claim(key)
+        if has_lane and not self._parts.arrivals.is_any:  # what may have to wait begins afterwards
             order = msgspec.structs.replace(order, start=self._start(order.inbound))
         try:
             accepted = await self._store.accept(order)
@@ -159,9 +181,23 @@ class Intake:
                 self._mailbox.unclaim(key)
             return Receipt(turn, self._live.get(turn.id), is_duplicate=True)
         head_start = HeadStart(accepted.began, asked_at) if accepted.began is not None else None
+        live = self._open(turn, options, head_start)
+        host = self._live.get(turn.merged_into) if turn.merged_into else None
+        if host is not None:
+            live.emit(Queued(0))
+            host.steer(live)
+        elif turn.merged_into is not None:
+            self.free((live,))
+        else:
+            self._route(live, has_lane=has_lane)
+        return Receipt(live.turn, live)
+
+    def _open(
+        self, turn: Turn, options: CallOptions = NO_OPTIONS, head_start: HeadStart | None = None
+    ) -> LiveTurn:
         live = self._live.open(turn, options, head_start)
-        self._route(live, has_lane=has_lane)
-        return Receipt(turn, live)
+        self._parts.on_live(live)
+        return live
 
     def _start(self, inbound: Inbound) -> Start:
         parts = self._parts
@@ -175,8 +211,12 @@ class Intake:
         else:
             is_taken = self._mailbox.put(live, is_claimed=has_lane)
         if not is_taken:
-            self._live.close(live)
-            live.abandon()
+            self._let_go(live)
+
+    def _let_go(self, live: LiveTurn) -> None:
+        """It stays a row for the next start."""
+        self._live.close(live)
+        live.abandon()
 
     def _spec(self, wish: str | None) -> PinnedSpec | None:
         """None when no model can be had yet: the session is bound all the same and told why in its turn."""

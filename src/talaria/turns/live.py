@@ -10,7 +10,7 @@ import msgspec
 
 from talaria.agent.loop import Answer
 from talaria.commands.table import asks_model
-from talaria.core.events import FINAL_EVENTS, Delta, Event, ReasoningDelta, Reset
+from talaria.core.events import FINAL_EVENTS, Delta, Event, ModelLoading, ReasoningDelta, Reset
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.ledger import Began
 from talaria.core.turns import Turn
@@ -19,9 +19,11 @@ _MERGE_BELOW = 1024
 
 
 class StopReason(Enum):
-    """Why a turn was told to stop. Only a person's wish ends it; after a lost lease it is resumable."""
+    """Why a turn was told to stop. A person's wish or its deadline ends it; after a lost lease it can be
+    resumed."""
 
     USER = auto()
+    DEADLINE = auto()
     LOST = auto()
 
 
@@ -33,7 +35,7 @@ class CallOptions(msgspec.Struct, frozen=True):
     sampling: bytes = b""
 
 
-_NO_OPTIONS = CallOptions()
+NO_OPTIONS = CallOptions()
 
 
 class HeadStart(msgspec.Struct, frozen=True):
@@ -50,7 +52,7 @@ class LiveTurn:
     """
 
     def __init__(
-        self, turn: Turn, options: CallOptions = _NO_OPTIONS, head_start: HeadStart | None = None
+        self, turn: Turn, options: CallOptions = NO_OPTIONS, head_start: HeadStart | None = None
     ) -> None:
         self.turn = turn
         self.options = options
@@ -58,12 +60,16 @@ class LiveTurn:
         self.answer: Answer | None = None
         self.reason: StopReason | None = None
         self.has_begun = False
+        self.began_at: float | None = None
         self.is_taken_up_again = False
+        self.was_begun_here = False
+        self.steers: list[LiveTurn] = []
         self.settled: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
         self._events: list[Event] = []
         self._read_up_to = 0
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}  # in the order in which they came
         self._task: asyncio.Task[object] | None = None
+        self._steering: asyncio.Future[None] | None = None
         if turn.attempts and head_start is None:
             self._events.append(Reset())
 
@@ -74,6 +80,10 @@ class LiveTurn:
             if type(last) is type(event) and len(last.text) < _MERGE_BELOW:
                 events[-1] = type(event)(last.text + event.text)
                 return
+        is_unread = len(events) > self._read_up_to
+        if is_unread and isinstance(event, ModelLoading) and isinstance(events[-1], ModelLoading):
+            events[-1] = event  # how far it was by then is of no use
+            return
         events.append(event)
         self._wake()
 
@@ -97,11 +107,11 @@ class LiveTurn:
             if self.settled.done():
                 return
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.add(waiter)
+            self._waiters[waiter] = None
             try:
                 await waiter
             finally:
-                self._waiters.discard(waiter)
+                self._waiters.pop(waiter, None)
 
     def settle(self, turn: Turn, event: Event) -> None:
         """The turn is over: `turn` is its row as committed."""
@@ -115,6 +125,22 @@ class LiveTurn:
         if not self.settled.done():
             self.settled.set_result(self.turn)
         self._wake()
+
+    # -- steering -------------------------------------------------------------------------------------------
+
+    def steer(self, live: LiveTurn) -> None:
+        """A message that joins this turn; it is settled with it."""
+        self.steers.append(live)
+        self._wake_steering()
+
+    async def steered(self) -> None:
+        """Until another message has joined."""
+        waiter = self._steering = asyncio.get_running_loop().create_future()
+        await waiter
+
+    def _wake_steering(self) -> None:
+        if self._steering is not None and not self._steering.done():
+            self._steering.set_result(None)
 
     # -- stopping -------------------------------------------------------------------------------------------
 
@@ -162,7 +188,7 @@ class LiveTurns:
         return iter(list(self._turns.values()))
 
     def open(
-        self, turn: Turn, options: CallOptions = _NO_OPTIONS, head_start: HeadStart | None = None
+        self, turn: Turn, options: CallOptions = NO_OPTIONS, head_start: HeadStart | None = None
     ) -> LiveTurn:
         live = LiveTurn(turn, options, head_start)
         self._turns[turn.id] = live

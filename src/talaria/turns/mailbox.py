@@ -57,6 +57,20 @@ class Mailbox:
         self._spawn(self._work(key, lane), f"lane {key}")
         return True
 
+    def put_in_order(self, live: LiveTurn) -> bool:
+        """For a turn that was accepted a while ago: in front of everything that came after it and has not
+        begun. False while draining."""
+        lane = self._lanes.get(live.turn.chat_key)
+        if lane is None or self._is_draining:
+            return self.put(live)
+        later = (
+            place
+            for place, other in enumerate(lane)
+            if not other.has_begun and other.turn.accepted_at >= live.turn.accepted_at
+        )
+        lane.insert(next(later, len(lane)), live)
+        return True
+
     def put_past(self, live: LiveTurn) -> bool:
         """Control inputs: at once, beside the lane. False while draining."""
         if self._is_draining:

@@ -5,42 +5,52 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from talaria.agent.loop import TurnTools
+from talaria.access.budgets import Budgets
+from talaria.agent.calling import Routes
+from talaria.agent.context import TurnTools
 from talaria.agent.specs import SpecResolver
-from talaria.agent.warm import AgentBuilder
+from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.cluster.leases import LeaseKeeper
 from talaria.core.clock import Clock
 from talaria.core.ids import SessionId
 from talaria.core.messages import Part, UserMessage
-from talaria.core.ports import Models, Store
+from talaria.core.ports import Arrivals, Models, Store
 from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
 from talaria.pool.pool import Pool
-from talaria.turns.live import LiveTurns
+from talaria.turns.arriving import NOTHING_COMES
+from talaria.turns.busy import Busy
+from talaria.turns.live import LiveTurn, LiveTurns
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """`bind_tools` gives a turn the tools of these names; `stamp` writes a time as models read it; sessions
-    last used before `cutoff` have expired; `on_end` hears of each that ends."""
+    """`bind_tools` gives a turn the tools of its agent; `stamp` writes a time as models read it; sessions
+    last used before `cutoff` have expired; `on_end` hears of each that ends, `on_live` of each
+    turn that comes to life here."""
 
     store: Store
     models: Models
+    routes: Routes
     builder: AgentBuilder
     specs: SpecResolver
     pool: Pool
     keeper: LeaseKeeper
+    budgets: Budgets
     clock: Clock
     metrics: Metrics
     live: LiveTurns
-    bind_tools: Callable[[Turn, tuple[str, ...]], TurnTools]
+    bind_tools: Callable[[Turn, WarmAgent], TurnTools | None]
     stamp: Callable[[float], str]
     cutoff: Callable[[], float]
     on_end: Callable[[SessionId], None]
+    on_live: Callable[[LiveTurn], None]
     agent_name: str
-    tool_names: tuple[str, ...]
     max_steps: int
+    turn_seconds: float
+    busy: Busy
     reasoning: str | None
+    arrivals: Arrivals = NOTHING_COMES
 
     def user_message(self, said: tuple[Part, ...], at: float) -> UserMessage | None:
         """What the model reads of a message that was accepted at `at`."""

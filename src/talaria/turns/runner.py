@@ -11,27 +11,43 @@ import logging
 
 import msgspec
 
+from talaria.agent.calling import Caller
+from talaria.agent.context import TurnContext
 from talaria.agent.journal import Journal
-from talaria.agent.loop import CANCELLED_BY_USER, Loop, TurnContext
+from talaria.agent.loop import CANCELLED_BY_USER, Loop
 from talaria.agent.warm import WarmAgent
 from talaria.commands.table import asks_model
 from talaria.core.entries import Exchange, Hidden, Revision, SpecSet, exchanges
-from talaria.core.errors import IllegalMove, LeaseHeld, Poisoned, StaleFence, StoreError, TalariaError
+from talaria.core.errors import (
+    IllegalMove,
+    LeaseHeld,
+    LimitReached,
+    Poisoned,
+    StaleFence,
+    StoreError,
+    TalariaError,
+)
 from talaria.core.events import Reset
+from talaria.core.failpoints import Point, reach
 from talaria.core.ledger import Began, Begin, TurnEnd
 from talaria.core.specs import PinnedSpec
 from talaria.core.turns import Turn, TurnState
 from talaria.observe.context import log_turn
 from talaria.pool.pool import Wanted
+from talaria.turns.arriving import await_model
 from talaria.turns.commanding import CommandRunner
 from talaria.turns.live import HeadStart, LiveTurn, StopReason
 from talaria.turns.parts import Parts
 from talaria.turns.patience import pauses
+from talaria.turns.probation import Probation
 from talaria.turns.settled import INTERNAL, ended, failure, tell
+from talaria.turns.steering import LiveSteering
 
 _log = logging.getLogger("talaria.turns")
 MAX_ATTEMPTS = 3
+_MOST_ATTEMPTS = 30  # for one that takes longer to kill than suspects are watched
 _LONGEST_PAUSE = 30.0
+_ENDING = (StopReason.USER, StopReason.DEADLINE)
 _FAILED_NOTE = "The turn failed before this call ended."
 
 
@@ -41,20 +57,27 @@ class Runner:
     def __init__(self, parts: Parts, commands: CommandRunner) -> None:
         self._parts = parts
         self._commands = commands
+        self._probation = Probation(parts.store, parts.clock)
 
     async def run(self, live: LiveTurn) -> None:
         """Never raises but for the cancellation of a shutdown, after which the turn is resumable."""
         live.has_begun = True
         log_turn(live.turn.id, live.turn.session_id)
         try:
+            await self._probation.enter(live)
+            live.began_at = self._parts.clock.elapsed()
             for seconds in pauses(_LONGEST_PAUSE):
                 if await self._is_through(live):
                     break
                 live.take_up_again()
                 await self._parts.clock.sleep(seconds)
         finally:
-            live.abandon()
             self._parts.live.close(live)
+            live.abandon()
+
+    def drain(self) -> None:
+        """Nothing is begun any more."""
+        self._probation.drain()
 
     async def _is_through(self, live: LiveTurn) -> bool:
         """One try. False: the turn is unsettled and ours to take up again, before its chat goes on."""
@@ -62,7 +85,7 @@ class Runner:
             again = await self._again(live.turn)
             if live.turn.command and again is None:
                 await self._commands.run(live)
-            else:
+            elif await await_model(live, self._parts):
                 await self._run(live, again)
         except asyncio.CancelledError:
             if not live.was_stopped_by(StopReason.LOST):
@@ -105,8 +128,10 @@ class Runner:
         journal = Journal(
             parts.store, session_id, live.turn.id, fence, lambda: parts.keeper.drop(session_id, fence)
         )
+        live.was_begun_here = True
+        reach(Point.BEGUN)
         if began.attempts > 1:  # not to be stopped here: who has not recalled cannot close the turn
-            await self._recall(live.turn, began, journal)
+            await self._recall(live, began, journal)
         live.enter()
         parts.keeper.hold(session_id, fence, asked_at, lambda: live.stop(StopReason.LOST))
         try:
@@ -114,7 +139,19 @@ class Runner:
         finally:
             parts.keeper.drop(session_id, fence)
             if journal.end is not None:
-                tell(live, ended(live.turn, journal.end, parts.clock.now()), parts.metrics, parts.clock)
+                self._tell(live, journal, journal.end)
+
+    def _tell(self, live: LiveTurn, journal: Journal, end: TurnEnd) -> None:
+        """Those who follow the turn, and those who follow what joined it; the rest of `live.steers` are turns
+        of their own from now on."""
+        reach(Point.ENDED)
+        parts, now = self._parts, self._parts.clock.now()
+        tell(live, ended(live.turn, end, now), parts.metrics, parts.clock)
+        joined = [steer for steer in live.steers if _has_joined(steer, journal)]
+        live.steers = [steer for steer in live.steers if not _has_joined(steer, journal)]
+        for steer in joined:
+            tell(steer, ended(steer.turn, end, now), parts.metrics, parts.clock)
+            parts.live.close(steer)
 
     async def _begin(self, live: LiveTurn, again: Exchange | None) -> HeadStart | None:
         """Take the session's lease, waiting while another process has it. None: stopped before it began.
@@ -129,6 +166,7 @@ class Runner:
             lease_seconds=parts.keeper.lease_seconds,
             user=parts.user_message(said, turn.accepted_at),
             hide=None if again is None else Hidden(again.first, again.last),
+            is_forgiven=live.was_begun_here,
         )
         for seconds in pauses(parts.keeper.lease_seconds / 3):
             if live.reason is not None and not turn.attempts:
@@ -147,11 +185,15 @@ class Runner:
         try:
             await self._answer_or_fail(live, began, journal)
         except asyncio.CancelledError:
-            if not live.was_stopped_by(StopReason.USER):
+            if live.reason not in _ENDING:
                 raise
             live.calm()
-            if journal.end is None:
+            if journal.end is not None:
+                return
+            if live.was_stopped_by(StopReason.USER):
                 await self._cancel(journal)
+            else:
+                await self._fail(journal, self._too_late())
 
     async def _answer_or_fail(self, live: LiveTurn, began: Began, journal: Journal) -> None:
         try:
@@ -168,10 +210,11 @@ class Runner:
             await self._fail(journal, INTERNAL)
 
     async def _with_agent(self, live: LiveTurn, began: Began, journal: Journal) -> None:
-        if began.attempts > MAX_ATTEMPTS:
+        if began.crashes >= MAX_ATTEMPTS or began.attempts > _MOST_ATTEMPTS:
             raise Poisoned(
-                f"This message was tried {MAX_ATTEMPTS} times, and each time the gateway went down.",
-                "It will not be tried again. Send it in another form.",
+                f"This message was tried {MAX_ATTEMPTS} times, the gateway went down each time, and it is "
+                "not tried again.",
+                "Send it in another form.",
             )
         parts, session = self._parts, began.session
         pinned, revision = await self._pin(live.turn, began, journal)
@@ -192,11 +235,23 @@ class Runner:
         if journal.end is None:
             await journal.close(failure(error, journal.usage), _FAILED_NOTE)
 
-    async def _recall(self, turn: Turn, began: Began, journal: Journal) -> None:
-        """A restart brought this turn back: take up its steps."""
-        story = await self._parts.store.story(turn.id)
+    def _too_late(self) -> LimitReached:
+        return LimitReached(
+            f"The turn was stopped because it took longer than {self._parts.turn_seconds:g} seconds.",
+            "Send a message to let it go on, or raise `agent.turn_timeout`.",
+        )
+
+    async def _recall(self, live: LiveTurn, began: Began, journal: Journal) -> None:
+        """A restart brought this turn back: take up its steps, and who had joined it."""
+        store, turn = self._parts.store, live.turn
+        story = await store.story(turn.id)
+        for steer in live.steers:
+            if (joined := await store.story(steer.turn.id)) is not None:
+                steer.turn = joined.turn
         entries = await self._parts.store.log(began.session.id, 0)
-        journal.recall((entry for entry in entries if entry.turn_id == turn.id), story.steps if story else ())
+        if story is not None:
+            own = (entry for entry in entries if entry.turn_id == turn.id)
+            journal.recall(own, story.steps, story.spent)
 
     # -- the agent ------------------------------------------------------------------------------------------
 
@@ -206,10 +261,10 @@ class Runner:
         try:
             live.answer = await loop.run()
         except asyncio.CancelledError:
-            if not live.was_stopped_by(StopReason.USER) or journal.end is not None:
+            if live.reason not in _ENDING or journal.end is not None:
                 raise
             live.calm()
-            await loop.interrupt()
+            await loop.interrupt(None if live.was_stopped_by(StopReason.USER) else self._too_late())
         finally:
             journal.attach(None)
 
@@ -235,15 +290,21 @@ class Runner:
             turn_id=live.turn.id,
             emit=live.emit,
             max_steps=parts.max_steps,
-            tools=None if is_stateless else parts.bind_tools(live.turn, agent.pinned.spec.tools),
+            tools=parts.bind_tools(live.turn, agent),
             metrics=parts.metrics,
+            budget=parts.budgets.of(live.turn),
             reasoning=options.reasoning if is_stateless else self._reasoning(agent),
             max_output=options.max_output,
             sampling=options.sampling,
+            steering=None if is_stateless else LiveSteering(live, parts),
         )
-        return Loop(agent, parts.models.get(agent.pinned.spec.provider), journal, context)
+        return Loop(Caller(agent, journal, context, parts.routes), journal, context)
 
     def _reasoning(self, agent: WarmAgent) -> str | None:
         """The session's own wish, else the configured one."""
         effort = agent.reasoning or self._parts.reasoning
         return None if effort == "none" else effort
+
+
+def _has_joined(steer: LiveTurn, journal: Journal) -> bool:
+    return steer.turn.id in journal.taken or steer.turn.state is not TurnState.ACCEPTED

@@ -1,4 +1,4 @@
-"""`[sessions]`, `[shutdown]` and `[retention]`: how sessions and turns end, and how long rows stay."""
+"""`[sessions]`, `[delivery]`, `[shutdown]`, `[retention]`: how sessions, turns, replies and rows end."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from talaria.core.units import parse_duration
+
+FOREVER = "forever"
+
 
 class SessionSettings(msgspec.Struct, frozen=True):
     """When a chat's session ends by itself: after `idle_after` without use, at `daily_at` in the agent's time
-    zone, or at whichever comes first. The next message starts a new one."""
+    zone, or at whichever comes first. The next message starts a new one. `busy`: what becomes of a message
+    that comes while a turn runs."""
 
     reset: Literal["none", "idle", "daily", "both"] = "none"
     idle_after: timedelta = timedelta(hours=24)
@@ -20,15 +25,34 @@ class SessionSettings(msgspec.Struct, frozen=True):
             pattern=r"^([01]\d|2[0-3]):[0-5]\d$", description='a time of day from "00:00" to "23:59"'
         ),
     ] = "04:00"
+    busy: Literal["queue", "steer", "interrupt"] = "queue"
 
 
 class ShutdownSettings(msgspec.Struct, frozen=True):
-    """`deadline`: how long running turns may finish before they are left for the next start."""
+    """`deadline`: how long running turns may finish before they are left for the next start. `restart_pause`:
+    how long a start waits at most when those before it did not end cleanly."""
 
     deadline: timedelta = timedelta(seconds=10)
+    restart_pause: timedelta = timedelta(seconds=60)
 
 
 class RetentionSettings(msgspec.Struct, frozen=True):
-    """`ephemeral`: when sessions of stateless API calls are deleted."""
+    """`ephemeral`: when sessions of stateless API calls are deleted. `ledger`: how long messages, replies and
+    steps of settled turns are kept beside the log. `ended_sessions`: when ended sessions are deleted with
+    their logs, or "forever"."""
 
     ephemeral: timedelta = timedelta(hours=24)
+    ledger: timedelta = timedelta(days=30)
+    ended_sessions: str = FOREVER
+
+    @property
+    def ended_sessions_kept(self) -> timedelta | None:
+        return None if self.ended_sessions == FOREVER else parse_duration(self.ended_sessions)
+
+
+class DeliverySettings(msgspec.Struct, frozen=True):
+    """`timeout`: how long one attempt to send a reply may take. `max_age`: a reply that could not be
+    sent for so long is given up; nobody wants last week's answer."""
+
+    timeout: timedelta = timedelta(seconds=30)
+    max_age: timedelta = timedelta(hours=24)

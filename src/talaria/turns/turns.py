@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from talaria.agent.journal import Journal
-from talaria.core.errors import NotFound
+from talaria.core.errors import NotFound, StoreError
 from talaria.core.events import Event
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.ledger import Begin, TurnEnd
+from talaria.core.sessions import Session
 from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.turns.commanding import CommandRunner
+from talaria.turns.ending import end_session
 from talaria.turns.intake import Intake, Receipt, StatelessCall, is_ephemeral
 from talaria.turns.live import LiveTurn, StopReason
 from talaria.turns.mailbox import Mailbox
@@ -22,6 +24,7 @@ from talaria.turns.runner import Runner
 from talaria.turns.settled import final_event
 
 _log = logging.getLogger("talaria.turns")
+_WATCH_SECONDS = 5.0
 
 
 class Turns:
@@ -39,25 +42,46 @@ class Turns:
         What had begun comes first, since its session's log is in the middle of it; the rest in its old order.
         Stateless calls are cancelled instead: whoever made them is gone. Answers how many were taken up.
         """
+        count = await self._take_up(await self._parts.store.reclaim(self._parts.keeper.owner))
+        self._intake.open()
+        return count
+
+    async def adopt(self) -> int:
+        """Take up what other processes on the same store have let go of; how many."""
+        parts, keeper = self._parts, self._parts.keeper
+        left = await parts.store.orphans(keeper.owner, parts.clock.now() - 2 * keeper.lease_seconds)
+        return await self._take_up([turn for turn in left if parts.live.get(turn.id) is None])
+
+    async def watch_orphans(self) -> None:
+        """Adopts with the rhythm of leases, until cancelled."""
+        while True:
+            await self._parts.clock.sleep(self._parts.keeper.lease_seconds)
+            await self.adopt()
+
+    async def _take_up(self, unsettled: Sequence[Turn]) -> int:
         count = 0
-        unsettled = await self._parts.store.reclaim(self._parts.keeper.owner)
+        hosts = {turn.id for turn in unsettled if turn.merged_into is None}
         for turn in sorted(unsettled, key=lambda turn: turn.attempts == 0):
+            if turn.merged_into in hosts:
+                continue
             if is_ephemeral(turn):
                 await self._cancel_orphan(turn)
             else:
-                self._intake.readmit(turn)
+                self._intake.readmit(turn, [steer for steer in unsettled if steer.merged_into == turn.id])
                 count += 1
         if count:
-            _log.info("resuming what an earlier process left unsettled: %d", count)
-        self._intake.open()
+            _log.info("resuming what another process left unsettled: %d", count)
         return count
 
     async def drain(self, deadline: float) -> int:
         """Refuse what is new, let what runs finish until `deadline` seconds, leave the rest resumable."""
         self._intake.close()
+        self._parts.arrivals.let_go()
         left = await self._mailbox.drain(deadline)
+        self._runner.drain()
         if left:
             _log.warning("what did not finish in time is resumed by the next start: %d", left)
+            await self._yield()
         for live in self._parts.live:
             live.abandon()
             self._parts.live.close(live)
@@ -113,12 +137,39 @@ class Turns:
         await asyncio.wait((live.settled,))
         return live.turn
 
-    def is_owed(self, session_id: SessionId) -> bool:
-        """Whether a turn of this session runs or waits here."""
-        return any(live.turn.session_id == session_id for live in self._parts.live)
+    async def end(self, session_id: SessionId) -> Session:
+        """End the session. Raises `LeaseHeld` while a turn of it runs or waits; see `ending.end_session`."""
+        return await end_session(self._parts.store, session_id, self._parts.on_end)
+
+    async def watch(self) -> None:
+        """Stops what runs longer than it may, until cancelled; its sender is told."""
+        parts = self._parts
+        while parts.turn_seconds:
+            await parts.clock.sleep(min(_WATCH_SECONDS, parts.turn_seconds / 4))
+            latest = parts.clock.elapsed() - parts.turn_seconds
+            for live in parts.live:
+                if live.began_at is not None and live.began_at <= latest and live.reason is None:
+                    _log.warning("turn %s takes too long and is stopped", live.turn.id)
+                    live.stop(StopReason.DEADLINE)
 
     async def _run(self, live: LiveTurn) -> None:
-        await self._runner.run(live)
+        try:
+            await self._runner.run(live)
+        finally:
+            left, live.steers = live.steers, []
+            if live.turn.state.is_final:
+                self._intake.free(left)
+            else:
+                for steer in left:
+                    self._parts.live.close(steer)
+                    steer.abandon()
+
+    async def _yield(self) -> None:
+        """So that the next process can go on at once, and does not take this end for a crash."""
+        try:
+            await self._parts.store.yield_turns(self._parts.keeper.owner)
+        except StoreError as error:
+            _log.error("the leases of this process could not be given back: %s", error)
 
     async def _cancel_orphan(self, turn: Turn) -> None:
         end = TurnEnd(TurnState.CANCELLED)

@@ -149,14 +149,14 @@ class Folder:
         with self.open(path, max_bytes) as file, _explained(path):
             return file.read(max_bytes + 1)[:max_bytes]
 
-    def write(self, path: Inside, data: bytes) -> bool:
+    def write(self, path: Inside, data: bytes, max_bytes: int = MAX_WRITE_BYTES) -> bool:
         """Replace the file's content whole, or make it with its parent folders. True: it is new.
 
         Readers see the old content or the new, never a mix. An existing file keeps its permissions.
         """
         _need_name(path)
-        if len(data) > MAX_WRITE_BYTES:
-            limit = format_size(MAX_WRITE_BYTES)
+        if len(data) > max_bytes:
+            limit = format_size(max_bytes)
             raise ToolError(f"{format_size(len(data))} is too much for one file.", f"The limit is {limit}.")
         with self._directory(path.parent, make=True) as parent, _explained(path):
             mode = _mode_of(path, parent)

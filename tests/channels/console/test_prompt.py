@@ -31,7 +31,7 @@ def completions(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("written", "found"),
     [
-        ("/st", ["/status", "/stop"]),
+        ("/st", ["/status", "/steer", "/stop"]),
         ("/RES", ["/reset", "/resume"]),
         ("/title x", []),
         ("hello /st", []),

@@ -14,9 +14,11 @@ from talaria.core.events import (
     Done,
     Event,
     Failed,
+    FellBack,
     Queued,
     ReasoningDelta,
     Reset,
+    Retrying,
     ToolFinished,
     ToolStarted,
     UsageReported,
@@ -92,6 +94,19 @@ def test_reasoning_and_waiting_leave_nothing_behind() -> None:
     assert scrollback([Queued(2), ReasoningDelta("secret thought"), Delta("hi"), Done("hi")]) == ["hi"]
 
 
+def test_trouble_is_told_while_it_lasts_and_a_fallback_stays_on_the_screen() -> None:
+    events: list[Event] = [
+        Retrying("acme/m", 2, 1.5, "acme is failing."),
+        FellBack("spare/n", "acme/m", "acme is failing."),
+        Delta("hi"),
+        Done("hi\n\n[Answered by spare/n, because acme is failing.]"),
+    ]
+    told = "↪ acme is failing. Asking spare/n instead."
+    note = "[Answered by spare/n, because acme is failing.]"
+    assert scrollback(events) == [told, "hi", note]
+    assert plain(events).splitlines() == ["↻ acme is failing. Trying again in 2 s …", told, "hi", "", note]
+
+
 def test_usage_is_added_up_in_one_line_at_the_end() -> None:
     events: list[Event] = [
         UsageReported(TokenUsage(10, 0, 2), "m"),
@@ -133,6 +148,8 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08[link](http://evil.example)\u202e"
         ToolStarted("1", HOSTILE, HOSTILE),
         ToolFinished("1", HOSTILE, ToolOutcome.ERROR, HOSTILE),
         UsageReported(TokenUsage(1, 0, 1), HOSTILE),
+        Retrying(HOSTILE, 2, 1.0, HOSTILE),
+        FellBack(HOSTILE, HOSTILE, HOSTILE),
     ],
 )
 def test_no_event_can_write_its_own_escapes(event: Event) -> None:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from talaria.channels.console.ask import LARGEST_FILE, Question, Streams, TurnFailed, ask, compose
+from talaria.channels.console.ask import Question, Streams, TurnFailed, ask
 from talaria.channels.console.chat import Chat
 from talaria.channels.console.client import Address, GatewayClient, GatewayGone, Patience, Refusal
 from talaria.channels.console.prompt import Interrupted
@@ -33,6 +33,7 @@ class FakeGateway:
         self.streams = list(streams)
         self.requests: list[web.Request] = []
         self.bodies: list[bytes] = []
+        self.uploads: list[tuple[str, bytes]] = []
         self.refusals: list[tuple[int, ErrorInfo]] = []
         self.unknown_events = False
         self.hangs = False
@@ -44,6 +45,7 @@ class FakeGateway:
     async def start(self, port: int = 0) -> None:
         app = web.Application()
         app.router.add_post("/api/sessions/{name}/messages", self._send)
+        app.router.add_post("/api/files", self._upload)
         app.router.add_get("/api/turns/{id}/events", self._events)
         app.router.add_post("/api/turns/{id}/cancel", self._cancel)
         app.router.add_get("/api/turns/{id}", self._turn)
@@ -66,6 +68,10 @@ class FakeGateway:
             status, info = self.refusals.pop(0)
             return web.Response(status=status, body=msgspec.json.encode({"error": info}))
         return web.json_response(SENT, status=202)
+
+    async def _upload(self, request: web.Request) -> web.Response:
+        self.uploads.append((request.query["name"], await request.read()))
+        return web.json_response({"id": f"file_{len(self.uploads)}"}, status=201)
 
     async def _turn(self, request: web.Request) -> web.Response:
         return web.json_response({"id": request.match_info["id"], "state": "done"})
@@ -248,24 +254,20 @@ async def test_an_interrupted_ask_cancels_its_turn() -> None:
         assert gateway.cancelled.is_set()
 
 
-def test_text_files_become_part_of_the_message(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("a\nb\n")
-    text = compose(Question("Read this.", files=(path,)))
-    assert text == "Read this.\n\n[File: notes.txt]\na\nb\n[End of file: notes.txt]"
+async def test_files_are_uploaded_and_named_with_the_message(tmp_path: Path) -> None:
+    path = tmp_path / "notes ü.txt"
+    path.write_bytes(b"a\0b")
+    async with talking([Done("x")]) as (gateway, client):
+        await ask(client, Question("Read this.", files=(path,)), Streams(StringIO(), StringIO()))
+        assert gateway.uploads == [("notes ü.txt", b"a\0b")]
+        assert msgspec.json.decode(gateway.bodies[-1]) == {"text": "Read this.", "files": ["file_1"]}
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe", b"a\0b", b"x" * (LARGEST_FILE + 1)])
-def test_other_files_are_not_in_this_version_yet(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(data)
-    with pytest.raises(BadRequest, match="not in this version yet"):
-        compose(Question("x", files=(path,)))
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match=r"nope.*No such file"):
-        compose(Question("x", files=(tmp_path / "nope",)))
+async def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    async with talking() as (gateway, client):
+        with pytest.raises(BadRequest, match=r"nope.*No such file"):
+            await ask(client, Question("x", files=(tmp_path / "nope",)), Streams(StringIO(), StringIO()))
+        assert not gateway.bodies
 
 
 # -- the chat
@@ -309,12 +311,24 @@ async def test_messages_are_answered_in_turn() -> None:
     assert len(gateway.bodies) == 2
 
 
+async def test_a_file_goes_with_the_first_message_and_not_with_a_command(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"x")
+    async with talking([Done("")], [Done("")], [Done("")]) as (gateway, client):
+        lines, screen = Script("/status", "one", "two"), Screen()
+        view = PlainView(StringIO())
+        chat = Chat(client, "t", lines, views=lambda _: view, say=screen.say, files=(path,))
+        await chat.run()
+    sent = [msgspec.json.decode(body).get("files") for body in gateway.bodies]
+    assert sent == [None, ["file_1"], None]
+
+
 async def test_an_error_ends_the_exchange_but_not_the_chat() -> None:
     screen = Screen()
     async with talking([Failed(ErrorInfo("x", "It broke."))], [Done("fine")]) as (gateway, client):
         gateway.refusals.append((400, ErrorInfo("bad_request", "No such thing.", "Try another.")))
         await screen.chat(client, Script("a", "b", "c")).run()
-    assert screen.text == "✗ No such thing.\n  Try another.\n✗ It broke.\nfine\n"
+    assert screen.text == "✗ No such thing.\n  Try another.\n✗ It broke.\n  (talaria why turn_1)\nfine\n"
 
 
 async def test_ctrl_c_twice_leaves_and_once_only_hints() -> None:

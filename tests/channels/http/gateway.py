@@ -71,6 +71,10 @@ async def serve(
     parts = HttpParts(
         turns=gateway.turns,
         store=gateway.store,
+        histories=gateway.store.histories,
+        snapshot=gateway.snapshot,
+        pairings=gateway.store.pairings,
+        uploads=gateway.uploads,
         pool=gateway.pool,
         catalog=gateway.catalog,
         metrics=gateway.metrics,
@@ -99,15 +103,17 @@ async def run_gateway(
     keep_alive: float = 15.0,
     patience: float = 5.0,
     status: Status = _status,
+    tables: Mapping[str, Any] | None = None,
     **http: Any,
 ) -> AsyncIterator[Api]:
     """Another life over the same home, each time it is entered."""
     settings = msgspec.convert(
         {
             "model": {"provider": "scripted"},
-            "providers": {"scripted": {"base_url": model.base_url}},
+            "providers": {"scripted": {"base_url": model.base_url, "max_retries": 0}},
             "aliases": {"fast": "scripted/fast"},
             "http": {"port": 0, **http},
+            **(tables or {}),
         },
         Settings,
     )

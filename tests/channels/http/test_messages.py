@@ -16,13 +16,17 @@ async def test_a_message_is_accepted_and_then_answered(api: Api) -> None:
     turn = await api.get(f"/api/turns/{ticket['turn_id']}")
     assert (turn["id"], turn["session_id"]) == (ticket["turn_id"], ticket["session_id"])
     assert (turn["state"], turn["reply"], turn["error"]) == ("done", "You said: hello", None)
-    assert turn["usage"].keys() == {"input", "cached", "output", "reasoning"}
+    assert turn["usage"].keys() == {"input", "cached", "output", "reasoning", "stored", "cost_usd"}
+    assert turn["usage"]["cost_usd"] == "0.00"  # the scripted model is free
 
 
 async def test_waiting_answers_with_the_very_turn_that_is_on_record(api: Api) -> None:
     for text in ("hello", '[[call write_file {"path": "a", "content": "b"}]]', "/status", "[[status 400]]"):
         turn = await api.say("one", text)
-        assert turn == await api.get(f"/api/turns/{turn['id']}")
+        recorded = await api.get(f"/api/turns/{turn['id']}")
+        assert recorded.pop("story")[0]["kind"] == "accepted"
+        assert recorded.pop("also") == []
+        assert turn == recorded
 
 
 async def test_steps_tell_models_and_tools_apart(api: Api) -> None:

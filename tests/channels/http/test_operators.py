@@ -67,7 +67,8 @@ async def test_the_pool_has_the_shape_of_the_contract(api: Api, model: ModelServ
     running = await api.begin("two", "[[hang]]")
     await model.until(lambda: model.requests > 1)
     pool = await api.get("/api/pool")
-    assert list(pool) == ["cap", "size", "busy", "building", "bytes", "max_bytes", "agents", "counters"]
+    contract = ["cap", "size", "busy", "building", "bytes", "max_bytes", "agents", "counters"]
+    assert list(pool) == [*contract, "closing", "dropped"]
     assert [list(agent) for agent in pool["agents"]] == [
         ["session_id", "chat_key", "state", "bytes", "idle_seconds", "revision"]
     ] * 2
@@ -93,6 +94,7 @@ async def test_the_status_says_what_is_owed(api: Api, model: ModelServer) -> Non
     assert status["version"] == "test"
     assert (status["ready"], status["reasons"]) == (True, [])
     assert (status["turns"]["done"], status["turns"]["running"]) == (1, 1)
+    assert status["owed"].pop("oldest_seconds") > 0
     assert status["owed"] == {"turns": 1, "replies": 0}
     assert status["store"]["engine"]
     await api.post(f"/api/turns/{running}/cancel")

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ def chat(*messages: Any, **more: Any) -> dict[str, Any]:
 USER = {"role": "user", "content": "hi"}
 CALLS = {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "f", "arguments": "{}"}}]}
 SESSION = {"X-Talaria-Session": "one"}
+FORM = {"Content-Type": "multipart/form-data; boundary=x"}
 TOOL = {"type": "function", "function": {"name": "f"}}
 
 BAD_INPUT: list[tuple[str, str, dict[str, Any], int, str]] = [
@@ -39,7 +41,10 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", MESSAGES, {"json": {"text": 5}}, 400, "field `text`: expected `str`, got `int`"),
     ("POST", MESSAGES, {"json": {"text": "  "}}, 400, "`text` is empty"),
     ("POST", MESSAGES, {"json": {"text": "a", "model": 1}}, 400, "field `model`"),
-    ("POST", MESSAGES, {"json": {"text": "a", "files": ["f"]}}, 501, "not in this version"),
+    ("POST", MESSAGES, {"json": {"text": "a", "files": ["f"]}}, 404, "no file f"),
+    ("POST", MESSAGES, {"json": {"text": "a", "files": [1]}}, 400, "`files[0]`"),
+    ("POST", MESSAGES, {"json": {"text": "a", "files": ["../../http.token"]}}, 404, "no file ../"),
+    ("POST", MESSAGES, {"json": {"text": "a", "files": ["f"] * 11}}, 400, "too many"),
     ("POST", MESSAGES + "?wait=soon", {"json": {"text": "a"}}, 400, "wait=soon"),
     ("POST", MESSAGES + "?wait=nan", {"json": {"text": "a"}}, 400, "wait=nan"),
     ("POST", MESSAGES + "?wait=-1", {"json": {"text": "a"}}, 400, "wait=-1"),
@@ -116,7 +121,10 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", "/healthz", {}, 405, "POST"),
     ("POST", "/v1/responses", {"json": {}}, 501, "not in this version"),
     ("GET", "/api/approvals", {}, 501, "not in this version"),
-    ("POST", "/api/files", {"data": b"x"}, 501, "not in this version"),
+    ("POST", "/api/files", {"data": b""}, 400, "empty"),
+    ("POST", "/api/files", {"data": {"a": "b"}, "headers": FORM}, 415, "form"),
+    ("POST", "/api/files", {"data": BytesIO(b"x" * (21 << 20))}, 413, "larger than 20.0 MiB"),
+    ("GET", "/api/files/file_" + "0" * 32, {}, 404, "no file"),
     ("POST", "/api/login", {"json": {}}, 501, "not in this version"),
     ("GET", "/api/pool", {"headers": {"Host": "evil.example"}}, 421, "evil.example"),
     ("GET", "/healthz", {"headers": {"Host": "evil.example"}}, 421, "evil.example"),

@@ -10,14 +10,13 @@ from typing import TextIO
 
 import msgspec
 
-from talaria.channels.console.clean import clean, clean_line
+from talaria.channels.console.clean import clean
 from talaria.channels.console.client import GatewayClient, Patience
 from talaria.channels.console.tool_line import describe_call
-from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
+from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.events import Cancelled, Delta, Done, Event, Failed, Reset, ToolFinished, ToolStarted
 from talaria.core.messages import ToolOutcome
 
-LARGEST_FILE = 100_000
 PATIENCE_SECONDS = 30.0
 
 
@@ -49,13 +48,18 @@ class Streams(msgspec.Struct, frozen=True):
 
 async def ask(client: GatewayClient, question: Question, streams: Streams, *, as_json: bool = False) -> None:
     """Raises `TurnFailed` when there is no reply. If it is cancelled itself, it cancels the turn."""
-    text = compose(question)
     session = question.session or f"ask-{secrets.token_hex(5)}"
     patience = Patience(
         PATIENCE_SECONDS, on_gone=lambda error: _tell(streams, error.user_text + " Trying again …")
     )
+    files = [await client.upload(path, patience) for path in question.files]
     sent = await client.send(
-        session, text, secrets.token_hex(16), model=question.model or None, patience=patience
+        session,
+        question.text,
+        secrets.token_hex(16),
+        model=question.model or None,
+        files=files,
+        patience=patience,
     )
     printer = _Printer(streams, is_silent=as_json)
     try:
@@ -70,35 +74,6 @@ async def ask(client: GatewayClient, question: Question, streams: Streams, *, as
         streams.out.write((await client.turn(sent.turn_id)).decode() + "\n")
     if printer.failure is not None:
         raise TurnFailed(printer.failure)
-
-
-def compose(question: Question) -> str:
-    """The message with its files written into it. Raises `BadRequest` for what cannot be sent so."""
-    return "\n\n".join([question.text, *map(_inline, question.files)]).strip()
-
-
-def _inline(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise BadRequest(f"The file {path} cannot be read: {error.strerror or error}.") from error
-    if len(data) > LARGEST_FILE or b"\0" in data:
-        what = "larger than 100 KB" if len(data) > LARGEST_FILE else "not a text file"
-        raise _not_yet(path, what)
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise _not_yet(path, "not a text file") from None
-    name = clean_line(path.name)
-    return f"[File: {name}]\n{text.rstrip()}\n[End of file: {name}]"
-
-
-def _not_yet(path: Path, what: str) -> BadRequest:
-    return BadRequest(
-        f"{path} is {what}; sending such files is not in this version yet.",
-        "Text files up to 100 KB are sent as part of the message.",
-    )
 
 
 class _Printer:

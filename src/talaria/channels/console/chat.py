@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import secrets
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
+from pathlib import Path
+
+import msgspec
 
 from talaria.channels.console.client import GatewayClient, GatewayGone, Patience
 from talaria.channels.console.prompt import Interrupted, Lines
 from talaria.channels.console.render import TurnView, error_text
 from talaria.commands.parse import parse_command
 from talaria.core.errors import TalariaError
-from talaria.core.events import FINAL_EVENTS
+from talaria.core.events import FINAL_EVENTS, Event, Failed
 
+_VERB = re.compile(r"`talaria (\w+)")
 _LEAVE_HINT = "Press Ctrl-C again or Ctrl-D to leave."
 
 
 class Chat:
     """`views` makes the view of one turn, `say` prints a line of the chat's own, `guard` is held while a turn
-    is on the screen, `start_command` is how a person starts the gateway here.
+    is on the screen, `command_line` is how a person runs a verb of this program here, `files` go with the
+    first message.
 
     Ctrl-C cancels the running turn; a second one stops waiting for it, and its reply is shown before the next
     message is sent. Nothing but leaving the prompt ends the chat.
@@ -36,15 +42,17 @@ class Chat:
         views: Callable[[bool], TurnView],
         say: Callable[[str], None],
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
-        start_command: str = "talaria serve",
+        command_line: Callable[[str], str] = "talaria {}".format,
+        files: Sequence[Path] = (),
     ) -> None:
         self._client = client
+        self._files = tuple(files)
         self._session = session
         self._lines = lines
         self._views = views
         self._say = say
         self._guard = guard
-        self._start_command = start_command
+        self._command_line = command_line
         self._interrupt: Callable[[], None] | None = None
         self._unread: list[str] = []  # turns whose reply has not been shown
 
@@ -74,10 +82,12 @@ class Chat:
         """Send one message and show its reply; an error ends the exchange, never the chat."""
         for turn_id in list(self._unread):
             self._say("The reply to your earlier message:")
-            await self._watch(_Exchange(self._client, self._views(False), self._start_command, turn_id))
+            await self._watch(_Exchange(self._client, self._views(False), self._command_line, turn_id))
         is_command = parse_command(text) is not None
-        exchange = _Exchange(self._client, self._views(is_command), self._start_command)
+        exchange = _Exchange(self._client, self._views(is_command), self._command_line)
         exchange.message = (self._session, text, secrets.token_hex(16))
+        if not is_command:
+            exchange.files, self._files = self._files, ()
         await self._watch(exchange)
 
     async def _watch(self, exchange: _Exchange) -> None:
@@ -103,13 +113,20 @@ class Chat:
 class _Exchange:
     """One message on its way: sent, followed, cancelled."""
 
-    def __init__(self, client: GatewayClient, view: TurnView, start_command: str, turn_id: str = "") -> None:
+    def __init__(
+        self,
+        client: GatewayClient,
+        view: TurnView,
+        command_line: Callable[[str], str],
+        turn_id: str = "",
+    ) -> None:
         self._client = client
         self._view = view
-        self._start_command = start_command
+        self._command_line = command_line
         self._task: asyncio.Task[None] | None = None
         self._cancelling: asyncio.Task[None] | None = None
         self.message: tuple[str, str, str] | None = None
+        self.files: tuple[Path, ...] = ()
         self.turn_id = turn_id
         self.is_settled = False
         self._is_gone = False
@@ -121,11 +138,15 @@ class _Exchange:
         try:
             if self.message is not None:
                 name, text, key = self.message
-                self.turn_id = (await self._client.send(name, text, key, patience=patience)).turn_id
+                files = [await self._client.upload(path, patience) for path in self.files]
+                sent = await self._client.send(name, text, key, files=files, patience=patience)
+                self.turn_id = sent.turn_id
             async with aclosing(self._client.follow(self.turn_id, patience)) as events:
                 async for event in events:
                     self.is_settled = isinstance(event, FINAL_EVENTS)
-                    self._view.show(event)
+                    self._view.show(self._typable(event))
+                    if isinstance(event, Failed):
+                        self._view.notice(f"  ({self._command_line(f'why {self.turn_id}')})")
         except TalariaError as error:
             self.is_settled = True
             self._view.notice(error_text(error.info()))
@@ -133,6 +154,13 @@ class _Exchange:
             if self._cancelling is not None:
                 self._cancelling.cancel()
             self._view.close()
+
+    def _typable(self, event: Event) -> Event:
+        """Errors name commands as `talaria VERB`; here they become what can be typed."""
+        if not isinstance(event, Failed):
+            return event
+        hint = _VERB.sub(lambda match: f"`{self._command_line(match[1])}", event.error.hint)
+        return Failed(msgspec.structs.replace(event.error, hint=hint))
 
     def interrupt(self) -> None:
         """Ctrl-C: first cancel the turn, then stop waiting for its end."""
@@ -158,7 +186,8 @@ class _Exchange:
         self._is_gone = True
         what = "Your message is safe and" if self.turn_id else "Your message"
         self._view.pause(
-            f"{error.user_text} {what} goes on as soon as it is back; start it with `{self._start_command}`."
+            f"{error.user_text} {what} goes on as soon as it is back; start it with "
+            f"`{self._command_line('serve')}`."
         )
 
     def _back(self) -> None:

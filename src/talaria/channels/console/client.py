@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -11,7 +13,9 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from talaria.core.errors import ErrorInfo, TalariaError
+from talaria.access.desk import Invitation
+from talaria.core.access import Paired, PairingList
+from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
 from talaria.core.events import FINAL_EVENTS, Event
 from talaria.net.sse import SseEvent, SseOverflow, SseParser
 
@@ -96,10 +100,22 @@ class GatewayClient:
     # -- turns
 
     async def send(
-        self, name: str, text: str, key: str, *, model: str | None = None, patience: Patience | None = None
+        self,
+        name: str,
+        text: str,
+        key: str,
+        *,
+        model: str | None = None,
+        files: Sequence[str] = (),
+        patience: Patience | None = None,
     ) -> Sent:
-        """Bring a message. Tries with the same `key` are one message, so trying again is safe."""
-        body = {"text": text} | ({"model": model} if model else {})
+        """Bring a message. Tries with the same `key` are one message, so trying again is safe. `files` are
+        ids of what was uploaded."""
+        body: dict[str, object] = {"text": text}
+        if model:
+            body["model"] = model
+        if files:
+            body["files"] = files
         answer = await self._persist(
             lambda: self._call(
                 "POST", f"/api/sessions/{_part(name)}/messages", body, {"Idempotency-Key": key}
@@ -107,6 +123,18 @@ class GatewayClient:
             patience or Patience(),
         )
         return _decode(answer, Sent)
+
+    async def upload(self, path: Path, patience: Patience | None = None) -> str:
+        """The id of the file in the gateway. Raises `BadRequest` for one that cannot be read."""
+        try:
+            data = await asyncio.to_thread(path.read_bytes)
+        except OSError as error:
+            text = f"The file {path} cannot be read: {error.strerror or error}."
+            raise BadRequest(text, "Check its name and its permissions.") from error
+        answer = await self._persist(
+            lambda: self._call("POST", f"/api/files?name={_part(path.name)}", data), patience or Patience()
+        )
+        return _decode(answer, _Uploaded).id
 
     async def follow(self, turn_id: str, patience: Patience | None = None) -> AsyncGenerator[Event, None]:
         """The turn's events from its beginning to the final one, over lost streams and restarted gateways.
@@ -133,6 +161,27 @@ class GatewayClient:
         """The turn as the gateway writes it."""
         return await self._call("GET", f"/api/turns/{_part(turn_id)}")
 
+    # -- pairing
+
+    async def approve(self, code: str) -> Paired:
+        return _decode(await self._call("POST", "/api/pairings/approve", {"code": code}), Paired)
+
+    async def revoke(self, channel: str, user: str) -> Paired:
+        body = {"channel": channel, "user": user}
+        return _decode(await self._call("POST", "/api/pairings/revoke", body), Paired)
+
+    async def invite(self, channel: str) -> Invitation:
+        return _decode(await self._call("POST", "/api/pairings/invite", {"channel": channel}), Invitation)
+
+    async def snapshot(self) -> str:
+        """Where the gateway has put a copy of its database, to be taken away. Takes as long as it takes."""
+        no_limit = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
+        async with await self.request("POST", "/api/backup", None, {}, no_limit) as response:
+            try:
+                return _decode(await response.read(), _Copy).database
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise self._gone(error) from error
+
     # -- reading
 
     async def sessions(self, limit: int = 50, after: str | None = None) -> bytes:
@@ -148,6 +197,10 @@ class GatewayClient:
 
     async def end_session(self, name_or_id: str) -> bytes:
         return await self._call("POST", f"/api/sessions/{_part(name_or_id)}/end")
+
+    async def listing(self) -> PairingList:
+        """Who is paired, and who waits."""
+        return _decode(await self._call("GET", "/api/pairings"), PairingList)
 
     async def status(self) -> dict[str, Any]:
         return _decode(await self._call("GET", "/api/status"), dict[str, Any])
@@ -214,10 +267,13 @@ class GatewayClient:
         headers: Mapping[str, str],
         timeout: aiohttp.ClientTimeout | None = None,
     ) -> aiohttp.ClientResponse:
-        """A response that says yes, to be closed by the caller."""
+        """A response that says yes, to be closed by the caller. Bytes are sent as they are, any other body as
+        JSON."""
         assert self._session is not None
         extra: dict[str, Any] = {"timeout": timeout} if timeout else {}
-        if body is not None:
+        if isinstance(body, bytes):
+            extra["data"] = BytesIO(body)  # bytes of this size would be sent in one go
+        elif body is not None:
             extra["data"] = msgspec.json.encode(body)
             headers = {**headers, "Content-Type": "application/json"}
         headers = {**headers, "Authorization": f"Bearer {self._address.token}"}
@@ -238,6 +294,14 @@ class GatewayClient:
             f"The gateway at {self._address.url} cannot be reached: {why}.",
             "Start it with `talaria serve`; `talaria doctor` looks closer.",
         )
+
+
+class _Copy(msgspec.Struct, frozen=True):
+    database: str
+
+
+class _Uploaded(msgspec.Struct, frozen=True):
+    id: str
 
 
 class _Model(msgspec.Struct, frozen=True):

@@ -23,14 +23,18 @@ from talaria.core.events import (
     Done,
     Event,
     Failed,
+    FellBack,
+    ModelLoading,
     Queued,
     ReasoningDelta,
     Reset,
+    Retrying,
     ToolFinished,
     ToolStarted,
     UsageReported,
 )
 from talaria.core.messages import TokenUsage, ToolOutcome
+from talaria.models.local.manifest import is_built_in
 
 REFRESHES_PER_SECOND = 10
 _THINKING = "thinking… (Ctrl-C cancels)"
@@ -63,6 +67,7 @@ class PlainView:
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._calls: dict[str, str] = {}
+        self._was_told = False  # that the model is on its way
 
     def open(self) -> None:
         pass
@@ -74,6 +79,8 @@ class PlainView:
             case ToolFinished():
                 call = self._calls.pop(event.call_id, clean_line(event.name))
                 self._print(f"⚙ {call} … {_outcome(event)}")
+            case Retrying() | FellBack():
+                self._print(trouble_text(event))
             case Done():
                 self._print(clean(event.reply))
             case Failed():
@@ -81,6 +88,10 @@ class PlainView:
             case Cancelled():
                 self._print(clean(event.reply))
                 self._print("(cancelled)")
+            case ModelLoading():
+                if not self._was_told and event.stage != "loading":
+                    self._was_told = True
+                    self._print(event.sentence())
             case Queued() | Delta() | ReasoningDelta() | UsageReported() | Reset():
                 pass
             case _:
@@ -156,13 +167,13 @@ class LiveView:
 
     def show(self, event: Event) -> None:
         match event:
-            case Queued():
-                self.status = f"waiting, {event.ahead} ahead… (Ctrl-C cancels)" if event.ahead else _THINKING
+            case Queued(ahead=ahead) if ahead:
+                self.status = f"waiting, {ahead} ahead… (Ctrl-C cancels)"
+            case Queued() | ReasoningDelta():
+                self.status = _THINKING
             case Delta():
                 self.status = ""
                 self._say(event.text)
-            case ReasoningDelta():
-                self.status = _THINKING
             case ToolStarted():
                 self._flush()
                 self._said = ""
@@ -170,6 +181,8 @@ class LiveView:
                 self.status = ""
             case ToolFinished():
                 self._finish_call(event)
+            case Retrying() | ModelLoading() | FellBack():
+                self._show_trouble(event)
             case UsageReported():
                 self._usage += event.usage
                 self._model = event.model
@@ -218,6 +231,13 @@ class LiveView:
         if not self._calls:
             self.status = _THINKING
 
+    def _show_trouble(self, event: Retrying | FellBack | ModelLoading) -> None:
+        if isinstance(event, FellBack):
+            self.notice(trouble_text(event))
+            self.status = _THINKING
+        else:
+            self.status = f"{trouble_text(event)} (Ctrl-C cancels)"
+
     def _void(self) -> None:
         """The gateway was restarted: what stands on the screen stays, and the answer begins again below."""
         has_text = bool(self._blocks.tail)
@@ -245,7 +265,8 @@ class LiveView:
     def _usage_line(self) -> str:
         usage = self._usage
         cached = f" ({usage.cached} cached)" if usage.cached else ""
-        parts = [clean_line(self._model), f"{usage.input} in{cached}", f"{usage.output} out"]
+        badge = " (tiny model)" if is_built_in(self._model) else ""
+        parts = [clean_line(self._model) + badge, f"{usage.input} in{cached}", f"{usage.output} out"]
         parts.append(f"{self._clock() - self._began:.1f} s")
         return " · ".join(part for part in parts if part)
 
@@ -300,6 +321,15 @@ def error_text(error: ErrorInfo) -> str:
     """`✗ what and why` and, on a line of its own, what to do."""
     hint = f"\n  {clean(error.hint)}" if error.hint else ""
     return f"✗ {clean(error.message)}{hint}"
+
+
+def trouble_text(event: Retrying | FellBack | ModelLoading) -> str:
+    """What goes on while no answer comes."""
+    if isinstance(event, ModelLoading):
+        return event.sentence()
+    if isinstance(event, Retrying):
+        return clean_line(f"↻ {event.reason} Trying again in {event.seconds:.0f} s …", 200)
+    return clean_line(f"↪ {event.reason} Asking {event.model} instead.", 200)
 
 
 def _outcome(event: ToolFinished) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
+from talaria.channels.http.files import FileRoutes
 from talaria.channels.http.guard import Guard
 from talaria.channels.http.openai import OpenAIRoutes
+from talaria.channels.http.pairings import PairingRoutes
 from talaria.channels.http.parts import HttpParts
 from talaria.channels.http.resources import Endpoint, Resource, not_found, not_yet
 from talaria.channels.http.sessions import SessionRoutes
@@ -19,8 +21,6 @@ _LATER = (
     "/v1/responses",
     "/api/approvals",
     "/api/approvals/{id}",
-    "/api/files",
-    "/api/files/{id}",
     "/api/login",
 )
 
@@ -30,6 +30,7 @@ def create_app(parts: HttpParts) -> ASGIApp:
     desk = TurnDesk(parts)
     sessions, turns = SessionRoutes(parts, desk), TurnRoutes(parts, desk)
     openai, status = OpenAIRoutes(parts, desk), StatusRoutes(parts)
+    pairings, files = PairingRoutes(parts), FileRoutes(parts)
     table: dict[str, dict[str, Endpoint]] = {
         "/api/sessions/{x}/messages": {"POST": sessions.send},
         "/v1/chat/completions": {"POST": openai.complete},
@@ -40,9 +41,16 @@ def create_app(parts: HttpParts) -> ASGIApp:
         "/api/sessions/{x}": {"GET": sessions.show},
         "/api/sessions/{x}/entries": {"GET": sessions.entries},
         "/api/sessions/{x}/end": {"POST": sessions.end},
+        "/api/files": {"POST": files.upload},
+        "/api/files/{id}": {"GET": files.show},
         "/v1/models": {"GET": openai.models},
+        "/api/pairings": {"GET": pairings.list},
+        "/api/pairings/approve": {"POST": pairings.approve},
+        "/api/pairings/revoke": {"POST": pairings.revoke},
+        "/api/pairings/invite": {"POST": pairings.invite},
         "/api/pool": {"GET": status.pool},
         "/api/status": {"GET": status.status},
+        "/api/backup": {"POST": status.backup},
         "/healthz": {"GET": status.healthz},
         "/readyz": {"GET": status.readyz},
         "/metrics": {"GET": status.metrics},
@@ -54,4 +62,5 @@ def create_app(parts: HttpParts) -> ASGIApp:
     router = Router(
         routes, redirect_slashes=False, default=Resource("unknown", {}, metrics, otherwise=not_found)
     )
-    return Guard(router, parts.hosts, parts.token, metrics)
+    hooks = {path: Resource(path, {"POST": hook}, metrics) for path, hook in parts.hooks.items()}
+    return Guard(router, parts.hosts, parts.token, metrics, hooks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl
 
@@ -62,13 +63,18 @@ class Call:
 
     # -- the body -------------------------------------------------------------------------------------------
 
+    @property
+    def length(self) -> int:
+        """As announced; 0 when it was not."""
+        return int(self.headers.get(b"content-length", b"0"))
+
     async def json(self, decoder: msgspec.json.Decoder[T], max_bytes: int) -> T:
         """The body as the decoder's type. Raises `BadRequest` that says where and what is wrong."""
         return decode(decoder, await self.body(max_bytes))
 
     async def body(self, max_bytes: int) -> bytes | bytearray:
         """Never holds more than `max_bytes` and one piece. Raises `Refused` (413, 408) and `ClientGone`."""
-        if int(self.headers.get(b"content-length", b"0")) > max_bytes:
+        if self.length > max_bytes:
             raise _too_large(max_bytes)
         piece, is_last = await self._piece()
         if is_last and len(piece) <= max_bytes:
@@ -77,18 +83,28 @@ class Call:
         while len(body) <= max_bytes:
             if is_last:
                 return body
-            try:
-                async with asyncio.timeout(_SILENCE):
-                    piece, is_last = await self._piece()
-            except TimeoutError:
-                raise Refused(
-                    408,
-                    "timeout",
-                    f"The rest of the body did not come within {_SILENCE:g} seconds.",
-                    "Send it again.",
-                ) from None
+            piece, is_last = await self._next()
             body += piece
         raise _too_large(max_bytes)
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """The body as it comes, of any length. Raises `Refused` (408) and `ClientGone`."""
+        is_last = False
+        while not is_last:
+            piece, is_last = await self._next()
+            yield piece
+
+    async def _next(self) -> tuple[bytes, bool]:
+        try:
+            async with asyncio.timeout(_SILENCE):
+                return await self._piece()
+        except TimeoutError:
+            raise Refused(
+                408,
+                "timeout",
+                f"The rest of the body did not come within {_SILENCE:g} seconds.",
+                "Send it again.",
+            ) from None
 
     async def _piece(self) -> tuple[bytes, bool]:
         message = await self.receive()

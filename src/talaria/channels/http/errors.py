@@ -14,17 +14,22 @@ RawHeaders = tuple[tuple[bytes, bytes], ...]
 _STATUS: Mapping[str, int] = {
     "bad_request": 400,
     "context_too_long": 400,
+    "over_budget": 402,
     "not_found": 404,
     "lease_held": 409,
+    "too_large": 413,
     "cancelled": 409,
     "idempotency_conflict": 422,
+    "too_many_tries": 429,
     "model_refused": 502,
     "model": 502,
     "no_model": 503,
+    "model_resting": 503,
     "model_unavailable": 503,
     "draining": 503,
     "store": 503,
     "store_locked": 503,
+    "store_damaged": 503,
     "stale_fence": 503,
 }
 INTERNAL = ErrorInfo(

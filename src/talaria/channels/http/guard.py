@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from talaria.access.actors import Actor, ChatKind, Entitled, Standing, Way
+from talaria.access.rule import authorise
 from talaria.channels.http.answers import refusal
 from talaria.channels.http.calls import Call
 from talaria.channels.http.errors import Refused
@@ -14,6 +16,7 @@ from talaria.observe.metrics import Metrics
 
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
 REFUSED = "refused"
+_CALLER = Actor("http", "api", ChatKind.PRIVATE, "api")
 _ONCE = (b"host", b"origin", b"authorization")
 
 
@@ -21,10 +24,18 @@ class Guard:
     """Lets a call through to `app` as `scope["call"]`, or answers why not.
 
     A page of another site can make a browser call this address (DNS rebinding, forms): its Host or its Origin
-    gives it away, so both must be exactly ours.
+    gives it away, so both must be exactly ours. `hooks` are paths that platforms call: each has a secret of
+    its own to prove who calls, and gets its calls as they come.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str], token: str, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: Iterable[str],
+        token: str,
+        metrics: Metrics,
+        hooks: Mapping[str, ASGIApp] | None = None,
+    ) -> None:
         if not token:
             raise ValueError("the HTTP channel needs a token")
         self._app = app
@@ -34,11 +45,16 @@ class Guard:
         )
         self._token = token.encode()
         self._metrics = metrics
+        self._hooks = dict(hooks or {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"the HTTP channel does not speak {scope['type']}")
         call = Call(scope, receive, send)
+        if (hook := self._hooks.get(scope["path"])) is not None:
+            scope["call"] = call
+            await hook(scope, receive, send)
+            return
         error = self._objection(call)
         if error is None:
             scope["call"] = call
@@ -75,7 +91,7 @@ class Guard:
                 f"Pages from {origin.decode('latin-1')!r} may not call this gateway.",
                 "Call it from its own page or from a program; http.hosts names further addresses of it.",
             )
-        if call.scope["path"] in OPEN_PATHS or self._is_authentic(headers.get(b"authorization", b"")):
+        if call.scope["path"] in OPEN_PATHS or self._is_entitled(headers.get(b"authorization", b"")):
             return None
         return Refused(
             401,
@@ -85,6 +101,8 @@ class Guard:
             ((b"www-authenticate", b"Bearer"),),
         )
 
-    def _is_authentic(self, authorization: bytes) -> bool:
+    def _is_entitled(self, authorization: bytes) -> bool:
         scheme, _, token = authorization.partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)
+        is_ours = scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)
+        standing = Standing.TOKEN if is_ours else Standing.UNKNOWN
+        return isinstance(authorise(_CALLER, Way.API, standing), Entitled)

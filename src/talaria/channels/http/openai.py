@@ -34,7 +34,8 @@ class OpenAIRoutes:
         self._rooms = Rooms(parts)
 
     async def models(self, call: Call) -> Reply:
-        names = dict.fromkeys((self._parts.agent_name, *self._parts.catalog.names()))
+        catalog = self._parts.catalog
+        names = dict.fromkeys((self._parts.agent_name, *catalog.names(), *catalog.listed()))
         models = [{"id": name, "object": "model", "created": 0, "owned_by": _OWNER} for name in names]
         return json_answer({"object": "list", "data": models})
 

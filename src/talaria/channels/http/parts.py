@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from talaria.channels.http.resources import Endpoint
 from talaria.channels.http.settings import HttpSettings
-from talaria.core.ports import Store
+from talaria.core.ports import Histories, Pairings, Store
 from talaria.models.catalog import Catalog
 from talaria.observe.health import Health
 from talaria.observe.metrics import Metrics
 from talaria.pool.pool import Pool
 from talaria.turns.turns import Turns
+from talaria.workspace.uploads import Uploads
 
 
 @dataclass(frozen=True, slots=True)
 class HttpParts:
-    """`hosts` are the exact Host values that are let in; `status` tells what only the root knows.
+    """`hosts` are the exact Host values that are let in; `status` tells what only the root knows. `hooks` are
+    what platforms call, by path, outside the token. `snapshot` makes a copy of the database and says where.
 
     `keep_alive`: seconds between the comments of a silent stream. `patience`: how long a completion's stream
     holds its headers back, so that a failure can still be an HTTP status.
@@ -24,6 +28,10 @@ class HttpParts:
 
     turns: Turns
     store: Store
+    histories: Histories
+    snapshot: Callable[[], Awaitable[Path]]
+    pairings: Pairings
+    uploads: Uploads
     pool: Pool
     catalog: Catalog
     metrics: Metrics
@@ -33,5 +41,6 @@ class HttpParts:
     hosts: frozenset[str]
     agent_name: str
     status: Callable[[], Awaitable[Mapping[str, object]]]
+    hooks: Mapping[str, Endpoint] = field(default_factory=dict)
     keep_alive: float = 15.0
     patience: float = 5.0

@@ -14,22 +14,20 @@ from talaria.channels.http.parts import HttpParts
 from talaria.channels.http.turns import TurnDesk
 from talaria.channels.http.views import SessionView, TurnTicket, chat_key
 from talaria.core.errors import BadRequest, LeaseHeld, NotFound
-from talaria.core.ids import SESSION_PREFIX, ChatKey, SessionId, is_session_name, new_owner_id
+from talaria.core.ids import SESSION_PREFIX, ChatKey, SessionId, is_session_name
 from talaria.core.ledger import Page
-from talaria.core.messages import Text
+from talaria.core.messages import Part, Text
 from talaria.core.sessions import Session
-from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Sender
 
 CALLER: Final = Sender("api", "API")
 _LONGEST_WAIT: Final = 3600.0
 _LARGEST_PAGE: Final = 500
-_END_LEASE: Final = 30.0
 
 
 class _Message(msgspec.Struct):
-    text: str
-    files: list[msgspec.Raw] = []
+    text: str = ""
+    files: list[str] = []
     model: str | None = None
 
 
@@ -83,26 +81,19 @@ class SessionRoutes:
         self._parts = parts
         self._desk = desk
         self._rooms = Rooms(parts)
-        self._owner = new_owner_id()
 
     async def send(self, call: Call) -> Reply:
         """202 once the message is durable; with `?wait=` 200 and the finished turn, if it ends in time."""
         seconds = _read_wait(call)
         key = call.idempotency_key()
         message = await call.json(_MESSAGE, self._parts.settings.max_body)
-        if message.files:
-            raise Refused(
-                501,
-                "not_implemented",
-                "Attachments are not in this version yet.",
-                "Send the text alone, without `files`.",
-            )
-        if not message.text.strip():
-            raise BadRequest("The field `text` is empty.", "Write something.")
+        if not (message.text.strip() or message.files):
+            raise BadRequest("The field `text` is empty.", "Write something, or name `files`.")
         chat = await self._rooms.chat(call.path("x"))
-        receipt = await self._parts.turns.submit(
-            Inbound(chat, CALLER, (Text(message.text),), key, message.model or None)
-        )
+        said: tuple[Part, ...] = (Text(message.text),) if message.text.strip() else ()
+        if message.files:
+            said += await self._parts.uploads.parts(chat, message.files)
+        receipt = await self._parts.turns.submit(Inbound(chat, CALLER, said, key, message.model or None))
         turn = receipt.turn
         if seconds > 0:
             turn = await self._desk.wait(call, receipt, seconds)
@@ -126,20 +117,11 @@ class SessionRoutes:
     async def end(self, call: Call) -> Reply:
         session = await self._rooms.session(call.path("x"))
         if session.ended_at is None:
-            session = await finish(self._end(session.id))
+            try:
+                session = await self._parts.turns.end(session.id)
+            except LeaseHeld:
+                raise _busy(session.id) from None
         return json_answer(SessionView.of(session))
-
-    async def _end(self, session_id: SessionId) -> Session:
-        """Under the session's lease, and never while a turn of it runs or waits."""
-        if self._parts.turns.is_owed(session_id):
-            raise _busy(session_id)
-        try:
-            fence = await self._parts.store.hold(session_id, self._owner, _END_LEASE)
-        except LeaseHeld:
-            raise _busy(session_id) from None
-        session = await self._parts.store.end_session(session_id, fence)
-        self._parts.pool.release(session_id)
-        return session
 
 
 def _busy(session_id: SessionId) -> Refused:

@@ -20,3 +20,4 @@ class HttpSettings(msgspec.Struct, frozen=True):
     token_env: str = "TALARIA_HTTP_TOKEN"  # noqa: S105 - the name of a variable
     hosts: tuple[str, ...] = ()
     max_body: Size = Size(32 << 20)
+    max_file: Size = Size(20 << 20)

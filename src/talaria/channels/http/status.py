@@ -23,7 +23,10 @@ lets the gateway keep the history.
   GET  /api/turns/ID/events             POST /api/turns/ID/cancel
   GET  /api/sessions                    GET  /api/sessions/X
   GET  /api/sessions/X/entries          POST /api/sessions/X/end
+  GET  /api/pairings                    POST /api/pairings/approve
+  POST /api/pairings/revoke             POST /api/pairings/invite
   GET  /api/pool                        GET  /api/status
+  POST /api/backup
   GET  /healthz  /readyz  /metrics
 """.encode()
 
@@ -53,6 +56,10 @@ class StatusRoutes:
     async def pool(self, call: Call) -> Reply:
         return json_answer(self._parts.pool.stats())
 
+    async def backup(self, call: Call) -> Reply:
+        """A copy of the database in the home, which `talaria backup` packs and removes."""
+        return json_answer({"database": str(await self._parts.snapshot())})
+
     async def status(self, call: Call) -> Reply:
         condition = self._parts.health.condition()
         stats = await self._parts.store.stats()
@@ -67,8 +74,14 @@ class StatusRoutes:
                     "size_bytes": stats.size_bytes,
                     "wal_bytes": stats.wal_bytes,
                     "sessions": stats.sessions,
+                    "integrity": stats.integrity,
+                    "trouble": stats.trouble,
                 },
                 "turns": stats.turns,
-                "owed": {"turns": stats.owed, "replies": stats.outbox},
+                "owed": {
+                    "turns": stats.owed,
+                    "replies": stats.outbox,
+                    "oldest_seconds": round(stats.oldest_seconds, 3),
+                },
             }
         )

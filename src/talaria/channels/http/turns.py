@@ -12,11 +12,13 @@ from talaria.channels.http.answers import EventStream, Reply, json_answer, stay
 from talaria.channels.http.calls import Call
 from talaria.channels.http.errors import ClientGone
 from talaria.channels.http.parts import HttpParts
+from talaria.channels.http.story import StoryDesk
 from talaria.channels.http.views import StepView, TurnView
 from talaria.commands.table import asks_model
 from talaria.core.errors import BadRequest, NotFound
 from talaria.core.events import EVENT_NAMES, FINAL_EVENTS, Event, Reset
 from talaria.core.ids import TurnId
+from talaria.core.spending import Spent
 from talaria.core.turns import Turn, TurnState
 from talaria.turns.intake import Receipt
 from talaria.turns.live import LiveTurn
@@ -49,9 +51,9 @@ class TurnDesk:
         """A turn that was waited for. The ledger is asked only for what is not known here: when tools ran."""
         answer = receipt.live.answer if receipt.live is not None else None
         if not asks_model(turn.command):
-            return TurnView.of(turn, ())
+            return TurnView.of(turn, (), Spent())
         if answer is not None and turn.state is TurnState.DONE and len(answer.steps) == 1:
-            return TurnView.of(turn, (StepView.of(answer.steps[0]),))
+            return TurnView.of(turn, (StepView.of(answer.steps[0]),), answer.spent)
         return await self.recorded(turn.id)
 
     async def recorded(self, turn_id: TurnId) -> TurnView:
@@ -59,16 +61,18 @@ class TurnDesk:
         story = await self._store.story(turn_id)
         if story is None:
             raise NotFound(f"There is no turn {turn_id}.", "Check the id; old turns may have been pruned.")
-        return TurnView.of(story.turn, tuple(map(StepView.of, story.steps)))
+        return TurnView.of(story.turn, tuple(map(StepView.of, story.steps)), story.spent)
 
 
 class TurnRoutes:
     def __init__(self, parts: HttpParts, desk: TurnDesk) -> None:
         self._parts = parts
         self._desk = desk
+        self._stories = StoryDesk(parts.histories)
 
     async def show(self, call: Call) -> Reply:
-        return json_answer(await self._desk.recorded(TurnId(call.path("id"))))
+        """The id may be any name of the turn; see `Histories.find`."""
+        return json_answer(await self._stories.tell(call.path("id")))
 
     async def cancel(self, call: Call) -> Reply:
         receipt = await self._parts.turns.find(TurnId(call.path("id")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -9,7 +11,9 @@ from talaria.core.errors import ErrorInfo
 from talaria.core.ids import ChatAddress, ChatKey, SessionId, TurnId
 from talaria.core.messages import TokenUsage, ToolOutcome
 from talaria.core.sessions import Session
+from talaria.core.spending import Spent
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
+from talaria.turns.story import Chapter
 
 CHANNEL, KIND = "http", "api"
 _PREVIEW = 200
@@ -50,30 +54,47 @@ class StepView(msgspec.Struct, frozen=True):
         )
 
 
+class UsageView(TokenUsage, frozen=True):
+    """`cost_usd` is an exact decimal, None when the price of a call is not known."""
+
+    cost_usd: str | None = None
+
+    @classmethod
+    def of(cls, tokens: TokenUsage, spent: Spent) -> UsageView:
+        return cls(**msgspec.structs.asdict(tokens), cost_usd=spent.cost_usd)
+
+
 class TurnView(msgspec.Struct, frozen=True):
     id: TurnId
     session_id: SessionId
     state: TurnState
     reply: str | None
     error: ErrorInfo | None
-    usage: TokenUsage | None
+    usage: UsageView | None
     steps: tuple[StepView, ...]
     accepted_at: float
     command: str | UnsetType = UNSET
 
     @classmethod
-    def of(cls, turn: Turn, steps: tuple[StepView, ...]) -> TurnView:
+    def of(cls, turn: Turn, steps: tuple[StepView, ...], spent: Spent) -> Self:
         return cls(
             turn.id,
             turn.session_id,
             turn.state,
             turn.reply,
             turn.error,
-            turn.usage,
+            None if turn.usage is None else UsageView.of(turn.usage, spent),
             steps,
             turn.accepted_at,
             turn.command or UNSET,
         )
+
+
+class ToldTurn(TurnView, frozen=True):
+    """A turn with its story; `also` are older turns that are called by the same name."""
+
+    story: tuple[Chapter, ...] = ()
+    also: tuple[TurnId, ...] = ()
 
 
 class TurnTicket(msgspec.Struct, frozen=True):

@@ -21,15 +21,14 @@ from talaria.core.ledger import (
     Commit,
     Committed,
     Fresh,
-    OutboxWrite,
     StepWrite,
     TurnEnd,
-    UsageWrite,
 )
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
 from talaria.core.turns import StepState, Turn, TurnState, check_turn_move
 from talaria.store import rules
+from talaria.store.sqlite import outbox, spending
 from talaria.store.sqlite.rows import (
     ENTRY_KINDS,
     SESSION_COLUMNS,
@@ -63,14 +62,18 @@ ON CONFLICT (chat_key) DO UPDATE SET session_id = excluded.session_id
 INSERT_SESSION = f"INSERT INTO sessions ({SESSION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, NULL)"
 INSERT_TURN = """
 INSERT INTO turns (id, chat_key, session_id, state, inbound, accepted_at, command, scope, digest,
-                   attempts, started_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                   attempts, started_at, begun_by, address)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''))
 """
 INSERT_TURN_WITH_KEY = """
 INSERT INTO turns (id, chat_key, session_id, state, inbound, accepted_at, command, scope, digest,
-                   attempts, started_at, key)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                   attempts, started_at, begun_by, address, key)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?)
 """
+FIND_HOST = (
+    "SELECT 1 FROM turns WHERE id = ? AND session_id = ? AND state = 'running' AND merged_into IS NULL"
+)
+SET_HOST = "UPDATE turns SET merged_into = ? WHERE id = ?"
 
 
 class _Lease(NamedTuple):
@@ -108,8 +111,11 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
     began = None
     if order.start is not None and lease.is_free_for(order.start.owner, tx.now):
         turn = rules.begun_turn(turn, tx.now)
-        began = _take(tx, session, lease, rules.begin_order(turn.id, order.start), 0)
+        began = _take(tx, session, lease, rules.begin_order(turn.id, order.start))
     _insert_turn(tx, turn, order)
+    if order.steers and tx.execute(FIND_HOST, (order.steers, session.id)).fetchone() is not None:
+        tx.execute(SET_HOST, (order.steers, turn.id))
+        turn = msgspec.structs.replace(turn, merged_into=order.steers)
     return Accepted(turn, is_duplicate=False, is_new_session=bound is None, began=began, ended=ended)
 
 
@@ -130,6 +136,8 @@ def _insert_turn(tx: Transaction, turn: Turn, order: Accept) -> None:
         order.digest,
         turn.attempts,
         turn.started_at,
+        order.start.owner if turn.attempts and order.start else "",
+        turn.inbound.address or "",
     )
     if turn.inbound.key is None:
         tx.execute(INSERT_TURN, row)
@@ -184,7 +192,7 @@ def _make_session(tx: Transaction, chat_key: ChatKey, fresh: Fresh) -> Session:
 
 FIND_TO_BEGIN = f"""
 SELECT {prefixed("s", SESSION_COLUMNS)},
-       t.position, t.state, t.attempts, {prefixed("s", _LEASE_COLUMNS)}
+       t.position, t.state, t.attempts, t.forgiven, {prefixed("s", _LEASE_COLUMNS)}
 FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = ?
 """
 TAKE_LEASE = "UPDATE sessions SET lease_owner = ?, lease_fence = ?, lease_expires = ? WHERE id = ?"
@@ -193,7 +201,8 @@ UPDATE sessions
 SET lease_owner = ?, lease_fence = ?, lease_expires = ?, updated_at = ?, epoch = ?, seq = ? WHERE id = ?
 """
 SET_RUNNING = """
-UPDATE turns SET state = 'running', attempts = attempts + 1, started_at = coalesce(started_at, ?)
+UPDATE turns SET state = 'running', attempts = attempts + 1, started_at = coalesce(started_at, ?),
+                 begun_at = ?, begun_by = ?, forgiven = ?
 WHERE position = ?
 """
 
@@ -202,17 +211,22 @@ def begin(tx: Transaction, order: Begin) -> Began:
     row = tx.execute(FIND_TO_BEGIN, (order.turn_id,)).fetchone()
     if row is None:
         raise rules.no_turn(order.turn_id)
-    position, state, attempts = row[-6:-3]
+    position, state, attempts, forgiven = row[-7:-3]
     check_turn_move(order.turn_id, TurnState(state), TurnState.RUNNING)
-    session, lease = session_from(row[:-6]), _Lease(*row[-3:])
+    session, lease = session_from(row[:-7]), _Lease(*row[-3:])
     if not lease.is_free_for(order.owner, tx.now):
         raise rules.lease_held(session.id)
-    tx.execute(SET_RUNNING, (tx.now, position))
-    return _take(tx, session, lease, order, attempts)
+    forgiven = rules.forgiven(order, attempts, forgiven)
+    tx.execute(SET_RUNNING, (tx.now, tx.now, order.owner, forgiven, position))
+    return _take(tx, session, lease, order, (attempts, forgiven))
 
 
-def _take(tx: Transaction, session: Session, lease: _Lease, order: Begin, attempts: int) -> Began:
-    """The session under a new fence, with the user's entry if this is the first attempt."""
+def _take(
+    tx: Transaction, session: Session, lease: _Lease, order: Begin, earlier: tuple[int, int] = (0, 0)
+) -> Began:
+    """The session under a new fence, with the user's entry if this is the first attempt. `earlier` are the
+    attempts before, and how many of them are forgiven."""
+    attempts, forgiven = earlier
     fence = lease.fence + 1
     held = (order.owner, fence, tx.now + order.lease_seconds)
     start = rules.start_entries(session, order, attempts, tx.now)
@@ -223,13 +237,13 @@ def _take(tx: Transaction, session: Session, lease: _Lease, order: Begin, attemp
         session = rules.moved_session(session, start.head, tx.now)
     else:
         tx.execute(TAKE_LEASE, (*held, session.id))
-    return Began(session, Fence(fence), start.before, start.user, attempts + 1)
+    return Began(session, Fence(fence), start.before, start.user, attempts + 1, attempts - forgiven)
 
 
 # -- commit -----------------------------------------------------------------------------------------------
 
 FIND_TO_COMMIT = """
-SELECT s.epoch, s.seq, s.spec_id, s.title, s.lease_fence, s.lease_expires, t.position, t.state
+SELECT s.epoch, s.seq, s.spec_id, s.title, s.lease_fence, s.lease_expires, t.position, t.state, t.address
 FROM sessions s LEFT JOIN turns t ON t.id = ? AND t.session_id = s.id WHERE s.id = ?
 """
 SET_HEAD = """
@@ -246,21 +260,16 @@ START_STEP = "UPDATE steps SET state = 'started', started_at = ? WHERE turn_id =
 END_STEP = (
     "UPDATE steps SET state = 'ended', ended_at = ?, result = nullif(?, '') WHERE turn_id = ? AND n = ?"
 )
-INSERT_USAGE = """
-INSERT INTO usage (turn_id, n, provider, model, input, cached, output, reasoning, at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE
-SET calls = calls + 1, input = input + excluded.input, cached = cached + excluded.cached,
-    output = output + excluded.output, reasoning = reasoning + excluded.reasoning
-"""
 END_TURN = """
 UPDATE turns SET state = ?, ended_at = ?, reply = ?, error = nullif(?, ''), usage = nullif(?, '')
 WHERE position = ?
 """
-INSERT_OUTBOX = """
-INSERT INTO outbox (turn_id, channel, address, body, nonce, edits, state, due_at)
-VALUES (?, ?, ?, ?, ?, ?, 'pending', ?)
+FIND_STEERS = "SELECT position, state FROM turns WHERE merged_into = ?"
+TAKE_STEER = """
+UPDATE turns SET state = 'running', attempts = 1, started_at = ?
+WHERE id = ? AND merged_into = ? AND state = 'accepted'
 """
+FREE_STEER = "UPDATE turns SET merged_into = NULL WHERE position = ?"
 
 
 def commit(tx: Transaction, order: Commit) -> Committed:
@@ -268,7 +277,7 @@ def commit(tx: Transaction, order: Commit) -> Committed:
     row = tx.execute(FIND_TO_COMMIT, (order.turn_id, order.session_id)).fetchone()
     if row is None:
         raise rules.no_session(order.session_id)
-    epoch, seq, spec_id, title, fence, expires, position, state = row
+    epoch, seq, spec_id, title, fence, expires, position, state, address = row
     if fence != order.fence or not expires:
         raise rules.stale_fence(order.session_id)
     if order.turn_id is not None:
@@ -291,10 +300,13 @@ def commit(tx: Transaction, order: Commit) -> Committed:
         tx.execute(GIVE_LEASE_BACK, (session_id,))
     if order.turn_id is not None:
         _write_steps(tx, order.turn_id, order.steps)
-        _write_usage(tx, order.turn_id, order.usage)
-        _write_outbox(tx, order.turn_id, order.outbox)
-    if order.end is not None:
-        _end_turn(tx, position, order.end)
+        spending.settle(tx, order.turn_id, order)
+        _take_steers(tx, order.turn_id, order.steers)
+        if order.end is not None:
+            _end_turn(tx, position, order.end)
+            _end_steers(tx, order.turn_id, order.end)
+            if address is not None:
+                _write_replies(tx, order.turn_id, order.end)
     return Committed(head, entries)
 
 
@@ -322,31 +334,26 @@ def _insert_step(tx: Transaction, turn_id: TurnId, step: StepWrite) -> bool:
     )
 
 
-def _write_usage(tx: Transaction, turn_id: TurnId, usage: Iterable[UsageWrite]) -> None:
-    for call in usage:
-        tokens = call.tokens
-        tx.execute(
-            INSERT_USAGE,
-            (
-                turn_id,
-                call.n,
-                call.provider,
-                call.model,
-                tokens.input,
-                tokens.cached,
-                tokens.output,
-                tokens.reasoning,
-                tx.now,
-            ),
-        )
+def _take_steers(tx: Transaction, turn_id: TurnId, steers: Iterable[TurnId]) -> None:
+    for steer in steers:
+        if not tx.execute(TAKE_STEER, (tx.now, steer, turn_id)).rowcount:
+            raise rules.no_steer(steer, turn_id)
 
 
-def _write_outbox(tx: Transaction, turn_id: TurnId, writes: Iterable[OutboxWrite]) -> None:
-    for write in writes:
-        tx.execute(
-            INSERT_OUTBOX,
-            (turn_id, write.channel, write.address, write.body, write.nonce, write.edits, tx.now),
-        )
+def _end_steers(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> None:
+    """Messages that were taken in end as their host does; those that were not are turns of their own."""
+    for position, state in tx.execute(FIND_STEERS, (turn_id,)).fetchall():
+        if state == TurnState.RUNNING.value:
+            _end_turn(tx, position, end)
+        elif end.state is TurnState.DONE:
+            raise rules.steer_waiting(turn_id)
+        else:
+            tx.execute(FREE_STEER, (position,))
+
+
+def _write_replies(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> None:
+    row = tx.execute(FIND_TURN, (turn_id,)).fetchone()
+    outbox.write_replies(tx, rules.replies(turn_from(row[:-1]), end, tx.now))
 
 
 def _end_turn(tx: Transaction, position: int, end: TurnEnd) -> None:
@@ -368,6 +375,7 @@ def settle(tx: Transaction, order: tuple[TurnId, TurnEnd]) -> Turn:
     turn = turn_from(row[:-1])
     rules.check_settle(turn_id, turn.state, end)
     _end_turn(tx, row[-1], end)
+    outbox.write_replies(tx, rules.replies(turn, end, tx.now))
     return rules.ended_turn(turn, end, tx.now)
 
 

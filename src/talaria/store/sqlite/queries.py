@@ -11,33 +11,33 @@ from talaria.core.ids import ChatKey, SessionId, SpecId, TurnId
 from talaria.core.ledger import (
     ChatSummary,
     EntryPage,
-    OutboxRow,
     Page,
     SessionPage,
     TurnStory,
 )
-from talaria.core.messages import TokenUsage
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec, Prefix
 from talaria.core.turns import TurnState
+from talaria.store import rules
 from talaria.store.paging import check_limit, parse_entry_cursor, parse_session_cursor, session_cursor
 from talaria.store.rules import SUMMARY_SESSIONS
+from talaria.store.sqlite import outbox
 from talaria.store.sqlite.engine import driver
 from talaria.store.sqlite.rows import (
     ENTRY_COLUMNS,
-    OUTBOX_COLUMNS,
     SESSION_COLUMNS,
     STEP_COLUMNS,
     TURN_COLUMNS,
     decode_spec,
     entry_from,
-    outbox_from,
     prefixed,
     session_from,
     step_from,
     turn_from,
 )
+from talaria.store.sqlite.spending import spent_by_turn
 
+_UNSETTLED = ", ".join(f"'{state}'" for state in rules.UNSETTLED)
 _UNSENT = "state IN ('pending', 'sending')"
 
 SESSION = f"SELECT {SESSION_COLUMNS} FROM sessions WHERE id = ?"
@@ -56,23 +56,17 @@ ORDER BY updated_at DESC, id DESC LIMIT ?
 ENTRIES = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?"
 LOG = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq"
 SPEC = "SELECT s.spec, p.system, p.tools FROM specs s JOIN prefixes p ON p.id = s.prefix_id WHERE s.id = ?"
-TURN = f"SELECT {TURN_COLUMNS} FROM turns WHERE id = ?"
+TURN = f"SELECT {TURN_COLUMNS} FROM turns WHERE id = ? AND forgotten = 0"
 STEPS = f"SELECT {STEP_COLUMNS} FROM steps WHERE turn_id = ? ORDER BY n"
 OTHER_SESSIONS = f"""
 SELECT {SESSION_COLUMNS} FROM sessions WHERE chat_key = ? AND ephemeral = 0 AND id <> ?
 ORDER BY updated_at DESC, id DESC LIMIT {SUMMARY_SESSIONS - 1}
 """
 COUNT_TURNS_OF_SESSION = "SELECT count(*) FROM turns WHERE session_id = ?"
-SUM_USAGE = """
-SELECT coalesce(sum(u.calls), 0), coalesce(sum(u.input), 0), coalesce(sum(u.cached), 0),
-       coalesce(sum(u.output), 0), coalesce(sum(u.reasoning), 0)
-FROM turns t JOIN usage u ON u.turn_id = t.id WHERE t.session_id = ?
-"""
-OUTBOX_DUE = f"""
-SELECT {OUTBOX_COLUMNS} FROM outbox WHERE channel = ? AND {_UNSENT} AND due_at <= ? ORDER BY id LIMIT ?
-"""
 COUNT_SESSIONS = "SELECT count(*) FROM sessions WHERE ephemeral = 0"
 COUNT_TURNS = "SELECT state, count(*) FROM turns GROUP BY state"
+OLDEST_TURN = f"SELECT min(accepted_at) FROM turns WHERE state IN ({_UNSETTLED})"
+OLDEST_UNSENT = f"SELECT min(written_at) FROM outbox WHERE {_UNSENT}"
 COUNT_UNSENT = f"SELECT count(*) FROM outbox WHERE {_UNSENT}"
 
 
@@ -117,7 +111,8 @@ def story(db: driver.Connection, turn_id: TurnId) -> TurnStory | None:
     row = db.execute(TURN, (turn_id,)).fetchone()
     if row is None:
         return None
-    return TurnStory(turn_from(row), tuple(map(step_from, db.execute(STEPS, (turn_id,)))))
+    steps = tuple(map(step_from, db.execute(STEPS, (turn_id,))))
+    return TurnStory(turn_from(row), steps, outbox.of_turn(db, turn_id), spent_by_turn(db, turn_id))
 
 
 def summary(db: driver.Connection, session_id: SessionId) -> ChatSummary | None:
@@ -126,17 +121,13 @@ def summary(db: driver.Connection, session_id: SessionId) -> ChatSummary | None:
         return None
     others = db.execute(OTHER_SESSIONS, (current.chat_key, session_id)).fetchall()
     (turns,) = db.execute(COUNT_TURNS_OF_SESSION, (session_id,)).fetchone()
-    calls, *tokens = db.execute(SUM_USAGE, (session_id,)).fetchone()
-    return ChatSummary(current, (current, *map(session_from, others)), turns, TokenUsage(*tokens), calls)
+    return ChatSummary(current, (current, *map(session_from, others)), turns)
 
 
-def outbox_due(db: driver.Connection, question: tuple[str, float, int]) -> Sequence[OutboxRow]:
-    return tuple(map(outbox_from, db.execute(OUTBOX_DUE, question)))
-
-
-def counts(db: driver.Connection, _: None) -> tuple[int, dict[str, int], int]:
-    """Lasting sessions, turns by state, unsent replies."""
+def counts(db: driver.Connection, _: None) -> tuple[int, dict[str, int], int, float | None]:
+    """Lasting sessions, turns by state, unsent replies, and since when the oldest of these is owed."""
     (session_count,) = db.execute(COUNT_SESSIONS).fetchone()
     turns = {str(state): 0 for state in TurnState} | dict(db.execute(COUNT_TURNS).fetchall())
     (unsent,) = db.execute(COUNT_UNSENT).fetchone()
-    return session_count, turns, unsent
+    oldest = [db.execute(question).fetchone()[0] for question in (OLDEST_TURN, OLDEST_UNSENT)]
+    return session_count, turns, unsent, min((at for at in oldest if at is not None), default=None)

@@ -12,7 +12,6 @@ import msgspec
 
 from talaria.core.entries import MARK_TYPES, Entry, EntryBody, Revision
 from talaria.core.errors import ErrorInfo
-from talaria.core.ledger import OutboxRow, OutboxState, OutboxWrite
 from talaria.core.messages import MESSAGE_TYPES, TokenUsage, ToolResult
 from talaria.core.sessions import Session
 from talaria.core.specs import AgentSpec
@@ -58,7 +57,7 @@ def entry_from(row: Any) -> Entry:
 
 TURN_COLUMNS = (
     "id, chat_key, session_id, state, inbound, accepted_at, command, started_at, ended_at, attempts, reply, "
-    "error, usage, merged_into"
+    "error, usage, merged_into, shown_id, forgiven"
 )
 
 
@@ -78,6 +77,8 @@ def turn_from(row: Any) -> Turn:
         error,
         usage,
         merged_into,
+        shown_id,
+        forgiven,
     ) = row
     return Turn(
         key,
@@ -94,6 +95,8 @@ def turn_from(row: Any) -> Turn:
         None if error is None else _error(error),
         None if usage is None else _usage(usage),
         merged_into,
+        shown_id,
+        forgiven,
     )
 
 
@@ -112,22 +115,6 @@ def step_from(row: Any) -> Step:
         None if result is None else _result(result),
         started_at,
         ended_at,
-    )
-
-
-OUTBOX_COLUMNS = "id, turn_id, channel, address, body, nonce, edits, state, attempts, due_at, platform_id"
-
-
-def outbox_from(row: Any) -> OutboxRow:
-    key, turn_id, channel, address, body, nonce, edits, state, attempts, due_at, platform_id = row
-    return OutboxRow(
-        key,
-        turn_id,
-        OutboxWrite(channel, address, body, nonce, edits),
-        OutboxState(state),
-        attempts,
-        due_at,
-        platform_id,
     )
 
 

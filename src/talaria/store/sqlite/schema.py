@@ -25,12 +25,12 @@ def migrate(connection: driver.Connection, path: Path) -> int:
     belongs to another one.
     """
     latest = latest_version()
-    if _check_version(connection, path, latest) == latest:
+    if check_version(connection, path, latest) == latest:
         return latest
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Read again: another process may have migrated while this one waited for the lock.
-        current = _check_version(connection, path, latest)
+        current = check_version(connection, path, latest)
         for number, file in _migrations():
             if number > current:
                 for statement in _statements(file.read_text(encoding="utf-8")):
@@ -44,7 +44,8 @@ def migrate(connection: driver.Connection, path: Path) -> int:
     return latest
 
 
-def _check_version(connection: driver.Connection, path: Path, latest: int) -> int:
+def check_version(connection: driver.Connection, path: Path, latest: int) -> int:
+    """The database's version. Raises `StoreError` for one of another program or of a newer one."""
     (current,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()

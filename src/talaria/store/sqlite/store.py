@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from talaria.core.clock import Clock
 from talaria.core.entries import Entry
+from talaria.core.errors import StoreError
 from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, SpecId, TurnId
 from talaria.core.ledger import (
     Accept,
@@ -20,9 +21,8 @@ from talaria.core.ledger import (
     ChatSummary,
     Commit,
     Committed,
+    Ended,
     EntryPage,
-    OutboxRow,
-    OutboxState,
     Page,
     Renewal,
     SessionPage,
@@ -32,13 +32,21 @@ from talaria.core.ledger import (
 )
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
+from talaria.core.spending import Overrun, Reserve, Spending, Whose
 from talaria.core.turns import Turn
 from talaria.store import rules
-from talaria.store.sqlite import orders, queries, upkeep
+from talaria.store.sqlite import orders, queries, spending, upkeep
 from talaria.store.sqlite.answers import Taken
 from talaria.store.sqlite.connection import open_reader, open_writer
+from talaria.store.sqlite.copying import copy_database
 from talaria.store.sqlite.engine import driver, engine_version
+from talaria.store.sqlite.faults import damaged
+from talaria.store.sqlite.history import SqliteHistories
+from talaria.store.sqlite.integrity import LOOK_FIRST_BYTES, Integrity, find_damage
+from talaria.store.sqlite.outbox import SqliteOutbox
+from talaria.store.sqlite.pairing import SqlitePairings
 from talaria.store.sqlite.readers import Readers
+from talaria.store.sqlite.retention import SqliteRetention
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.writer import Transaction, Writer
 
@@ -59,17 +67,34 @@ class SqliteStore:
         self._clock = clock
         self._writer = writer
         self._readers = readers
+        self._integrity = Integrity.CLEAN_END
         self._closing: asyncio.Task[None] | None = None
+        self.outbox = SqliteOutbox(self._write, self._read, clock)
+        self.retention = SqliteRetention(self._write)
+        self.histories = SqliteHistories(self._read)
+        self.pairings = SqlitePairings(self._write, self._read)
 
     @classmethod
-    async def open(cls, path: Path, clock: Clock) -> SqliteStore:
+    async def open(
+        cls,
+        path: Path,
+        clock: Clock,
+        *,
+        is_suspect: bool = False,
+        look_first_bytes: int = LOOK_FIRST_BYTES,
+    ) -> SqliteStore:
         """Open the database, made or migrated if need be. The caller holds the home's lock.
 
-        Raises `StoreError` for a shared file system, an unusable folder, a file that is no Talaria database,
-        and a database newer than this program.
+        `is_suspect`: the last owner did not close it. A file up to `look_first_bytes` is then looked at
+        first; a larger one waits for `verify`. Raises `StoreError` for a shared file system, an unusable
+        folder, a file that is no Talaria database, a damaged one, and one newer than this program.
         """
-        writer = await Writer.start(partial(open_writer, path), clock)
-        return cls(path, clock, writer, Readers(partial(open_reader, path)))
+        look_first = is_suspect and _size(path) <= look_first_bytes
+        writer = await Writer.start(partial(open_writer, path, look_first=look_first), clock)
+        store = cls(path, clock, writer, Readers(partial(open_reader, path), on_failure=writer.note_damage))
+        if is_suspect:
+            store._integrity = Integrity.WHOLE if look_first else Integrity.CHECKING
+        return store
 
     async def __aenter__(self) -> SqliteStore:
         return self
@@ -101,6 +126,39 @@ class SqliteStore:
             raise rules.closed()
         return self._readers.submit(query, question)
 
+    # -- the file itself
+
+    @property
+    def integrity(self) -> Integrity:
+        return self._integrity
+
+    @property
+    def trouble(self) -> StoreError | None:
+        """Why nothing can be written now: what the last write met. `probe` finds out whether it is over."""
+        return self._writer.trouble
+
+    async def probe(self) -> None:
+        """Write to the disk, changing nothing. Raises `StoreError` while that fails."""
+        await self._write(upkeep.probe, None, is_durable=True)
+
+    async def verify(self) -> str | None:
+        """Look whether the file is whole, beside its other readers; from the first damage on nothing is
+        written. Answers with what was found. Raises `StoreError` when the store closed meanwhile."""
+        finding = await self._read(find_damage, lambda: self._closing is not None)
+        self._integrity = Integrity.WHOLE if finding is None else Integrity.DAMAGED
+        if finding is not None:
+            self._writer.note_damage(damaged(finding))
+        return finding
+
+    async def snapshot(self, path: Path) -> None:
+        """Write a whole, compact copy of the database to a new file, 0600, beside all other work.
+
+        Raises `StoreError`; then there is no file.
+        """
+        if self._closing is not None:
+            raise rules.closed()
+        await asyncio.to_thread(copy_database, self._path, path, lambda: self._closing is not None)
+
     # -- writing
 
     async def accept(self, order: Accept) -> Accepted:
@@ -115,6 +173,9 @@ class SqliteStore:
     async def settle(self, turn_id: TurnId, end: TurnEnd) -> Turn:
         return await self._write(orders.settle, (turn_id, end), is_durable=True)
 
+    async def reserve(self, order: Reserve) -> Overrun | None:
+        return await self._write(spending.reserve, order)
+
     async def hold(self, session_id: SessionId, owner: OwnerId, lease_seconds: float) -> Fence:
         return await self._write(upkeep.hold, upkeep.Hold(session_id, owner, lease_seconds))
 
@@ -123,17 +184,26 @@ class SqliteStore:
     ) -> frozenset[SessionId]:
         return await self._write(upkeep.renew, upkeep.Renew(owner, tuple(renewals), lease_seconds))
 
-    async def end_session(self, session_id: SessionId, fence: Fence) -> Session:
+    async def end_session(self, session_id: SessionId, fence: Fence) -> Ended:
         return await self._write(upkeep.end_session, (session_id, fence))
 
     async def reclaim(self, owner: OwnerId) -> Sequence[Turn]:
         return await self._write(upkeep.reclaim, owner)
 
-    async def outbox_mark(
-        self, row_id: int, state: OutboxState, *, due_at: float = 0.0, platform_id: str | None = None
-    ) -> None:
-        mark = upkeep.Mark(row_id, state, due_at, platform_id)
-        await self._write(upkeep.outbox_mark, mark, is_durable=True)
+    async def yield_turns(self, owner: OwnerId) -> None:
+        await self._write(upkeep.yield_turns, owner, is_durable=True)
+
+    async def forgive(self, turn_id: TurnId) -> None:
+        await self._write(upkeep.forgive, turn_id)
+
+    async def show(self, turn_id: TurnId, platform_id: str) -> None:
+        await self._write(upkeep.show, (turn_id, platform_id))
+
+    async def set_cursor(self, name: str, value: str) -> None:
+        await self._write(upkeep.set_cursor, (name, value), is_durable=True)
+
+    async def move_chat(self, old: ChatKey, new: ChatKey) -> bool:
+        return await self._write(upkeep.move_chat, (old, new), is_durable=True)
 
     async def end_unused(self, before: float) -> Sequence[SessionId]:
         return await self._write(upkeep.end_unused, before)
@@ -149,8 +219,11 @@ class SqliteStore:
 
     # -- reading
 
-    async def outbox_due(self, channel: str, limit: int) -> Sequence[OutboxRow]:
-        return await self._read(queries.outbox_due, (channel, self._clock.now(), limit))
+    async def orphans(self, owner: OwnerId, accepted_before: float) -> Sequence[Turn]:
+        return await self._read(upkeep.orphans, (self._clock.now(), owner, accepted_before))
+
+    async def cursor(self, name: str) -> str | None:
+        return await self._read(upkeep.cursor, name)
 
     async def session(self, session_id: SessionId) -> Session | None:
         return await self._read(queries.session, session_id)
@@ -176,8 +249,12 @@ class SqliteStore:
     async def summary(self, session_id: SessionId) -> ChatSummary | None:
         return await self._read(queries.summary, session_id)
 
+    async def spending(self, whose: Whose) -> Spending:
+        return await self._read(spending.spending, whose)
+
     async def stats(self) -> StoreStats:
-        sessions, turns, unsent = await self._read(queries.counts, None)
+        sessions, turns, unsent, oldest = await self._read(queries.counts, None)
+        trouble = self._writer.trouble
         return StoreStats(
             engine=f"sqlite {engine_version}",
             schema=latest_version(),
@@ -187,6 +264,9 @@ class SqliteStore:
             turns=turns,
             owed=sum(turns[state] for state in rules.UNSETTLED),
             outbox=unsent,
+            oldest_seconds=0.0 if oldest is None else max(0.0, self._clock.now() - oldest),
+            integrity=self._integrity.value,
+            trouble="" if trouble is None else trouble.user_text,
         )
 
 

@@ -1,4 +1,4 @@
-"""The orders around a turn, in SQL: leases, ends of sessions, recovery, delivery marks, pruning."""
+"""The orders around a turn, in SQL: leases, ends of sessions, recovery, what channels note, pruning."""
 
 # ruff: noqa: S608 (statements are put together from constant column lists only)
 
@@ -8,13 +8,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from talaria.core.ids import Fence, OwnerId, SessionId
-from talaria.core.ledger import OutboxState, Renewal
-from talaria.core.sessions import Session
+from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, TurnId
+from talaria.core.ledger import Ended, Renewal
 from talaria.core.turns import Turn
 from talaria.store import rules
-from talaria.store.sqlite.orders import END_SESSION, TAKE_LEASE
-from talaria.store.sqlite.rows import SESSION_COLUMNS, TURN_COLUMNS, session_from, turn_from
+from talaria.store.sqlite import outbox
+from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.orders import END_SESSION, FIND_OWED, TAKE_LEASE
+from talaria.store.sqlite.rows import SESSION_COLUMNS, TURN_COLUMNS, prefixed, session_from, turn_from
+from talaria.store.sqlite.spending import RELEASE_OTHERS, RELEASE_OWN
 from talaria.store.sqlite.writer import Transaction
 
 # Sessions that one pruning transaction deletes, so that the orders of turns never wait long behind it.
@@ -70,7 +72,7 @@ EXPIRE_OTHERS = "UPDATE sessions SET lease_expires = 0 WHERE lease_owner <> ? AN
 FIND_UNSETTLED = f"SELECT {TURN_COLUMNS} FROM turns WHERE state IN ({_UNSETTLED}) ORDER BY position"
 
 
-def end_session(tx: Transaction, order: tuple[SessionId, Fence]) -> Session:
+def end_session(tx: Transaction, order: tuple[SessionId, Fence]) -> Ended:
     session_id, order_fence = order
     row = tx.execute(FIND_TO_END, (session_id,)).fetchone()
     if row is None:
@@ -79,39 +81,99 @@ def end_session(tx: Transaction, order: tuple[SessionId, Fence]) -> Session:
     if fence != order_fence or not expires:
         raise rules.stale_fence(session_id)
     session = session_from(row[:-2])
-    ended_at = tx.now if session.ended_at is None else session.ended_at
+    is_news = session.ended_at is None and tx.execute(FIND_OWED, (session_id,)).fetchone() is None
+    ended_at = tx.now if is_news else session.ended_at
     tx.execute(END_SESSION, (ended_at, session_id))
-    return msgspec.structs.replace(session, ended_at=ended_at)
+    return Ended(msgspec.structs.replace(session, ended_at=ended_at), is_news)
 
 
 def reclaim(tx: Transaction, owner: OwnerId) -> Sequence[Turn]:
     tx.execute(EXPIRE_OTHERS, (owner,))
+    tx.execute(RELEASE_OTHERS, (owner,))
+    tx.execute(outbox.DUE_AT_ONCE)
     return tuple(map(turn_from, tx.execute(FIND_UNSETTLED).fetchall()))
 
 
-# -- delivery ---------------------------------------------------------------------------------------------
-
-MARK_OUTBOX = """
-UPDATE outbox SET state = ?, attempts = attempts + ?, due_at = ?, platform_id = coalesce(?, platform_id)
-WHERE id = ?
+FIND_ORPHANS = f"""
+SELECT {prefixed("t", TURN_COLUMNS)} FROM turns t JOIN sessions s ON s.id = t.session_id
+WHERE t.state IN ({_UNSETTLED}) AND s.lease_expires <= ?
+AND ((t.attempts > 0 AND s.lease_owner <> ?) OR (t.attempts = 0 AND t.accepted_at < ?))
+ORDER BY t.position
 """
 
 
-class Mark(msgspec.Struct, frozen=True):
-    row_id: int
-    state: OutboxState
-    due_at: float
-    platform_id: str | None
+def orphans(db: driver.Connection, question: tuple[float, OwnerId, float]) -> Sequence[Turn]:
+    return tuple(map(turn_from, db.execute(FIND_ORPHANS, question)))
 
 
-def outbox_mark(tx: Transaction, order: Mark) -> None:
-    is_attempt = order.state is OutboxState.SENDING
-    marked = tx.execute(
-        MARK_OUTBOX, (order.state.value, int(is_attempt), order.due_at, order.platform_id, order.row_id)
-    )
-    if not marked.rowcount:
-        raise rules.no_outbox_row(order.row_id)
+FORGIVE = """
+UPDATE turns SET forgiven = min(attempts, forgiven + 1) WHERE state = 'running' AND merged_into IS NULL
+AND session_id IN (SELECT id FROM sessions WHERE lease_owner = ? AND lease_expires > 0)
+"""
+YIELD_LEASES = "UPDATE sessions SET lease_expires = 0 WHERE lease_owner = ? AND lease_expires > 0"
 
+
+CLEAR = "UPDATE turns SET forgiven = attempts WHERE id = ?"
+
+
+def forgive(tx: Transaction, turn_id: TurnId) -> None:
+    if not tx.execute(CLEAR, (turn_id,)).rowcount:
+        raise rules.no_turn(turn_id)
+
+
+def yield_turns(tx: Transaction, owner: OwnerId) -> None:
+    tx.execute(FORGIVE, (owner,))
+    tx.execute(YIELD_LEASES, (owner,))
+    tx.execute(RELEASE_OWN, (owner,))
+
+
+# -- channels ---------------------------------------------------------------------------------------------
+
+FIND_TURN = f"SELECT {TURN_COLUMNS} FROM turns WHERE id = ?"
+SET_SHOWN = "UPDATE turns SET shown_id = ? WHERE id = ?"
+SET_CURSOR = """
+INSERT INTO cursors (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
+CURSOR = "SELECT value FROM cursors WHERE name = ?"
+KNOWS_CHAT = "SELECT 1 FROM chats WHERE chat_key = ?"
+MOVE_CHAT = (
+    "UPDATE chats SET chat_key = ? WHERE chat_key = ?",
+    "UPDATE sessions SET chat_key = ? WHERE chat_key = ?",
+    "UPDATE turns SET chat_key = ? WHERE chat_key = ?",
+    "UPDATE outbox SET chat_key = ? WHERE chat_key = ?",
+)
+
+
+def show(tx: Transaction, order: tuple[TurnId, str]) -> None:
+    turn_id, platform_id = order
+    row = tx.execute(FIND_TURN, (turn_id,)).fetchone()
+    if row is None:
+        raise rules.no_turn(turn_id)
+    tx.execute(SET_SHOWN, (platform_id, turn_id))
+    turn = msgspec.structs.replace(turn_from(row), shown_id=platform_id)
+    if turn.state.is_final and not outbox.make_edit(tx, turn_id, platform_id):
+        outbox.write_replies(tx, rules.late_replies(turn, tx.now))
+
+
+def set_cursor(tx: Transaction, order: tuple[str, str]) -> None:
+    tx.execute(SET_CURSOR, order)
+
+
+def cursor(db: driver.Connection, name: str) -> str | None:
+    row = db.execute(CURSOR, (name,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def move_chat(tx: Transaction, order: tuple[ChatKey, ChatKey]) -> bool:
+    old, new = order
+    if tx.execute(KNOWS_CHAT, (new,)).fetchone() or not tx.execute(KNOWS_CHAT, (old,)).fetchone():
+        return False
+    for statement in MOVE_CHAT:
+        tx.execute(statement, (new, old))
+    return True
+
+
+# -- unused sessions --------------------------------------------------------------------------------------
 
 FIND_UNUSED = f"""
 SELECT s.id FROM sessions s
@@ -153,3 +215,12 @@ def prune_ephemeral(tx: Transaction, older_than: float) -> int:
         for statement in PRUNE_SESSION:
             tx.execute(statement, row)
     return len(doomed)
+
+
+# -- the disk ---------------------------------------------------------------------------------------------
+
+
+def probe(tx: Transaction, _: None) -> None:
+    """Writes the page with the schema's version, as it is."""
+    (version,) = tx.execute("PRAGMA user_version").fetchone()
+    tx.execute(f"PRAGMA user_version = {version}")

@@ -1,0 +1,288 @@
+"""Delivery: sends what the outbox owes, in order for each address, until it is sent, refused or too old.
+
+The row is `sending` before the platform hears a word. How an attempt ended decides what comes next:
+- sent: done;
+- refused: failed, with the platform's reason;
+- delayed (the platform took nothing): again when it says, or after a pause that grows;
+- unknown (no answer, a timeout, a crash): again, with a visible mark where the platform cannot dedupe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+from talaria.core.clock import Clock
+from talaria.core.delivery import (
+    DeliveryDelayed,
+    DeliveryError,
+    DeliveryRefused,
+    Enclosed,
+    Mark,
+    OutboxRow,
+    OutboxState,
+    Post,
+)
+from talaria.core.errors import StoreError, ToolError
+from talaria.core.events import Event
+from talaria.core.failpoints import Point, reach
+from talaria.core.ids import ChatKey, TurnId, channel_of
+from talaria.core.ports import Outlet, Store
+from talaria.core.turns import Turn
+from talaria.observe.metrics import Metrics
+from talaria.turns.live import LiveTurn, LiveTurns
+from talaria.turns.settings import DeliverySettings
+
+_log = logging.getLogger("talaria.delivery")
+_BATCH = 64
+_LOOK_SECONDS = 5.0
+_SHOW_ENDS_SECONDS = 5.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
+_TOO_OLD = "it was too old to be sent"
+
+
+def pause_before(attempt: int, random: Random) -> float:
+    """Seconds after the given attempt: twice as long each time, with jitter, up to five minutes."""
+    longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(attempt, 16))
+    return random.uniform(longest / 2, longest)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryParts:
+    """What delivery works with. `read_file` reads a file of a chat's folder, and raises `ToolError`."""
+
+    store: Store
+    live: LiveTurns
+    clock: Clock
+    metrics: Metrics
+    read_file: Callable[[ChatKey, str], bytes]
+    settings: DeliverySettings
+    random: Random = field(default_factory=Random)
+
+
+class Delivery:
+    """One for all channels. The rows of a channel that is not attached wait until it is, or are too old."""
+
+    def __init__(self, parts: DeliveryParts) -> None:
+        self._store = parts.store
+        self._live = parts.live
+        self._clock = parts.clock
+        self._metrics = parts.metrics
+        self._read_file = parts.read_file
+        self._settings = parts.settings
+        self._random = parts.random
+        self._outlets: dict[str, Outlet] = {}
+        self._sends: dict[tuple[str, str], asyncio.Task[None]] = {}  # by channel and address
+        self._shows: dict[TurnId, asyncio.Task[None]] = {}
+        self._woken = asyncio.Event()
+        self._expired_at = float("-inf")
+
+    def attach(self, channel: str, outlet: Outlet) -> None:
+        """The channel can send from now on; what it owes follows, and what runs is shown."""
+        self._outlets[channel] = outlet
+        for live in self._live:
+            if channel_of(live.turn.chat_key) == channel:
+                self._show(live)
+        self.wake()
+
+    async def detach(self, channel: str) -> None:
+        """The channel is about to close: what it shows ends, and sends under way may finish."""
+        self._outlets.pop(channel, None)
+        sends = [task for (name, _), task in self._sends.items() if name == channel]
+        if sends:
+            await asyncio.wait(sends, timeout=self._settings.timeout.total_seconds())
+        for task in [*sends, *self._shows.values()]:
+            task.cancel()
+
+    def watch(self, live: LiveTurn) -> None:
+        """A turn came to life: show it while it runs, and send its reply as soon as it is settled."""
+        if live.turn.inbound.address is None:
+            return
+        live.settled.add_done_callback(lambda _: self.wake())
+        self._show(live)
+
+    def wake(self) -> None:
+        """Look at the outbox now."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Sends until cancelled; sends under way are cancelled with it and tried again by the next start."""
+        ticking = asyncio.create_task(self._tick(), name="delivery-tick")
+        try:
+            while True:
+                self._woken.clear()
+                await self._look()
+                await self._woken.wait()
+        finally:
+            tasks = [ticking, *self._sends.values(), *self._shows.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def drain(self, deadline: float) -> None:
+        """Give what is due the chance to go out; at most `deadline` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline):
+                while await self._look() or self._sends:
+                    await asyncio.wait(self._sends.values())
+
+    # -- sending --------------------------------------------------------------------------------------------
+
+    async def _look(self) -> int:
+        """Begin what is due and not under way; how many."""
+        try:
+            await self._expire()
+            return sum([await self._begin_due(*attached) for attached in list(self._outlets.items())])
+        except StoreError as error:
+            _log.error("replies wait for the store: %s", error)
+            return 0
+
+    async def _begin_due(self, channel: str, outlet: Outlet) -> int:
+        due = await self._store.outbox.due(channel, _BATCH)
+        fresh = [row for row in due if (channel, row.address) not in self._sends]
+        for row in fresh:
+            place = (channel, row.address)
+            task = asyncio.create_task(self._send(outlet, row), name=f"send {row.id}")
+            self._sends[place] = task
+            task.add_done_callback(partial(self._sent, place))
+        return len(fresh)
+
+    def _sent(self, place: tuple[str, str], _: object) -> None:
+        del self._sends[place]
+        self.wake()
+
+    async def _expire(self) -> None:
+        now = self._clock.now()
+        if now - self._expired_at >= 60.0:
+            self._expired_at = now
+            old = await self._store.outbox.expire(now - self._settings.max_age.total_seconds(), _TOO_OLD)
+            if old:
+                _log.warning("replies that nobody could be sent for too long were given up: %d", old)
+
+    async def _send(self, outlet: Outlet, row: OutboxRow) -> None:
+        """One attempt, and what is known of it afterwards. Never raises but for cancellation."""
+        try:
+            await self._end_show(row.turn_id)
+            row = await self._split(outlet, row)
+            seconds = self._settings.timeout.total_seconds()
+            claimed = await self._store.outbox.claim(row, self._clock.now() + 2 * seconds)
+            if claimed is None:
+                return
+            reach(Point.CLAIMED)
+            mark = await self._attempt(outlet, claimed, was_tried=row.state is OutboxState.SENDING)
+            reach(Point.DELIVERED)
+            self._metrics.delivered(row.channel, mark.state)
+            await self._store.outbox.mark(mark)
+            reach(Point.MARKED)
+        except StoreError as error:
+            _log.error("reply %d waits for the store: %s", row.id, error)
+            await self._clock.sleep(_FIRST_PAUSE)
+
+    async def _split(self, outlet: Outlet, row: OutboxRow) -> OutboxRow:
+        """A reply that is longer than its platform allows becomes several, before the first attempt."""
+        if row.attempts or row.part or row.file is not None:
+            return row
+        bodies = outlet.split(row.body)
+        if len(bodies) > 1:
+            await self._store.outbox.split(row.id, bodies)
+        found = [due for due in await self._store.outbox.due(row.channel, _BATCH) if due.id == row.id]
+        return found[0] if found else row  # as it is by now: what showed the turn may be known only since
+
+    async def _attempt(self, outlet: Outlet, row: OutboxRow, *, was_tried: bool) -> Mark:
+        try:
+            post = await self._post(row, is_repeat=was_tried and not outlet.takes_nonce)
+            async with asyncio.timeout(self._settings.timeout.total_seconds()):
+                platform_id = await outlet.deliver(post)
+        except DeliveryRefused as error:
+            _log.warning("the reply of turn %s was refused: %s", row.turn_id, error)
+            return Mark(row.id, row.attempts, OutboxState.FAILED, error=error.user_text)
+        except DeliveryDelayed as error:
+            again = self._again(row, error.retry_after)
+            # What may have arrived stays so, whatever a later attempt says of itself.
+            state = OutboxState.SENDING if was_tried else OutboxState.PENDING
+            return Mark(row.id, row.attempts, state, again, error=error.user_text)
+        except (DeliveryError, TimeoutError) as error:
+            why = str(error) or "no answer in time"
+            _log.warning("the reply of turn %s may not have arrived: %s", row.turn_id, why)
+            return Mark(row.id, row.attempts, OutboxState.SENDING, self._again(row), error=why)
+        except Exception as error:
+            _log.exception("the reply of turn %s may not have arrived", row.turn_id)
+            return Mark(row.id, row.attempts, OutboxState.SENDING, self._again(row), error=repr(error))
+        return Mark(row.id, row.attempts, OutboxState.SENT, platform_id=platform_id)
+
+    async def _post(self, row: OutboxRow, *, is_repeat: bool) -> Post:
+        """Raises `DeliveryRefused` for a file that is gone, or was never the chat's."""
+        file = None
+        if row.file is not None:
+            try:
+                data = await asyncio.to_thread(self._read_file, row.chat_key, row.file)
+            except ToolError as error:
+                raise DeliveryRefused(error.user_text) from None
+            file = Enclosed(row.file.rpartition("/")[2], data)
+        return Post(row.address, row.body, row.nonce, row.edits, row.buttons, file, is_repeat)
+
+    def _again(self, row: OutboxRow, wish: float | None = None) -> float:
+        return self._clock.now() + max(wish or 0.0, pause_before(row.attempts, self._random))
+
+    async def _tick(self) -> None:
+        """For rows whose time comes while nothing else happens."""
+        while True:
+            await self._clock.sleep(_LOOK_SECONDS)
+            self.wake()
+
+    # -- showing --------------------------------------------------------------------------------------------
+
+    def _show(self, live: LiveTurn) -> None:
+        outlet = self._outlets.get(channel_of(live.turn.chat_key))
+        if outlet is None or live.turn.inbound.address is None or live.turn.id in self._shows:
+            return
+        task = asyncio.create_task(self._run_show(outlet, live), name=f"show {live.turn.id}")
+        self._shows[live.turn.id] = task
+        task.add_done_callback(lambda _: self._shows.pop(live.turn.id, None))
+
+    async def _run_show(self, outlet: Outlet, live: LiveTurn) -> None:
+        try:
+            await outlet.show(_View(live, self._store))
+        except Exception:
+            _log.warning("turn %s is not shown while it runs", live.turn.id, exc_info=True)
+
+    async def _end_show(self, turn_id: TurnId) -> None:
+        """The reply must be the last word: what shows the turn ends first, by itself or not."""
+        task = self._shows.get(turn_id)
+        if task is None:
+            return
+        await asyncio.wait((task,), timeout=_SHOW_ENDS_SECONDS)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait((task,))
+
+
+class _View:
+    """Implements `core.ports.LiveView`."""
+
+    def __init__(self, live: LiveTurn, store: Store) -> None:
+        self._live = live
+        self._store = store
+        self._shown_id = live.turn.shown_id
+
+    @property
+    def turn(self) -> Turn:
+        return self._live.turn
+
+    @property
+    def shown_id(self) -> str | None:
+        return self._shown_id
+
+    async def events(self) -> AsyncIterator[Event]:
+        async with aclosing(self._live.follow()) as events:
+            async for _, event in events:
+                yield event
+
+    async def shown(self, platform_id: str) -> None:
+        self._shown_id = platform_id
+        await self._store.show(self._live.turn.id, platform_id)

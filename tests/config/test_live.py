@@ -1,0 +1,129 @@
+"""Which settings can change while the gateway runs, and what becomes of a changed file."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from talaria.config.live import LIVE, LiveSettings, compare, is_live, merged
+from talaria.config.load import load
+from talaria.config.reloading import EVERY_SECONDS, Reloader
+from talaria.config.settings import Settings
+from talaria.config.shape import kind_at
+from talaria.pool.settings import PoolSettings
+from talaria.testing.clock import FakeClock
+
+
+def test_what_can_change_live_is_a_key_or_a_table() -> None:
+    for pattern in LIVE:
+        assert kind_at(Settings, pattern) is not None
+    assert is_live(("pool", "max_agents"))
+    assert is_live(("prices", "mine/m", "input"))
+    assert not is_live(("http", "port"))
+    assert not is_live(("model", "reasoning"))
+
+
+def test_differences_are_named_by_their_keys(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        '[pool]\nmax_agents = 3\n[http]\nport = 1\n[aliases]\nfast = "openai/gpt-5"\n[log]\nlevel = "debug"\n'
+    )
+    changes = compare(Settings(), load(tmp_path, {}).settings)
+    assert changes.live == (("aliases", "fast"), ("pool", "max_agents"), ("log", "level"))
+    assert changes.later == (("http", "port"),)
+
+
+def test_what_cannot_change_stays_as_it_was() -> None:
+    old = Settings()
+    new = msgspec.structs.replace(
+        old,
+        pool=PoolSettings(max_agents=3),
+        http=msgspec.structs.replace(old.http, port=1),
+        log=msgspec.structs.replace(old.log, level="debug", format="json"),
+    )
+    result = merged(old, new)
+    assert result.pool.max_agents == 3
+    assert result.log.level == "debug"
+    assert (result.http, result.log.format) == (old.http, old.log.format)
+
+
+def test_only_those_concerned_are_told() -> None:
+    live, told = LiveSettings(Settings()), []
+    live.on(("pool",), tell=lambda new: told.append(("pool", new.pool.max_agents)))
+    live.on(("prices",), ("budgets",), tell=lambda new: told.append(("money", 0)))
+    live.take(msgspec.structs.replace(Settings(), pool=PoolSettings(max_agents=3)))
+    assert told == [("pool", 3)]
+
+
+class File:
+    """A home's file and the reloader that looks at it."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "config.toml"
+        self.clock = FakeClock()
+        self.live = LiveSettings(load(home, {}).settings)
+        self.secrets: list[str] = []
+        self.reloader = Reloader(home, {}, self.live, self.clock, self.secrets.extend)
+
+    def write(self, text: str) -> None:
+        self.path.write_text(text)
+        self.reloader.reload()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> File:
+    (tmp_path / "config.toml").write_text("[pool]\nmax_agents = 5\n")
+    return File(tmp_path)
+
+
+def test_a_good_file_is_taken_up_and_what_waits_is_said(file: File, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "talaria.config"):
+        file.write("[pool]\nmax_agents = 6\n[http]\nport = 9\n")
+    assert file.live.settings.pool.max_agents == 6
+    assert file.live.settings.http.port is None
+    assert file.reloader.status() == {"pending": ["http.port"], "trouble": ""}
+    assert "in effect now: pool.max_agents" in caplog.text
+    assert "from the next start on: http.port" in caplog.text
+    file.write("[pool]\nmax_agents = 6\n")
+    assert file.reloader.pending == ()
+
+
+def test_a_broken_file_changes_nothing_and_is_told_of_once(
+    file: File, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        file.write("[pool]\nmax_agents = 'x'\n[log]\nlevel = 'debug'\n")
+    assert file.live.settings.pool.max_agents == 5
+    assert file.live.settings.log.level == "info"
+    assert caplog.text.count("cannot be used; nothing changes") == 1
+    assert "line 2" in file.reloader.trouble
+    file.write("[pool]\nmax_agents = 7\n")
+    assert file.reloader.trouble == ""
+    assert file.live.settings.pool.max_agents == 7
+
+
+def test_new_secrets_are_kept_out_of_the_log(file: File) -> None:
+    file.write('[providers.mine]\nbase_url = "http://127.0.0.1/v1"\napi_key = "sk-new"\n')
+    assert "sk-new" in file.secrets
+
+
+def test_a_file_that_is_gone_means_the_defaults(file: File) -> None:
+    file.path.unlink()
+    file.reloader.reload()
+    assert file.live.settings.pool.max_agents == Settings().pool.max_agents
+
+
+async def test_the_file_is_looked_at_every_few_seconds(file: File) -> None:
+    looking = asyncio.create_task(file.reloader.run())
+    try:
+        await file.clock.play(EVERY_SECONDS)
+        assert file.live.settings.pool.max_agents == 5
+        file.path.write_text("[pool]\nmax_agents = 12\n")
+        await file.clock.play(EVERY_SECONDS)
+        assert file.live.settings.pool.max_agents == 12
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)

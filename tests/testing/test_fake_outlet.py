@@ -1,0 +1,40 @@
+"""The fake outlet keeps the contract of the real ones."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from contracts.outlet_suite import OutletSuite, Trouble
+from talaria.testing.fake_outlet import FakeOutlet, Fault
+
+_FAULTS = {
+    Trouble.LATER: Fault.DELAY,
+    Trouble.NEVER: Fault.REFUSE,
+    Trouble.SILENT: Fault.SWALLOW_ANSWER,
+}
+
+
+class FakeWall:
+    address = "here"
+
+    def __init__(self, outlet: FakeOutlet) -> None:
+        self.outlet = outlet
+
+    def shown(self) -> list[str]:
+        return self.outlet.texts(self.address)
+
+    def next_send(self, trouble: Trouble) -> None:
+        self.outlet.faults.append(_FAULTS[trouble])
+
+
+class TestFakeOutlet(OutletSuite):
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[FakeWall]:
+        yield FakeWall(FakeOutlet())
+
+
+class TestFakeOutletWithNonces(OutletSuite):
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[FakeWall]:
+        yield FakeWall(FakeOutlet(takes_nonce=True))

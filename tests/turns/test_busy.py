@@ -1,0 +1,198 @@
+"""A message that comes while a turn runs waits, joins or interrupts; a turn that is late is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rig import Rig, inbound, start
+from talaria.commands.parse import parse_command
+from talaria.core.ids import OwnerId
+from talaria.core.messages import AssistantMessage, UserMessage
+from talaria.core.ports import Store
+from talaria.core.turns import TurnState
+from talaria.testing.clock import FakeClock
+from talaria.testing.scripted_model import ScriptedModel
+from talaria.turns.busy import Busy, manner
+from turns.test_stopping import Gate, assert_well_formed, messages
+
+
+@pytest.mark.parametrize(
+    ("text", "usual", "said", "how"),
+    [
+        ("hello", Busy.QUEUE, "hello", Busy.QUEUE),
+        ("hello", Busy.STEER, "hello", Busy.STEER),
+        ("hello", Busy.INTERRUPT, "hello", Busy.INTERRUPT),
+        ("/queue hello", Busy.STEER, "hello", Busy.QUEUE),
+        ("/steer hello", Busy.QUEUE, "hello", Busy.STEER),
+        ("/steer", Busy.QUEUE, "/steer", Busy.QUEUE),
+        ("/status", Busy.INTERRUPT, "/status", Busy.QUEUE),
+    ],
+)
+def test_the_rule(text: str, usual: Busy, said: str, how: Busy) -> None:
+    found = manner(inbound(text), parse_command(text), usual)
+    assert (found.inbound.text, found.busy) == (said, how)
+    assert (found.command is None) == (not said.startswith("/"))
+    assert found.is_wish == (said != text)
+
+
+def _told(said: list[object]) -> list[str]:
+    return [message.text for message in said if isinstance(message, UserMessage)]
+
+
+async def test_steered_message_is_read_before_the_next_model_call(store: Store, tmp_path: Path) -> None:
+    gate = Gate("gate")
+    async with start(store, tmp_path, tools=lambda tools: tools.with_tools([gate]), busy=Busy.STEER) as rig:
+        host = await rig.submit("[[call gate {}]][[reply first]]")
+        await gate.entered.wait()
+        steer = await rig.submit("[[reply second]]")
+        assert steer.turn.merged_into == host.turn.id
+        gate.opened.set()
+        ended, joined = await rig.turns.wait(host), await rig.turns.wait(steer)
+        assert (ended.state, ended.reply) == (TurnState.DONE, "second")
+        assert (joined.state, joined.reply) == (TurnState.DONE, "second")
+        said = await messages(store, host.turn.session_id)
+        assert_well_formed(said)
+        assert [type(message).__name__ for message in said] == [
+            "UserMessage",
+            "AssistantMessage",
+            "ToolResults",
+            "UserMessage",
+            "AssistantMessage",
+        ]
+        assert len(rig.model.bodies) == 2
+
+
+async def test_steer_command_joins_where_queueing_is_the_rule(store: Store, tmp_path: Path) -> None:
+    gate = Gate("gate")
+    async with start(store, tmp_path, tools=lambda tools: tools.with_tools([gate])) as rig:
+        host = await rig.submit("[[call gate {}]][[reply first]]")
+        await gate.entered.wait()
+        queued = await rig.submit("later")
+        steer = await rig.submit("/steer [[reply second]]")
+        gate.opened.set()
+        assert (await rig.turns.wait(host)).reply == "second"
+        assert (await rig.turns.wait(steer)).reply == "second"
+        assert (await rig.turns.wait(queued)).reply == "You said: later"
+
+
+async def test_steer_that_comes_with_the_last_answer_becomes_another_step(
+    store: Store, tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    model = ScriptedModel(clock=clock)
+    async with start(store, tmp_path, busy=Busy.STEER, model=model) as rig:
+        host = await rig.submit("[[delay 5]]one")
+        while not rig.model.bodies:
+            await asyncio.sleep(0)
+        steer = await rig.submit("two")
+        clock.advance(5)
+        assert (await rig.turns.wait(host)).reply == "You said: two"
+        assert (await rig.turns.wait(steer)).reply == "You said: two"
+        said = await messages(store, host.turn.session_id)
+        assert [message.text for message in said if isinstance(message, AssistantMessage)] == [
+            "You said: one",
+            "You said: two",
+        ]
+
+
+async def test_steer_of_nothing_is_a_message(store: Store, tmp_path: Path) -> None:
+    async with start(store, tmp_path, busy=Busy.STEER) as rig:
+        assert (await rig.say("hello")).reply == "You said: hello"
+        assert (await rig.say("/steer hello")).reply == "You said: hello"
+        assert "Say what" in ((await rig.say("/steer")).reply or "")
+
+
+async def test_steer_of_a_turn_that_is_stopped_runs_by_itself(store: Store, tmp_path: Path) -> None:
+    gate = Gate("gate")
+    async with start(store, tmp_path, tools=lambda tools: tools.with_tools([gate]), busy=Busy.STEER) as rig:
+        host = await rig.submit("[[call gate {}]]")
+        await gate.entered.wait()
+        steer = await rig.submit("hello")
+        assert (await rig.say("/stop")).reply == "Stopped."
+        assert (await rig.turns.wait(host)).state is TurnState.CANCELLED
+        assert (await rig.turns.wait(steer)).reply == "You said: hello"
+        story = await store.story(steer.turn.id)
+        assert story is not None
+        assert story.turn.merged_into is None
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+async def test_crash_loses_neither_the_turn_nor_what_steers_it(
+    store: Store, tmp_path: Path, is_taken: bool
+) -> None:
+    gates = [Gate("gate", idempotent=True), Gate("second", idempotent=True)]
+
+    def tools(known):  # type: ignore[no-untyped-def]
+        return known.with_tools(gates)
+
+    async with start(store, tmp_path, tools=tools, busy=Busy.STEER) as rig:
+        host = await rig.submit("[[call gate {}]][[reply first]]")
+        await gates[0].entered.wait()
+        steer = await rig.submit("[[call second {}]][[reply second]]")
+        if is_taken:
+            gates[0].opened.set()
+            await gates[1].entered.wait()
+        await store.reclaim(OwnerId("own_next"))
+    for gate in gates:
+        gate.opened.set()
+    async with start(store, tmp_path, tools=tools, busy=Busy.STEER) as rig:
+        for receipt in (host, steer):
+            ended = await rig.turns.wait(await rig.turns.find(receipt.turn.id))
+            assert (ended.state, ended.reply) == (TurnState.DONE, "second")
+        said = await messages(store, host.turn.session_id)
+        assert_well_formed(said)
+        assert sum(isinstance(message, UserMessage) for message in said) == 2
+
+
+async def test_interrupting_message_stops_the_turn_and_is_next(store: Store, tmp_path: Path) -> None:
+    async with start(store, tmp_path, busy=Busy.INTERRUPT) as rig:
+        first = await rig.submit("[[hang]]")
+        while not rig.model.bodies:
+            await asyncio.sleep(0)
+        second = await rig.submit("hello")
+        assert (await rig.turns.wait(first)).state is TurnState.CANCELLED
+        assert (await rig.turns.wait(second)).reply == "You said: hello"
+
+
+async def _late(rig: Rig, clock: FakeClock, text: str) -> None:
+    watch = asyncio.create_task(rig.turns.watch())
+    try:
+        receipt = await rig.submit(text)
+        while not rig.model.bodies:
+            await asyncio.sleep(0)
+        for _ in range(3):
+            await clock.settle(50)
+            clock.advance(30)
+        turn = await rig.turns.wait(receipt)
+        assert turn.state is TurnState.FAILED
+        assert turn.error is not None
+        assert turn.error.type == "limit"
+        assert "longer than 60 seconds" in turn.error.message
+        assert "agent.turn_timeout" in turn.error.hint
+        assert (await rig.say("hello")).reply == "You said: hello"
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+
+
+async def test_turn_that_takes_too_long_is_stopped_and_told(store: Store, tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with start(store, tmp_path, clock=clock, turn_seconds=60) as rig:
+        await _late(rig, clock, "[[hang]]")
+
+
+async def test_what_a_late_turn_had_said_is_kept(store: Store, tmp_path: Path) -> None:
+    clock = FakeClock()
+    model = ScriptedModel(clock=clock)
+    async with start(store, tmp_path, clock=clock, turn_seconds=60, model=model) as rig:
+        await _late(rig, clock, "[[chunks 4]][[chunk-delay 25]]one two")
+        session = rig.pool.stats().agents[0].session_id
+        kept = [
+            message.text
+            for message in await messages(store, session)
+            if isinstance(message, AssistantMessage) and message.interrupted
+        ]
+        assert kept == ["You s"]

@@ -1,0 +1,325 @@
+"""What is owed is sent: once where that can be known, with a mark where it cannot, and in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from rig import Rig, inbound, start
+from talaria.core.delivery import Enclosed, OutboxRow, OutboxState
+from talaria.core.ids import OwnerId, TurnId
+from talaria.core.ports import Store
+from talaria.core.turns import Turn
+from talaria.store.memory import MemoryStore
+from talaria.store.sqlite.store import SqliteStore
+from talaria.testing.clock import FakeClock
+from talaria.testing.fake_outlet import CURSOR, REPEATED, FakeOutlet, Fault
+from talaria.testing.scripted_model import ScriptedModel
+from talaria.turns.delivery import pause_before
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> AsyncIterator[Store]:
+    opened: Store = (
+        MemoryStore(clock)
+        if request.param == "memory"
+        else await SqliteStore.open(tmp_path / "talaria.db", clock)
+    )
+    yield opened
+    await opened.close()
+
+
+@asynccontextmanager
+async def sending(
+    store: Store, folder: Path, clock: FakeClock, outlet: FakeOutlet | None
+) -> AsyncIterator[Rig]:
+    async with start(store, folder, clock=clock, model=ScriptedModel(clock=clock)) as rig:
+        if outlet is not None:
+            rig.delivery.attach("test", outlet)
+        task = asyncio.create_task(rig.delivery.run())
+        try:
+            yield rig
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def say(rig: Rig, text: str, address: str = "room") -> Turn:
+    """To the end of the turn, from somebody who waits for the answer elsewhere."""
+    message = msgspec.structs.replace(inbound(text, address), address=address)
+    return await rig.turns.wait(await rig.turns.submit(message))
+
+
+async def reply(store: Store, turn_id: TurnId) -> OutboxRow:
+    story = await store.story(turn_id)
+    assert story is not None
+    return story.replies[0]
+
+
+async def settled(
+    store: Store, turn: Turn, state: OutboxState = OutboxState.SENT, *, clock: FakeClock | None = None
+) -> OutboxRow:
+    """Until the reply is in that state; with a clock, time passes meanwhile."""
+    while (row := await reply(store, turn.id)).state is not state:
+        if clock is not None:
+            clock.advance(1)
+        await asyncio.sleep(0)
+    return row
+
+
+async def attempted(store: Store, turn: Turn, attempts: int) -> OutboxRow:
+    """Until that many attempts are over."""
+    while True:
+        row = await reply(store, turn.id)
+        if row.attempts == attempts and row.error:
+            return row
+        await asyncio.sleep(0)
+
+
+async def test_reply_is_sent_to_its_address(store: Store, tmp_path: Path, clock: FakeClock) -> None:
+    outlet = FakeOutlet()
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        turn = await say(rig, "hello")
+        row = await settled(store, turn)
+        assert outlet.texts("room") == ["You said: hello"]
+        assert (row.platform_id, row.attempts) == ("m1", 1)
+
+
+async def test_answer_of_a_command_is_sent_too(store: Store, tmp_path: Path, clock: FakeClock) -> None:
+    outlet = FakeOutlet()
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        await settled(store, await say(rig, "/whoami"))
+        assert outlet.texts("room")[0].startswith("You are tester")
+
+
+async def test_long_reply_goes_out_in_pieces_and_in_order(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = FakeOutlet(limit=4)
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        turn = await say(rig, "[[reply abcdefghij]]")
+        while len(outlet.texts("room")) < 3:
+            await asyncio.sleep(0)
+        assert outlet.texts("room") == ["abcd", "efgh", "ij"]
+        story = await store.story(turn.id)
+        assert story is not None
+        assert len(story.replies) == 3
+
+
+async def test_delayed_reply_is_sent_when_the_platform_says(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = FakeOutlet()
+    outlet.faults.append(Fault.DELAY)
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        turn = await say(rig, "hello")
+        row = await attempted(store, turn, 1)
+        assert row.state is OutboxState.PENDING
+        assert row.due_at >= clock.now() + 7
+        await settled(store, turn, clock=clock)
+        assert outlet.texts("room") == ["You said: hello"]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE, Fault.SWALLOW_ANSWER, Fault.CRASH])
+async def test_resend_of_unknown_outcome_is_marked(
+    store: Store, tmp_path: Path, clock: FakeClock, fault: Fault
+) -> None:
+    outlet = FakeOutlet()
+    outlet.faults.append(fault)
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        turn = await say(rig, "hello")
+        assert (await attempted(store, turn, 1)).state is OutboxState.SENDING
+        await settled(store, turn, clock=clock)
+        first = [] if fault is Fault.LOSE else ["You said: hello"]
+        assert outlet.texts("room") == [*first, REPEATED + "You said: hello"]
+
+
+async def test_mark_stays_when_a_later_attempt_was_delayed(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = FakeOutlet()
+    outlet.faults.extend((Fault.SWALLOW_ANSWER, Fault.DELAY))
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        turn = await say(rig, "hello")
+        await attempted(store, turn, 1)
+        await settled(store, turn, clock=clock)
+        assert outlet.texts("room") == ["You said: hello", REPEATED + "You said: hello"]
+
+
+async def test_nonce_makes_a_resend_harmless(store: Store, tmp_path: Path, clock: FakeClock) -> None:
+    outlet = FakeOutlet(takes_nonce=True)
+    outlet.faults.append(Fault.SWALLOW_ANSWER)
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        turn = await say(rig, "hello")
+        await attempted(store, turn, 1)
+        await settled(store, turn, clock=clock)
+        assert outlet.texts("room") == ["You said: hello"]
+
+
+async def test_refused_reply_is_not_tried_again_and_holds_up_nobody(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = FakeOutlet()
+    outlet.faults.append(Fault.REFUSE)
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        row = await settled(store, await say(rig, "one"), OutboxState.FAILED)
+        assert row.error == "The bot was blocked."
+        await settled(store, await say(rig, "two"))
+        assert outlet.texts("room") == ["You said: two"]
+        assert len(outlet.posts) == 2
+
+
+async def test_one_address_that_is_stuck_does_not_hold_up_another(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = FakeOutlet()
+    outlet.faults.append(Fault.DELAY)
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        stuck = await say(rig, "one", "room")
+        await attempted(store, stuck, 1)
+        behind = await say(rig, "two", "room")
+        await settled(store, await say(rig, "three", "hall"))
+        assert (outlet.texts("room"), outlet.texts("hall")) == ([], ["You said: three"])
+        await settled(store, behind, clock=clock)
+        assert outlet.texts("room") == ["You said: one", "You said: two"]
+
+
+async def test_reply_is_an_edit_of_what_showed_the_turn(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = FakeOutlet(shows=True)
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        row = await settled(store, await say(rig, "[[chunks 4]]hello there"))
+        assert outlet.texts("room") == ["You said: hello there"]
+        assert row.edits == "m1"
+        assert outlet.messages["m1"].edits >= 1
+
+
+async def test_crash_while_a_turn_was_shown_leaves_one_message(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = FakeOutlet(shows=True)
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        message = msgspec.structs.replace(inbound("[[chunks 3]][[chunk-delay 5]]a b c"), address="room")
+        turn = (await rig.turns.submit(message)).turn
+        while not outlet.texts("room"):
+            clock.advance(5)
+            await asyncio.sleep(0)
+        assert outlet.texts("room")[0].endswith(CURSOR)
+        while not await is_shown(store, turn.id):
+            await asyncio.sleep(0)
+        await store.reclaim(OwnerId("own_next"))
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        while (await reply_or_none(store, turn.id)) is not OutboxState.SENT:
+            clock.advance(5)
+            await asyncio.sleep(0)
+        assert outlet.texts("room") == ["You said: a b c"]
+
+
+async def is_shown(store: Store, turn_id: TurnId) -> bool:
+    story = await store.story(turn_id)
+    return story is not None and story.turn.shown_id is not None
+
+
+async def reply_or_none(store: Store, turn_id: TurnId) -> OutboxState | None:
+    story = await store.story(turn_id)
+    return story.replies[0].state if story is not None and story.replies else None
+
+
+async def test_reply_waits_for_a_channel_that_comes_later(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    async with sending(store, tmp_path, clock, None) as rig:
+        turn = await say(rig, "hello")
+        assert (await reply(store, turn.id)).state is OutboxState.PENDING
+    outlet = FakeOutlet()
+    async with sending(store, tmp_path, clock, outlet):
+        await settled(store, turn)
+        assert outlet.texts("room") == ["You said: hello"]
+
+
+async def test_send_that_a_crash_interrupted_is_repeated_with_a_mark(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = FakeOutlet()
+    async with sending(store, tmp_path, clock, None) as rig:
+        turn = await say(rig, "hello")
+        assert await store.outbox.claim(await reply(store, turn.id), clock.now() + 60) is not None
+    async with sending(store, tmp_path, clock, outlet):
+        await settled(store, turn)
+        assert outlet.texts("room") == [REPEATED + "You said: hello"]
+
+
+async def test_old_mail_is_never_sent(store: Store, tmp_path: Path, clock: FakeClock) -> None:
+    async with sending(store, tmp_path, clock, None) as rig:
+        turn = await say(rig, "hello")
+    clock.advance(86_400 + 61)
+    outlet = FakeOutlet()
+    async with sending(store, tmp_path, clock, outlet):
+        await settled(store, turn, OutboxState.FAILED)
+        assert outlet.posts == []
+
+
+async def test_drain_sends_what_is_due(store: Store, tmp_path: Path, clock: FakeClock) -> None:
+    outlet = FakeOutlet()
+    async with start(store, tmp_path, clock=clock) as rig:
+        rig.delivery.attach("test", outlet)
+        for text in ("one", "two"):
+            await say(rig, text)
+        await rig.delivery.drain(5)
+        assert outlet.texts("room") == ["You said: one", "You said: two"]
+
+
+async def test_file_that_the_model_sends_goes_out_behind_the_reply(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = FakeOutlet()
+    (tmp_path / "plan.txt").write_text("the plan")
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        send = '[[call send_file {"path": "plan.txt"}]]'
+        turn = await say(rig, f"{send}{send}[[reply here it is]]")
+        while len(outlet.taken) < 2:
+            await asyncio.sleep(0)
+        text, file = outlet.taken
+        assert (text.body, text.file) == ("here it is", None)
+        assert file.file == Enclosed("plan.txt", b"the plan")
+        story = await store.story(turn.id)
+        assert story is not None
+        assert [row.file for row in story.replies] == [None, "plan.txt"]
+
+
+async def test_file_that_became_a_link_is_not_sent(store: Store, tmp_path: Path, clock: FakeClock) -> None:
+    (tmp_path / "secret").write_text("not for the chat")
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "plan.txt").write_text("the plan")
+    async with sending(store, files, clock, None) as rig:
+        turn = await say(rig, '[[call send_file {"path": "plan.txt"}]][[reply here it is]]')
+    (files / "plan.txt").unlink()
+    (files / "plan.txt").symlink_to(tmp_path / "secret")
+    outlet = FakeOutlet()
+    async with sending(store, files, clock, outlet):
+        while True:
+            story = await store.story(turn.id)
+            assert story is not None
+            if story.replies[-1].state is OutboxState.FAILED:
+                break
+            await asyncio.sleep(0)
+    assert [post.body for post in outlet.posts] == ["here it is"]
+
+
+def test_pauses_grow_with_jitter_up_to_a_limit() -> None:
+    pauses = [pause_before(attempt, Random(1)) for attempt in range(20)]
+    assert all(0.5 <= pause <= 300 for pause in pauses)
+    assert pauses[12] > pauses[5] > pauses[1]
