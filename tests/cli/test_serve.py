@@ -37,10 +37,16 @@ def test_it_says_what_to_do_next_and_the_curl_line_works(serve: Serve, home: Pat
     banner = read_banner(process)
     assert banner["model"] == "scripted/m"
     assert "read_file" in banner["tools"]
+    assert banner["spend"].startswith("no cap")
     assert banner["home"] == str(home)
     assert f"chat --home {home}" in banner["chat"]
     done = subprocess.run(banner["curl"], shell=True, capture_output=True, text=True, check=True)
     assert msgspec.json.decode(done.stdout)["reply"] == "You said: Hello"
+
+
+def test_it_says_what_may_be_spent(serve: Serve) -> None:
+    env = {"TALARIA_BUDGETS__PER_DAY_USD": "5", "TALARIA_BUDGETS__PER_SESSION_USD": "0.5"}
+    assert read_banner(serve(env=env))["spend"] == "at most $5 a day, at most $0.5 a session"
 
 
 def test_sigterm_drains_and_leaves_nothing_behind(serve: Serve, home: Path) -> None:

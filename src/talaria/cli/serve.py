@@ -16,6 +16,7 @@ from typing import NamedTuple, TextIO
 import click
 
 from talaria import __version__
+from talaria.access.budgets import BudgetSettings
 from talaria.app import Gateway, open_gateway, serve_channels, serve_http
 from talaria.channels.http.server import HttpServer
 from talaria.cli.log_file import follow, open_log
@@ -168,9 +169,22 @@ def banner(
         f"  curl   {_curl(address, token)}",
         "  model  " + "\n         ".join(model),
         f"  tools  {', '.join(tools.names) or 'none'}",
+        f"  spend  {_caps(gateway.settings.budgets)}",
         f"  home   {gateway.home.path}",
     ]
     return "\n".join(lines)
+
+
+def _caps(budgets: BudgetSettings) -> str:
+    caps = {
+        "a day": budgets.per_day_usd,
+        "a session": budgets.per_session_usd,
+        "a user and day": budgets.per_user_daily_usd,
+    }
+    return (
+        ", ".join(f"at most ${cap:g} {of}" for of, cap in caps.items() if cap)
+        or "no cap ([budgets] sets one)"
+    )
 
 
 def _curl(address: str, token: HttpToken) -> str:
