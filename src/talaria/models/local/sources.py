@@ -208,13 +208,14 @@ class Wheels:
         return found[0]
 
     async def _start_pip(self, wheel: Wheel) -> asyncio.subprocess.Process:
-        # Neither pip's own cache nor the system's folder for temporary files gets a copy.
+        # Neither pip's own cache nor the system's folder for temporary files gets a copy. An old pip warns
+        # about itself, which must not be an error because this process is strict.
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"),
             *("--disable-pip-version-check", "--no-input", "--progress-bar=off", "--quiet"),
             *("--retries=2", "--timeout=10", f"--dest={self._workshop / 'wheels'}"),
             f"{wheel.project}=={wheel.version}",
-            env={**self._environ, "TMPDIR": str(self._workshop)},
+            env={**self._environ, "TMPDIR": str(self._workshop), "PYTHONWARNINGS": "ignore"},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
