@@ -107,12 +107,13 @@ async def test_a_repeat_says_so(server: TelegramServer, outlet: TelegramOutlet) 
     assert server.world.chats[7].replies == [f"{REPEATED}\n\ntext"]
 
 
-async def test_files_go_out_as_photos_or_documents_with_a_caption_that_fits(
+async def test_files_go_out_as_photos_voices_or_documents_with_a_caption_that_fits(
     server: TelegramServer, outlet: TelegramOutlet
 ) -> None:
-    for name in ("a.png", "b.txt"):
+    for name in ("a.png", "b.txt", "c.ogg"):
         await outlet.deliver(Post("7::", "c" * 2000, "nonce", file=Enclosed(name, b"data")))
-    photo, document = server.world.chats[7].messages.values()
+    photo, document, voice = server.world.chats[7].messages.values()
+    assert "voice" in voice.raw
     assert (photo.file, photo.file_name, "photo" in photo.raw) == (b"data", "a.png", True)
     assert (document.file_name, "document" in document.raw) == ("b.txt", True)
     assert len(photo.text) == 1024

@@ -26,6 +26,7 @@ from talaria.core.ports import LiveView
 
 REPEATED = "↻ sent again, the first try may have arrived"
 _PHOTOS = (".jpg", ".jpeg", ".png", ".webp")
+_VOICES = (".ogg", ".oga", ".opus")
 _MAX_PHOTO = 10 << 20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # what was meant, or nothing
 _NOT_THERE = ("message to edit not found", "message can't be edited", "MESSAGE_ID_INVALID")
@@ -108,24 +109,28 @@ class TelegramOutlet:
     async def _send_file(self, place: Place, post: Post) -> str:
         assert post.file is not None
         name, data = post.file.name, post.file.data
-        is_photo = name.lower().endswith(_PHOTOS) and len(data) <= _MAX_PHOTO
+        kind = _kind(name, len(data))
         caption = f"{REPEATED}\n{post.body}" if post.is_repeat else post.body
         params = {**target(place), **_keyboard(post.buttons)}
 
         async def upload(text: str, mode: str | None) -> Sent:
-            kind = "photo" if is_photo else "document"
-            method = "sendPhoto" if is_photo else "sendDocument"
             return await self._api.upload(
-                method, Sent, kind, (name, data), caption=text or None, parse_mode=mode, **params
+                f"send{kind.capitalize()}",
+                Sent,
+                kind,
+                (name, data),
+                caption=text or None,
+                parse_mode=mode,
+                **params,
             )
 
         with _told(is_edit=False):
             try:
                 sent = await _formatted(upload, shorten(caption, MAX_CAPTION))
             except Refused as refusal:
-                if not is_photo or not (refusal.says("PHOTO") or refusal.says("IMAGE")):
+                if kind == "document" or not any(map(refusal.says, ("PHOTO", "IMAGE", "VOICE"))):
                     raise
-                is_photo = False  # an image that Telegram does not take for one is still a file
+                kind = "document"  # what Telegram does not take for an image or a voice is still a file
                 sent = await _formatted(upload, shorten(caption, MAX_CAPTION))
         return str(sent.message_id)
 
@@ -172,6 +177,12 @@ async def _formatted(call: Callable[[str, str | None], Awaitable[_T]], body: str
         if not any(map(refusal.says, ("can't parse", "too long", "TOO_LONG", "text is empty"))):
             raise
         return await call(body, None)
+
+
+def _kind(name: str, size: int) -> str:
+    if name.lower().endswith(_PHOTOS) and size <= _MAX_PHOTO:
+        return "photo"
+    return "voice" if name.lower().endswith(_VOICES) else "document"
 
 
 def _keyboard(buttons: tuple[Button, ...]) -> dict[str, Value]:
