@@ -119,6 +119,22 @@ async def test_steer_of_a_turn_that_is_stopped_runs_by_itself(store: Store, tmp_
         assert story.turn.merged_into is None
 
 
+async def test_steer_that_was_freed_keeps_its_place_before_what_came_later(
+    store: Store, tmp_path: Path
+) -> None:
+    gate = Gate("gate")
+    async with start(store, tmp_path, tools=lambda tools: tools.with_tools([gate]), busy=Busy.STEER) as rig:
+        host = await rig.submit("[[call gate {}]]")
+        await gate.entered.wait()
+        receipts = [await rig.submit(text) for text in ("steer", "/queue later")]
+        await rig.say("/stop")
+        for receipt in receipts:
+            await rig.turns.wait(receipt)
+        said = await messages(store, host.turn.session_id)
+        told = [message.text for message in said if isinstance(message, UserMessage)]
+        assert told[1:] == ["steer", "later"]
+
+
 @pytest.mark.parametrize("is_taken", [False, True])
 async def test_crash_loses_neither_the_turn_nor_what_steers_it(
     store: Store, tmp_path: Path, is_taken: bool

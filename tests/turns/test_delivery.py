@@ -14,7 +14,7 @@ import pytest
 from rig import Rig, inbound, start
 from talaria.core.delivery import Enclosed, OutboxRow, OutboxState
 from talaria.core.ids import OwnerId, TurnId
-from talaria.core.ports import Store
+from talaria.core.ports import LiveView, Store
 from talaria.core.turns import Turn
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
@@ -317,6 +317,53 @@ async def test_file_that_became_a_link_is_not_sent(store: Store, tmp_path: Path,
                 break
             await asyncio.sleep(0)
     assert [post.body for post in outlet.posts] == ["here it is"]
+
+
+class Straggler(FakeOutlet):
+    """Its last edit of a turn comes when the turn is over already."""
+
+    def __init__(self) -> None:
+        super().__init__(shows=True)
+        self.may_end = asyncio.Event()
+
+    async def show(self, view: LiveView) -> None:
+        await super().show(view)
+        await self.may_end.wait()
+        for message in self.messages.values():
+            message.text = f"unfinished{CURSOR}"
+
+
+async def test_reply_is_the_last_word_over_a_show_that_straggles(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = Straggler()
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        turn = await say(rig, "[[chunks 4]]hello there")
+        await clock.settle(50)
+        assert outlet.posts == [], "the reply waits for the show"
+        outlet.may_end.set()
+        await settled(store, turn)
+        assert outlet.texts("room") == ["You said: hello there"]
+
+
+async def test_channel_that_closes_leaves_the_shows_of_others_alone(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = FakeOutlet(shows=True)
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        rig.delivery.attach("other", FakeOutlet())
+        message = msgspec.structs.replace(inbound("[[chunks 3]][[chunk-delay 5]]a b c"), address="room")
+        receipt = await rig.turns.submit(message)
+        while not outlet.texts("room"):
+            clock.advance(5)
+            await asyncio.sleep(0)
+        await rig.delivery.detach("other")
+        assert receipt.live is not None
+        while not receipt.live.settled.done():
+            clock.advance(5)
+            await asyncio.sleep(0)
+        await settled(store, receipt.turn, clock=clock)
+        assert outlet.messages["m1"].edits > 1, "it was shown to its end"
 
 
 def test_pauses_grow_with_jitter_up_to_a_limit() -> None:

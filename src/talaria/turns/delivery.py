@@ -78,7 +78,7 @@ class Delivery:
         self._random = parts.random
         self._outlets: dict[str, Outlet] = {}
         self._sends: dict[tuple[str, str], asyncio.Task[None]] = {}  # by channel and address
-        self._shows: dict[TurnId, asyncio.Task[None]] = {}
+        self._shows: dict[tuple[str, TurnId], asyncio.Task[None]] = {}  # by channel and turn
         self._woken = asyncio.Event()
         self._expired_at = float("-inf")
 
@@ -96,8 +96,10 @@ class Delivery:
         sends = [task for (name, _), task in self._sends.items() if name == channel]
         if sends:
             await asyncio.wait(sends, timeout=self._settings.timeout.total_seconds())
-        for task in [*sends, *self._shows.values()]:
+        shows = [task for (name, _), task in self._shows.items() if name == channel]
+        for task in [*sends, *shows]:
             task.cancel()
+        await asyncio.gather(*sends, *shows, return_exceptions=True)
 
     def watch(self, live: LiveTurn) -> None:
         """A turn came to life: show it while it runs, and send its reply as soon as it is settled."""
@@ -129,7 +131,7 @@ class Delivery:
         with suppress(TimeoutError):
             async with asyncio.timeout(deadline):
                 while await self._look() or self._sends:
-                    await asyncio.wait(self._sends.values())
+                    await asyncio.gather(*self._sends.values(), return_exceptions=True)
 
     # -- sending --------------------------------------------------------------------------------------------
 
@@ -162,13 +164,13 @@ class Delivery:
             self._expired_at = now
             old = await self._store.outbox.expire(now - self._settings.max_age.total_seconds(), _TOO_OLD)
             if old:
-                _log.warning("replies that nobody could be sent for too long were given up: %d", old)
+                _log.warning("replies that could not be sent for too long were given up: %d", old)
 
     async def _send(self, outlet: Outlet, row: OutboxRow) -> None:
         """One attempt, and what is known of it afterwards. Never raises but for cancellation."""
         try:
-            await self._end_show(row.turn_id)
-            row = await self._split(outlet, row)
+            await self._end_show(row)
+            await self._split(outlet, row)
             seconds = self._settings.timeout.total_seconds()
             claimed = await self._store.outbox.claim(row, self._clock.now() + 2 * seconds)
             if claimed is None:
@@ -183,15 +185,14 @@ class Delivery:
             _log.error("reply %d waits for the store: %s", row.id, error)
             await self._clock.sleep(_FIRST_PAUSE)
 
-    async def _split(self, outlet: Outlet, row: OutboxRow) -> OutboxRow:
-        """A reply that is longer than its platform allows becomes several, before the first attempt."""
+    async def _split(self, outlet: Outlet, row: OutboxRow) -> None:
+        """A reply that is longer than its platform allows becomes several, before the first attempt. What is
+        claimed then is the row as it has become."""
         if row.attempts or row.part or row.file is not None:
-            return row
+            return
         bodies = outlet.split(row.body)
         if len(bodies) > 1:
             await self._store.outbox.split(row.id, bodies)
-        found = [due for due in await self._store.outbox.due(row.channel, _BATCH) if due.id == row.id]
-        return found[0] if found else row  # as it is by now: what showed the turn may be known only since
 
     async def _attempt(self, outlet: Outlet, row: OutboxRow, *, was_tried: bool) -> Mark:
         try:
@@ -238,12 +239,13 @@ class Delivery:
     # -- showing --------------------------------------------------------------------------------------------
 
     def _show(self, live: LiveTurn) -> None:
-        outlet = self._outlets.get(channel_of(live.turn.chat_key))
-        if outlet is None or live.turn.inbound.address is None or live.turn.id in self._shows:
+        place = (channel_of(live.turn.chat_key), live.turn.id)
+        outlet = self._outlets.get(place[0])
+        if outlet is None or live.turn.inbound.address is None or place in self._shows:
             return
         task = asyncio.create_task(self._run_show(outlet, live), name=f"show {live.turn.id}")
-        self._shows[live.turn.id] = task
-        task.add_done_callback(lambda _: self._shows.pop(live.turn.id, None))
+        self._shows[place] = task
+        task.add_done_callback(lambda _: self._shows.pop(place, None))
 
     async def _run_show(self, outlet: Outlet, live: LiveTurn) -> None:
         try:
@@ -251,9 +253,9 @@ class Delivery:
         except Exception:
             _log.warning("turn %s is not shown while it runs", live.turn.id, exc_info=True)
 
-    async def _end_show(self, turn_id: TurnId) -> None:
+    async def _end_show(self, row: OutboxRow) -> None:
         """The reply must be the last word: what shows the turn ends first, by itself or not."""
-        task = self._shows.get(turn_id)
+        task = self._shows.get((row.channel, row.turn_id))
         if task is None:
             return
         await asyncio.wait((task,), timeout=_SHOW_ENDS_SECONDS)
