@@ -14,6 +14,7 @@ from contracts.store_orders import (
     begun,
     ending,
     said,
+    story_of,
 )
 from talaria.core.delivery import Button, Mark, OutboxRow, OutboxState
 from talaria.core.errors import IllegalMove, NotFound, SteerWaiting
@@ -36,14 +37,12 @@ async def owed(store: Store, reply: str = "hi", order: Accept | None = None) -> 
     """A reply that waits to be sent, of a turn just ended."""
     turn, lease = await begun(store, order or posted())
     await store.commit(ending(turn, lease, AssistantMessage(reply), reply=reply))
-    story = await store.story(turn.turn.id)
-    assert story is not None
+    story = await story_of(store, turn.turn.id)
     return story.replies[0]
 
 
 async def turn_of(store: Store, turn_id: TurnId) -> Turn:
-    story = await store.story(turn_id)
-    assert story is not None
+    story = await story_of(store, turn_id)
     return story.turn
 
 
@@ -56,8 +55,7 @@ class StoreDeliverySuite:
         turn, lease = await begun(store, posted())
         end = TurnEnd(TurnState.DONE, "hi", buttons=(Button("Yes", "/yes"),), files=("a.png",))
         await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, end=end))
-        story = await store.story(turn.turn.id)
-        assert story is not None
+        story = await story_of(store, turn.turn.id)
         text, file = story.replies
         assert (text.body, text.buttons, text.file, text.edits) == ("hi", end.buttons, None, None)
         assert (file.body, file.buttons, file.file) == ("", (), "a.png")
@@ -70,8 +68,7 @@ class StoreDeliverySuite:
     async def test_who_fetches_the_reply_is_sent_none(self, store: Store) -> None:
         turn, lease = await begun(store)
         await store.commit(ending(turn, lease))
-        story = await store.story(turn.turn.id)
-        assert story is not None
+        story = await story_of(store, turn.turn.id)
         assert story.replies == ()
 
     async def test_command_that_is_settled_owes_its_reply(self, store: Store) -> None:
@@ -87,8 +84,7 @@ class StoreDeliverySuite:
                 await store.show(turn.turn.id, shown)
             end = TurnEnd(TurnState.CANCELLED, "half an")
             await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, end=end))
-            story = await store.story(turn.turn.id)
-            assert story is not None
+            story = await story_of(store, turn.turn.id)
             assert [row.body for row in story.replies] == expected
 
     async def test_reply_takes_the_place_of_what_showed_the_turn(self, store: Store) -> None:
@@ -151,8 +147,7 @@ class StoreDeliverySuite:
         assert await store.outbox.mark(Mark(row.id, 1, OutboxState.SENT, platform_id="m7"))
         clock.forward(100)
         assert tuple(await store.outbox.due("fake", 9)) == (later,)
-        story = await store.story(row.turn_id)
-        assert story is not None
+        story = await story_of(store, row.turn_id)
         sent = story.replies[0]
         assert (sent.platform_id, sent.sent_at) == ("m7", clock.now() - 100)
         with pytest.raises(IllegalMove):
@@ -215,8 +210,7 @@ class StoreDeliverySuite:
         young = await owed(store, "two")
         assert await store.outbox.expire(clock.now() - 50, "too old") == 1
         assert tuple(await store.outbox.due("fake", 9)) == (young,)
-        story = await store.story(old.turn_id)
-        assert story is not None
+        story = await story_of(store, old.turn_id)
         assert (story.replies[0].state, story.replies[0].error) == (OutboxState.FAILED, "too old")
 
     async def test_send_that_a_crash_interrupted_is_due_at_the_next_start(

@@ -17,14 +17,11 @@ from talaria.core.ledger import (
     Start,
     StepWrite,
     TurnEnd,
+    TurnStory,
 )
-from talaria.core.messages import (
-    AssistantMessage,
-    Message,
-    Text,
-    UserMessage,
-)
+from talaria.core.messages import AssistantMessage, Message, Text, UserMessage
 from talaria.core.ports import Store
+from talaria.core.sessions import Session
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
 from talaria.core.turns import Inbound, Sender, StepKind, StepState, TurnState
 
@@ -125,3 +122,15 @@ def step(n: int, state: StepState, kind: StepKind = StepKind.TOOL) -> StepWrite:
 
 async def bodies(store: Store, session_id: SessionId) -> list[EntryBody]:
     return [entry.body for entry in await store.log(session_id, 0)]
+
+
+async def story_of(store: Store, turn_id: TurnId) -> TurnStory:
+    story = await store.story(turn_id)
+    assert story is not None
+    return story
+
+
+async def session_of(store: Store, session_id: SessionId) -> Session:
+    session = await store.session(session_id)
+    assert session is not None
+    return session

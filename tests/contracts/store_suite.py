@@ -23,7 +23,9 @@ from contracts.store_orders import (
     ending,
     pinned,
     said,
+    session_of,
     step,
+    story_of,
 )
 from contracts.store_upkeep_suite import StoreUpkeepSuite
 from talaria.core.entries import Hidden, Revision, SpecSet, TitleSet
@@ -77,8 +79,8 @@ class StoreSuite(StoreUpkeepSuite):
         assert (accepted.turn.state, accepted.turn.attempts) == (TurnState.RUNNING, 1)
         assert accepted.began.entry is not None and accepted.began.entry.body == said("second")
         assert accepted.began.entry.seq == accepted.began.before.seq + 1
-        story = await store.story(order.turn_id)
-        assert story is not None and story.turn == accepted.turn
+        story = await story_of(store, order.turn_id)
+        assert story.turn == accepted.turn
         end = TurnEnd(TurnState.DONE, reply="ok")
         session_id = accepted.turn.session_id
         await store.commit(Commit(session_id, accepted.began.fence, order.turn_id, end=end))
@@ -125,8 +127,7 @@ class StoreSuite(StoreUpkeepSuite):
     async def test_accepted_turn_is_read_back_as_it_was_answered(self, store: Store) -> None:
         order = accepting("grüße\n日本", key="k1")
         accepted = await store.accept(order)
-        story = await store.story(order.turn_id)
-        assert story is not None
+        story = await story_of(store, order.turn_id)
         assert story.turn == accepted.turn
         assert story.turn.inbound == order.inbound
         assert story.steps == ()
@@ -139,16 +140,14 @@ class StoreSuite(StoreUpkeepSuite):
         assert [entry.body for entry in log] == [SpecSet(spec.id), *context]
         assert [entry.seq for entry in log] == [1, 2, 3]
         assert all(entry.turn_id is None and entry.epoch == 0 for entry in log)
-        session = await store.session(accepted.turn.session_id)
-        assert session is not None
+        session = await session_of(store, accepted.turn.session_id)
         assert session.revision == Revision(0, 3)
         assert session.spec_id == spec.id
         assert await store.spec(spec.id) == spec
 
     async def test_fresh_session_without_a_spec_is_empty(self, store: Store) -> None:
         accepted = await store.accept(accepting())
-        session = await store.session(accepted.turn.session_id)
-        assert session is not None
+        session = await session_of(store, accepted.turn.session_id)
         assert session.revision == Revision(0, 0)
         assert session.spec_id is None
 
@@ -174,8 +173,7 @@ class StoreSuite(StoreUpkeepSuite):
         await store.end_session(session_id, await store.hold(session_id, ME, LEASE))
         clock.forward(5)
         await store.accept(accepting(binding=Binding.RESUME, resume=session_id))
-        session = await store.session(session_id)
-        assert session is not None
+        session = await session_of(store, session_id)
         assert session.ended_at is None
         assert session.updated_at == START + 5
 
@@ -288,8 +286,7 @@ class StoreSuite(StoreUpkeepSuite):
         assert began.entry.turn_id == accepted.turn.id
         assert list(await store.log(began.session.id, 1)) == [began.entry]
         assert await store.session(began.session.id) == began.session
-        story = await store.story(accepted.turn.id)
-        assert story is not None
+        story = await story_of(store, accepted.turn.id)
         assert (story.turn.state, story.turn.attempts) == (TurnState.RUNNING, 1)
         assert story.turn.started_at == START + 3
 
@@ -307,8 +304,7 @@ class StoreSuite(StoreUpkeepSuite):
         assert second.attempts == 2
         assert second.before == first.session.revision
         assert await bodies(store, turn.turn.session_id) == [said("hello")]
-        story = await store.story(turn.turn.id)
-        assert story is not None
+        story = await story_of(store, turn.turn.id)
         assert story.turn.started_at == START
 
     async def test_every_lease_has_a_higher_fence(self, store: Store, clock: HandClock) -> None:
@@ -327,8 +323,7 @@ class StoreSuite(StoreUpkeepSuite):
         clock.forward(LEASE - 1)
         with pytest.raises(LeaseHeld):
             await store.begin(Begin(turn.turn.id, RIVAL, LEASE))
-        story = await store.story(turn.turn.id)
-        assert story is not None
+        story = await story_of(store, turn.turn.id)
         assert story.turn.attempts == 1
         clock.forward(1)
         assert (await store.begin(Begin(turn.turn.id, RIVAL, LEASE))).attempts == 2
@@ -354,8 +349,7 @@ class StoreSuite(StoreUpkeepSuite):
         assert committed.revision == Revision(0, 3)
         assert [(entry.seq, entry.at) for entry in committed.entries] == [(2, START + 2), (3, START + 2)]
         assert tuple(await store.log(session_id, 1)) == committed.entries
-        session = await store.session(session_id)
-        assert session is not None
+        session = await session_of(store, session_id)
         assert (session.revision, session.updated_at) == (committed.revision, START + 2)
 
     async def test_commit_of_nothing_leaves_the_head(self, store: Store) -> None:
@@ -372,8 +366,7 @@ class StoreSuite(StoreUpkeepSuite):
             Commit(turn.turn.session_id, lease.fence, turn.turn.id, entries, specs=(spec,))
         )
         assert committed.revision == Revision(1, 4)
-        session = await store.session(turn.turn.session_id)
-        assert session is not None
+        session = await session_of(store, turn.turn.session_id)
         assert (session.spec_id, session.title) == (spec.id, "A talk")
         assert await store.spec(spec.id) == spec
 
@@ -402,8 +395,7 @@ class StoreSuite(StoreUpkeepSuite):
         )
         with pytest.raises(StaleFence):
             await store.commit(late)
-        story = await store.story(turn.turn.id)
-        assert story is not None
+        story = await story_of(store, turn.turn.id)
         assert (story.turn.state, story.steps) == (TurnState.RUNNING, ())
         assert await bodies(store, turn.turn.session_id) == [said("hello")]
         assert await store.session(turn.turn.session_id) == fresh.session
@@ -447,8 +439,7 @@ class StoreSuite(StoreUpkeepSuite):
         error = ErrorInfo("model", "It broke.", "Try again.")
         end = TurnEnd(TurnState.FAILED, "It broke. Try again.", error, TokenUsage(5, 1, 2, 0))
         await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, end=end))
-        story = await store.story(turn.turn.id)
-        assert story is not None
+        story = await story_of(store, turn.turn.id)
         assert story.turn.state is TurnState.FAILED
         assert story.turn.ended_at == START + 4
         assert (story.turn.reply, story.turn.error, story.turn.usage) == (end.reply, error, end.usage)
@@ -504,8 +495,7 @@ class StoreSuite(StoreUpkeepSuite):
         await write(step(1, StepState.STARTED))
         clock.forward(1)
         await write(StepWrite(1, StepKind.TOOL, "shell", StepState.ENDED, "call_1", result))
-        story = await store.story(turn.turn.id)
-        assert story is not None
+        story = await story_of(store, turn.turn.id)
         first, second = story.steps
         assert (first.state, first.result, first.call_id) == (StepState.ENDED, result, "call_1")
         assert (first.started_at, first.ended_at) == (START + 1, START + 2)
@@ -516,8 +506,7 @@ class StoreSuite(StoreUpkeepSuite):
         turn, lease = await begun(store)
         steps = (step(1, StepState.PENDING), step(1, StepState.ENDED))
         await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, steps=steps))
-        story = await store.story(turn.turn.id)
-        assert story is not None
+        story = await story_of(store, turn.turn.id)
         assert story.steps[0].state is StepState.ENDED
         assert story.steps[0].started_at is None
 
@@ -525,8 +514,7 @@ class StoreSuite(StoreUpkeepSuite):
         turn, lease = await begun(store)
         steps = (step(1, StepState.ENDED, StepKind.MODEL),)
         await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, steps=steps))
-        story = await store.story(turn.turn.id)
-        assert story is not None
+        story = await story_of(store, turn.turn.id)
         assert (story.steps[0].kind, story.steps[0].ended_at) == (StepKind.MODEL, START)
 
     @pytest.mark.parametrize(
@@ -549,8 +537,7 @@ class StoreSuite(StoreUpkeepSuite):
         order = Commit(turn.turn.session_id, lease.fence, turn.turn.id, (AssistantMessage("x"),), steps=moves)
         with pytest.raises(IllegalMove):
             await store.commit(order)
-        story = await store.story(turn.turn.id)
-        assert story is not None
+        story = await story_of(store, turn.turn.id)
         assert story.steps == ()
         assert await store.session(turn.turn.session_id) == lease.session
         assert await bodies(store, turn.turn.session_id) == [said("hello")]
@@ -565,8 +552,7 @@ class StoreSuite(StoreUpkeepSuite):
         clock.forward(1)
         turn = await store.settle(accepted.turn.id, TurnEnd(state, "Stopped."))
         assert (turn.state, turn.reply, turn.ended_at) == (state, "Stopped.", START + 1)
-        story = await store.story(turn.id)
-        assert story is not None
+        story = await story_of(store, turn.id)
         assert story.turn == turn
         assert (await store.stats()).owed == 0
 

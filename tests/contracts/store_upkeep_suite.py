@@ -18,6 +18,7 @@ from contracts.store_orders import (
     ending,
     pinned,
     said,
+    session_of,
     step,
 )
 from talaria.core.errors import (
@@ -105,8 +106,8 @@ class StoreUpkeepSuite:
         await store.settle(waits.turn.id, TurnEnd(TurnState.CANCELLED))
         fresh = await store.accept(accepting(expire_before=clock.now() + 1))
         assert fresh.ended == old.turn.session_id and fresh.is_new_session
-        session = await store.session(old.turn.session_id)
-        assert session is not None and session.ended_at == clock.now()
+        session = await session_of(store, old.turn.session_id)
+        assert session.ended_at == clock.now()
 
     async def test_renewal_answers_with_what_was_lost(self, store: Store, clock: HandClock) -> None:
         kept, kept_lease = await begun(store)
@@ -158,8 +159,7 @@ class StoreUpkeepSuite:
             await store.end_session(session_id, Fence(fence - 1))
         with pytest.raises(NotFound):
             await store.end_session(SessionId("ses_nowhere"), fence)
-        session = await store.session(session_id)
-        assert session is not None
+        session = await session_of(store, session_id)
         assert session.ended_at is None
 
     # -- recovery

@@ -1,14 +1,16 @@
-"""What the tests of the SQLite store share."""
+"""What the tests of the store share: each store that there is, empty, by a clock in the test's hands."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from contracts.store_orders import HandClock
+from talaria.store.memory import MemoryStore
+from talaria.store.sqlite.store import SqliteStore
 
 
 @pytest.fixture
@@ -19,6 +21,15 @@ def clock() -> HandClock:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "talaria.db"
+
+
+@pytest.fixture(params=["memory", "file"])
+async def store(
+    request: pytest.FixtureRequest, path: Path, clock: HandClock
+) -> AsyncIterator[MemoryStore | SqliteStore]:
+    store = MemoryStore(clock) if request.param == "memory" else await SqliteStore.open(path, clock)
+    yield store
+    await store.close()
 
 
 @pytest.fixture(autouse=True)

@@ -1,14 +1,13 @@
-"""Pairing's contract over every implementation, and what only a file can show."""
+"""What only a file can show of pairing."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from contracts.pairing_suite import ANN, CODE, LIMITS, PairingSuite, code, guess, stranger
+from contracts.pairing_suite import ANN, CODE, LIMITS, code, guess, stranger
 from contracts.store_orders import HandClock
 from talaria.core.access import (
     Approve,
@@ -22,22 +21,8 @@ from talaria.core.access import (
     Waiting,
     WrongCode,
 )
-from talaria.core.ports import Pairings
-from talaria.store.memory_pairing import MemoryPairings
 from talaria.store.sqlite.engine import driver
 from talaria.store.sqlite.store import SqliteStore
-
-
-class TestPairingContract(PairingSuite):
-    @pytest.fixture(params=["memory", "sqlite"])
-    async def pairings(
-        self, request: pytest.FixtureRequest, clock: HandClock, path: Path
-    ) -> AsyncIterator[Pairings]:
-        if request.param == "memory":
-            yield MemoryPairings(clock)
-            return
-        async with await SqliteStore.open(path, clock) as store:
-            yield store.pairings
 
 
 async def test_limits_and_codes_hold_over_a_restart(path: Path, clock: HandClock) -> None:
@@ -87,19 +72,6 @@ async def test_guessers_leave_few_rows(path: Path, clock: HandClock) -> None:
     finally:
         connection.close()
     assert rows <= LIMITS.channel_tries + 1
-
-
-async def test_a_look_is_by_key_and_reads_no_table(path: Path, clock: HandClock) -> None:
-    async with await SqliteStore.open(path, clock):
-        pass
-    connection = driver.connect(str(path))
-    try:
-        plan = connection.execute(
-            "EXPLAIN QUERY PLAN SELECT 1 FROM paired WHERE channel = ? AND user_id = ?", ("a", "b")
-        ).fetchall()
-    finally:
-        connection.close()
-    assert [row[3] for row in plan] == ["SEARCH paired USING PRIMARY KEY (channel=? AND user_id=?)"]
 
 
 async def test_an_order_that_fails_counts_nothing(path: Path, clock: HandClock) -> None:

@@ -7,20 +7,38 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from contracts.store_orders import CHAT, HandClock, accepting, begun, ending, said
+from contracts.store_orders import (
+    CHAT,
+    LEASE,
+    ME,
+    OTHER_CHAT,
+    HandClock,
+    accepting,
+    begun,
+    ending,
+    said,
+    session_of,
+)
+from talaria.core.delivery import Mark, OutboxState
 from talaria.core.entries import TitleSet
 from talaria.core.errors import NotFound, StaleFence, StoreError
 from talaria.core.ids import Fence
-from talaria.core.ledger import Accepted, Commit, TurnEnd
+from talaria.core.ledger import Accepted, Begin, Commit, TurnEnd
 from talaria.core.turns import TurnState
 from talaria.store.sqlite.connection import open_reader, open_writer
 from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.inline import Inline
+from talaria.store.sqlite.port import SqlStore
 from talaria.store.sqlite.readers import Readers
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.sqlite.writer import MAX_BATCH, Transaction, Writer
+
+P = TypeVar("P")
+T = TypeVar("T")
 
 
 class Gate:
@@ -155,6 +173,39 @@ async def test_batch_is_durable_if_any_order_asks(writer: Writer) -> None:
     assert await writer.submit(synchronous, None, False) == normal
 
 
+class Noted(Inline):
+    """Notes of each order whether it must reach the platter before it is answered."""
+
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__(clock)
+        self.durable: list[bool] = []
+
+    async def write(
+        self, carry_out: Callable[[Transaction, P], T], order: P, *, is_durable: bool = False
+    ) -> T:
+        self.durable.append(is_durable)
+        return await super().write(carry_out, order, is_durable=is_durable)
+
+
+async def test_orders_that_promise_durability_ask_for_it(clock: HandClock) -> None:
+    noted = Noted(clock)
+    store = SqlStore(noted, clock)
+    turn = await store.accept(accepting(address="room"))
+    lease = await store.begin(Begin(turn.turn.id, ME, LEASE))
+    await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id))
+    await store.commit(ending(turn, lease))
+    assert noted.durable == [True, False, False, True]
+    (row,) = await store.outbox.due("http", 1)
+    noted.durable.clear()
+    await store.outbox.claim(row, clock.now())
+    await store.outbox.mark(Mark(row.id, 1, OutboxState.SENT))
+    await store.settle((await store.accept(accepting())).turn.id, TurnEnd(TurnState.CANCELLED))
+    await store.yield_turns(ME)
+    await store.set_cursor("telegram", "7")
+    await store.move_chat(CHAT, OTHER_CHAT)
+    assert all(noted.durable) and len(noted.durable) == 7
+
+
 async def test_more_orders_than_a_batch_holds_are_all_carried_out(writer: Writer) -> None:
     seen: list[int] = []
 
@@ -284,8 +335,7 @@ async def test_reads_see_every_earlier_commit(store: SqliteStore) -> None:
     async def one(i: int) -> None:
         turn, lease = await begun(store, accepting(chat=type(CHAT)(f"{CHAT}{i}")))
         await store.commit(ending(turn, lease, TitleSet(str(i))))
-        session = await store.session(turn.turn.session_id)
-        assert session is not None
+        session = await session_of(store, turn.turn.session_id)
         assert session.title == str(i)
 
     await asyncio.gather(*(one(i) for i in range(50)))

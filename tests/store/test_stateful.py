@@ -1,22 +1,18 @@
-"""Memory and SQLite side by side: whatever is ordered, they answer the same."""
+"""Whatever is ordered, in whatever order: a refusal changes nothing, and the ledger stays true to itself."""
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-import tempfile
-from collections.abc import Awaitable, Callable
-from functools import partial
-from pathlib import Path
+from collections.abc import Coroutine
+from typing import Any, NamedTuple, TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from contracts.store_orders import LEASE, HandClock, accepting, pinned, said, step
 from talaria.core.delivery import Mark, OutboxRow, OutboxState
-from talaria.core.entries import EntryBody, SpecSet, TitleSet
-from talaria.core.errors import TalariaError
+from talaria.core.entries import EntryBody, Revision, SpecSet, TitleSet
+from talaria.core.errors import IdempotencyConflict, StaleFence, TalariaError
 from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, TurnId
 from talaria.core.ledger import (
     Accepted,
@@ -24,9 +20,10 @@ from talaria.core.ledger import (
     Begin,
     Binding,
     Commit,
+    Committed,
+    Ended,
     Page,
     Renewal,
-    SessionPage,
     Start,
     StepWrite,
     TurnEnd,
@@ -34,19 +31,22 @@ from talaria.core.ledger import (
     UsageWrite,
 )
 from talaria.core.messages import AssistantMessage, TokenUsage
-from talaria.core.ports import Store
-from talaria.core.turns import StepKind, StepState, TurnState
-from talaria.store.memory import MemoryStore
-from talaria.store.sqlite.store import SqliteStore
+from talaria.core.sessions import Session
+from talaria.core.turns import StepKind, StepState, Turn, TurnState
+from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.inline import Inline
+from talaria.store.sqlite.port import SqlStore
 
+T = TypeVar("T")
 CHATS = [ChatKey(f"agent:main:http:api:{name}") for name in ("a", "b")]
 OWNERS = [OwnerId("own_1"), OwnerId("own_2")]
+KEY_TTL = 100.0
+NOWHERE = TurnId("turn_nowhere")
 
 chats = st.sampled_from(CHATS)
 owners = st.sampled_from(OWNERS)
-keys = st.sampled_from([None, None, "k1", "k2"])
 picks = st.integers(0, 5)
-ends = st.sampled_from([None, None, *map(TurnEnd, TurnState)])
+ends = st.sampled_from([None, None, *(TurnEnd(state, "hi") for state in TurnState)])
 entries = st.lists(
     st.sampled_from([AssistantMessage("hi"), said("more"), TitleSet("t"), SpecSet(pinned("two").id)]),
     max_size=3,
@@ -56,53 +56,81 @@ steps = st.lists(
 ).map(tuple)
 
 
-class StoresSideBySide(RuleBasedStateMachine):
-    @initialize()
-    def open(self) -> None:
-        self.folder = Path(tempfile.mkdtemp())
-        self.loop = asyncio.new_event_loop()
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """A store in memory waits for nothing, so it needs no event loop."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
+    raise AssertionError("it waits")
+
+
+def all_rows(db: driver.Connection, _: None) -> dict[str, list[object]]:
+    names = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    return {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in names}
+
+
+class Lease(NamedTuple):
+    owner: OwnerId
+    fence: Fence
+    until: float
+
+    def is_held(self, fence: Fence) -> bool:
+        return self.fence == fence and self.until > 0
+
+
+FREE = Lease(OwnerId(""), Fence(0), 0.0)
+
+
+class Ledger(RuleBasedStateMachine):
+    """`leases` and `known` are what the store must hold, put together from its answers alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.clock = HandClock()
-        self.memory: Store = MemoryStore(self.clock)
-        self.sqlite: Store = self.loop.run_until_complete(
-            SqliteStore.open(self.folder / "talaria.db", self.clock)
-        )
+        self.inline = Inline(self.clock)
+        self.store = SqlStore(self.inline, self.clock)
         self.turns: list[TurnId] = []
         self.sessions: list[SessionId] = []
-        self.fences: dict[SessionId, Fence] = {}
+        self.leases: dict[SessionId, Lease] = {}
+        self.known: dict[TurnId, Turn] = {}
 
     def teardown(self) -> None:
-        if hasattr(self, "sqlite"):
-            self.loop.run_until_complete(self.sqlite.close())
-            self.loop.close()
-            shutil.rmtree(self.folder)
+        self.inline.close()
 
-    def both(self, act: Callable[[Store], Awaitable[object]]) -> object:
-        answers = [self.loop.run_until_complete(self.outcome(act, store)) for store in self.stores]
-        assert answers[0] == answers[1]
-        return answers[0]
-
-    @property
-    def stores(self) -> tuple[Store, Store]:
-        return self.memory, self.sqlite
-
-    @staticmethod
-    async def outcome(act: Callable[[Store], Awaitable[object]], store: Store) -> object:
+    def order(self, work: Coroutine[Any, Any, T]) -> T | TalariaError:
+        """What comes of it; a refusal must have changed nothing."""
+        before = at_once(self.inline.read(all_rows, None))
         try:
-            return await act(store)
-        except TalariaError as error:
-            return type(error), error.user_text
+            return at_once(work)
+        except TalariaError as refusal:
+            assert at_once(self.inline.read(all_rows, None)) == before
+            return refusal
 
     def turn(self, pick: int) -> TurnId:
-        return self.turns[-1 - pick] if pick < len(self.turns) else TurnId("turn_nowhere")
+        return self.turns[-1 - pick] if pick < len(self.turns) else NOWHERE
 
     def session(self, pick: int) -> SessionId:
         return self.sessions[-1 - pick] if pick < len(self.sessions) else SessionId("ses_nowhere")
+
+    def lease(self, session_id: SessionId) -> Lease:
+        return self.leases.get(session_id, FREE)
+
+    def took(self, session_id: SessionId, owner: OwnerId, fence: Fence, *, again: bool) -> None:
+        last = self.lease(session_id)
+        assert last.until <= self.clock.now() or (again and last.owner == owner)
+        assert fence == last.fence + 1
+        self.leases[session_id] = Lease(owner, fence, self.clock.now() + LEASE)
+
+    def gave_back(self, session_id: SessionId) -> None:
+        self.leases[session_id] = self.leases[session_id]._replace(until=0.0)
 
     # -- orders
 
     @rule(
         chat=chats,
-        key=keys,
+        key=st.sampled_from([None, None, "k1", "k2"]),
         digest=st.sampled_from(["d1", "d1", "d2"]),
         binding=st.sampled_from(Binding),
         resume=picks,
@@ -134,25 +162,37 @@ class StoresSideBySide(RuleBasedStateMachine):
             ephemeral=ephemeral,
             spec=pinned() if has_spec else None,
             context=(said("before"),) if ephemeral else (),
-            key_ttl=100,
+            key_ttl=KEY_TTL,
             start=Start(starter, LEASE, said("now")) if starter and steers is None else None,
             address=address,
             steers=None if steers is None else self.turn(steers),
         )
-        accepted = self.both(lambda store: store.accept(order))
-        if isinstance(accepted, Accepted) and accepted.began is not None:
-            self.fences[accepted.began.session.id] = accepted.began.fence
+        since = self.clock.now() - KEY_TTL
+        same = [
+            turn.id
+            for turn in self.known.values()
+            if key is not None and turn.inbound.key == key and turn.accepted_at > since
+        ]
+        accepted = self.order(self.store.accept(order))
+        assert (same != []) == (
+            isinstance(accepted, IdempotencyConflict)
+            or (isinstance(accepted, Accepted) and accepted.is_duplicate)
+        )
+        if isinstance(accepted, Accepted):
+            assert accepted.turn.id in (same or [order.turn_id])
+            if accepted.began is not None and starter is not None:
+                self.took(accepted.turn.session_id, starter, accepted.began.fence, again=True)
         self.turns.append(order.turn_id)
         self.sessions.append(order.fresh.session_id)
 
     @rule(pick=picks, owner=owners, speaks=st.booleans(), is_forgiven=st.booleans())
     def begin(self, pick: int, owner: OwnerId, speaks: bool, is_forgiven: bool) -> None:
-        order = Begin(
-            self.turn(pick), owner, LEASE, said("hello") if speaks else None, is_forgiven=is_forgiven
+        user = said("hello") if speaks else None
+        began = self.order(
+            self.store.begin(Begin(self.turn(pick), owner, LEASE, user, is_forgiven=is_forgiven))
         )
-        began = self.both(lambda store: store.begin(order))
         if isinstance(began, Began):
-            self.fences[began.session.id] = began.fence
+            self.took(began.session.id, owner, began.fence, again=True)
 
     @rule(
         pick=picks,
@@ -176,11 +216,10 @@ class StoresSideBySide(RuleBasedStateMachine):
         steers: list[int],
     ) -> None:
         turn_id = self.turn(pick)
-        story = self.both(lambda store: store.story(turn_id))
-        session_id = story.turn.session_id if isinstance(story, TurnStory) else self.session(pick)
+        session_id = self.known[turn_id].session_id if turn_id in self.known else self.session(pick)
         order = Commit(
             session_id,
-            Fence(self.fences.get(session_id, 1) - is_stale),
+            Fence(self.lease(session_id).fence - is_stale),
             turn_id,
             entries,
             specs=(pinned("two"),) if brings_spec else (),
@@ -190,62 +229,88 @@ class StoresSideBySide(RuleBasedStateMachine):
             steers=tuple(map(self.turn, steers)),
             release=release,
         )
-        self.both(lambda store: store.commit(order))
+        is_held = self.lease(session_id).is_held(order.fence)
+        answer = self.order(self.store.commit(order))
+        if isinstance(answer, Committed):
+            assert is_held
+            if end is not None or release:
+                self.gave_back(session_id)
+        else:
+            assert not (is_held and isinstance(answer, StaleFence))
 
     @rule(pick=picks, state=st.sampled_from(TurnState))
     def settle(self, pick: int, state: TurnState) -> None:
-        self.both(lambda store: store.settle(self.turn(pick), TurnEnd(state, "over")))
+        self.order(self.store.settle(self.turn(pick), TurnEnd(state, "over")))
 
     @rule(pick=picks, owner=owners)
     def hold(self, pick: int, owner: OwnerId) -> None:
-        fence = self.both(lambda store: store.hold(self.session(pick), owner, LEASE))
-        if isinstance(fence, int):
-            self.fences[self.session(pick)] = Fence(fence)
+        session_id = self.session(pick)
+        fence = self.order(self.store.hold(session_id, owner, LEASE))
+        if not isinstance(fence, TalariaError):
+            self.took(session_id, owner, fence, again=False)
 
     @rule(owner=owners)
     def renew(self, owner: OwnerId) -> None:
-        renewals = [Renewal(session_id, fence) for session_id, fence in self.fences.items()]
-        self.both(lambda store: store.renew(owner, renewals, LEASE))
+        renewals = [Renewal(session_id, lease.fence) for session_id, lease in self.leases.items()]
+        lost = at_once(self.store.renew(owner, renewals, LEASE))
+        for session_id, lease in self.leases.items():
+            is_kept = lease.owner == owner and lease.until > 0
+            assert is_kept == (session_id not in lost)
+            if is_kept:
+                self.leases[session_id] = lease._replace(until=self.clock.now() + LEASE)
 
     @rule(pick=picks)
     def end_session(self, pick: int) -> None:
         session_id = self.session(pick)
-        self.both(lambda store: store.end_session(session_id, self.fences.get(session_id, Fence(1))))
+        lease = self.lease(session_id)
+        if isinstance(self.order(self.store.end_session(session_id, lease.fence)), Ended):
+            assert lease.is_held(lease.fence)
+            self.gave_back(session_id)
 
     @rule(owner=owners)
     def reclaim(self, owner: OwnerId) -> None:
-        self.both(lambda store: store.reclaim(owner))
+        owed = at_once(self.store.reclaim(owner))
+        assert [turn.id for turn in owed] == [
+            turn_id
+            for turn_id in self.turns
+            if turn_id in self.known and not self.known[turn_id].state.is_final
+        ]
+        for session_id, lease in self.leases.items():
+            if lease.owner != owner:
+                self.gave_back(session_id)
 
     @rule(owner=owners)
     def yield_turns(self, owner: OwnerId) -> None:
-        self.both(lambda store: store.yield_turns(owner))
+        at_once(self.store.yield_turns(owner))
+        for session_id, lease in self.leases.items():
+            if lease.owner == owner:
+                self.gave_back(session_id)
 
     @rule(pick=picks)
     def forgive(self, pick: int) -> None:
-        self.both(lambda store: store.forgive(self.turn(pick)))
+        self.order(self.store.forgive(self.turn(pick)))
 
     @rule(pick=picks, message=st.sampled_from(["m1", "m2"]))
     def show(self, pick: int, message: str) -> None:
-        self.both(lambda store: store.show(self.turn(pick), message))
+        self.order(self.store.show(self.turn(pick), message))
 
     @rule(old=chats, new=chats)
     def move_chat(self, old: ChatKey, new: ChatKey) -> None:
-        self.both(lambda store: store.move_chat(old, new))
+        at_once(self.store.move_chat(old, new))
 
     @rule(pick=picks, parts=st.integers(1, 3))
     def split(self, pick: int, parts: int) -> None:
-        self.both(lambda store: store.outbox.split(pick + 1, tuple("abc"[:parts])))
+        self.order(self.store.outbox.split(pick + 1, tuple("abc"[:parts])))
 
     @rule(limit=st.integers(1, 3), wait=st.integers(0, 20))
     def claim(self, limit: int, wait: int) -> None:
-        due = self.both(lambda store: store.outbox.due("http", limit))
-        assert isinstance(due, tuple)
-        for row in due:
-            self.both(partial(self.claim_one, row, self.clock.now() + wait))
+        for row in at_once(self.store.outbox.due("http", limit)):
+            claimed = at_once(self.store.outbox.claim(row, self.clock.now() + wait))
+            assert claimed is not None and claimed.attempts == row.attempts + 1
 
     @rule(age=st.integers(0, 100))
     def expire(self, age: int) -> None:
-        self.both(lambda store: store.outbox.expire(self.clock.now() - age, "too old"))
+        at_once(self.store.outbox.expire(self.clock.now() - age, "too old"))
 
     @rule(
         row=st.integers(1, 4), state=st.sampled_from(OutboxState), wait=st.integers(0, 20), id=st.booleans()
@@ -253,55 +318,86 @@ class StoresSideBySide(RuleBasedStateMachine):
     def mark(self, row: int, state: OutboxState, wait: int, id: bool) -> None:
         due_at = self.clock.now() + wait
         for attempt in (0, 1, 2):
-            self.both(partial(self.mark_one, Mark(row, attempt, state, due_at, "m1" if id else None)))
+            self.order(self.store.outbox.mark(Mark(row, attempt, state, due_at, "m1" if id else None)))
 
     @rule(age=st.integers(0, 100))
     def prune(self, age: int) -> None:
-        self.both(lambda store: store.prune_ephemeral(self.clock.now() - age))
+        at_once(self.store.prune_ephemeral(self.clock.now() - age))
+        for turn_id, turn in list(self.known.items()):
+            if at_once(self.store.story(turn_id)) is None:
+                assert turn.state.is_final, "what is owed does not vanish"
+                del self.known[turn_id]
 
     @rule(seconds=st.sampled_from([1.0, 10.0, LEASE, 100.0]))
     def time_passes(self, seconds: float) -> None:
         self.clock.forward(seconds)
 
-    @rule(limit=st.integers(1, 3))
-    def look_at_everything(self, limit: int) -> None:
-        for chat in CHATS:
-            self.both(self.asking("current_session", chat))
-        after: str | None = None
-        while True:
-            page = self.both(self.asking("sessions", Page(limit, after)))
-            assert isinstance(page, SessionPage)
-            if page.next is None:
-                break
-            after = page.next
-        for session_id in self.sessions[-6:]:
-            self.both(self.asking("summary", session_id))
-            self.both(self.asking("log", session_id, 0))
-            self.both(self.asking("entries", session_id, Page(limit)))
-        for turn_id in self.turns[-6:]:
-            self.both(self.asking("story", turn_id))
-        self.both(self.asking("orphans", OwnerId("own_1"), self.clock.now() - 5))
-        self.both(lambda store: store.outbox.due("http", limit))
-        self.both(self.counts)
+    # -- what holds after each of them
 
-    @staticmethod
-    def asking(method: str, *arguments: object) -> Callable[[Store], Awaitable[object]]:
-        """One of the store's reads, for `both`."""
-        return lambda store: getattr(store, method)(*arguments)
+    @invariant()
+    def the_ledger_is_true(self) -> None:
+        stories = [story for turn_id in self.turns if (story := at_once(self.store.story(turn_id)))]
+        self.turns_are_kept_and_final_ones_stay_as_they_are([story.turn for story in stories])
+        for story in stories:
+            self.who_has_an_address_is_sent_the_reply(story)
+        self.mail_of_an_address_is_sent_in_its_order([row for story in stories for row in story.replies])
+        self.logs_are_whole_and_sessions_stand_at_their_head()
 
-    @staticmethod
-    async def claim_one(row: OutboxRow, until: float, store: Store) -> object:
-        return await store.outbox.claim(row, until)
+    def turns_are_kept_and_final_ones_stay_as_they_are(self, turns: list[Turn]) -> None:
+        found = {turn.id: turn for turn in turns}
+        for turn_id, last in self.known.items():
+            turn = found[turn_id]
+            if last.state.is_final:
+                assert (turn.state, turn.reply, turn.ended_at) == (last.state, last.reply, last.ended_at)
+        for turn in turns:
+            assert turn.state.is_final == (turn.ended_at is not None)
+            assert turn.forgiven <= turn.attempts and (turn.attempts > 0) == (turn.started_at is not None)
+            if turn.merged_into is not None and not turn.state.is_final:
+                host = found[turn.merged_into]
+                assert (host.state, host.session_id) == (TurnState.RUNNING, turn.session_id)
+        self.known = found
 
-    @staticmethod
-    async def mark_one(order: Mark, store: Store) -> object:
-        return await store.outbox.mark(order)
+    def who_has_an_address_is_sent_the_reply(self, story: TurnStory) -> None:
+        turn = story.turn
+        if turn.state is not TurnState.CANCELLED:
+            is_owed = turn.state.is_final and turn.inbound.address and turn.merged_into is None
+            assert bool(story.replies) == bool(is_owed)
+        elif turn.shown_id is None:
+            assert not story.replies
 
-    @staticmethod
-    async def counts(store: Store) -> object:
-        stats = await store.stats()
-        return stats.sessions, stats.turns, stats.owed, stats.outbox
+    def mail_of_an_address_is_sent_in_its_order(self, rows: list[OutboxRow]) -> None:
+        unsent = [row for row in rows if row.state in (OutboxState.PENDING, OutboxState.SENDING)]
+        first: dict[str, OutboxRow] = {}
+        for row in sorted(unsent, key=lambda row: (row.head, row.part)):
+            first.setdefault(row.address, row)
+        due = tuple(row for row in first.values() if row.due_at <= self.clock.now())
+        assert at_once(self.store.outbox.due("http", 99)) == due
+        stats = at_once(self.store.stats())
+        assert stats.outbox == len(unsent)
+        assert stats.owed == sum(not turn.state.is_final for turn in self.known.values())
+
+    def logs_are_whole_and_sessions_stand_at_their_head(self) -> None:
+        found = [session for each in self.sessions if (session := at_once(self.store.session(each)))]
+        for session in found:
+            log = at_once(self.store.log(session.id, 0))
+            assert [entry.seq for entry in log] == list(range(1, len(log) + 1))
+            epochs = [0, *(entry.epoch for entry in log)]
+            assert epochs == sorted(epochs)
+            assert session.revision == Revision(epochs[-1], len(log))
+            bodies = [entry.body for entry in log]
+            specs = [None, *(body.spec_id for body in bodies if isinstance(body, SpecSet))]
+            titles = ["", *(body.title for body in bodies if isinstance(body, TitleSet))]
+            assert (session.spec_id, session.title) == (specs[-1], titles[-1])
+        lasting = [session for session in found if not session.ephemeral]
+        assert self.paged(2) == sorted(lasting, key=lambda each: (each.updated_at, each.id), reverse=True)
+
+    def paged(self, limit: int) -> list[Session]:
+        seen, page = list[Session](), at_once(self.store.sessions(Page(limit)))
+        while page.next is not None:
+            seen += page.items
+            page = at_once(self.store.sessions(Page(limit, page.next)))
+        return [*seen, *page.items]
 
 
-TestStoresSideBySide = StoresSideBySide.TestCase
-TestStoresSideBySide.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestLedger = Ledger.TestCase
+TestLedger.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

@@ -36,10 +36,6 @@ class HomeLock:
     def mark_checked(self) -> None:
         self._follows_crash = False
 
-    @property
-    def is_held(self) -> bool:
-        return self._handle is not None
-
     def acquire(self) -> None:
         """Raises `StoreLocked` when another process has it, `StoreError` when the home cannot be written."""
         if self._handle is not None:

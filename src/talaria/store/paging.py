@@ -17,8 +17,10 @@ def session_cursor(session: Session) -> str:
     return f"{session.updated_at!r}~{session.id}"
 
 
-def parse_session_cursor(after: str) -> tuple[float, str]:
+def parse_session_cursor(after: str | None) -> tuple[float, str]:
     """The sort key (`updated_at`, `id`) of the last session on the page before."""
+    if after is None:
+        return float("inf"), ""
     stamp, mark, session_id = after.partition("~")
     try:
         if mark:

@@ -4,7 +4,6 @@ the words in which it is refused."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -20,7 +19,7 @@ from talaria.core.errors import (
     StoreError,
 )
 from talaria.core.ids import SessionId, SpecId, TurnId, channel_of
-from talaria.core.ledger import Begin, Commit, Start, StepWrite, TurnEnd
+from talaria.core.ledger import Begin, Commit, StepWrite, TurnEnd
 from talaria.core.sessions import Session
 from talaria.core.turns import StepKind, StepState, Turn, TurnState, check_step_move, check_turn_move
 
@@ -29,13 +28,11 @@ UNSETTLED = tuple(state for state in TurnState if not state.is_final)
 # `ChatSummary.sessions` shows this many, the current one included.
 SUMMARY_SESSIONS = 10
 
-# `end_unused` ends this many at a time, so that turns do not wait behind it.
-END_BATCH = 100
+# So many sessions, or specs, are ended or deleted in one transaction, so that turns do not wait behind it.
+BATCH = 100
 
 # `Retention.forget_turns` looks at this many turns at a time.
 FORGET_BATCH = 200
-
-UNSENT = (OutboxState.PENDING, OutboxState.SENDING)
 
 
 def number(
@@ -49,34 +46,13 @@ def number(
     return head, tuple(entries)
 
 
-def begin_order(turn_id: TurnId, start: Start) -> Begin:
-    return Begin(turn_id, start.owner, start.lease_seconds, start.user)
-
-
-class StartEntries(NamedTuple):
-    """What a beginning appends: `before` is the head in front of the user's entry, `head` that behind it."""
-
-    before: Revision
-    head: Revision
-    entries: tuple[Entry, ...]
-    user: Entry | None
-
-
-def start_entries(session: Session, order: Begin, attempts: int, now: float) -> StartEntries:
-    before = head = session.revision
-    entries: tuple[Entry, ...] = ()
-    said: tuple[Entry, ...] = ()
-    if order.hide is not None and attempts == 0:
-        before, entries = number(session.id, before, (order.hide,), order.turn_id, now)
-        head = before
-    if order.user is not None and attempts == 0:
-        head, said = number(session.id, before, (order.user,), order.turn_id, now)
-    return StartEntries(before, head, entries + said, said[0] if said else None)
-
-
-def forgiven(order: Begin, attempts: int, forgiven: int) -> int:
-    """How many of the attempts so far did not end with their process."""
-    return min(attempts, forgiven + order.is_forgiven)
+def start_entries(
+    session: Session, order: Begin, attempts: int, now: float
+) -> tuple[Revision, tuple[Entry, ...]]:
+    """What the first attempt appends, the user's entry last, and the head behind it."""
+    bodies = () if attempts else (order.hide, order.user)
+    given = [body for body in bodies if body is not None]
+    return number(session.id, session.revision, given, order.turn_id, now)
 
 
 def begun_turn(turn: Turn, now: float) -> Turn:
@@ -263,10 +239,6 @@ def no_steer(turn_id: TurnId, host: TurnId) -> NotFound:
 
 def steer_waiting(turn_id: TurnId) -> SteerWaiting:
     return SteerWaiting(f"A message to steer turn {turn_id} waits to be read.")
-
-
-def already_exists(what: str) -> StoreError:
-    return StoreError(f"{what} exists already.")
 
 
 def closed() -> StoreError:

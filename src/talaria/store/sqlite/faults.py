@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import assert_never
 
 from talaria.core.errors import StoreDamaged, StoreError
 from talaria.store.sqlite.engine import driver
@@ -34,40 +33,34 @@ def fault_of(error: Exception) -> Fault:
     return _FAULTS.get(code & _PRIMARY_CODE, Fault.OTHER) if isinstance(code, int) else Fault.OTHER
 
 
+# What happened and what to do. Damage has its own error.
+_FAILURES = {
+    Fault.FULL: (
+        "The disk of the database is full",
+        "Make room on the disk; the gateway goes on by itself.",
+    ),
+    Fault.READ_ONLY: (
+        "The database can only be read",
+        "Make its disk and folder writable; the gateway goes on by itself.",
+    ),
+    Fault.BUSY: (
+        "Another process keeps the database locked",
+        "End the other program that has the file open.",
+    ),
+    Fault.OTHER: ("The database failed", "Run `talaria doctor` to look closer."),
+}
+
+
 def storage_failure(error: Exception) -> StoreError:
     """A failure below the store's rules: the disk, the file, another process's lock."""
-    failure = _failure(error)
+    fault = fault_of(error)
+    if fault is Fault.DAMAGED:
+        failure: StoreError = damaged(str(error))
+    else:
+        what, hint = _FAILURES[fault]
+        failure = StoreError(f"{what}, and nothing was written: {error}.", hint)
     failure.__cause__ = error
     return failure
-
-
-def _failure(error: Exception) -> StoreError:
-    fault = fault_of(error)
-    match fault:
-        case Fault.FULL:
-            return StoreError(
-                f"The disk of the database is full, and nothing was written: {error}.",
-                "Make room on the disk; the gateway goes on by itself.",
-            )
-        case Fault.READ_ONLY:
-            return StoreError(
-                f"The database can only be read, and nothing was written: {error}.",
-                "Make its disk and folder writable; the gateway goes on by itself.",
-            )
-        case Fault.DAMAGED:
-            return damaged(str(error))
-        case Fault.BUSY:
-            return StoreError(
-                f"Another process keeps the database locked, and nothing was written: {error}.",
-                "End the other program that has the file open.",
-            )
-        case Fault.OTHER:
-            return StoreError(
-                f"The database failed, and nothing was written: {error}.",
-                "Run `talaria doctor` to look closer.",
-            )
-        case _:
-            assert_never(fault)
 
 
 def damaged(finding: str) -> StoreDamaged:

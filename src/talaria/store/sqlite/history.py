@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
-
 from talaria.core.history import StepUsage, TurnHistory
 from talaria.core.ids import TurnId
 from talaria.core.messages import TokenUsage
 from talaria.store.sqlite import queries
 from talaria.store.sqlite.engine import driver
-
-P = TypeVar("P")
+from talaria.store.sqlite.reach import Part, reads
 
 _MOST_FOUND = 10
 REPLY = "reply:"
@@ -69,20 +65,8 @@ def history(db: driver.Connection, turn_id: TurnId) -> TurnHistory | None:
     return TurnHistory(story, tuple(usage), ahead, begun_at, begun_by)
 
 
-class _Read(Protocol):
-    def __call__(self, query: Callable[[driver.Connection, P], Any], question: P) -> Any: ...
-
-
-class SqliteHistories:
+class SqliteHistories(Part):
     """See `core.ports.Histories`."""
 
-    def __init__(self, read: _Read) -> None:
-        self._read = read
-
-    async def find(self, name: str) -> Sequence[TurnId]:
-        found: Sequence[TurnId] = await self._read(find, name)
-        return found
-
-    async def history(self, turn_id: TurnId) -> TurnHistory | None:
-        found: TurnHistory | None = await self._read(history, turn_id)
-        return found
+    find = reads(find)
+    history = reads(history)

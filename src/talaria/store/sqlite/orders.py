@@ -33,6 +33,7 @@ from talaria.store.sqlite.rows import (
     ENTRY_KINDS,
     SESSION_COLUMNS,
     TURN_COLUMNS,
+    UNSETTLED,
     encode,
     optional,
     prefixed,
@@ -45,8 +46,7 @@ from talaria.store.sqlite.writer import Transaction
 
 FIND_KEY = f"SELECT {TURN_COLUMNS}, digest FROM turns WHERE scope = ? AND key = ?"
 FREE_KEY = "UPDATE turns SET key = NULL WHERE id = ?"
-_UNSETTLED = ", ".join(f"'{state}'" for state in rules.UNSETTLED)
-FIND_OWED = f"SELECT 1 FROM turns WHERE session_id = ? AND state IN ({_UNSETTLED}) LIMIT 1"
+FIND_OWED = f"SELECT 1 FROM turns WHERE session_id = ? AND state IN ({UNSETTLED}) LIMIT 1"
 END_SESSION = "UPDATE sessions SET ended_at = ?, lease_expires = 0 WHERE id = ?"
 _LEASE_COLUMNS = "lease_owner, lease_fence, lease_expires"
 FIND_CURRENT = f"""
@@ -60,16 +60,13 @@ INSERT INTO chats (chat_key, session_id) VALUES (?, ?)
 ON CONFLICT (chat_key) DO UPDATE SET session_id = excluded.session_id
 """
 INSERT_SESSION = f"INSERT INTO sessions ({SESSION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, NULL)"
-INSERT_TURN = """
-INSERT INTO turns (id, chat_key, session_id, state, inbound, accepted_at, command, scope, digest,
-                   attempts, started_at, begun_by, address)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''))
-"""
-INSERT_TURN_WITH_KEY = """
-INSERT INTO turns (id, chat_key, session_id, state, inbound, accepted_at, command, scope, digest,
-                   attempts, started_at, begun_by, address, key)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?)
-"""
+_NEW_TURN = (
+    "id, chat_key, session_id, state, inbound, accepted_at, command, scope, digest, attempts, started_at, "
+    "begun_by, address"
+)
+_NEW_VALUES = "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, '')"
+INSERT_TURN = f"INSERT INTO turns ({_NEW_TURN}) VALUES ({_NEW_VALUES})"
+INSERT_TURN_WITH_KEY = f"INSERT INTO turns ({_NEW_TURN}, key) VALUES ({_NEW_VALUES}, ?)"
 FIND_HOST = (
     "SELECT 1 FROM turns WHERE id = ? AND session_id = ? AND state = 'running' AND merged_into IS NULL"
 )
@@ -108,10 +105,10 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
     turn = Turn(
         order.turn_id, inbound.chat_key, session.id, TurnState.ACCEPTED, inbound, tx.now, order.command
     )
-    began = None
-    if order.start is not None and lease.is_free_for(order.start.owner, tx.now):
+    began, start = None, order.start
+    if start is not None and lease.is_free_for(start.owner, tx.now):
         turn = rules.begun_turn(turn, tx.now)
-        began = _take(tx, session, lease, rules.begin_order(turn.id, order.start))
+        began = _take(tx, session, lease, Begin(turn.id, start.owner, start.lease_seconds, start.user))
     _insert_turn(tx, turn, order)
     if order.steers and tx.execute(FIND_HOST, (order.steers, session.id)).fetchone() is not None:
         tx.execute(SET_HOST, (order.steers, turn.id))
@@ -216,7 +213,7 @@ def begin(tx: Transaction, order: Begin) -> Began:
     session, lease = session_from(row[:-7]), _Lease(*row[-3:])
     if not lease.is_free_for(order.owner, tx.now):
         raise rules.lease_held(session.id)
-    forgiven = rules.forgiven(order, attempts, forgiven)
+    forgiven = min(attempts, forgiven + order.is_forgiven)
     tx.execute(SET_RUNNING, (tx.now, tx.now, order.owner, forgiven, position))
     return _take(tx, session, lease, order, (attempts, forgiven))
 
@@ -229,15 +226,17 @@ def _take(
     attempts, forgiven = earlier
     fence = lease.fence + 1
     held = (order.owner, fence, tx.now + order.lease_seconds)
-    start = rules.start_entries(session, order, attempts, tx.now)
-    if start.entries:
-        for entry in start.entries:
+    head, entries = rules.start_entries(session, order, attempts, tx.now)
+    if entries:
+        for entry in entries:
             _insert_entry(tx, entry)
-        tx.execute(TAKE_LEASE_AND_SET_HEAD, (*held, tx.now, start.head.epoch, start.head.seq, session.id))
-        session = rules.moved_session(session, start.head, tx.now)
+        tx.execute(TAKE_LEASE_AND_SET_HEAD, (*held, tx.now, head.epoch, head.seq, session.id))
+        session = rules.moved_session(session, head, tx.now)
     else:
         tx.execute(TAKE_LEASE, (*held, session.id))
-    return Began(session, Fence(fence), start.before, start.user, attempts + 1, attempts - forgiven)
+    user = entries[-1] if entries and order.user is not None else None
+    before = head if user is None else Revision(head.epoch, head.seq - 1)
+    return Began(session, Fence(fence), before, user, attempts + 1, attempts - forgiven)
 
 
 # -- commit -----------------------------------------------------------------------------------------------
@@ -306,7 +305,8 @@ def commit(tx: Transaction, order: Commit) -> Committed:
             _end_turn(tx, position, order.end)
             _end_steers(tx, order.turn_id, order.end)
             if address is not None:
-                _write_replies(tx, order.turn_id, order.end)
+                turn, _ = find_turn(tx, order.turn_id)
+                outbox.write_replies(tx, rules.replies(turn, order.end, tx.now))
     return Committed(head, entries)
 
 
@@ -351,11 +351,6 @@ def _end_steers(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> None:
             tx.execute(FREE_STEER, (position,))
 
 
-def _write_replies(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> None:
-    row = tx.execute(FIND_TURN, (turn_id,)).fetchone()
-    outbox.write_replies(tx, rules.replies(turn_from(row[:-1]), end, tx.now))
-
-
 def _end_turn(tx: Transaction, position: int, end: TurnEnd) -> None:
     tx.execute(
         END_TURN, (end.state.value, tx.now, end.reply, optional(end.error), optional(end.usage), position)
@@ -367,14 +362,18 @@ def _end_turn(tx: Transaction, position: int, end: TurnEnd) -> None:
 FIND_TURN = f"SELECT {TURN_COLUMNS}, position FROM turns WHERE id = ?"
 
 
-def settle(tx: Transaction, order: tuple[TurnId, TurnEnd]) -> Turn:
-    turn_id, end = order
+def find_turn(tx: Transaction, turn_id: TurnId) -> tuple[Turn, int]:
+    """With its position. Raises `NotFound`."""
     row = tx.execute(FIND_TURN, (turn_id,)).fetchone()
     if row is None:
         raise rules.no_turn(turn_id)
-    turn = turn_from(row[:-1])
+    return turn_from(row[:-1]), row[-1]
+
+
+def settle(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> Turn:
+    turn, position = find_turn(tx, turn_id)
     rules.check_settle(turn_id, turn.state, end)
-    _end_turn(tx, row[-1], end)
+    _end_turn(tx, position, end)
     outbox.write_replies(tx, rules.replies(turn, end, tx.now))
     return rules.ended_turn(turn, end, tx.now)
 

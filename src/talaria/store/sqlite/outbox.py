@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -13,43 +13,22 @@ from talaria.core.clock import Clock
 from talaria.core.delivery import Button, Mark, OutboxRow, OutboxState
 from talaria.store import rules
 from talaria.store.sqlite.engine import driver
-from talaria.store.sqlite.reach import Reads, Writes
+from talaria.store.sqlite.reach import Part, Reach, writes
+from talaria.store.sqlite.rows import UNSENT
 from talaria.store.sqlite.writer import Transaction
-
-P = TypeVar("P")
-T = TypeVar("T")
 
 OUTBOX_COLUMNS = (
     "id, turn_id, chat_key, channel, address, body, state, written_at, due_at, head, part, attempts, edits, "
     "buttons, file, platform_id, sent_at, error"
 )
-_UNSENT = "(state = 'pending' OR state = 'sending')"
+_STATE, _BUTTONS = 6, 13
 _buttons = msgspec.json.Decoder(tuple[Button, ...]).decode
 
 
 def outbox_from(row: Any) -> OutboxRow:
-    key, turn_id, chat_key, channel, address, body, state, written_at, due_at = row[:9]
-    head, part, attempts, edits, buttons, file, platform_id, sent_at, error = row[9:]
-    return OutboxRow(
-        key,
-        turn_id,
-        chat_key,
-        channel,
-        address,
-        body,
-        OutboxState(state),
-        written_at,
-        due_at,
-        head,
-        part,
-        attempts,
-        edits,
-        _buttons(buttons),
-        file,
-        platform_id,
-        sent_at,
-        error,
-    )
+    values = list(row)
+    values[_STATE], values[_BUTTONS] = OutboxState(values[_STATE]), _buttons(values[_BUTTONS])
+    return OutboxRow(*values)
 
 
 # -- writing ----------------------------------------------------------------------------------------------
@@ -64,13 +43,13 @@ FIND = f"SELECT {OUTBOX_COLUMNS} FROM outbox WHERE id = ?"
 SHORTEN = "UPDATE outbox SET body = ?, buttons = '[]' WHERE id = ?"
 CLAIM = f"""
 UPDATE outbox SET state = 'sending', attempts = attempts + 1, due_at = ?
-WHERE id = ? AND attempts = ? AND {_UNSENT}
+WHERE id = ? AND attempts = ? AND {UNSENT}
 """
 MARK = """
 UPDATE outbox SET state = ?, due_at = ?, platform_id = coalesce(?, platform_id), sent_at = ?, error = ?
 WHERE id = ?
 """
-EXPIRE = f"UPDATE outbox SET state = 'failed', error = ? WHERE {_UNSENT} AND written_at < ?"
+EXPIRE = f"UPDATE outbox SET state = 'failed', error = ? WHERE {UNSENT} AND written_at < ?"
 MAKE_EDIT = """
 UPDATE outbox SET edits = ?
 WHERE turn_id = ? AND id = head AND part = 0 AND file IS NULL AND state = 'pending' AND attempts = 0
@@ -78,33 +57,15 @@ WHERE turn_id = ? AND id = head AND part = 0 AND file IS NULL AND state = 'pendi
 DUE_AT_ONCE = "UPDATE outbox SET due_at = 0 WHERE state = 'sending'"
 
 
-def insert_row(tx: Transaction, row: OutboxRow) -> None:
-    """A row without a `head` is its own."""
-    cursor = tx.execute(
-        INSERT,
-        (
-            row.turn_id,
-            row.chat_key,
-            row.channel,
-            row.address,
-            row.body,
-            row.state.value,
-            row.written_at,
-            row.due_at,
-            row.head,
-            row.part,
-            row.edits,
-            msgspec.json.encode(row.buttons).decode(),
-            row.file,
-        ),
-    )
-    if not row.head:
-        tx.execute(SET_HEAD, (cursor.lastrowid,))
-
-
 def write_replies(tx: Transaction, rows: Iterable[OutboxRow]) -> None:
+    """A row without a `head` is its own."""
     for row in rows:
-        insert_row(tx, row)
+        values = (row.turn_id, row.chat_key, row.channel, row.address, row.body, row.state.value)
+        times_and_place = (row.written_at, row.due_at, row.head, row.part, row.edits)
+        content = (msgspec.json.encode(row.buttons).decode(), row.file)
+        cursor = tx.execute(INSERT, values + times_and_place + content)
+        if not row.head:
+            tx.execute(SET_HEAD, (cursor.lastrowid,))
 
 
 def make_edit(tx: Transaction, turn_id: str, platform_id: str) -> bool:
@@ -119,8 +80,7 @@ def _find(tx: Transaction, row_id: int) -> OutboxRow:
     return outbox_from(row)
 
 
-def split(tx: Transaction, order: tuple[int, tuple[str, ...]]) -> None:
-    row_id, bodies = order
+def split(tx: Transaction, row_id: int, bodies: Sequence[str]) -> None:
     row = _find(tx, row_id)
     parts = rules.split_reply(row, bodies)
     if len(parts) > 1:
@@ -128,8 +88,7 @@ def split(tx: Transaction, order: tuple[int, tuple[str, ...]]) -> None:
         write_replies(tx, parts[1:])
 
 
-def claim(tx: Transaction, order: tuple[OutboxRow, float]) -> OutboxRow | None:
-    row, until = order
+def claim(tx: Transaction, row: OutboxRow, until: float) -> OutboxRow | None:
     if not tx.execute(CLAIM, (until, row.id, row.attempts)).rowcount:
         return None
     return _find(tx, row.id)
@@ -144,16 +103,15 @@ def mark(tx: Transaction, order: Mark) -> bool:
     return True
 
 
-def expire(tx: Transaction, order: tuple[float, str]) -> int:
-    before, error = order
-    return int(tx.execute(EXPIRE, (error, before)).rowcount)
+def expire(tx: Transaction, written_before: float, error: str) -> int:
+    return int(tx.execute(EXPIRE, (error, written_before)).rowcount)
 
 
 # -- reading ----------------------------------------------------------------------------------------------
 
 DUE = f"""
 SELECT {OUTBOX_COLUMNS} FROM outbox AS o
-WHERE channel = ? AND {_UNSENT} AND due_at <= ? AND NOT EXISTS
+WHERE channel = ? AND {UNSENT} AND due_at <= ? AND NOT EXISTS
 (SELECT 1 FROM outbox AS e WHERE e.channel = o.channel AND e.address = o.address
  AND (e.state = 'pending' OR e.state = 'sending') AND (e.head, e.part) < (o.head, o.part))
 ORDER BY head, part LIMIT ?
@@ -169,25 +127,17 @@ def of_turn(db: driver.Connection, turn_id: str) -> tuple[OutboxRow, ...]:
     return tuple(map(outbox_from, db.execute(OF_TURN, (turn_id,))))
 
 
-class SqliteOutbox:
+class SqliteOutbox(Part):
     """See `core.ports.Outbox`."""
 
-    def __init__(self, write: Writes, read: Reads, clock: Clock) -> None:
-        self._write = write
-        self._read = read
+    def __init__(self, reach: Reach, clock: Clock) -> None:
+        super().__init__(reach)
         self._clock = clock
 
     async def due(self, channel: str, limit: int) -> Sequence[OutboxRow]:
-        return await self._read(due, (channel, self._clock.now(), limit))
+        return await self._reach.read(due, (channel, self._clock.now(), limit))
 
-    async def split(self, row_id: int, bodies: Sequence[str]) -> None:
-        await self._write(split, (row_id, tuple(bodies)))
-
-    async def claim(self, row: OutboxRow, until: float) -> OutboxRow | None:
-        return await self._write(claim, (row, until), is_durable=True)
-
-    async def mark(self, order: Mark) -> bool:
-        return await self._write(mark, order, is_durable=True)
-
-    async def expire(self, written_before: float, error: str) -> int:
-        return await self._write(expire, (written_before, error))
+    split = writes(split)
+    claim = writes(claim, is_durable=True)
+    mark = writes(mark, is_durable=True)
+    expire = writes(expire)

@@ -21,39 +21,10 @@ from talaria.core.access import (
 )
 from talaria.store import pairing_rules as rules
 from talaria.store.sqlite.engine import driver
-from talaria.store.sqlite.reach import Reads, Writes
+from talaria.store.sqlite.reach import Part, reads, writes
 from talaria.store.sqlite.writer import Transaction
 
-
-class SqlitePairings:
-    """See `core.ports.Pairings` for what each method promises."""
-
-    def __init__(self, write: Writes, read: Reads) -> None:
-        self._write = write
-        self._read = read
-
-    async def is_paired(self, channel: str, user_id: str) -> bool:
-        return await self._read(_is_paired, (channel, user_id))
-
-    async def ask(self, order: Ask) -> Asked:
-        return await self._write(_ask, order)
-
-    async def approve(self, order: Approve) -> Admission:
-        return await self._write(_approve, order, is_durable=True)
-
-    async def invite(self, order: Invite) -> float:
-        return await self._write(_invite, order, is_durable=True)
-
-    async def redeem(self, order: Redeem) -> Admission:
-        return await self._write(_redeem, order, is_durable=True)
-
-    async def revoke(self, channel: str, user_id: str) -> Paired | None:
-        return await self._write(_revoke, (channel, user_id), is_durable=True)
-
-    async def listing(self) -> PairingList:
-        # In the writer, which has the store's time: what expired is not shown.
-        return await self._write(_listing, None)
-
+IS_PAIRED = "SELECT 1 FROM paired WHERE channel = ? AND user_id = ?"
 
 # -- orders -----------------------------------------------------------------------------------------------
 
@@ -140,16 +111,17 @@ def _redeem(tx: Transaction, order: Redeem) -> Admission:
     return rules.wrong(_count(tx, gate, person.user_id, theirs, limits), limits.tries)
 
 
-def _revoke(tx: Transaction, key: tuple[str, str]) -> Paired | None:
+def _revoke(tx: Transaction, channel: str, user_id: str) -> Paired | None:
     row = tx.execute(
         "DELETE FROM paired WHERE channel = ? AND user_id = ?"
         " RETURNING channel, user_id, name, paired_at, origin",
-        key,
+        (channel, user_id),
     ).fetchone()
     return None if row is None else _paired(row)
 
 
-def _listing(tx: Transaction, _: None) -> PairingList:
+def _listing(tx: Transaction) -> PairingList:
+    """An order, because those have the store's time: what expired is not shown."""
     paired = tx.execute(
         "SELECT channel, user_id, name, paired_at, origin FROM paired ORDER BY paired_at, channel, user_id"
     ).fetchall()
@@ -164,9 +136,8 @@ def _listing(tx: Transaction, _: None) -> PairingList:
     )
 
 
-def _is_paired(connection: driver.Connection, key: tuple[str, str]) -> bool:
-    row = connection.execute("SELECT 1 FROM paired WHERE channel = ? AND user_id = ?", key).fetchone()
-    return row is not None
+def _is_paired(db: driver.Connection, channel: str, user_id: str) -> bool:
+    return db.execute(IS_PAIRED, (channel, user_id)).fetchone() is not None
 
 
 # -- parts of orders --------------------------------------------------------------------------------------
@@ -214,3 +185,15 @@ def _count(tx: Transaction, gate: str, who: str, tries: rules.Tries, limits: Pai
 
 def _paired(row: tuple[str, str, str, float, str]) -> Paired:
     return Paired(Person(*row[:3]), row[3], Origin(row[4]))
+
+
+class SqlitePairings(Part):
+    """See `core.ports.Pairings` for what each method promises."""
+
+    is_paired = reads(_is_paired)
+    ask = writes(_ask)
+    approve = writes(_approve, is_durable=True)
+    invite = writes(_invite, is_durable=True)
+    redeem = writes(_redeem, is_durable=True)
+    revoke = writes(_revoke, is_durable=True)
+    listing = writes(_listing)

@@ -18,7 +18,6 @@ from talaria.core.ledger import (
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec, Prefix
 from talaria.core.turns import TurnState
-from talaria.store import rules
 from talaria.store.paging import check_limit, parse_entry_cursor, parse_session_cursor, session_cursor
 from talaria.store.rules import SUMMARY_SESSIONS
 from talaria.store.sqlite import outbox
@@ -28,6 +27,8 @@ from talaria.store.sqlite.rows import (
     SESSION_COLUMNS,
     STEP_COLUMNS,
     TURN_COLUMNS,
+    UNSENT,
+    UNSETTLED,
     decode_spec,
     entry_from,
     prefixed,
@@ -37,19 +38,12 @@ from talaria.store.sqlite.rows import (
 )
 from talaria.store.sqlite.spending import spent_by_turn
 
-_UNSETTLED = ", ".join(f"'{state}'" for state in rules.UNSETTLED)
-_UNSENT = "state IN ('pending', 'sending')"
-
 SESSION = f"SELECT {SESSION_COLUMNS} FROM sessions WHERE id = ?"
 CURRENT_SESSION = f"""
 SELECT {prefixed("s", SESSION_COLUMNS)}
 FROM chats c JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
 """
-FIRST_SESSIONS = f"""
-SELECT {SESSION_COLUMNS} FROM sessions WHERE ephemeral = 0
-ORDER BY updated_at DESC, id DESC LIMIT ?
-"""
-NEXT_SESSIONS = f"""
+SESSIONS = f"""
 SELECT {SESSION_COLUMNS} FROM sessions WHERE ephemeral = 0 AND (updated_at, id) < (?, ?)
 ORDER BY updated_at DESC, id DESC LIMIT ?
 """
@@ -65,9 +59,9 @@ ORDER BY updated_at DESC, id DESC LIMIT {SUMMARY_SESSIONS - 1}
 COUNT_TURNS_OF_SESSION = "SELECT count(*) FROM turns WHERE session_id = ?"
 COUNT_SESSIONS = "SELECT count(*) FROM sessions WHERE ephemeral = 0"
 COUNT_TURNS = "SELECT state, count(*) FROM turns GROUP BY state"
-OLDEST_TURN = f"SELECT min(accepted_at) FROM turns WHERE state IN ({_UNSETTLED})"
-OLDEST_UNSENT = f"SELECT min(written_at) FROM outbox WHERE {_UNSENT}"
-COUNT_UNSENT = f"SELECT count(*) FROM outbox WHERE {_UNSENT}"
+OLDEST_TURN = f"SELECT min(accepted_at) FROM turns WHERE state IN ({UNSETTLED})"
+OLDEST_UNSENT = f"SELECT min(written_at) FROM outbox WHERE {UNSENT}"
+COUNT_UNSENT = f"SELECT count(*) FROM outbox WHERE {UNSENT}"
 
 
 def session(db: driver.Connection, session_id: SessionId) -> Session | None:
@@ -82,24 +76,20 @@ def current_session(db: driver.Connection, chat_key: ChatKey) -> Session | None:
 
 def sessions(db: driver.Connection, page: Page) -> SessionPage:
     limit = check_limit(page)
-    if page.after is None:
-        rows = db.execute(FIRST_SESSIONS, (limit + 1,)).fetchall()
-    else:
-        rows = db.execute(NEXT_SESSIONS, (*parse_session_cursor(page.after), limit + 1)).fetchall()
+    rows = db.execute(SESSIONS, (*parse_session_cursor(page.after), limit + 1)).fetchall()
     items = tuple(map(session_from, rows[:limit]))
     return SessionPage(items, session_cursor(items[-1]) if len(rows) > limit else None)
 
 
-def entries(db: driver.Connection, question: tuple[SessionId, Page]) -> EntryPage:
-    session_id, page = question
+def entries(db: driver.Connection, session_id: SessionId, page: Page) -> EntryPage:
     limit = check_limit(page)
     rows = db.execute(ENTRIES, (session_id, parse_entry_cursor(page.after), limit + 1)).fetchall()
     found = tuple(map(entry_from, rows[:limit]))
     return EntryPage(found, str(found[-1].seq) if len(rows) > limit else None)
 
 
-def log(db: driver.Connection, question: tuple[SessionId, int]) -> Sequence[Entry]:
-    return tuple(map(entry_from, db.execute(LOG, question)))
+def log(db: driver.Connection, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
+    return tuple(map(entry_from, db.execute(LOG, (session_id, after_seq))))
 
 
 def spec(db: driver.Connection, spec_id: SpecId) -> PinnedSpec | None:

@@ -8,27 +8,19 @@ for the sums that people ask for; message, reply, steps and sent messages go.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeVar
-
 from talaria.core.history import Forgotten
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.store import rules
-from talaria.store.sqlite.answers import Taken
-from talaria.store.sqlite.rows import encode
+from talaria.store.sqlite.reach import Part, writes
+from talaria.store.sqlite.rows import UNSENT, UNSETTLED, encode
 from talaria.store.sqlite.upkeep import PRUNE_SESSION
 from talaria.store.sqlite.writer import Transaction
-
-P = TypeVar("P")
-T = TypeVar("T")
-
-_UNSETTLED = ", ".join(f"'{state}'" for state in rules.UNSETTLED)
 
 FIND_OLD_TURNS = f"""
 SELECT position, id, chat_key, state, accepted_at, ended_at, forgotten FROM turns
 WHERE position > ? ORDER BY position LIMIT {rules.FORGET_BATCH}
 """
-HAS_UNSENT = "SELECT 1 FROM outbox WHERE turn_id = ? AND (state = 'pending' OR state = 'sending') LIMIT 1"
+HAS_UNSENT = f"SELECT 1 FROM outbox WHERE turn_id = ? AND {UNSENT} LIMIT 1"
 FORGET_STEPS = "DELETE FROM steps WHERE turn_id = ?"
 FORGET_REPLIES = "DELETE FROM outbox WHERE turn_id = ?"
 FORGET_TURN = """
@@ -38,8 +30,7 @@ WHERE position = ?
 """
 
 
-def forget_turns(tx: Transaction, order: tuple[int, float]) -> Forgotten:
-    after, before = order
+def forget_turns(tx: Transaction, after: int, before: float) -> Forgotten:
     rows = tx.execute(FIND_OLD_TURNS, (after,)).fetchall()
     count = 0
     for position, turn_id, chat_key, state, accepted_at, ended_at, is_forgotten in rows:
@@ -60,10 +51,10 @@ def forget_turns(tx: Transaction, order: tuple[int, float]) -> Forgotten:
 FIND_ENDED = f"""
 SELECT s.id, s.chat_key FROM sessions s
 WHERE s.ended_at IS NOT NULL AND s.ephemeral = 0 AND s.ended_at < ? AND s.lease_expires <= ?
-AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = s.id AND t.state IN ({_UNSETTLED}))
+AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = s.id AND t.state IN ({UNSETTLED}))
 AND NOT EXISTS (SELECT 1 FROM turns t JOIN outbox o ON o.turn_id = t.id
                 WHERE t.session_id = s.id AND (o.state = 'pending' OR o.state = 'sending'))
-LIMIT {rules.END_BATCH}
+LIMIT {rules.BATCH}
 """
 FORGET_CHAT = "DELETE FROM chats WHERE chat_key = ? AND session_id = ?"
 
@@ -79,17 +70,17 @@ def prune_ended(tx: Transaction, before: float) -> int:
 
 FIND_UNUSED_SPECS = f"""
 SELECT id FROM specs WHERE NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.spec_id = specs.id)
-LIMIT {rules.END_BATCH}
+LIMIT {rules.BATCH}
 """
 FORGET_SPEC = "DELETE FROM specs WHERE id = ?"
 FIND_UNUSED_PREFIXES = f"""
 SELECT id FROM prefixes WHERE NOT EXISTS (SELECT 1 FROM specs WHERE specs.prefix_id = prefixes.id)
-LIMIT {rules.END_BATCH}
+LIMIT {rules.BATCH}
 """
 FORGET_PREFIX = "DELETE FROM prefixes WHERE id = ?"
 
 
-def prune_specs(tx: Transaction, _: None) -> int:
+def prune_specs(tx: Transaction) -> int:
     doomed = tx.execute(FIND_UNUSED_SPECS).fetchall()
     for row in doomed:
         tx.execute(FORGET_SPEC, row)
@@ -98,23 +89,9 @@ def prune_specs(tx: Transaction, _: None) -> int:
     return len(doomed)
 
 
-class _Write(Protocol):
-    def __call__(
-        self, carry_out: Callable[[Transaction, P], T], order: P, *, is_durable: bool = False
-    ) -> Taken[T]: ...
-
-
-class SqliteRetention:
+class SqliteRetention(Part):
     """See `core.ports.Retention`."""
 
-    def __init__(self, write: _Write) -> None:
-        self._write = write
-
-    async def forget_turns(self, after: int, before: float) -> Forgotten:
-        return await self._write(forget_turns, (after, before))
-
-    async def prune_ended(self, before: float) -> int:
-        return await self._write(prune_ended, before)
-
-    async def prune_specs(self) -> int:
-        return await self._write(prune_specs, None)
+    forget_turns = writes(forget_turns)
+    prune_ended = writes(prune_ended)
+    prune_specs = writes(prune_specs)

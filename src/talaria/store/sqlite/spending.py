@@ -33,8 +33,9 @@ SELECT coalesce(sum(amount), 0),
        coalesce(sum(amount) FILTER (WHERE session_id = ?), 0)
 FROM reservations WHERE NOT (turn_id = ? AND n = ?)
 """
-SUM_SPENT = "SELECT coalesce(sum(cost), 0) FROM spending WHERE quarter >= ?"
-SUM_SPENT_BY = "SELECT coalesce(sum(cost), 0) FROM spending WHERE quarter >= ? AND user = ?"
+SUM_SPENT = """
+SELECT coalesce(sum(cost), 0), coalesce(sum(cost) FILTER (WHERE user = ?), 0) FROM spending WHERE quarter >= ?
+"""
 SET_ASIDE = """
 INSERT INTO reservations (turn_id, n, session_id, user, owner, amount) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET owner = excluded.owner, amount = excluded.amount
@@ -50,7 +51,8 @@ def reserve(tx: Transaction, order: Reserve) -> Overrun | None:
         raise rules.stale_fence(order.session_id)
     key = (order.turn_id, order.n)
     reserved = tx.execute(SUM_RESERVED, (order.user, order.session_id, *key)).fetchone()
-    spent = (*_spent_since(tx, order), session_spent)
+    spent = tx.execute(SUM_SPENT, (order.user, int(order.since // QUARTER_SECONDS))).fetchone()
+    spent += (session_spent,)
     standings = {scope: Standing(spent[i], reserved[i]) for i, scope in enumerate(Scope)}
     overrun = find_overrun(order, standings)
     if overrun is None:
@@ -58,31 +60,19 @@ def reserve(tx: Transaction, order: Reserve) -> Overrun | None:
     return overrun
 
 
-def _spent_since(tx: Transaction, order: Reserve) -> tuple[int, int]:
-    """By everyone and by the user."""
-    quarter = int(order.since // QUARTER_SECONDS)
-    (everyone,) = tx.execute(SUM_SPENT, (quarter,)).fetchone()
-    (user,) = tx.execute(SUM_SPENT_BY, (quarter, order.user)).fetchone()
-    return everyone, user
-
-
 # -- settling ---------------------------------------------------------------------------------------------
 
-INSERT_USAGE = """
-INSERT INTO usage (turn_id, n, provider, model, input, cached, output, reasoning, stored, cost, at)
+_COUNTS = ("input", "cached", "output", "reasoning", "stored", "cost")
+_ADD = ", ".join(f"{column} = {column} + excluded.{column}" for column in ("calls", *_COUNTS))
+INSERT_USAGE = f"""
+INSERT INTO usage (turn_id, n, provider, model, {", ".join(_COUNTS)}, at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, -1), ?)
-ON CONFLICT DO UPDATE
-SET calls = calls + 1, input = input + excluded.input, cached = cached + excluded.cached,
-    output = output + excluded.output, reasoning = reasoning + excluded.reasoning,
-    stored = stored + excluded.stored, cost = cost + excluded.cost
+ON CONFLICT DO UPDATE SET {_ADD}
 """
-ADD_TO_QUARTER = """
-INSERT INTO spending (quarter, user, calls, input, cached, output, reasoning, stored, cost, unpriced)
+ADD_TO_QUARTER = f"""
+INSERT INTO spending (quarter, user, calls, {", ".join(_COUNTS)}, unpriced)
 VALUES (?, ?, 1, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE
-SET calls = calls + 1, input = input + excluded.input, cached = cached + excluded.cached,
-    output = output + excluded.output, reasoning = reasoning + excluded.reasoning,
-    stored = stored + excluded.stored, cost = cost + excluded.cost, unpriced = unpriced + excluded.unpriced
+ON CONFLICT DO UPDATE SET {_ADD}, unpriced = unpriced + excluded.unpriced
 """
 ADD_TO_SESSION = "UPDATE sessions SET spent = spent + ? WHERE id = ?"
 RELEASE_STEP = "DELETE FROM reservations WHERE turn_id = ? AND n = ?"
@@ -110,10 +100,7 @@ def settle(tx: Transaction, turn_id: TurnId, order: Commit) -> None:
 
 # -- reading ----------------------------------------------------------------------------------------------
 
-_SUMS = ", ".join(
-    f"coalesce(sum({column}), 0)"
-    for column in ("calls", "input", "cached", "output", "reasoning", "stored", "cost")
-)
+_SUMS = ", ".join(f"coalesce(sum({column}), 0)" for column in ("calls", *_COUNTS))
 _UNPRICED = "coalesce(sum(calls) FILTER (WHERE cost IS NULL), 0)"
 USED_BY_TURN = f"SELECT {_SUMS}, {_UNPRICED} FROM usage WHERE turn_id = ?"
 USED_BY_SESSION = f"""

@@ -14,15 +14,17 @@ from talaria.core.turns import Turn
 from talaria.store import rules
 from talaria.store.sqlite import outbox
 from talaria.store.sqlite.engine import driver
-from talaria.store.sqlite.orders import END_SESSION, FIND_OWED, TAKE_LEASE
-from talaria.store.sqlite.rows import SESSION_COLUMNS, TURN_COLUMNS, prefixed, session_from, turn_from
+from talaria.store.sqlite.orders import END_SESSION, FIND_OWED, TAKE_LEASE, find_turn
+from talaria.store.sqlite.rows import (
+    SESSION_COLUMNS,
+    TURN_COLUMNS,
+    UNSETTLED,
+    prefixed,
+    session_from,
+    turn_from,
+)
 from talaria.store.sqlite.spending import RELEASE_OTHERS, RELEASE_OWN
 from talaria.store.sqlite.writer import Transaction
-
-# Sessions that one pruning transaction deletes, so that the orders of turns never wait long behind it.
-PRUNE_BATCH = 100
-
-_UNSETTLED = ", ".join(f"'{state}'" for state in rules.UNSETTLED)
 
 # -- leases -----------------------------------------------------------------------------------------------
 
@@ -33,35 +35,25 @@ WHERE id = ? AND lease_fence = ? AND lease_owner = ? AND lease_expires > 0
 """
 
 
-class Hold(msgspec.Struct, frozen=True):
-    session_id: SessionId
-    owner: OwnerId
-    lease_seconds: float
-
-
-class Renew(msgspec.Struct, frozen=True):
-    owner: OwnerId
-    renewals: tuple[Renewal, ...]
-    lease_seconds: float
-
-
-def hold(tx: Transaction, order: Hold) -> Fence:
-    row = tx.execute(FIND_LEASE, (order.session_id,)).fetchone()
+def hold(tx: Transaction, session_id: SessionId, owner: OwnerId, lease_seconds: float) -> Fence:
+    row = tx.execute(FIND_LEASE, (session_id,)).fetchone()
     if row is None:
-        raise rules.no_session(order.session_id)
+        raise rules.no_session(session_id)
     fence, expires = row
     if expires > tx.now:
-        raise rules.lease_held(order.session_id)
-    tx.execute(TAKE_LEASE, (order.owner, fence + 1, tx.now + order.lease_seconds, order.session_id))
+        raise rules.lease_held(session_id)
+    tx.execute(TAKE_LEASE, (owner, fence + 1, tx.now + lease_seconds, session_id))
     return Fence(fence + 1)
 
 
-def renew(tx: Transaction, order: Renew) -> frozenset[SessionId]:
-    until = tx.now + order.lease_seconds
+def renew(
+    tx: Transaction, owner: OwnerId, renewals: Sequence[Renewal], lease_seconds: float
+) -> frozenset[SessionId]:
+    until = tx.now + lease_seconds
     return frozenset(
         renewal.session_id
-        for renewal in order.renewals
-        if not tx.execute(RENEW_LEASE, (until, renewal.session_id, renewal.fence, order.owner)).rowcount
+        for renewal in renewals
+        if not tx.execute(RENEW_LEASE, (until, renewal.session_id, renewal.fence, owner)).rowcount
     )
 
 
@@ -69,16 +61,15 @@ def renew(tx: Transaction, order: Renew) -> frozenset[SessionId]:
 
 FIND_TO_END = f"SELECT {SESSION_COLUMNS}, lease_fence, lease_expires FROM sessions WHERE id = ?"
 EXPIRE_OTHERS = "UPDATE sessions SET lease_expires = 0 WHERE lease_owner <> ? AND lease_expires > 0"
-FIND_UNSETTLED = f"SELECT {TURN_COLUMNS} FROM turns WHERE state IN ({_UNSETTLED}) ORDER BY position"
+FIND_UNSETTLED = f"SELECT {TURN_COLUMNS} FROM turns WHERE state IN ({UNSETTLED}) ORDER BY position"
 
 
-def end_session(tx: Transaction, order: tuple[SessionId, Fence]) -> Ended:
-    session_id, order_fence = order
+def end_session(tx: Transaction, session_id: SessionId, fence: Fence) -> Ended:
     row = tx.execute(FIND_TO_END, (session_id,)).fetchone()
     if row is None:
         raise rules.no_session(session_id)
-    fence, expires = row[-2:]
-    if fence != order_fence or not expires:
+    current, expires = row[-2:]
+    if fence != current or not expires:
         raise rules.stale_fence(session_id)
     session = session_from(row[:-2])
     is_news = session.ended_at is None and tx.execute(FIND_OWED, (session_id,)).fetchone() is None
@@ -96,7 +87,7 @@ def reclaim(tx: Transaction, owner: OwnerId) -> Sequence[Turn]:
 
 FIND_ORPHANS = f"""
 SELECT {prefixed("t", TURN_COLUMNS)} FROM turns t JOIN sessions s ON s.id = t.session_id
-WHERE t.state IN ({_UNSETTLED}) AND s.lease_expires <= ?
+WHERE t.state IN ({UNSETTLED}) AND s.lease_expires <= ?
 AND ((t.attempts > 0 AND s.lease_owner <> ?) OR (t.attempts = 0 AND t.accepted_at < ?))
 ORDER BY t.position
 """
@@ -111,7 +102,6 @@ UPDATE turns SET forgiven = min(attempts, forgiven + 1) WHERE state = 'running' 
 AND session_id IN (SELECT id FROM sessions WHERE lease_owner = ? AND lease_expires > 0)
 """
 YIELD_LEASES = "UPDATE sessions SET lease_expires = 0 WHERE lease_owner = ? AND lease_expires > 0"
-
 
 CLEAR = "UPDATE turns SET forgiven = attempts WHERE id = ?"
 
@@ -129,8 +119,7 @@ def yield_turns(tx: Transaction, owner: OwnerId) -> None:
 
 # -- channels ---------------------------------------------------------------------------------------------
 
-FIND_TURN = f"SELECT {TURN_COLUMNS} FROM turns WHERE id = ?"
-SET_SHOWN = "UPDATE turns SET shown_id = ? WHERE id = ?"
+SET_SHOWN = "UPDATE turns SET shown_id = ? WHERE position = ?"
 SET_CURSOR = """
 INSERT INTO cursors (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
@@ -144,19 +133,16 @@ MOVE_CHAT = (
 )
 
 
-def show(tx: Transaction, order: tuple[TurnId, str]) -> None:
-    turn_id, platform_id = order
-    row = tx.execute(FIND_TURN, (turn_id,)).fetchone()
-    if row is None:
-        raise rules.no_turn(turn_id)
-    tx.execute(SET_SHOWN, (platform_id, turn_id))
-    turn = msgspec.structs.replace(turn_from(row), shown_id=platform_id)
+def show(tx: Transaction, turn_id: TurnId, platform_id: str) -> None:
+    turn, position = find_turn(tx, turn_id)
+    tx.execute(SET_SHOWN, (platform_id, position))
+    turn = msgspec.structs.replace(turn, shown_id=platform_id)
     if turn.state.is_final and not outbox.make_edit(tx, turn_id, platform_id):
         outbox.write_replies(tx, rules.late_replies(turn, tx.now))
 
 
-def set_cursor(tx: Transaction, order: tuple[str, str]) -> None:
-    tx.execute(SET_CURSOR, order)
+def set_cursor(tx: Transaction, name: str, value: str) -> None:
+    tx.execute(SET_CURSOR, (name, value))
 
 
 def cursor(db: driver.Connection, name: str) -> str | None:
@@ -164,8 +150,7 @@ def cursor(db: driver.Connection, name: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-def move_chat(tx: Transaction, order: tuple[ChatKey, ChatKey]) -> bool:
-    old, new = order
+def move_chat(tx: Transaction, old: ChatKey, new: ChatKey) -> bool:
     if tx.execute(KNOWS_CHAT, (new,)).fetchone() or not tx.execute(KNOWS_CHAT, (old,)).fetchone():
         return False
     for statement in MOVE_CHAT:
@@ -178,12 +163,12 @@ def move_chat(tx: Transaction, order: tuple[ChatKey, ChatKey]) -> bool:
 FIND_UNUSED = f"""
 SELECT s.id FROM sessions s
 WHERE s.ended_at IS NULL AND s.ephemeral = 0 AND s.updated_at < ? AND s.lease_expires <= ? AND NOT EXISTS
-(SELECT 1 FROM turns t WHERE t.session_id = s.id AND t.state IN ({_UNSETTLED}))
-ORDER BY s.updated_at LIMIT {rules.END_BATCH}
+(SELECT 1 FROM turns t WHERE t.session_id = s.id AND t.state IN ({UNSETTLED}))
+ORDER BY s.updated_at LIMIT {rules.BATCH}
 """
 
 
-def end_unused(tx: Transaction, before: float) -> list[SessionId]:
+def end_unused(tx: Transaction, before: float) -> Sequence[SessionId]:
     unused = [row[0] for row in tx.execute(FIND_UNUSED, (before, tx.now)).fetchall()]
     for session_id in unused:
         tx.execute(END_SESSION, (tx.now, session_id))
@@ -194,8 +179,8 @@ def end_unused(tx: Transaction, before: float) -> list[SessionId]:
 
 FIND_TO_PRUNE = f"""
 SELECT s.id FROM sessions s WHERE s.ephemeral = 1 AND s.updated_at < ? AND NOT EXISTS
-(SELECT 1 FROM turns t WHERE t.session_id = s.id AND t.state IN ({_UNSETTLED}))
-LIMIT {PRUNE_BATCH}
+(SELECT 1 FROM turns t WHERE t.session_id = s.id AND t.state IN ({UNSETTLED}))
+LIMIT {rules.BATCH}
 """
 _TURNS_OF = "(SELECT id FROM turns WHERE session_id = ?)"
 PRUNE_SESSION = (
@@ -209,7 +194,7 @@ PRUNE_SESSION = (
 
 
 def prune_ephemeral(tx: Transaction, older_than: float) -> int:
-    """Deletes up to `PRUNE_BATCH` sessions and says how many; fewer means that no more are left."""
+    """Deletes up to `rules.BATCH` sessions and says how many; fewer means that no more are left."""
     doomed = tx.execute(FIND_TO_PRUNE, (older_than,)).fetchall()
     for row in doomed:
         for statement in PRUNE_SESSION:

@@ -175,17 +175,10 @@ class Writer:
 
     def _attempt(self, transaction: Transaction, job: _Job) -> Answer:
         """One order's outcome. Raises only what fails the whole batch."""
-        transaction.now = self._clock.now()
         try:
-            return job.answer, job.carry_out(transaction, job.order), None
+            return job.answer, attempt(transaction, self._clock.now(), job.carry_out, job.order), None
         except TalariaError as refusal:
             return job.answer, None, refusal
-        except _ORDER_FAULTS as fault:
-            return job.answer, None, _bad_order(fault)
-        except driver.Error:
-            raise
-        except Exception as fault:  # the order's boundary: text that is not Unicode, a number too large, …
-            return job.answer, None, _bad_order(fault)
 
     def _synchronize(self, execute: Callable[..., driver.Cursor], is_full: bool) -> None:
         if is_full is not self._is_full_sync:
@@ -197,10 +190,20 @@ class Writer:
 _ORDER_FAULTS = (driver.IntegrityError, driver.DataError, driver.ProgrammingError, driver.InterfaceError)
 
 
-def _bad_order(fault: Exception) -> StoreError:
-    error = StoreError(f"This cannot be stored: {fault}.")
-    error.__cause__ = fault
-    return error
+def attempt(transaction: Transaction, now: float, carry_out: Callable[[Transaction, P], T], order: P) -> T:
+    """Carry out one order inside a transaction that was begun.
+
+    Raises `TalariaError` for an order that is refused or cannot be stored, `driver.Error` for a failing disk.
+    """
+    transaction.now = now
+    try:
+        return carry_out(transaction, order)
+    except TalariaError:
+        raise
+    except Exception as fault:  # the order's boundary: text that is not Unicode, a number too large, …
+        if isinstance(fault, driver.Error) and not isinstance(fault, _ORDER_FAULTS):
+            raise
+        raise StoreError(f"This cannot be stored: {fault}.") from fault
 
 
 def _roll_back(connection: driver.Connection) -> None:
