@@ -121,10 +121,7 @@ def test_a_list_is_taken_only_so_far() -> None:
 KEYS = [*OPENROUTER, "meta", "capabilities"]
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 2**70) | st.text(max_size=4) | st.just("image"),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from([*OPENROUTER, "meta", "capabilities"]), inner)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner),
     max_leaves=10,
 )
 

@@ -10,9 +10,10 @@ import pytest
 from contracts.model_suite import ModelSuite, Subject
 from talaria.core.models import TextDelta, ThoughtDelta
 from talaria.models.anthropic_messages import AnthropicMessages
-from talaria.models.endpoint import Endpoint, EndpointSettings
+from talaria.models.endpoint import Endpoint
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
+from talaria.models.settings import ProviderSettings
 from talaria.models.wire import Wire
 from talaria.testing.model_server import ModelServer
 from talaria.testing.scripted_model import ScriptedModel
@@ -40,17 +41,19 @@ class TestEndpoint(ModelSuite):
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
         async with ModelServer() as server:
-            endpoint = Endpoint(EndpointSettings("scripted", server.base_url, key="sk-test-key"), self.wire)
+            endpoint = Endpoint(
+                "scripted", ProviderSettings(server.base_url, api_key="sk-test-key"), self.wire
+            )
 
             async def until_busy() -> None:
                 await server.until(lambda: server.requests > 0)
 
             async def until_idle() -> None:
-                assert endpoint.busy == 0
+                assert endpoint.reading().busy == 0
                 await server.until(lambda: not server.answering)
 
             yield Subject(endpoint, endpoint.wire, until_busy, until_idle)
-            assert endpoint.busy == 0
+            assert endpoint.reading().busy == 0
             await endpoint.close()
             await server.until(lambda: not server.connections)
 

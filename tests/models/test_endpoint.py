@@ -15,9 +15,10 @@ import pytest
 from talaria.core.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable
 from talaria.core.messages import Text, UserMessage
 from talaria.core.models import Completion, ModelCall, ModelDelta
-from talaria.models.endpoint import Endpoint, EndpointSettings
+from talaria.models.endpoint import Endpoint
 from talaria.models.gate import Gate
 from talaria.models.openai_chat import OpenAIChat
+from talaria.models.settings import ProviderSettings
 from talaria.testing.model_server import ModelServer
 
 KEY = "sk-very-secret-0123456789"
@@ -72,7 +73,7 @@ async def serving(script: Script, **settings: timedelta | int) -> AsyncIterator[
     raw = RawServer(script)
     server = await asyncio.start_server(raw.handle, "127.0.0.1", 0)
     raw.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    endpoint = Endpoint(EndpointSettings("acme", raw.url, KEY, **settings), WIRE)  # type: ignore[arg-type]
+    endpoint = Endpoint("acme", ProviderSettings(raw.url, api_key=KEY, **settings), WIRE)  # type: ignore[arg-type]
     try:
         yield raw, endpoint
     finally:
@@ -103,7 +104,7 @@ async def fail(script: Script, **settings: timedelta | int) -> ModelError:
     async with serving(script, **settings) as (_, endpoint):
         with pytest.raises(ModelError) as caught:
             await endpoint.complete(call(), ignore)
-        assert endpoint.busy == 0
+        assert endpoint.reading().busy == 0
         return caught.value
 
 
@@ -121,7 +122,7 @@ class TestRequests:
 
     async def test_a_connection_is_used_again(self) -> None:
         async with ModelServer() as server:
-            endpoint = Endpoint(EndpointSettings("acme", server.base_url), WIRE)
+            endpoint = Endpoint("acme", ProviderSettings(server.base_url), WIRE)
             for _ in range(5):
                 await endpoint.complete(call(), ignore)
             assert (server.requests, server.accepted) == (5, 1)
@@ -137,22 +138,22 @@ class TestRequests:
 
     async def test_permits_bound_the_calls_at_once(self) -> None:
         async with ModelServer() as server:
-            endpoint = Endpoint(EndpointSettings("acme", server.base_url), WIRE, Gate(2))
+            endpoint = Endpoint("acme", ProviderSettings(server.base_url), WIRE, Gate(2))
             tasks = [asyncio.create_task(endpoint.complete(call("[[hang]]"), ignore)) for _ in range(3)]
             await server.until(lambda: server.requests == 2)
-            assert endpoint.busy == 2
+            assert endpoint.reading().busy == 2
             tasks[0].cancel()
             await server.until(lambda: server.requests == 3)
-            assert endpoint.busy == 2
+            assert endpoint.reading().busy == 2
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert endpoint.busy == 0
+            assert endpoint.reading().busy == 0
             await endpoint.close()
 
     async def test_consecutive_bodies_share_their_bytes(self) -> None:
         async with ModelServer() as server:
-            endpoint = Endpoint(EndpointSettings("acme", server.base_url), WIRE)
+            endpoint = Endpoint("acme", ProviderSettings(server.base_url), WIRE)
             prefix = WIRE.render_prefix("Be kind.", [])
             chunks: list[bytes] = []
             for n in range(4):
@@ -195,7 +196,7 @@ class TestFailures:
     async def test_nobody_listens(self) -> None:
         async with ModelServer() as server:
             url = server.base_url
-        endpoint = Endpoint(EndpointSettings("acme", url), WIRE)
+        endpoint = Endpoint("acme", ProviderSettings(url), WIRE)
         with pytest.raises(
             ModelUnavailable,
             match=r"acme \(model gpt-x\) cannot be reached at http.*completions: Connection refused\. ",
@@ -254,10 +255,10 @@ class TestFailures:
             for filler in fillers:
                 filler.setblocking(False)
                 filler.connect_ex(("127.0.0.1", port))
-            settings = EndpointSettings(
-                "acme", f"http://127.0.0.1:{port}/v1", connect_timeout=timedelta(milliseconds=50)
+            settings = ProviderSettings(
+                f"http://127.0.0.1:{port}/v1", connect_timeout=timedelta(milliseconds=50)
             )
-            endpoint = Endpoint(settings, WIRE)
+            endpoint = Endpoint("acme", settings, WIRE)
             with pytest.raises(ModelUnavailable, match=r"take a connection at .* within 0\.05") as caught:
                 await endpoint.complete(call(), ignore)
             assert "`connect_timeout`" in caught.value.hint
@@ -318,7 +319,7 @@ class TestFailures:
         assert (type(error), error.status) == (ModelUnavailable, 503)
 
     async def test_a_closed_endpoint_refuses(self) -> None:
-        endpoint = Endpoint(EndpointSettings("acme", "http://127.0.0.1:9/v1"), WIRE)
+        endpoint = Endpoint("acme", ProviderSettings("http://127.0.0.1:9/v1"), WIRE)
         await endpoint.close()
         with pytest.raises(ModelUnavailable):
             await endpoint.complete(call(), ignore)
@@ -357,7 +358,7 @@ class TestCancellation:
 
         server = await asyncio.start_server(handle, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        endpoint = Endpoint(EndpointSettings("acme", url), WIRE)
+        endpoint = Endpoint("acme", ProviderSettings(url), WIRE)
         big = ModelCall(
             "m", WIRE.render_prefix("", []), [b'{"role":"user","content":"%b"}' % (b"x" * 30_000_000)]
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -117,15 +116,6 @@ def test_reasoning_details_go_back_byte_for_byte() -> None:
     assert DETAILS.raw.encode() in WIRE.encode(AssistantMessage("x", reasoning=(DETAILS,)))
 
 
-def test_the_prefix_keeps_the_order_of_tools_and_their_schemas_verbatim() -> None:
-    tools = [ToolSpec("b", "B.", '{"type": "object"}'), ToolSpec("a", "A.", "{}")]
-    prefix = WIRE.render_prefix("Be kind.", tools)
-    assert json.loads(prefix.system) == {"role": "system", "content": "Be kind."}
-    assert [tool["function"]["name"] for tool in json.loads(prefix.tools)] == ["b", "a"]
-    assert b'{"type": "object"}' in prefix.tools
-    assert prefix == WIRE.render_prefix("Be kind.", tools)
-
-
 def test_an_empty_prompt_and_no_tools_leave_no_trace() -> None:
     prefix = WIRE.render_prefix("", [])
     assert prefix == Prefix(b"", b"")
@@ -136,14 +126,6 @@ def test_an_empty_prompt_and_no_tools_leave_no_trace() -> None:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-
-
-@pytest.mark.parametrize("prompt", ["", "Be kind."])
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_a_body_is_json_with_and_without_each_part(prompt: str, count: int) -> None:
-    chunks = [WIRE.encode(UserMessage((Text(str(n)),))) for n in range(count)]
-    body = json.loads(b"".join(WIRE.body(ModelCall("m", WIRE.render_prefix(prompt, []), chunks))))
-    assert len(body["messages"]) == count + bool(prompt)
 
 
 def test_what_belongs_to_one_call_stands_behind_the_messages_and_tools() -> None:
@@ -159,23 +141,3 @@ def test_what_belongs_to_one_call_stands_behind_the_messages_and_tools() -> None
 def test_no_reasoning_sends_no_word_about_it() -> None:
     body = b"".join(WIRE.body(ModelCall("m", Prefix(b"", b""), [], "none")))
     assert b"reasoning" not in body
-
-
-def test_a_later_body_begins_with_the_messages_of_the_earlier_one() -> None:
-    prefix = WIRE.render_prefix("Be kind.", [ToolSpec("a", "A.", "{}")])
-    log: list[Message] = [
-        UserMessage((Text("one"),), "Mon"),
-        AssistantMessage("", (CALL,), (PLAIN,)),
-        ToolResults((ToolResult("c1", "read_file", "text"),)),
-        AssistantMessage("answer"),
-        UserMessage((Text("two"), PHOTO), "Tue"),
-    ]
-    chunks = [WIRE.encode(message) for message in log]
-    bodies = [
-        b"".join(WIRE.body(ModelCall("m", prefix, chunks[:n], effort)))
-        for n, effort in enumerate((None, "low", "high", "none", None), 1)
-    ]
-    for earlier, later in pairwise(bodies):
-        messages = earlier[: earlier.index(b'],"tools":')]
-        assert later.startswith(messages)
-        assert prefix.tools in later

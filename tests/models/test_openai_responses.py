@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -37,6 +36,7 @@ REPORT = File("report.pdf", "inbox/report.pdf", "application/pdf", 1234)
 NOTE = "[file report.pdf (application/pdf, 1234 bytes) at inbox/report.pdf]"
 
 SEALED = '{"id":"rs_1", "type":"reasoning","summary":[],"encrypted_content":"gAAA=="}'
+ODD = '{"id":null,"type":"reasoning","phase":null,"start":"x","encrypted_content":"gAAA=="}'
 BARE = '{"id":"rs_1","type":"reasoning","summary":[{"type":"summary_text","text":"hm"}]}'
 SHOWN = '{"id":"rs_1","type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"hm"}]}'
 
@@ -74,26 +74,14 @@ def body(call: ModelCall) -> Any:
         (UserMessage((Text("a"), Text("b")), name="ann"), [{"role": "user", "content": "a\nb"}]),
         (UserMessage((Text("see"), REPORT), "Mon"), [{"role": "user", "content": f"[Mon] see\n{NOTE}"}]),
         (
-            UserMessage((Text("what?"), PHOTO), "Mon 10:00"),
+            UserMessage((Text("what?"), PHOTO, Image("https://x/y.png", "low")), "Mon 10:00"),
             [
                 {
                     "role": "user",
                     "content": [
                         {"type": "input_text", "text": "[Mon 10:00] what?"},
                         {"type": "input_image", "image_url": PHOTO.url, "detail": "auto"},
-                    ],
-                }
-            ],
-        ),
-        (
-            UserMessage((Image("https://x/y.png", "low"), REPORT), "Mon 10:00"),
-            [
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "input_text", "text": "[Mon 10:00]"},
                         {"type": "input_image", "image_url": "https://x/y.png", "detail": "low"},
-                        {"type": "input_text", "text": NOTE},
                     ],
                 }
             ],
@@ -153,6 +141,11 @@ def test_a_message_is_written_as_its_items(message: Message, items: list[Any]) -
             AssistantMessage("hello", (), (kept(BARE, "hm"), PLACE_TEXT)),
             [{"role": "assistant", "content": "hello"}],
         ),
+        # Items are sent back as they came, whatever else they hold.
+        (
+            AssistantMessage("hello", (), (kept(ODD), PLACE_TEXT)),
+            [json.loads(ODD), paired("msg_1", "hello")],
+        ),
         # Cut off before it led to anything.
         (AssistantMessage("", (), (kept(SEALED),)), [{"role": "assistant", "content": ""}]),
         (
@@ -190,11 +183,6 @@ def test_reasoning_goes_back_byte_for_byte() -> None:
     assert WIRE.encode(message).startswith(SEALED.encode() + b",")
 
 
-def test_the_chat_format_leaves_reasoning_items_out() -> None:
-    message = AssistantMessage("", (CALL,), (kept(SEALED, "hm"), PLACE_CALL))
-    assert OpenAIChat().encode(message) == OpenAIChat().encode(AssistantMessage("", (CALL,)))
-
-
 def test_a_call_id_that_is_too_long_is_shortened_on_both_sides() -> None:
     long, longer = "x" * 65, "x" * 66
     [call, other] = encode(AssistantMessage("", (ToolCall(long, "a", "{}"), ToolCall(longer, "a", "{}"))))
@@ -203,7 +191,7 @@ def test_a_call_id_that_is_too_long_is_shortened_on_both_sides() -> None:
     assert len(call["call_id"]) <= 64
 
 
-def test_the_prefix_keeps_the_order_of_tools_and_their_schemas_verbatim() -> None:
+def test_tools_are_flat_and_not_strict() -> None:
     tools = [ToolSpec("b", "B.", '{"type": "object"}'), ToolSpec("a", "A.", "{}")]
     prefix = WIRE.render_prefix("Be kind.", tools)
     assert json.loads(prefix.tools) == [
@@ -216,10 +204,6 @@ def test_the_prefix_keeps_the_order_of_tools_and_their_schemas_verbatim() -> Non
         },
         {"type": "function", "name": "a", "description": "A.", "parameters": {}, "strict": False},
     ]
-    assert b'{"type": "object"}' in prefix.tools
-    assert prefix == WIRE.render_prefix("Be kind.", tools)
-    sent = b"".join(WIRE.body(ModelCall("m", prefix, [])))
-    assert prefix.tools in sent
 
 
 def test_an_empty_prompt_and_no_tools_leave_no_trace() -> None:
@@ -232,13 +216,6 @@ def test_an_empty_prompt_and_no_tools_leave_no_trace() -> None:
         "store": False,
         "include": ["reasoning.encrypted_content"],
     }
-
-
-@pytest.mark.parametrize("prompt", ["", "Be kind."])
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_a_body_is_json_with_and_without_each_part(prompt: str, count: int) -> None:
-    chunks = [WIRE.encode(UserMessage((Text(str(n)),))) for n in range(count)]
-    assert len(body(ModelCall("m", WIRE.render_prefix(prompt, []), chunks))["input"]) == count + bool(prompt)
 
 
 def test_a_prefix_of_the_chat_format_still_works() -> None:
@@ -336,27 +313,3 @@ def test_what_belongs_to_one_call_stands_behind_the_items_and_tools() -> None:
 
 def test_no_reasoning_sends_no_effort() -> None:
     assert "reasoning" not in body(ModelCall("m", Prefix(b"", b""), [], "none"))
-
-
-def test_the_key_goes_into_its_header() -> None:
-    assert WIRE.headers("sk-1") == {"Authorization": "Bearer sk-1"}
-    assert WIRE.headers("") == {}
-
-
-def test_a_later_body_begins_with_the_items_of_the_earlier_one() -> None:
-    prefix = WIRE.render_prefix("Be kind.", [ToolSpec("a", "A.", "{}")])
-    log: list[Message] = [
-        UserMessage((Text("one"),), "Mon"),
-        AssistantMessage("", (CALL,), (kept(SEALED), PLACE_CALL)),
-        ToolResults((ToolResult("c1", "read_file", "text"),)),
-        AssistantMessage("hello", (), (kept(SEALED), PLACE_TEXT)),
-        UserMessage((Text("two"), PHOTO), "Tue"),
-    ]
-    chunks = [WIRE.encode(message) for message in log]
-    bodies = [
-        b"".join(WIRE.body(ModelCall("m", prefix, chunks[:n], effort)))
-        for n, effort in enumerate((None, "low", "high", "none", None), 1)
-    ]
-    for earlier, later in pairwise(bodies):
-        assert later.startswith(earlier[: earlier.index(b'],"tools":')])
-        assert prefix.tools in later

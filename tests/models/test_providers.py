@@ -22,7 +22,7 @@ async def test_an_endpoint_is_built_once_per_process() -> None:
         assert providers.get("a") is providers.get("a")
         assert providers.get("scripted") is not providers.get("a")
         assert providers.built == 2
-        assert set(providers.endpoints) == {"a", "scripted"}
+        assert set(providers.readings()) == {"a", "scripted"}
 
 
 async def test_a_provider_answers() -> None:

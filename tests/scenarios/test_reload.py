@@ -14,10 +14,15 @@ from talaria.app import Gateway, open_gateway
 from talaria.config.home import Home
 from talaria.config.live import LIVE
 from talaria.config.load import load
+from talaria.core.errors import NotFound
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, TurnState
-from talaria.store.memory_pairing import MemoryPairings
+from talaria.models.local.cache import Cache
+from talaria.models.local.manifest import DEFAULT, find_weights
+from talaria.models.local.needs import unmet
+from talaria.models.local.progress import Stage
+from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.model_server import ModelServer
 
@@ -109,6 +114,45 @@ async def test_another_address_counts_for_the_next_turn_and_leaves_the_running_o
     assert (world.first.requests, world.second.requests) == (1, 1)
 
 
+async def test_a_provider_named_local_takes_the_place_of_the_built_in_model_and_gives_it_back(
+    world: World,
+) -> None:
+    resolve = world.gateway.catalog.resolve
+    assert str(resolve("local")) == f"local/{DEFAULT}"
+    world.write(f'[providers.local]\nbase_url = "{world.second.base_url}"\n')
+    assert str(resolve("local/m")) == "local/m"
+    with pytest.raises(NotFound):
+        resolve("local")
+    await world.say("/model local/m")
+    assert await world.say("hello") == "You said: hello"
+    assert world.second.requests == 1
+    world.write("")
+    assert str(resolve("local")) == f"local/{DEFAULT}"
+
+
+@pytest.mark.skipif(unmet() is not None, reason=f"the built-in model cannot run here: {unmet()}")
+async def test_the_built_in_model_is_fetched_as_soon_as_it_is_the_default(tmp_path: Path) -> None:
+    """Another process fetches it already, so that nothing here reaches for the network."""
+    environ = {"TALARIA_YES": "1", "TALARIA_CACHE": str(tmp_path / "cache")}
+    weights, cache = find_weights(DEFAULT), Cache.find(environ)
+    async with ModelServer() as server:
+        (tmp_path / "config.toml").write_text(config(server))
+        async with open_gateway(Home(tmp_path), load(tmp_path, {}), environ) as gateway:
+            stock = gateway.local.stock
+            await asyncio.sleep(0)
+            assert (stock.is_any, stock.progress) == (False, None)
+            with cache.locked(weights):
+                (tmp_path / "config.toml").write_text('[model]\nprovider = "local"\n')
+                gateway.reloader.reload()
+                assert stock.is_coming("local", DEFAULT)
+                while stock.progress is None or stock.progress.stage is not Stage.WAITING:
+                    await asyncio.sleep(0)
+                with cache.path(weights).open("wb") as file:
+                    file.truncate(weights.size)
+            assert await stock.arrival(lambda loading: None)
+            assert gateway.local.refusal(DEFAULT) is None
+
+
 async def test_prices_count_from_the_next_call_on(world: World) -> None:
     await world.say("one")
     world.write('[prices."mine/m"]\ninput = 1000\noutput = 1000\n')
@@ -120,7 +164,7 @@ async def test_prices_count_from_the_next_call_on(world: World) -> None:
 
 async def test_people_are_let_in_and_out_by_the_configuration() -> None:
     clock = FakeClock()
-    door = Door(MemoryPairings(clock), {"telegram": ()}, clock)
+    door = Door(MemoryStore(clock).pairings, {"telegram": ()}, clock)
     actor = Actor("telegram", "7", ChatKind.PRIVATE, "7", "Ada")
     assert not isinstance(await door.check(actor, Way.MESSAGE), Entitled)
     door.change_allowed({"telegram": [actor.user_id]})

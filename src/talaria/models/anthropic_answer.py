@@ -14,11 +14,9 @@ from typing import Any
 
 import msgspec
 
-from talaria.core.messages import AssistantMessage, Reasoning, TokenUsage, ToolCall
-from talaria.core.models import Completion, ModelDelta, TextDelta, ThoughtDelta
-from talaria.models.faults import Faults, complaint_from
-from talaria.models.inflow import Inflow
-from talaria.net.sse import SseEvent
+from talaria.core.messages import Reasoning, TokenUsage, ToolCall
+from talaria.models.answer import BROKEN, Answer
+from talaria.models.faults import complaint_from
 
 THINKING = "thinking"
 UNSIGNED = "unsigned_thinking"
@@ -99,19 +97,19 @@ class _BlockStart(msgspec.Struct, gc=False):
     signature: str | None = None
 
 
-class _Block:
-    """A block in the making; `raw` is set for one that is kept as it came."""
+class _Block(msgspec.Struct):
+    """A block in the making: its pieces of thought or arguments, and where it stands among text and calls.
+    `raw` is set for one that is kept as it came."""
 
-    __slots__ = ("id", "input", "kind", "name", "pieces", "raw", "signature")
+    start: _BlockStart
+    place: str
+    signature: str
+    raw: str = ""
+    pieces: list[str] = []
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.pieces: list[str] = []
-        self.id = ""
-        self.name = ""
-        self.input = ""
-        self.signature = ""
-        self.raw = ""
+    def arguments(self) -> str:
+        given = bytes(self.start.input).decode()
+        return "".join(self.pieces) or ("{}" if given in ("", "null") else given)
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
@@ -121,188 +119,137 @@ _BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
 _FIELDS = {"text": "text_delta", "thinking": "thinking_delta", "tool_use": "input_json_delta"}
 
 
-class AnthropicAnswer:
-    """One answer; see `models.wire.Answer`."""
+class AnthropicReader:
+    """See `models.answer.Reader`."""
 
-    __slots__ = ("_blocks", "_closed", "_faults", "_inflow", "_model", "_stop", "_usage")
+    __slots__ = ("_blocks", "_calls", "_usage")
 
-    def __init__(self, model: str, faults: Faults) -> None:
-        self._model = model
-        self._faults = faults
-        self._inflow = Inflow(faults)
-        self._closed = False
+    def __init__(self) -> None:
         self._blocks: dict[int, _Block] = {}  # in the order in which they began
+        self._calls = 0
         self._usage = _Usage()
-        self._stop = ""
 
-    @property
-    def has_begun(self) -> bool:
-        return bool(self._blocks)
-
-    @property
-    def is_whole(self) -> bool:
-        return bool(self._stop) or self._closed
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
-    def feed(self, data: bytes) -> list[ModelDelta]:
-        return self._take(self._inflow.feed(data))
-
-    def end(self) -> list[ModelDelta]:
-        body = self._inflow.whole()
-        if body is None:
-            return self._take(self._inflow.flush())
-        deltas: list[ModelDelta] = []
-        self._take_json(body, deltas)
-        return deltas
-
-    def completion(self) -> Completion:
-        if not self.is_whole:
-            raise self._faults.cut_off()
-        message = self._message()
-        stop = self._stop or ("tool_use" if message.tool_calls else "end_turn")
-        return Completion(message, _token_usage(self._usage), _STOPS.get(stop, "stop"))
-
-    # -- the stream
-
-    def _take(self, events: list[SseEvent]) -> list[ModelDelta]:
-        deltas: list[ModelDelta] = []
-        for event in events:
-            if not self._closed:
-                self._take_json(event.data, deltas)
-        return deltas
-
-    def _take_json(self, data: bytes, deltas: list[ModelDelta]) -> None:
+    def take(self, event: bytes, answer: Answer) -> None:
         try:
-            event = _decode_event(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            if self._is_unknown(data):
+            told = _decode_event(event)
+        except BROKEN:
+            if _is_unknown(event):
                 return
-            raise self._faults.malformed(str(error)) from None
-        match event.type:
+            raise
+        match told.type:
             case "content_block_delta":
-                self._take_delta(event, deltas)
+                self._take_delta(told, answer)
             case "content_block_start":
-                self._begin(event.index, event.content_block, deltas)
+                self._begin(told.index, told.content_block, answer)
             case "message_start":
-                if event.message is not None:
-                    self._take_usage(event.message.usage)
+                if told.message is not None:
+                    self._take_usage(told.message.usage, answer)
             case "message_delta":
-                self._take_usage(event.usage)
-                if event.delta is not None and event.delta.stop_reason:
-                    self._stop = event.delta.stop_reason
+                self._take_usage(told.usage, answer)
+                if told.delta is not None and told.delta.stop_reason:
+                    answer.stop, answer.is_whole = _STOPS.get(told.delta.stop_reason, "stop"), True
             case "message_stop":
-                self._closed = True
+                answer.close()
             case "message":
-                self._take_whole(event, deltas)
+                self._take_message(told, answer)
             case "error":
-                raise self._faults.in_stream(complaint_from(event.error))
+                raise answer.faults.in_stream(complaint_from(told.error))
 
-    def _is_unknown(self, data: bytes) -> bool:
-        """Whether this is an event of a kind that we may skip, whatever its shape."""
-        try:
-            kind = _decode_type(data).type
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return False
-        return kind is not None and kind not in _EVENTS
+    def take_whole(self, body: bytes, answer: Answer) -> None:
+        self.take(body, answer)
 
-    def _take_whole(self, event: _Event, deltas: list[ModelDelta]) -> None:
+    def finish(self, answer: Answer) -> tuple[tuple[ToolCall, ...], tuple[Reasoning, ...]]:
+        calls: dict[str, ToolCall] = {}
+        thoughts: list[Reasoning] = []
+        for block in self._blocks.values():
+            match block.start:
+                case _BlockStart(type="thinking" | "redacted_thinking"):
+                    thoughts.append(_reasoning(block))
+                case _BlockStart(type="tool_use", id=call_id, name=name):
+                    if not name or not call_id or call_id in calls:
+                        raise answer.faults.malformed("a tool call without a name or an id of its own")
+                    calls[call_id] = ToolCall(call_id, name, block.arguments())
+        return tuple(calls.values()), tuple(thoughts)
+
+    def _take_message(self, event: _Event, answer: Answer) -> None:
         for index, raw in enumerate(event.content or ()):
-            self._begin(index, raw, deltas)
-        self._take_usage(event.usage)
-        self._stop = event.stop_reason or ""
-        self._closed = True
+            self._begin(index, raw, answer)
+        self._take_usage(event.usage, answer)
+        if event.stop_reason:
+            answer.stop = _STOPS.get(event.stop_reason, "stop")
+        answer.close()
 
-    def _take_usage(self, usage: _Usage | None) -> None:
+    def _take_usage(self, usage: _Usage | None, answer: Answer) -> None:
         """Counts are cumulative: the last one said is the one that holds."""
         if usage is None:
             return
         for name in _Usage.__struct_fields__:
             if (value := getattr(usage, name)) is not None:
                 setattr(self._usage, name, value)
+        answer.usage = _token_usage(self._usage)
 
     # -- blocks
 
-    def _begin(self, index: int | None, raw: msgspec.Raw, deltas: list[ModelDelta]) -> None:
-        try:
-            kind = _decode_type(raw).type
-            start = _decode_block(raw) if kind in _BLOCKS else _BlockStart(kind or "")
-            text = bytes(raw).decode() if start.type == "redacted_thinking" else ""
-            arguments = bytes(start.input).decode()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise self._faults.malformed(str(error)) from None
+    def _begin(self, index: int | None, raw: msgspec.Raw, answer: Answer) -> None:
+        kind = _decode_type(raw).type
+        start = _decode_block(raw) if kind in _BLOCKS else _BlockStart(kind or "")
+        length = answer.length()
+        place = f"@{length}+{self._calls}" if length or self._calls else ""
+        kept = bytes(raw).decode() if kind == "redacted_thinking" else ""
+        block = _Block(start, place, start.signature or "", kept)
         if index is None or index in self._blocks or len(self._blocks) >= MAX_BLOCKS:
-            raise self._faults.malformed(f"a block with the index {index}")
-        block = self._blocks[index] = _Block(start.type)
-        block.raw = text
-        block.id, block.name = start.id or "", start.name or ""
-        block.signature = start.signature or ""
-        if arguments not in ("", "{}", "null"):
-            block.input = arguments
+            raise answer.faults.malformed(f"a block with the index {index}")
+        self._blocks[index] = block
+        answer.has_begun = True
         if start.type == "text" and start.text:
-            self._add(block, TextDelta(start.text), deltas)
+            answer.say(start.text)
         elif start.type == "thinking" and start.thinking:
-            self._add(block, ThoughtDelta(start.thinking), deltas)
+            block.pieces.append(start.thinking)
+            answer.think(start.thinking)
+        elif start.type == "tool_use":
+            self._calls += 1
 
-    def _take_delta(self, event: _Event, deltas: list[ModelDelta]) -> None:
+    def _take_delta(self, event: _Event, answer: Answer) -> None:
         delta = event.delta
         if delta is None or event.index is None:
-            raise self._faults.malformed("a delta without a block")
+            raise answer.faults.malformed("a delta without a block")
         block = self._blocks.get(event.index)
         if block is None:
-            raise self._faults.malformed(f"a delta for the block {event.index}, which never began")
-        kind = delta.type
+            raise answer.faults.malformed(f"a delta for the block {event.index}, which never began")
+        kind, within = delta.type, block.start.type
         if kind == "signature_delta":
             block.signature += delta.signature or ""
         elif kind in ("text_delta", "thinking_delta", "input_json_delta"):
-            if block.kind not in _FIELDS:
+            if within not in _FIELDS:
                 return  # a part of a block that we do not know
-            if _FIELDS[block.kind] != kind:
-                raise self._faults.malformed(f"a {kind} in a block of type {block.kind}")
-            if kind == "text_delta":
-                if delta.text:
-                    self._add(block, TextDelta(delta.text), deltas)
-            elif kind == "thinking_delta":
-                if delta.thinking:
-                    self._add(block, ThoughtDelta(delta.thinking), deltas)
-            elif delta.partial_json:
+            if _FIELDS[within] != kind:
+                raise answer.faults.malformed(f"a {kind} in a block of type {within}")
+            if delta.text and kind == "text_delta":
+                answer.say(delta.text)
+            elif delta.thinking and kind == "thinking_delta":
+                block.pieces.append(delta.thinking)
+                answer.think(delta.thinking)
+            elif delta.partial_json and kind == "input_json_delta":
                 block.pieces.append(delta.partial_json)
 
-    @staticmethod
-    def _add(block: _Block, delta: TextDelta | ThoughtDelta, deltas: list[ModelDelta]) -> None:
-        block.pieces.append(delta.text)
-        deltas.append(delta)
 
-    def _message(self) -> AssistantMessage:
-        text = ""
-        calls: list[ToolCall] = []
-        thoughts: list[Reasoning] = []
-        ids: set[str] = set()
-        for block in self._blocks.values():
-            whole = "".join(block.pieces)
-            match block.kind:
-                case "text":
-                    text += whole
-                case "thinking" | "redacted_thinking":
-                    thoughts.append(_reasoning(block, whole, len(text), len(calls)))
-                case "tool_use":
-                    if not block.name or not block.id or block.id in ids:
-                        raise self._faults.malformed("a tool call without a name or an id of its own")
-                    ids.add(block.id)
-                    calls.append(ToolCall(block.id, block.name, whole or block.input or "{}"))
-        return AssistantMessage(text, tuple(calls), tuple(thoughts), self._model)
+def _is_unknown(event: bytes) -> bool:
+    """Whether this is an event of a kind that we may skip, whatever its shape."""
+    try:
+        kind = _decode_type(event).type
+    except BROKEN:
+        return False
+    return kind is not None and kind not in _EVENTS
 
 
-def _reasoning(block: _Block, text: str, behind_text: int, behind_calls: int) -> Reasoning:
-    place = f"@{behind_text}+{behind_calls}" if behind_text or behind_calls else ""
+def _reasoning(block: _Block) -> Reasoning:
     if block.raw:
-        return Reasoning(THINKING + place, "", block.raw)
+        return Reasoning(THINKING + block.place, "", block.raw)
+    text = "".join(block.pieces)
     if not block.signature:
         return Reasoning(UNSIGNED, text, msgspec.json.encode(text).decode())
     raw = {"type": "thinking", "thinking": text, "signature": block.signature}
-    return Reasoning(THINKING + place, text, msgspec.json.encode(raw).decode())
+    return Reasoning(THINKING + block.place, text, msgspec.json.encode(raw).decode())
 
 
 def _token_usage(usage: _Usage) -> TokenUsage:

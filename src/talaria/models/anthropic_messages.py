@@ -26,11 +26,9 @@ import msgspec
 
 from talaria.core.messages import (
     AssistantMessage,
-    File,
     Image,
     Message,
     SystemMessage,
-    Text,
     ToolCall,
     ToolOutcome,
     ToolResult,
@@ -40,7 +38,8 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.anthropic_answer import THINKING, AnthropicAnswer
+from talaria.models.answer import Answer
+from talaria.models.anthropic_answer import THINKING, AnthropicReader
 from talaria.models.anthropic_options import (
     CACHE_MARK,
     encode_system,
@@ -50,7 +49,7 @@ from talaria.models.anthropic_options import (
     own_tools,
 )
 from talaria.models.faults import Faults
-from talaria.models.openai_chat import INTERRUPTED
+from talaria.models.wording import as_text, spoken
 
 VERSION = "2023-06-01"
 EMPTY = "[empty message]"
@@ -122,8 +121,8 @@ class AnthropicMessages:
             b"]," + options(call, has_thought=not call.reasoning or _has_thought(chunks)) + b"}",
         ]
 
-    def answer(self, model: str, faults: Faults) -> AnthropicAnswer:
-        return AnthropicAnswer(model, faults)
+    def answer(self, model: str, faults: Faults) -> Answer:
+        return Answer(model, faults, AnthropicReader())
 
 
 # -- splicing ---------------------------------------------------------------------------------------------
@@ -219,15 +218,9 @@ def _user(message: UserMessage) -> list[dict[str, Any]]:
                 flush()
                 blocks.append(block)
         else:
-            texts.append(_text(part))
+            texts.append(as_text(part))
     flush()
     return blocks or [_text_block(EMPTY)]
-
-
-def _text(part: Text | File) -> str:
-    if isinstance(part, Text):
-        return part.text
-    return f"[file {part.name} ({part.media_type}, {part.size} bytes) at {part.path}]"
 
 
 def _image(image: Image) -> dict[str, Any] | str:
@@ -242,9 +235,7 @@ def _image(image: Image) -> dict[str, Any] | str:
 
 
 def _assistant(message: AssistantMessage) -> list[Any]:
-    text = message.text
-    if message.interrupted:
-        text = f"{text}\n{INTERRUPTED}" if text else INTERRUPTED
+    text = spoken(message)
     blocks: list[Any] = []
     said = called = 0
 

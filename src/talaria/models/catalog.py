@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import msgspec
 
 from talaria.core.errors import NoModel, NotFound
 from talaria.core.spending import FREE, Price
-from talaria.models.abilities import NOTHING_KNOWN, Abilities, built_in
+from talaria.models.abilities import NOTHING_KNOWN, Abilities
+from talaria.models.known import known_abilities
 from talaria.models.naming import find_named
 from talaria.models.presets import LOCAL, SCRIPTED
 from talaria.models.probes import Probes
@@ -64,20 +66,24 @@ class Catalog:
     ) -> None:
         """`abilities` are the operator's, by `provider/model` or a pattern of it. The first of the built-in
         models is the one that answers where nothing is configured."""
-        self._model = model
-        self._aliases = aliases
-        self._providers = frozenset(providers)
+        self.change(model, aliases, providers, built_in_models)
         self._agents = tuple(agents)
         self._config_path = config_path
         self._told = abilities or {}
         self._probes = probes
-        self._built_in = tuple(built_in_models)
 
-    def change(self, model: ModelSettings, aliases: Mapping[str, str], providers: Collection[str]) -> None:
+    def change(
+        self,
+        model: ModelSettings,
+        aliases: Mapping[str, str],
+        providers: Collection[str],
+        built_in_models: Sequence[str],
+    ) -> None:
         """Other wishes mean other models from now on. Sessions keep what they are pinned to."""
         self._model = model
         self._aliases = aliases
         self._providers = frozenset(providers)
+        self._built_in = tuple(built_in_models)
 
     def resolve(self, wish: str | None = None) -> Choice:
         """Raises `NotFound` for what nobody knows, and `NoModel` when the default is meant but missing."""
@@ -124,7 +130,7 @@ class Catalog:
         found = self.told(provider, model)
         if self._probes is not None and (probed := self._probes.find(provider, model)) is not None:
             found = found.or_else(probed)
-        return found.or_else(built_in(provider, model))
+        return found.or_else(known_abilities(provider, model))
 
     def told(self, provider: str, model: str) -> Abilities:
         """The operator's word alone."""
@@ -147,20 +153,11 @@ class Catalog:
 
     def names(self) -> list[str]:
         """What may be wished for, by name: agents, the configured model, aliases. All of it resolves."""
-        names = dict.fromkeys(self._agents if self._is_configured() else ())
-        if names:
-            names[str(self.default())] = None
-        for alias, target in self._aliases.items():
-            if self._named(target) is not None:
-                names[alias] = None
-        return list(names)
-
-    def _is_configured(self) -> bool:
-        try:
-            self.default()
-        except NoModel:
-            return False
-        return True
+        names: list[str] = []
+        with suppress(NoModel):
+            names = [*self._agents, str(self.default())]
+        names += [alias for alias, target in self._aliases.items() if self._named(target) is not None]
+        return list(dict.fromkeys(names))
 
     def _named(self, name: str) -> Choice | None:
         settings = self._model

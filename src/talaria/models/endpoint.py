@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import aiohttp
-import msgspec
 from aiohttp.payload import Payload
 from yarl import URL
 
 from talaria import __version__
 from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.core.redaction import Redactor
+from talaria.models.answer import Answer
 from talaria.models.faults import Faults
 from talaria.models.gate import Gate
-from talaria.models.wire import Answer, Wire
+from talaria.models.settings import ProviderSettings
+from talaria.models.wire import Wire
 from talaria.observe.metrics import EndpointReading
 
 if TYPE_CHECKING:
@@ -33,22 +33,6 @@ LIST_SECONDS = 15.0
 MAX_LIST_BYTES = 8 << 20
 
 
-class EndpointSettings(msgspec.Struct, frozen=True):
-    """Where a provider is and how patient to be; zero durations mean no limit."""
-
-    provider: str
-    base_url: str
-    key: str = ""
-    timeout: timedelta = timedelta(seconds=600)
-    connect_timeout: timedelta = timedelta(seconds=10)
-    first_token: timedelta = timedelta(seconds=120)
-    silence: timedelta = timedelta(seconds=120)
-    max_retries: int = 3
-
-    def __repr__(self) -> str:
-        return f"EndpointSettings({self.provider!r}, {self.base_url!r})"
-
-
 class Endpoint:
     """Calls one provider's models over one pool of connections; see the `Model` port.
 
@@ -56,12 +40,16 @@ class Endpoint:
     permit held only while it runs. A cancelled or failed call closes its connection before it lets go.
     """
 
-    def __init__(self, settings: EndpointSettings, wire: Wire, gate: Gate | None = None) -> None:
+    def __init__(
+        self, provider: str, settings: ProviderSettings, wire: Wire, gate: Gate | None = None
+    ) -> None:
+        """The key is that in `settings.api_key`; durations of zero mean no limit."""
+        self._provider = provider
         self._settings = settings
         self._wire = wire
         self._url = URL(settings.base_url.rstrip("/") + wire.path)
         self._list_url = URL(settings.base_url.rstrip("/") + wire.list_path)
-        self._redact = Redactor([settings.key] if settings.key else [])
+        self._redact = Redactor([settings.api_key] if settings.api_key else [])
         self._gate = gate or Gate()
         self._session: aiohttp.ClientSession | None = None
         self._answered = False  # so there may be kept connections
@@ -70,11 +58,6 @@ class Endpoint:
     @property
     def wire(self) -> Wire:
         return self._wire
-
-    @property
-    def busy(self) -> int:
-        """Calls that hold a permit now."""
-        return self._gate.busy
 
     @property
     def max_retries(self) -> int:
@@ -89,7 +72,7 @@ class Endpoint:
 
     async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
         """Raises `ModelError`; after the first delta too, so what was streamed may not be the whole."""
-        faults = Faults(self._settings.provider, call.model, self._redact)
+        faults = Faults(self._provider, call.model, self._redact)
         async with self._gate.passing(call.session_id, faults) as began:
             return await self._call(call, sink, faults, began)
 
@@ -98,7 +81,7 @@ class Endpoint:
 
         Raises `ModelError`, also when it takes too long or is too much.
         """
-        faults = Faults(self._settings.provider, "", self._redact)
+        faults = Faults(self._provider, "", self._redact)
         response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout(LIST_SECONDS):
@@ -205,7 +188,7 @@ class Endpoint:
                 "Accept": "text/event-stream, application/json",
                 "Accept-Encoding": "identity",
                 "User-Agent": f"talaria/{__version__}",
-                **self._wire.headers(settings.key),
+                **self._wire.headers(settings.api_key),
             }
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
@@ -220,25 +203,24 @@ class Endpoint:
         return self._session
 
     def _classify(self, error: Exception, faults: Faults, *, started: bool) -> Exception:
-        if isinstance(error, TimeoutError):
-            return self._late(error, faults)
-        if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-            return faults.untrusted(str(self._url), str(error))
-        if isinstance(error, aiohttp.ClientConnectorError):
-            return faults.unreachable(str(self._url), _plainly(error.os_error))
-        if isinstance(error, aiohttp.ClientResponseError):
-            return faults.malformed(f"no valid HTTP ({error.message})")
+        url = str(self._url)
+        match error:
+            case aiohttp.ConnectionTimeoutError():
+                return faults.unconnected(url, self._settings.connect_timeout.total_seconds())
+            case TimeoutError():
+                return faults.too_slow(self._settings.timeout.total_seconds())
+            case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
+                return faults.untrusted(url, str(error))
+            case aiohttp.ClientConnectorError(os_error=os_error):
+                return faults.unreachable(url, _plainly(os_error))
+            case aiohttp.ClientResponseError(message=message):
+                return faults.malformed(f"no valid HTTP ({message})")
         return faults.cut_off() if started else faults.disconnected()
 
     def _struck(self, answer: Answer, faults: Faults) -> Exception:
         if answer.has_begun:
             return faults.silent(self._settings.silence.total_seconds())
         return faults.wordless(self._settings.first_token.total_seconds())
-
-    def _late(self, error: TimeoutError, faults: Faults) -> Exception:
-        if isinstance(error, aiohttp.ConnectionTimeoutError):
-            return faults.unconnected(str(self._url), self._settings.connect_timeout.total_seconds())
-        return faults.too_slow(self._settings.timeout.total_seconds())
 
 
 def _plainly(error: OSError) -> str:

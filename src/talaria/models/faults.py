@@ -29,6 +29,14 @@ _FATAL_WORDS = re.compile(
 _SPACES = re.compile(r"\s+")
 _START_IT = "Start its server, or choose another model with /model."
 _OTHER_ADDRESS = "Run `talaria setup` and give its right address."
+_SOON = "Try again in a moment."
+_REFUSED = ("refused the request", "Try another model with /model, or change what was asked.")
+_NO_KEY = ("did not accept the key", "Send `/model local`, or run `talaria setup` to set another key.")
+_REFUSALS: Mapping[int | None, tuple[str, str]] = {
+    401: _NO_KEY,
+    403: _NO_KEY,
+    404: ("does not know this model or address", "Choose another with /model, or run `talaria setup`."),
+}
 
 
 class Complaint(msgspec.Struct, frozen=True):
@@ -37,6 +45,9 @@ class Complaint(msgspec.Struct, frozen=True):
     message: str = ""
     kind: str = ""
     status: int | None = None
+
+    def is_of_length(self) -> bool:
+        return bool(_TOO_LONG.search(f"{self.kind} {self.message}"))
 
 
 class Faults:
@@ -59,7 +70,7 @@ class Faults:
                 _OTHER_ADDRESS,
                 status=status,
             )
-        if status in _RETRYABLE or status >= 500:
+        if _may_pass(status):
             reason = "is limiting requests" if status == 429 else "is failing"
             retry_after = read_retry_after(headers)
             return ModelUnavailable(
@@ -73,45 +84,34 @@ class Faults:
     def in_stream(self, complaint: Complaint) -> ModelError:
         """An error object where a part of the answer was due."""
         status = complaint.status
-        if _TOO_LONG.search(f"{complaint.kind} {complaint.message}"):
-            return self._refused(status, complaint)
-        if status is not None and 400 <= status < 500 and status not in _RETRYABLE:
-            return self._refused(status, complaint)
-        if status is None and _FATAL_WORDS.search(complaint.kind):
+        if status is None:
+            is_fatal = bool(_FATAL_WORDS.search(complaint.kind))
+        else:
+            is_fatal = status >= 400 and not _may_pass(status)
+        if is_fatal or complaint.is_of_length():
             return self._refused(status, complaint)
         return ModelUnavailable(
             self._say("broke off its answer with an error", complaint.message or complaint.kind),
-            "Try again in a moment.",
+            _SOON,
             status=status,
         )
 
     def cut_off(self) -> ModelError:
-        return ModelUnavailable(
-            self._say("lost the connection: the answer was cut off"), "Try again in a moment."
-        )
-
-    def malformed(self, what: str) -> ModelError:
-        return ModelUnavailable(
-            self._say(f"sent an answer that cannot be read: {what}"),
-            "Try again, and if it stays so, run `talaria doctor --call`.",
-        )
-
-    def unreachable(self, url: str, reason: str) -> ModelError:
-        return ModelUnavailable(
-            self._say(f"cannot be reached at {url}", reason),
-            _START_IT,
-        )
-
-    def untrusted(self, url: str, reason: str) -> ModelError:
-        return ModelRefused(
-            self._say(f"cannot be trusted: the certificate of {url} does not verify", reason),
-            _OTHER_ADDRESS,
-        )
+        return self._failed("lost the connection: the answer was cut off")
 
     def disconnected(self) -> ModelError:
-        return ModelUnavailable(
-            self._say("closed the connection without an answer"), "Try again in a moment."
-        )
+        return self._failed("closed the connection without an answer")
+
+    def malformed(self, what: str) -> ModelError:
+        hint = "Try again, and if it stays so, run `talaria doctor --call`."
+        return self._failed(f"sent an answer that cannot be read: {what}", hint)
+
+    def unreachable(self, url: str, reason: str) -> ModelError:
+        return ModelUnavailable(self._say(f"cannot be reached at {url}", reason), _START_IT)
+
+    def untrusted(self, url: str, reason: str) -> ModelError:
+        what = f"cannot be trusted: the certificate of {url} does not verify"
+        return ModelRefused(self._say(what, reason), _OTHER_ADDRESS)
 
     def resting(self, failures: int, seconds: float) -> EndpointResting:
         return EndpointResting(
@@ -121,55 +121,35 @@ class Faults:
         )
 
     def wordless(self, seconds: float) -> ModelError:
-        return ModelUnavailable(
-            self._say(f"did not begin its answer within {seconds:g} seconds"),
-            f"Try again, or raise `first_token` in [providers.{self._provider}] in config.toml.",
-        )
+        return self._late(f"did not begin its answer within {seconds:g} seconds", "first_token")
 
     def silent(self, seconds: float) -> ModelError:
-        return ModelUnavailable(
-            self._say(f"fell silent for {seconds:g} seconds in the middle of its answer"),
-            f"Try again, or raise `silence` in [providers.{self._provider}] in config.toml.",
-        )
-
-    def unconnected(self, url: str, seconds: float) -> ModelError:
-        return ModelUnavailable(
-            self._say(f"did not take a connection at {url} within {seconds:g} seconds"),
-            f"Start its server, or raise `connect_timeout` in [providers.{self._provider}] in config.toml.",
-        )
+        return self._late(f"fell silent for {seconds:g} seconds in the middle of its answer", "silence")
 
     def too_slow(self, seconds: float) -> ModelError:
-        return ModelUnavailable(
-            self._say(f"did not finish its answer within {seconds:g} seconds"),
-            f"Try again, or raise `timeout` in [providers.{self._provider}] in config.toml.",
-        )
+        return self._late(f"did not finish its answer within {seconds:g} seconds", "timeout")
+
+    def unconnected(self, url: str, seconds: float) -> ModelError:
+        what = f"did not take a connection at {url} within {seconds:g} seconds"
+        return self._late(what, "connect_timeout", "Start its server")
+
+    def _late(self, what: str, key: str, cure: str = "Try again") -> ModelError:
+        return self._failed(what, f"{cure}, or raise `{key}` in [providers.{self._provider}] in config.toml.")
+
+    def _failed(self, what: str, hint: str = _SOON) -> ModelError:
+        return ModelUnavailable(self._say(what), hint)
 
     def _refused(self, status: int | None, complaint: Complaint) -> ModelError:
         reason = complaint.message or complaint.kind
-        if _TOO_LONG.search(f"{complaint.kind} {complaint.message}"):
+        if complaint.is_of_length():
             return ContextTooLong(
                 self._say("cannot take a conversation of this length", reason),
                 "Start a new conversation with /new.",
                 status=status,
             )
+        what, hint = _REFUSALS.get(status, _REFUSED)
         code = f" (HTTP {status})" if status is not None else ""
-        if status in (401, 403):
-            return ModelRefused(
-                self._say(f"did not accept the key{code}", reason),
-                "Send `/model local`, or run `talaria setup` to set another key.",
-                status=status,
-            )
-        if status == 404:
-            return ModelRefused(
-                self._say(f"does not know this model or address{code}", reason),
-                "Choose another with /model, or run `talaria setup`.",
-                status=status,
-            )
-        return ModelRefused(
-            self._say(f"refused the request{code}", reason),
-            "Try another model with /model, or change what was asked.",
-            status=status,
-        )
+        return ModelRefused(self._say(what + code, reason), hint, status=status)
 
     def _say(self, what: str, reason: str = "") -> str:
         # Redacted before it is trimmed: half a key is not found any more, but may still be read.
@@ -180,6 +160,10 @@ class Faults:
         text = f"{self._provider}{model} {self._redact(what)}"
         text = f"{text}: {reason}" if reason else text
         return text if text.endswith((".", "!", "?", "…")) else f"{text}."
+
+
+def _may_pass(status: int) -> bool:
+    return status in _RETRYABLE or status >= 500
 
 
 def read_complaint(body: bytes) -> Complaint:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
+from talaria.models.answer import BROKEN
 from talaria.models.presets import PRESETS
 from talaria.models.probes import read_models
 
@@ -23,19 +24,12 @@ PROBE_SECONDS = 0.5
 _MAX_LIST_BYTES = 1 << 20
 
 
-class Kind(StrEnum):
-    SERVER = "server"
-    KEY = "key"
-
-
 class Found(msgspec.Struct, frozen=True):
     """`provider` is the name that it would have under [providers]: a preset's where there is one.
 
-    A server has a `base_url` and the `models` that it lists; a key has the `env` that holds it, and the
-    address that it is made for.
+    A server lists its `models` at `base_url`; a key is in `env`, and made for that address.
     """
 
-    kind: Kind
     name: str
     provider: str
     base_url: str
@@ -43,30 +37,19 @@ class Found(msgspec.Struct, frozen=True):
     models: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return (
-            self.env
-            if self.kind is Kind.KEY
-            else f"{self.name} on {self.base_url.split(':')[2].split('/')[0]}"
-        )
+        return self.env or f"{self.name} on {urlsplit(self.base_url).port}"
 
 
-class Server(msgspec.Struct, frozen=True):
-    """A kind of model server, and where it listens by default."""
-
-    name: str
-    provider: str
-    base_url: str
-
-
+# Where model servers listen by default.
 SERVERS = (
-    Server("Ollama", "ollama", "http://127.0.0.1:11434/v1"),
-    Server("llama.cpp", "llamacpp", "http://127.0.0.1:8080/v1"),
-    Server("vLLM", "vllm", "http://127.0.0.1:8000/v1"),
-    Server("LM Studio", "lmstudio", "http://127.0.0.1:1234/v1"),
+    Found("Ollama", "ollama", "http://127.0.0.1:11434/v1"),
+    Found("llama.cpp", "llamacpp", "http://127.0.0.1:8080/v1"),
+    Found("vLLM", "vllm", "http://127.0.0.1:8000/v1"),
+    Found("LM Studio", "lmstudio", "http://127.0.0.1:1234/v1"),
 )
 
 
-async def find(environ: Mapping[str, str], servers: Iterable[Server] = SERVERS) -> list[Found]:
+async def find(environ: Mapping[str, str], servers: Iterable[Found] = SERVERS) -> list[Found]:
     """Keys first, then servers. Takes half a second at most; what does not answer is not there."""
     return [*find_keys(environ), *await find_servers(servers)]
 
@@ -74,13 +57,13 @@ async def find(environ: Mapping[str, str], servers: Iterable[Server] = SERVERS) 
 def find_keys(environ: Mapping[str, str]) -> list[Found]:
     """Keys of known providers by the names of their variables; their values stay where they are."""
     return [
-        Found(Kind.KEY, name, name, preset.base_url, preset.api_key_env)
+        Found(name, name, preset.base_url, preset.api_key_env)
         for name, preset in PRESETS.items()
         if preset.api_key_env and environ.get(preset.api_key_env, "").strip()
     ]
 
 
-async def find_servers(servers: Iterable[Server] = SERVERS, seconds: float = PROBE_SECONDS) -> list[Found]:
+async def find_servers(servers: Iterable[Found] = SERVERS, seconds: float = PROBE_SECONDS) -> list[Found]:
     """All are asked at once. One that listens but does not list models is some other program."""
     import aiohttp  # noqa: PLC0415 - slow to import, and not needed for keys
 
@@ -91,7 +74,7 @@ async def find_servers(servers: Iterable[Server] = SERVERS, seconds: float = PRO
     return [one for one in found if one is not None]
 
 
-async def _ask(session: aiohttp.ClientSession, server: Server) -> Found | None:
+async def _ask(session: aiohttp.ClientSession, server: Found) -> Found | None:
     import aiohttp  # noqa: PLC0415
 
     try:
@@ -102,13 +85,6 @@ async def _ask(session: aiohttp.ClientSession, server: Server) -> Found | None:
             while len(body) <= _MAX_LIST_BYTES and (data := await response.content.readany()):
                 body += data
             models = read_models(bytes(body))
-    except (
-        aiohttp.ClientError,
-        TimeoutError,
-        OSError,
-        msgspec.DecodeError,
-        UnicodeDecodeError,
-        RecursionError,
-    ):
+    except (aiohttp.ClientError, TimeoutError, OSError, *BROKEN):
         return None
-    return Found(Kind.SERVER, server.name, server.provider, server.base_url, models=tuple(models))
+    return msgspec.structs.replace(server, models=tuple(models))

@@ -32,10 +32,6 @@ class Gate:
     def is_resting(self) -> bool:
         return self._breaker.is_resting
 
-    @property
-    def busy(self) -> int:
-        return self._permits.busy
-
     @asynccontextmanager
     async def passing(self, session: str, faults: Faults) -> AsyncIterator[Callable[[], None]]:
         """A permit for the time of one call, made within; it yields what to call when the answer has begun.

@@ -10,16 +10,13 @@ Servers differ, and each of these is met in the wild:
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import msgspec
 
-from talaria.core.messages import AssistantMessage, Reasoning, TokenUsage, ToolCall
-from talaria.core.models import Completion, ModelDelta, TextDelta, ThoughtDelta
-from talaria.models.faults import Faults, complaint_from
-from talaria.models.inflow import Inflow
-from talaria.net.sse import SseEvent
+from talaria.core.messages import Reasoning, TokenUsage, ToolCall
+from talaria.models.answer import Answer
+from talaria.models.faults import complaint_from
 
 DETAILS = "reasoning_details"
 MAX_CALLS = 512
@@ -45,19 +42,18 @@ class _Delta(msgspec.Struct, gc=False):
     refusal: str | None = None
 
 
-class _PromptDetails(msgspec.Struct, gc=False):
+class Details(msgspec.Struct, gc=False):
+    """Of a count of tokens; the responses API has them too."""
+
     cached_tokens: int | None = None
-
-
-class _OutputDetails(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
 class _Usage(msgspec.Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _OutputDetails | None = None
+    prompt_tokens_details: Details | None = None
+    completion_tokens_details: Details | None = None
     prompt_cache_hit_tokens: int | None = None
     cached_tokens: int | None = None
 
@@ -77,143 +73,81 @@ class _Chunk(msgspec.Struct, gc=False):
     id: str | None = None
 
 
-class _Call:
+class _Call(msgspec.Struct):
     """A tool call in the making."""
 
-    __slots__ = ("arguments", "id", "index", "name")
-
-    def __init__(self, index: int | None) -> None:
-        self.index = index
-        self.id = ""
-        self.name = ""
-        self.arguments: list[str] = []
+    index: int | None
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = []
 
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
-class OpenAIAnswer:
-    """One answer; see `models.wire.Answer`."""
+class ChatReader:
+    """See `models.answer.Reader`."""
 
-    __slots__ = (
-        "_calls",
-        "_closed",
-        "_details",
-        "_faults",
-        "_id",
-        "_inflow",
-        "_model",
-        "_stop",
-        "_text",
-        "_thought_field",
-        "_thoughts",
-        "_usage",
-    )
+    __slots__ = ("_calls", "_details", "_thought_field", "_thoughts")
 
-    def __init__(self, model: str, faults: Faults) -> None:
-        self._model = model
-        self._faults = faults
-        self._inflow = Inflow(faults)
-        self._closed = False
-        self._id = ""
-        self._text: list[str] = []
+    def __init__(self) -> None:
         self._thoughts: list[str] = []
         self._thought_field = ""
         self._details: list[dict[str, Any]] = []
         self._calls: list[_Call] = []
-        self._usage: _Usage | None = None
-        self._stop = ""
 
-    @property
-    def has_begun(self) -> bool:
-        return bool(self._text or self._thoughts or self._details or self._calls)
-
-    @property
-    def is_whole(self) -> bool:
-        return bool(self._stop) or self._closed
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
-    def feed(self, data: bytes) -> list[ModelDelta]:
-        return self._take(self._inflow.feed(data))
-
-    def end(self) -> list[ModelDelta]:
-        body = self._inflow.whole()
-        if body is None:
-            return self._take(self._inflow.flush())
-        deltas: list[ModelDelta] = []
-        self._take_json(body, deltas)
-        self._closed = True
-        return deltas
-
-    def completion(self) -> Completion:
-        if not self.is_whole:
-            raise self._faults.cut_off()
-        calls = self._finished_calls()
-        message = AssistantMessage("".join(self._text), calls, self._reasoning(), self._model)
-        return Completion(
-            message, _token_usage(self._usage), self._stop or ("tool_calls" if calls else "stop")
-        )
-
-    # -- the stream
-
-    def _take(self, events: list[SseEvent]) -> list[ModelDelta]:
-        deltas: list[ModelDelta] = []
-        for event in events:
-            if event.data == b"[DONE]":
-                self._closed = True
-            elif not self._closed:
-                self._take_json(event.data, deltas)
-        return deltas
-
-    def _take_json(self, data: bytes, deltas: list[ModelDelta]) -> None:
-        try:
-            chunk = _decode_chunk(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise self._faults.malformed(str(error)) from None
+    def take(self, event: bytes, answer: Answer) -> None:
+        if event == b"[DONE]":
+            answer.close()
+            return
+        chunk = _decode_chunk(event)
         if chunk.error:
-            raise self._faults.in_stream(complaint_from(chunk.error))
+            raise answer.faults.in_stream(complaint_from(chunk.error))
         if chunk.usage is not None:
-            self._usage = chunk.usage
-        if chunk.id and not self._id:
-            self._id = chunk.id
+            answer.usage = _token_usage(chunk.usage)
+        if chunk.id and not answer.id:
+            answer.id = chunk.id
         for choice in chunk.choices or ():
             if not choice.index:
-                self._take_choice(choice, deltas)
+                self._take_choice(choice, answer)
 
-    def _take_choice(self, choice: _Choice, deltas: list[ModelDelta]) -> None:
+    def take_whole(self, body: bytes, answer: Answer) -> None:
+        self.take(body, answer)
+        answer.close()
+
+    def finish(self, answer: Answer) -> tuple[tuple[ToolCall, ...], tuple[Reasoning, ...]]:
+        found = (ToolCall(call.id, call.name, "".join(call.arguments)) for call in self._calls)
+        return answer.name_calls(found), self._reasoning()
+
+    def _take_choice(self, choice: _Choice, answer: Answer) -> None:
         delta = choice.delta or choice.message
         if delta is not None:
-            self._take_thoughts(delta, deltas)
+            self._take_thoughts(delta, answer)
             if text := delta.content or delta.refusal:
-                self._text.append(text)
-                deltas.append(TextDelta(text))
+                answer.say(text)
             for piece in delta.tool_calls or ():
-                self._take_call(piece)
+                self._take_call(piece, answer)
         if choice.usage is not None:
-            self._usage = choice.usage
+            answer.usage = _token_usage(choice.usage)
         if choice.finish_reason:
             if choice.finish_reason == "error":
-                raise self._faults.in_stream(complaint_from("the provider gave no reason"))
-            self._stop = choice.finish_reason
+                raise answer.faults.in_stream(complaint_from("the provider gave no reason"))
+            answer.stop, answer.is_whole = choice.finish_reason, True
 
     # -- thoughts
 
-    def _take_thoughts(self, delta: _Delta, deltas: list[ModelDelta]) -> None:
-        text = ""
-        for field in ("reasoning_content", "reasoning"):
-            if text := getattr(delta, field) or "":
-                self._thought_field = self._thought_field or field
-                break
+    def _take_thoughts(self, delta: _Delta, answer: Answer) -> None:
+        text = delta.reasoning_content or delta.reasoning or ""
+        if text and not self._thought_field:
+            self._thought_field = "reasoning_content" if delta.reasoning_content else "reasoning"
         for detail in delta.reasoning_details or ():
+            answer.has_begun = True
             self._add_detail(detail)
             if not text:
                 text = _detail_text(detail)
         if text:
             self._thoughts.append(text)
-            deltas.append(ThoughtDelta(text))
+            answer.think(text)
 
     def _add_detail(self, detail: dict[str, Any]) -> None:
         """Pieces of one block become that block again; whole blocks stay as they are, in order."""
@@ -237,9 +171,14 @@ class OpenAIAnswer:
 
     # -- tool calls
 
-    def _take_call(self, piece: _CallPiece) -> None:
+    def _take_call(self, piece: _CallPiece, answer: Answer) -> None:
+        answer.has_begun = True
         function = piece.function or _Function()
         call = self._find_call(piece, function)
+        if call is None:
+            if len(self._calls) >= MAX_CALLS:
+                raise answer.faults.malformed(f"more than {MAX_CALLS} tool calls at once")
+            self._calls.append(call := _Call(piece.index))
         if piece.id and not call.id:
             call.id = piece.id
         if function.name and not call.name:
@@ -249,8 +188,8 @@ class OpenAIAnswer:
         elif function.arguments is not None:
             call.arguments.append(msgspec.json.encode(function.arguments).decode())
 
-    def _find_call(self, piece: _CallPiece, function: _Function) -> _Call:
-        """The call that `piece` goes on with, or a new one.
+    def _find_call(self, piece: _CallPiece, function: _Function) -> _Call | None:
+        """The call that `piece` goes on with; None when it begins one.
 
         Only a piece that brings its own id *and* name can begin another call under a known index, and
         without an index a new id or, with no id at all, a name begins one.
@@ -259,40 +198,14 @@ class OpenAIAnswer:
             if piece.index is not None:
                 if call.index != piece.index:
                     continue
-                if piece.id and call.id and piece.id != call.id and function.name and call.name:
-                    break
-                return call
+                is_another = piece.id and call.id and piece.id != call.id and function.name and call.name
+                return None if is_another else call
             if piece.id:
                 if piece.id == call.id:
                     return call
-            elif not function.name:
-                return call
             else:
-                break
-        if len(self._calls) >= MAX_CALLS:
-            raise self._faults.malformed(f"more than {MAX_CALLS} tool calls at once")
-        self._calls.append(_Call(piece.index))
-        return self._calls[-1]
-
-    def _finished_calls(self) -> tuple[ToolCall, ...]:
-        ids: set[str] = set()
-        calls = []
-        for n, call in enumerate(self._calls):
-            if not call.name:
-                raise self._faults.malformed("a tool call without a name")
-            arguments = "".join(call.arguments)
-            call_id = call.id
-            if not call_id or call_id in ids:
-                call_id = _make_id(self._id, n, call.name, arguments)
-            ids.add(call_id)
-            calls.append(ToolCall(call_id, call.name, arguments))
-        return tuple(calls)
-
-
-def _make_id(completion_id: str, n: int, name: str, arguments: str) -> str:
-    """The same answer always gives the same ids."""
-    seed = msgspec.json.encode((completion_id, n, name, arguments))
-    return "call_" + hashlib.sha256(seed).hexdigest()[:24]
+                return None if function.name else call
+        return None
 
 
 def _continues(last: dict[str, Any], detail: dict[str, Any]) -> bool:
@@ -309,9 +222,7 @@ def _detail_text(detail: dict[str, Any]) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _token_usage(usage: _Usage | None) -> TokenUsage:
-    if usage is None:
-        return TokenUsage()
+def _token_usage(usage: _Usage) -> TokenUsage:
     prompt, output = usage.prompt_tokens_details, usage.completion_tokens_details
     cached = (prompt and prompt.cached_tokens) or usage.prompt_cache_hit_tokens or usage.cached_tokens or 0
     return TokenUsage(

@@ -15,11 +15,9 @@ import msgspec
 
 from talaria.core.messages import (
     AssistantMessage,
-    File,
     Image,
     Message,
     SystemMessage,
-    Text,
     ToolCall,
     ToolResults,
     UserMessage,
@@ -27,11 +25,12 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
+from talaria.models.answer import Answer
 from talaria.models.dialects import limit_member
 from talaria.models.faults import Faults
-from talaria.models.openai_answer import DETAILS, OpenAIAnswer
+from talaria.models.openai_answer import DETAILS, ChatReader
+from talaria.models.wording import bearer, openai_content, openai_prefix, spoken
 
-INTERRUPTED = "[interrupted]"
 _PLAIN = frozenset({"reasoning_content", "reasoning"})
 _EFFORTS = frozenset({"minimal", "low", "medium", "high"})
 
@@ -46,8 +45,7 @@ class OpenAIChat:
     list_path = "/models"
 
     def render_prefix(self, prompt: str, tools: Sequence[ToolSpec]) -> Prefix:
-        system = _encode({"role": "system", "content": prompt}) if prompt else b""
-        return Prefix(system, _encode([_tool(spec) for spec in tools]) if tools else b"")
+        return openai_prefix(prompt, [_tool(spec) for spec in tools])
 
     def encode(self, message: Message) -> bytes:
         match message:
@@ -66,7 +64,7 @@ class OpenAIChat:
                 assert_never(message)
 
     def headers(self, key: str) -> dict[str, str]:
-        return {"Authorization": f"Bearer {key}"} if key else {}
+        return bearer(key)
 
     def body(self, call: ModelCall) -> list[bytes]:
         """Three pieces; the one in the middle is the history, joined once and looked at by nobody."""
@@ -83,8 +81,8 @@ class OpenAIChat:
             tail += b"," + call.sampling
         return [head, b",".join(call.chunks), tail + b"}"]
 
-    def answer(self, model: str, faults: Faults) -> OpenAIAnswer:
-        return OpenAIAnswer(model, faults)
+    def answer(self, model: str, faults: Faults) -> Answer:
+        return Answer(model, faults, ChatReader())
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
@@ -97,42 +95,22 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
 
 
 def _user(message: UserMessage) -> dict[str, Any]:
-    stamp = f"[{message.stamp}] " if message.stamp else ""
-    content: str | list[dict[str, Any]]
-    if any(isinstance(part, Image) for part in message.parts):
-        content = [_part(part) for part in message.parts]
-        if stamp and content[0]["type"] == "text":
-            content[0]["text"] = stamp + content[0]["text"]
-        elif stamp:
-            content.insert(0, {"type": "text", "text": stamp.rstrip()})
-    else:
-        content = stamp + "\n".join(_text(part) for part in message.parts if not isinstance(part, Image))
-    encoded: dict[str, Any] = {"role": "user", "content": content}
+    encoded: dict[str, Any] = {"role": "user", "content": openai_content(message, "text", _image)}
     if message.name is not None:
         encoded["name"] = message.name
     return encoded
 
 
-def _part(part: Text | Image | File) -> dict[str, Any]:
-    if not isinstance(part, Image):
-        return {"type": "text", "text": _text(part)}
-    url = {"url": part.url}
-    if part.detail is not None:
-        url["detail"] = part.detail
+def _image(image: Image) -> dict[str, Any]:
+    url = {"url": image.url}
+    if image.detail is not None:
+        url["detail"] = image.detail
     return {"type": "image_url", "image_url": url}
 
 
-def _text(part: Text | File) -> str:
-    if isinstance(part, Text):
-        return part.text
-    return f"[file {part.name} ({part.media_type}, {part.size} bytes) at {part.path}]"
-
-
 def _assistant(message: AssistantMessage) -> dict[str, Any]:
-    text = message.text
-    if message.interrupted:
-        text = f"{text}\n{INTERRUPTED}" if text else INTERRUPTED
-    encoded: dict[str, Any] = {"role": "assistant", "content": text or (None if message.tool_calls else "")}
+    text = spoken(message) or (None if message.tool_calls else "")
+    encoded: dict[str, Any] = {"role": "assistant", "content": text}
     for thought in message.reasoning:
         if thought.field == DETAILS or (message.tool_calls and thought.field in _PLAIN):
             encoded[thought.field] = msgspec.Raw(thought.raw.encode())

@@ -19,11 +19,9 @@ import msgspec
 
 from talaria.core.messages import (
     AssistantMessage,
-    File,
     Image,
     Message,
     SystemMessage,
-    Text,
     ToolCall,
     ToolResult,
     ToolResults,
@@ -32,10 +30,11 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
+from talaria.models.answer import Answer
 from talaria.models.faults import Faults
-from talaria.models.openai_chat import INTERRUPTED
-from talaria.models.openai_responses_answer import ITEM, Place, ResponsesAnswer
+from talaria.models.openai_responses_answer import ITEM, Place, ResponsesReader
 from talaria.models.openai_responses_sampling import flat_tools, sampling_members
+from talaria.models.wording import bearer, openai_content, openai_prefix, spoken
 
 MAX_CALL_ID = 64
 _FLAT = b'[{"type":"function","name":'  # how our own tool lists begin
@@ -69,15 +68,14 @@ class OpenAIResponses:
     list_path = "/models"
 
     def render_prefix(self, prompt: str, tools: Sequence[ToolSpec]) -> Prefix:
-        system = _encode({"role": "system", "content": prompt}) if prompt else b""
-        return Prefix(system, _encode([_tool(spec) for spec in tools]) if tools else b"")
+        return openai_prefix(prompt, [_tool(spec) for spec in tools])
 
     def encode(self, message: Message) -> bytes:
         match message:
             case SystemMessage(text=text, role=role):
                 return _encode({"role": role, "content": text})
             case UserMessage():
-                return _encode({"role": "user", "content": _content(message)})
+                return _encode({"role": "user", "content": openai_content(message, "input_text", _image)})
             case AssistantMessage():
                 return b",".join(_assistant(message))
             case ToolResults(results=results):
@@ -86,7 +84,7 @@ class OpenAIResponses:
                 assert_never(message)
 
     def headers(self, key: str) -> dict[str, str]:
-        return {"Authorization": f"Bearer {key}"} if key else {}
+        return bearer(key)
 
     def body(self, call: ModelCall) -> list[bytes]:
         """Three pieces; the one in the middle is the history, joined once and looked at by nobody."""
@@ -102,8 +100,8 @@ class OpenAIResponses:
             tail += b"," + members
         return [head, b",".join(call.chunks), tail + b"}"]
 
-    def answer(self, model: str, faults: Faults) -> ResponsesAnswer:
-        return ResponsesAnswer(model, faults)
+    def answer(self, model: str, faults: Faults) -> Answer:
+        return Answer(model, faults, ResponsesReader())
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
@@ -116,28 +114,8 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
     }
 
 
-def _content(message: UserMessage) -> str | list[dict[str, Any]]:
-    stamp = f"[{message.stamp}] " if message.stamp else ""
-    if not any(isinstance(part, Image) for part in message.parts):
-        return stamp + "\n".join(_text(part) for part in message.parts if not isinstance(part, Image))
-    content = [_part(part) for part in message.parts]
-    if stamp and content[0]["type"] == "input_text":
-        content[0]["text"] = stamp + content[0]["text"]
-    elif stamp:
-        content.insert(0, {"type": "input_text", "text": stamp.rstrip()})
-    return content
-
-
-def _part(part: Text | Image | File) -> dict[str, Any]:
-    if isinstance(part, Image):
-        return {"type": "input_image", "image_url": part.url, "detail": part.detail or "auto"}
-    return {"type": "input_text", "text": _text(part)}
-
-
-def _text(part: Text | File) -> str:
-    if isinstance(part, Text):
-        return part.text
-    return f"[file {part.name} ({part.media_type}, {part.size} bytes) at {part.path}]"
+def _image(image: Image) -> dict[str, Any]:
+    return {"type": "input_image", "image_url": image.url, "detail": image.detail or "auto"}
 
 
 def _output(result: ToolResult) -> dict[str, Any]:
@@ -149,8 +127,7 @@ def _output(result: ToolResult) -> dict[str, Any]:
 
 def _assistant(message: AssistantMessage) -> list[bytes]:
     if message.interrupted:
-        text = f"{message.text}\n{INTERRUPTED}" if message.text else INTERRUPTED
-        return [_encode({"role": "assistant", "content": text})]
+        return [_encode({"role": "assistant", "content": spoken(message)})]
     if items := _as_it_came(message):
         return items
     items = []

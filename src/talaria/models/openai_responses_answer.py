@@ -10,21 +10,18 @@ order: a reasoning item verbatim; of the others what the message does not hold (
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import msgspec
 
-from talaria.core.messages import AssistantMessage, Reasoning, TokenUsage, ToolCall
-from talaria.core.models import Completion, ModelDelta, TextDelta, ThoughtDelta
-from talaria.models.faults import Complaint, Faults, complaint_from
-from talaria.models.inflow import Inflow
-from talaria.net.sse import SseEvent
+from talaria.core.messages import Reasoning, TokenUsage, ToolCall
+from talaria.models.answer import Answer
+from talaria.models.faults import Complaint, complaint_from
+from talaria.models.openai_answer import Details
 
 ITEM = "responses.item"
 MAX_ITEMS = 1024
 _PARAGRAPH = "\n\n"
-_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _STOPS = {"max_output_tokens": "length"}
 _KINDS = frozenset({"message", "function_call", "reasoning"})
 
@@ -75,19 +72,11 @@ class _Item(msgspec.Struct, gc=False):
     arguments: str | None = None
 
 
-class _InputDetails(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-
-
-class _OutputDetails(msgspec.Struct, gc=False):
-    reasoning_tokens: int | None = None
-
-
 class _Usage(msgspec.Struct, gc=False):
     input_tokens: int | None = None
     output_tokens: int | None = None
-    input_tokens_details: _InputDetails | None = None
-    output_tokens_details: _OutputDetails | None = None
+    input_tokens_details: Details | None = None
+    output_tokens_details: Details | None = None
 
 
 class _Incomplete(msgspec.Struct, gc=False):
@@ -110,108 +99,68 @@ _decode_response = msgspec.json.Decoder(_Response).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class _Building:
-    """An item in the making. `streamed` are the pieces of its text, thoughts or arguments so far."""
+class _Building(msgspec.Struct):
+    """An item in the making: the pieces of its text, thoughts or arguments so far. `source` is which of its
+    events thoughts are taken from, `summary` the part of it that the last one belonged to, and `start` where
+    a message begins in the text."""
 
-    __slots__ = ("end", "is_done", "item", "raw", "source", "start", "streamed", "summary")
+    item: _Item
+    raw: str = ""
+    streamed: list[str] = []
+    source: str = ""
+    summary: Any = None
+    start: int = 0
+    is_done: bool = False
+
+    def call(self) -> ToolCall:
+        item = self.item
+        return ToolCall(item.call_id or "", item.name or "", item.arguments or "".join(self.streamed))
+
+
+class ResponsesReader:
+    """See `models.answer.Reader`."""
+
+    __slots__ = ("_items",)
 
     def __init__(self) -> None:
-        self.item = _Item("")
-        self.raw = ""
-        self.streamed: list[str] = []
-        self.source = ""  # which of its events its thoughts are taken from
-        self.summary: Any = None  # the part of the summary that the last thought belonged to
-        self.start = self.end = 0
-        self.is_done = False
-
-
-class ResponsesAnswer:
-    """One answer; see `models.wire.Answer`."""
-
-    __slots__ = ("_faults", "_id", "_inflow", "_items", "_length", "_model", "_stop", "_text", "_usage")
-
-    def __init__(self, model: str, faults: Faults) -> None:
-        self._model = model
-        self._faults = faults
-        self._inflow = Inflow(faults)
-        self._id = ""
         self._items: dict[int, _Building] = {}
-        self._text: list[str] = []
-        self._length = 0  # of all text
-        self._usage: _Usage | None = None
-        self._stop: str | None = None  # None: not finished; empty: for the usual reason
 
-    @property
-    def has_begun(self) -> bool:
-        return bool(self._items)
+    def take_whole(self, body: bytes, answer: Answer) -> None:
+        self._take_response(body, "", answer)
 
-    @property
-    def is_whole(self) -> bool:
-        return self._stop is not None
-
-    @property
-    def is_closed(self) -> bool:
-        return self._stop is not None
-
-    def feed(self, data: bytes) -> list[ModelDelta]:
-        return self._take(self._inflow.feed(data))
-
-    def end(self) -> list[ModelDelta]:
-        body = self._inflow.whole()
-        if body is None:
-            return self._take(self._inflow.flush())
-        deltas: list[ModelDelta] = []
-        try:
-            self._take_response(body, "", deltas)
-        except _BROKEN as error:
-            raise self._faults.malformed(str(error)) from None
-        return deltas
-
-    def completion(self) -> Completion:
-        if self._stop is None:
-            raise self._faults.cut_off()
+    def finish(self, answer: Answer) -> tuple[tuple[ToolCall, ...], tuple[Reasoning, ...]]:
         items = [self._items[index] for index in sorted(self._items)]
-        calls = self._calls([building for building in items if building.item.type == "function_call"])
-        message = AssistantMessage("".join(self._text), calls, _reasoning(items), self._model)
-        return Completion(
-            message, _token_usage(self._usage), self._stop or ("tool_calls" if calls else "stop")
-        )
+        made = [building for building in items if building.item.type == "function_call"]
+        calls = answer.name_calls(building.call() for building in made)
+        for building, call in zip(made, calls, strict=True):
+            building.item.call_id = call.id
+        return calls, _reasoning(items)
 
-    # -- the stream
-
-    def _take(self, events: list[SseEvent]) -> list[ModelDelta]:
-        deltas: list[ModelDelta] = []
-        for event in events:
-            if self._stop is not None or event.data == b"[DONE]":
-                break
-            try:
-                self._take_event(_decode_event(event.data), event.data, deltas)
-            except _BROKEN as error:
-                raise self._faults.malformed(str(error)) from None
-        return deltas
-
-    def _take_event(self, event: _Event, data: bytes, deltas: list[ModelDelta]) -> None:
-        match event.type:
+    def take(self, event: bytes, answer: Answer) -> None:
+        if event == b"[DONE]":
+            return
+        told = _decode_event(event)
+        match told.type:
             case "response.output_text.delta" | "response.refusal.delta":
-                self._add_text(self._find(event, "message"), _piece(event), deltas)
+                _say(self._find(told, "message", answer), _piece(told), answer)
             case "response.function_call_arguments.delta":
-                self._find(event, "function_call").streamed.append(_piece(event))
+                self._find(told, "function_call", answer).streamed.append(_piece(told))
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                self._add_thought(self._find(event, "reasoning"), event, deltas)
+                _think(self._find(told, "reasoning", answer), told, answer)
             case "response.output_item.added":
-                item = _read_item(event.item)
-                self._find(event, item.type).item = item
+                item = _read_item(told.item)
+                self._find(told, item.type, answer).item = item
             case "response.output_item.done":
-                item = _read_item(event.item)
-                self._finish(self._find(event, item.type), item, event.item, deltas)
+                item = _read_item(told.item)
+                _finish(self._find(told, item.type, answer), item, told.item, answer)
             case "response.completed" | "response.incomplete" | "response.failed":
-                self._take_response(event.response, event.type.removeprefix("response."), deltas)
+                self._take_response(told.response, told.type.removeprefix("response."), answer)
             case "error":
-                raise self._faults.in_stream(complaint_from(msgspec.json.decode(data)))
-            case _ if event.error:
-                raise self._faults.in_stream(complaint_from(event.error))
+                raise answer.faults.in_stream(complaint_from(msgspec.json.decode(event)))
+            case _ if told.error:
+                raise answer.faults.in_stream(complaint_from(told.error))
 
-    def _find(self, event: _Event, kind: str) -> _Building:
+    def _find(self, event: _Event, kind: str, answer: Answer) -> _Building:
         """By its index; a server that leaves that out means the last item, if it is of that kind."""
         index = event.output_index
         if not isinstance(index, int):
@@ -222,29 +171,30 @@ class ResponsesAnswer:
         building = self._items.get(index)
         if building is None:
             if len(self._items) >= MAX_ITEMS:
-                raise self._faults.malformed(f"more than {MAX_ITEMS} items at once")
-            building = self._items[index] = _Building()
-            building.item = _Item(kind)
+                raise answer.faults.malformed(f"more than {MAX_ITEMS} items at once")
+            answer.has_begun = True
+            building = self._items[index] = _Building(_Item(kind))
         elif building.item.type != kind:
-            raise self._faults.malformed(f"item {index} is a {building.item.type}, and then a {kind}")
+            raise answer.faults.malformed(f"item {index} is a {building.item.type}, and then a {kind}")
         return building
 
-    def _take_response(self, data: msgspec.Raw | bytes, status: str, deltas: list[ModelDelta]) -> None:
+    def _take_response(self, data: msgspec.Raw | bytes, status: str, answer: Answer) -> None:
         response = _decode_response(data)
         status = status or response.status or ("completed" if response.output is not None else "")
         if response.error or status in ("failed", "cancelled"):
-            raise self._faults.in_stream(_complaint(response, status))
+            raise answer.faults.in_stream(_complaint(response, status))
         if status not in ("completed", "incomplete"):
             return
-        self._id = response.id or ""
-        self._take_missing(response.output or [], deltas)
-        self._usage = response.usage
-        self._stop = ""
+        answer.id = response.id or ""
+        self._take_missing(response.output or [], answer)
+        if response.usage is not None:
+            answer.usage = _token_usage(response.usage)
         if status == "incomplete":
             reason = response.incomplete_details and response.incomplete_details.reason
-            self._stop = _STOPS.get(reason, reason) if reason else "length"
+            answer.stop = _STOPS.get(reason, reason) if reason else "length"
+        answer.close()
 
-    def _take_missing(self, output: list[msgspec.Raw], deltas: list[ModelDelta]) -> None:
+    def _take_missing(self, output: list[msgspec.Raw], answer: Answer) -> None:
         """The items that were not streamed to their end."""
         done = {index: building.item.id for index, building in self._items.items() if building.is_done}
         if len(done) >= len(output):
@@ -253,71 +203,51 @@ class ResponsesAnswer:
             if index not in done:
                 item = _read_item(raw)
                 if not item.id or item.id not in done.values():
-                    self._finish(self._find(_Event(output_index=index), item.type), item, raw, deltas)
+                    _finish(self._find(_Event(output_index=index), item.type, answer), item, raw, answer)
 
-    # -- items
 
-    def _finish(self, building: _Building, item: _Item, raw: msgspec.Raw, deltas: list[ModelDelta]) -> None:
-        """What the whole item has and no piece brought comes now."""
-        if building.is_done:
-            return
-        building.is_done = True
-        if not item.arguments:
-            item.arguments = "".join(building.streamed)
-        building.item = item
-        if item.type == "message":
-            text = "".join(part.text or part.refusal or "" for part in item.content or ())
-            streamed = "".join(building.streamed)
-            if text.startswith(streamed):
-                self._add_text(building, text[len(streamed) :], deltas)
-        elif item.type == "reasoning":
-            building.raw = str(raw, "utf-8")
-            if not building.streamed:
-                parts = item.summary or item.content or ()
-                if thought := _PARAGRAPH.join(part.text for part in parts if part.text):
-                    building.streamed.append(thought)
-                    deltas.append(ThoughtDelta(thought))
-
-    def _add_text(self, building: _Building, text: str, deltas: list[ModelDelta]) -> None:
-        if not text:
-            return
+def _finish(building: _Building, item: _Item, raw: msgspec.Raw, answer: Answer) -> None:
+    """What the whole item has and no piece brought comes now."""
+    if building.is_done:
+        return
+    building.is_done = True
+    building.item = item
+    if item.type == "message":
+        text = "".join(part.text or part.refusal or "" for part in item.content or ())
+        streamed = "".join(building.streamed)
+        if text.startswith(streamed):
+            _say(building, text[len(streamed) :], answer)
+    elif item.type == "reasoning":
+        building.raw = str(raw, "utf-8")
         if not building.streamed:
-            if self._length:
-                self._text.append(_PARAGRAPH)
-                self._length += len(_PARAGRAPH)
-                deltas.append(TextDelta(_PARAGRAPH))
-            building.start = self._length
-        building.streamed.append(text)
-        self._text.append(text)
-        self._length += len(text)
-        building.end = self._length
-        deltas.append(TextDelta(text))
+            parts = item.summary or item.content or ()
+            if thought := _PARAGRAPH.join(part.text for part in parts if part.text):
+                building.streamed.append(thought)
+                answer.think(thought)
 
-    def _add_thought(self, building: _Building, event: _Event, deltas: list[ModelDelta]) -> None:
-        """Thoughts may come in full and as a summary; what came first is told."""
-        building.source = building.source or event.type
-        text = _piece(event)
-        if not text or building.source != event.type:
-            return
-        if building.streamed and building.summary != event.summary_index:
-            text = _PARAGRAPH + text
-        building.summary = event.summary_index
-        building.streamed.append(text)
-        deltas.append(ThoughtDelta(text))
 
-    def _calls(self, items: list[_Building]) -> tuple[ToolCall, ...]:
-        ids: set[str] = set()
-        calls = []
-        for n, building in enumerate(items):
-            item = building.item
-            if not item.name:
-                raise self._faults.malformed("a tool call without a name")
-            arguments = item.arguments or "".join(building.streamed)
-            if not item.call_id or item.call_id in ids:
-                item.call_id = _make_id(self._id, n, item.name, arguments)
-            ids.add(item.call_id)
-            calls.append(ToolCall(item.call_id, item.name, arguments))
-        return tuple(calls)
+def _say(building: _Building, text: str, answer: Answer) -> None:
+    if not text:
+        return
+    if not building.streamed:
+        if answer.length():
+            answer.say(_PARAGRAPH)
+        building.start = answer.length()
+    building.streamed.append(text)
+    answer.say(text)
+
+
+def _think(building: _Building, event: _Event, answer: Answer) -> None:
+    """Thoughts may come in full and as a summary; what came first is told."""
+    building.source = building.source or event.type
+    text = _piece(event)
+    if not text or building.source != event.type:
+        return
+    if building.streamed and building.summary != event.summary_index:
+        text = _PARAGRAPH + text
+    building.summary = event.summary_index
+    building.streamed.append(text)
+    answer.think(text)
 
 
 def _read_item(raw: msgspec.Raw) -> _Item:
@@ -344,9 +274,8 @@ def _reasoning(items: list[_Building]) -> tuple[Reasoning, ...]:
             raw = building.raw or _encode({"type": "reasoning", "summary": []}).decode()
             kept.append(Reasoning(ITEM, thought, raw))
         elif item.type in ("message", "function_call"):
-            place = Place(
-                item.type, item.id or "", item.call_id or "", item.phase or "", building.start, building.end
-            )
+            end = building.start + len("".join(building.streamed)) if item.type == "message" else 0
+            place = Place(item.type, item.id or "", item.call_id or "", item.phase or "", building.start, end)
             kept.append(Reasoning(ITEM, "", _encode(place).decode()))
     return tuple(kept)
 
@@ -357,15 +286,7 @@ def _complaint(response: _Response, status: str) -> Complaint:
     return Complaint(f"the answer has {status}" if status == "failed" else f"the answer was {status}")
 
 
-def _make_id(response_id: str, n: int, name: str, arguments: str) -> str:
-    """The same answer always gives the same ids."""
-    seed = _encode((response_id, n, name, arguments))
-    return "call_" + hashlib.sha256(seed).hexdigest()[:24]
-
-
-def _token_usage(usage: _Usage | None) -> TokenUsage:
-    if usage is None:
-        return TokenUsage()
+def _token_usage(usage: _Usage) -> TokenUsage:
     taken, given = usage.input_tokens_details, usage.output_tokens_details
     return TokenUsage(
         usage.input_tokens or 0,

@@ -18,6 +18,7 @@ import msgspec
 from talaria.core.clock import Clock
 from talaria.core.errors import ModelError, NoModel
 from talaria.models.abilities import Abilities
+from talaria.models.answer import BROKEN
 from talaria.models.presets import SCRIPTED
 
 _log = logging.getLogger("talaria.models")
@@ -108,7 +109,7 @@ class Probes:
             models = read_models(await self._source.list_models(provider))
         except (NoModel, ModelError) as error:
             return self._failed(provider, url, now, error.user_text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except BROKEN as error:
             return self._failed(provider, url, now, f"its list of models cannot be read ({error})")
         _log.info("%s lists %d models", provider, len(models))
         return Probe(url, now, models)

@@ -19,10 +19,11 @@ from talaria.core.errors import NoModel
 from talaria.core.specs import fingerprint_secrets
 from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.gate import Gate
+from talaria.models.local.manifest import MANIFEST
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.presets import LOCAL, PRESETS
-from talaria.models.settings import ProviderSettings
+from talaria.models.settings import ModelSettings, ProviderSettings
 from talaria.models.wire import Wire
 from talaria.observe.metrics import EndpointReading
 
@@ -52,8 +53,7 @@ class Providers:
     ) -> None:
         """`clock` and `draw`, random numbers from 0 to 1, are for the breakers of the endpoints. `local` is
         the built-in model, unless the operator has a provider of that name."""
-        self._settings = {**PRESETS, **{name: _merge(name, given) for name, given in configured.items()}}
-        self._configured = tuple(configured)
+        self._settings: Mapping[str, ProviderSettings] = {}
         self._environ = environ
         self._clock = clock or SystemClock()
         self._draw = draw
@@ -61,6 +61,7 @@ class Providers:
         self._local = local
         self._replaced: list[Endpoint | LocalEndpoint] = []
         self._built = 0
+        self.change(configured)
 
     @property
     def built(self) -> int:
@@ -74,9 +75,9 @@ class Providers:
         return tuple(dict.fromkeys((*self._configured, *self._settings, *built_in)))
 
     @property
-    def endpoints(self) -> Mapping[str, Endpoint | LocalEndpoint]:
-        """What has been built so far, for status pages."""
-        return self._endpoints
+    def built_in_models(self) -> tuple[str, ...]:
+        """None where there is no built-in model, or the operator has a provider of its name."""
+        return tuple(weights.name for weights in MANIFEST) if self._built_in(LOCAL) is not None else ()
 
     def readings(self) -> dict[str, EndpointReading]:
         """What each endpoint that was ever called says of itself."""
@@ -91,6 +92,11 @@ class Providers:
         for name in [*self._endpoints]:
             if self._settings.get(name) != before.get(name):
                 self._replaced.append(self._endpoints.pop(name))
+
+    def follow(self, model: ModelSettings) -> None:
+        """The default from now on. One that is built in and not here yet is fetched."""
+        if (local := self._built_in(LOCAL)) is not None:
+            local.stock.follow(model)
 
     def get(self, provider: str) -> Endpoint | LocalEndpoint:
         endpoint = self._endpoints.get(provider)
@@ -124,11 +130,11 @@ class Providers:
         return await self.get(provider).list_models()
 
     def credential(self, provider: str) -> str:
-        return _fingerprint(*self._keys(self._find(provider)))
+        return _fingerprint(self._key(self._find(provider)))
 
     def secrets(self) -> frozenset[str]:
         """Every key that any provider would use, for the redactor of all sinks."""
-        return frozenset(key for settings in self._settings.values() for key in self._keys(settings))
+        return frozenset(filter(None, map(self._key, self._settings.values())))
 
     async def close(self) -> None:
         """Calls in flight lose their connections."""
@@ -162,13 +168,12 @@ class Providers:
             )
         return settings
 
-    def _keys(self, settings: ProviderSettings) -> list[str]:
-        key = settings.api_key or self._environ.get(settings.api_key_env, "")
-        return [key] if key else []
+    def _key(self, settings: ProviderSettings) -> str:
+        return settings.api_key or self._environ.get(settings.api_key_env, "")
 
     def _usable(self, provider: str) -> ProviderSettings:
         settings = self._find(provider)
-        if settings.api_key_env and not self._keys(settings):
+        if settings.api_key_env and not self._key(settings):
             raise NoModel(
                 f"The provider {provider} needs a key, and {settings.api_key_env} is not set.",
                 f"Set {settings.api_key_env} in the environment of the gateway and restart it.",
@@ -182,24 +187,12 @@ class Providers:
         return settings
 
     def _build(self, provider: str) -> Endpoint:
-        from talaria.models.endpoint import Endpoint, EndpointSettings  # noqa: PLC0415 - see `warm`
+        from talaria.models.endpoint import Endpoint  # noqa: PLC0415 - see `warm`
 
         settings = self._usable(provider)
-        keys = self._keys(settings)
-        return Endpoint(
-            EndpointSettings(
-                provider,
-                settings.base_url,
-                keys[0] if keys else "",
-                settings.timeout,
-                settings.connect_timeout,
-                settings.first_token,
-                settings.silence,
-                settings.max_retries,
-            ),
-            _wire(settings),
-            Gate(settings.max_concurrency, self._clock, self._draw),
-        )
+        gate = Gate(settings.max_concurrency, self._clock, self._draw)
+        keyed = msgspec.structs.replace(settings, api_key=self._key(settings))
+        return Endpoint(provider, keyed, _wire(settings), gate)
 
 
 def _wire(settings: ProviderSettings) -> Wire:
@@ -207,9 +200,9 @@ def _wire(settings: ProviderSettings) -> Wire:
 
 
 @lru_cache(maxsize=64)
-def _fingerprint(*keys: str) -> str:
+def _fingerprint(key: str) -> str:
     """Asked at every lease."""
-    return fingerprint_secrets(list(keys))
+    return fingerprint_secrets([key] if key else [])
 
 
 def _merge(name: str, given: ProviderSettings) -> ProviderSettings:

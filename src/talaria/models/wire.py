@@ -4,38 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from talaria.core.models import Completion, ModelCall, ModelDelta
+from talaria.core.models import ModelCall
 from talaria.core.ports import WireFormat
+from talaria.models.answer import Answer
 from talaria.models.faults import Faults
-
-
-class Answer(Protocol):
-    """Reads one answer as its bytes arrive. Every method raises `ModelError` and nothing else."""
-
-    def feed(self, data: bytes) -> list[ModelDelta]: ...
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the model has said anything: text, a thought, a part of a call. A sign of life is not."""
-        ...
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the model has said that it is finished; a connection lost after that costs nothing."""
-        ...
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the provider has said that no more bytes will follow."""
-        ...
-
-    def end(self) -> list[ModelDelta]:
-        """The stream has ended: what it still held back."""
-        ...
-
-    def completion(self) -> Completion:
-        """The whole, after `end`; raises `ModelUnavailable` when the answer was cut off."""
-        ...
 
 
 class Wire(WireFormat, Protocol):

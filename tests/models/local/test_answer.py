@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from talaria.core.models import Completion, TextDelta
 from talaria.models.faults import Faults
-from talaria.models.local.answer import ObjectAnswer, ReplyStream
+from talaria.models.local.answer import ReplyStream
+from talaria.models.local.wire import LocalChat
 
 
 def streamed(text: str, cuts: list[int]) -> str:
@@ -49,7 +50,7 @@ def test_what_is_no_object_of_ours_is_shown_as_it_is(text: str, cuts: list[int])
 
 
 def read(text: str, *, finish: str = "stop") -> tuple[Completion, str]:
-    answer = ObjectAnswer("tiny", Faults("local", "tiny"))
+    answer = LocalChat().answer("tiny", Faults("local", "tiny"))
     shown = ""
     chunks = [{"choices": [{"delta": {"content": piece}}]} for piece in text]
     for chunk in (*chunks, {"choices": [{"delta": {}, "finish_reason": finish}]}):

@@ -13,12 +13,11 @@ from aiohttp import web
 from contracts.arrivals_suite import ArrivalsSuite, Coming
 from talaria.core.errors import NoModel
 from talaria.models.catalog import Catalog, Choice
-from talaria.models.finder import SERVERS, Kind, Server, find, find_keys, find_servers
+from talaria.models.finder import SERVERS, Found, find, find_keys, find_servers
 from talaria.models.local.cache import Cache
 from talaria.models.local.manifest import DEFAULT, MANIFEST, Weights, find_weights
 from talaria.models.local.needs import has_avx2, unmet
-from talaria.models.local.opening import chosen, may_pull
-from talaria.models.local.stock import Stock
+from talaria.models.local.stock import Stock, chosen, may_pull
 from talaria.models.settings import ModelSettings
 from talaria.testing.clock import FakeClock
 
@@ -36,6 +35,32 @@ class TestStock(ArrivalsSuite):
         running = asyncio.create_task(stock.run())
         yield Coming(stock, here.set)
         running.cancel()
+
+
+async def test_what_is_wanted_later_takes_the_place_of_what_is_on_its_way(tmp_path: Path) -> None:
+    begun, here = list[str](), asyncio.Event()
+
+    async def fetcher(weights: Weights, cache: Cache, *rest: object) -> Path:
+        begun.append(weights.name)
+        await here.wait()
+        return cache.path(weights)
+
+    stock = Stock(Cache(tmp_path), {}, FakeClock(), find_weights(DEFAULT), fetcher)
+    running = asyncio.create_task(stock.run())
+    waiting = asyncio.create_task(stock.arrival(lambda loading: None))
+    for name in (DEFAULT, "smollm2-135m"):
+        stock.want(find_weights(name))
+        while begun[-1:] != [name]:
+            await asyncio.sleep(0)
+        assert stock.is_coming("local", name)
+        assert not waiting.done()
+    assert not stock.is_coming("local", DEFAULT)
+    here.set()
+    assert await waiting
+    assert (begun, stock.is_any) == ([DEFAULT, "smollm2-135m"], False)
+    running.cancel()
+    await asyncio.wait((running,))
+    assert running.cancelled()
 
 
 def test_a_processor_without_avx2_is_seen(tmp_path: Path) -> None:
@@ -127,7 +152,7 @@ def test_a_wish_for_one_that_is_not_built_in_lists_those_that_are() -> None:
 
 
 @asynccontextmanager
-async def server(body: str, status: int = 200) -> AsyncIterator[Server]:
+async def server(body: str, status: int = 200) -> AsyncIterator[Found]:
     async def models(request: web.Request) -> web.Response:
         return web.Response(text=body, status=status)
 
@@ -137,15 +162,15 @@ async def server(body: str, status: int = 200) -> AsyncIterator[Server]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield Server("Ollama", "ollama", f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+        yield Found("Ollama", "ollama", f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
     finally:
         await runner.cleanup()
 
 
 async def test_a_server_that_lists_models_is_found() -> None:
     async with server('{"data": [{"id": "llama3:8b"}]}') as known:
-        [found] = await find_servers([known, Server("vLLM", "vllm", "http://127.0.0.1:9/v1")])
-        assert (found.kind, found.name, found.models) == (Kind.SERVER, "Ollama", ("llama3:8b",))
+        [found] = await find_servers([known, Found("vLLM", "vllm", "http://127.0.0.1:9/v1")])
+        assert (found.name, found.models) == ("Ollama", ("llama3:8b",))
         assert found.base_url == known.base_url
         assert str(found).startswith("Ollama on ")
 
@@ -158,7 +183,7 @@ async def test_some_other_program_is_not_taken_for_one(body: str, status: int) -
 
 def test_keys_are_found_by_name_and_their_values_left_alone() -> None:
     found = find_keys({"OPENAI_API_KEY": "sk-secret", "ANTHROPIC_API_KEY": " ", "PATH": "/bin"})
-    assert [(one.kind, one.env, one.provider) for one in found] == [(Kind.KEY, "OPENAI_API_KEY", "openai")]
+    assert [(one.env, one.provider) for one in found] == [("OPENAI_API_KEY", "openai")]
     assert "sk-secret" not in repr(found)
     assert str(found[0]) == "OPENAI_API_KEY"
 
@@ -166,5 +191,5 @@ def test_keys_are_found_by_name_and_their_values_left_alone() -> None:
 async def test_keys_come_before_servers() -> None:
     async with server('{"data": [{"id": "m"}]}') as known:
         found = await find({"GROQ_API_KEY": "k"}, [known])
-    assert [one.kind for one in found] == [Kind.KEY, Kind.SERVER]
+    assert [one.name for one in found] == ["groq", "Ollama"]
     assert len(SERVERS) == 4

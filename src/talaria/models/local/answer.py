@@ -12,8 +12,9 @@ import msgspec
 
 from talaria.core.messages import AssistantMessage, ToolCall
 from talaria.core.models import Completion, ModelDelta, TextDelta
+from talaria.models.answer import Answer
 from talaria.models.faults import Faults
-from talaria.models.openai_answer import OpenAIAnswer
+from talaria.models.openai_answer import ChatReader
 
 _REPLY = re.compile(r'\s*\{\s*"reply"\s*:\s*"')
 _TOOL = re.compile(r'\s*\{\s*"tool"\s*:')
@@ -92,53 +93,41 @@ class _Object(msgspec.Struct):
     arguments: dict[str, object] = {}
 
 
-class ObjectAnswer:
-    """An `OpenAIAnswer` whose text is one of our objects; see `models.wire.Answer`."""
+class ObjectAnswer(Answer):
+    """A chat completion whose text is one of our objects. Of what it says only that is told which is for the
+    person."""
 
     def __init__(self, model: str, faults: Faults) -> None:
-        self._inner = OpenAIAnswer(model, faults)
+        super().__init__(model, faults, ChatReader())
         self._stream = ReplyStream()
 
-    @property
-    def has_begun(self) -> bool:
-        return self._inner.has_begun
-
-    @property
-    def is_whole(self) -> bool:
-        return self._inner.is_whole
-
-    @property
-    def is_closed(self) -> bool:
-        return self._inner.is_closed
-
-    def feed(self, data: bytes) -> list[ModelDelta]:
-        return self._unwrap(self._inner.feed(data))
+    def say(self, text: str) -> None:
+        self.has_begun = True
+        self._text.append(text)
+        if told := self._stream.feed(text):
+            self._deltas.append(TextDelta(told))
 
     def end(self) -> list[ModelDelta]:
-        deltas = self._unwrap(self._inner.end())
+        deltas = super().end()
         return [*deltas, TextDelta(rest)] if (rest := self._stream.flush()) else deltas
 
     def completion(self) -> Completion:
-        completion = self._inner.completion()
-        message = self._message(completion.message)
+        completion = super().completion()
+        message = _unwrap(completion.message)
         stop = "tool_calls" if message.tool_calls else completion.stop
         return msgspec.structs.replace(completion, message=message, stop=stop)
 
-    def _unwrap(self, deltas: list[ModelDelta]) -> list[ModelDelta]:
-        said = "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
-        others: list[ModelDelta] = [delta for delta in deltas if not isinstance(delta, TextDelta)]
-        return [*others, TextDelta(text)] if (text := self._stream.feed(said)) else others
 
-    def _message(self, raw: AssistantMessage) -> AssistantMessage:
-        try:
-            found = msgspec.json.decode(raw.text, type=_Object)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            # No object of ours, or one that was cut off: half a reply stands, half a call does not.
-            stream = ReplyStream()
-            return msgspec.structs.replace(raw, text=stream.feed(raw.text) + stream.flush())
-        if found.tool is not None:
-            call = ToolCall(
-                f"call_{secrets.token_hex(12)}", found.tool, msgspec.json.encode(found.arguments).decode()
-            )
-            return msgspec.structs.replace(raw, text="", tool_calls=(call,))
-        return raw if found.reply is None else msgspec.structs.replace(raw, text=found.reply)
+def _unwrap(raw: AssistantMessage) -> AssistantMessage:
+    try:
+        found = msgspec.json.decode(raw.text, type=_Object)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # No object of ours, or one that was cut off: half a reply stands, half a call does not.
+        stream = ReplyStream()
+        return msgspec.structs.replace(raw, text=stream.feed(raw.text) + stream.flush())
+    if found.tool is not None:
+        call = ToolCall(
+            f"call_{secrets.token_hex(12)}", found.tool, msgspec.json.encode(found.arguments).decode()
+        )
+        return msgspec.structs.replace(raw, text="", tool_calls=(call,))
+    return raw if found.reply is None else msgspec.structs.replace(raw, text=found.reply)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +20,12 @@ from talaria.models.local.manifest import MANIFEST, Weights, find_weights
 from talaria.models.local.needs import unmet
 from talaria.models.local.progress import megabytes
 from talaria.models.local.runtime import Running, Runtime
+from talaria.models.local.settings import LocalSettings
 from talaria.models.local.stock import Stock
 from talaria.models.local.wire import LocalChat
 from talaria.models.permits import Permits
 from talaria.models.presets import LOCAL
+from talaria.models.settings import ProviderSettings
 from talaria.observe.metrics import EndpointReading
 
 if TYPE_CHECKING:
@@ -60,10 +62,6 @@ class LocalEndpoint:
         self._gate = Gate(1, clock)
         self._used_at = clock.elapsed()
         self._at: tuple[Running, Endpoint] | None = None
-
-    @property
-    def busy(self) -> int:
-        return self._permits.busy
 
     @property
     def is_resting(self) -> bool:
@@ -143,16 +141,22 @@ class LocalEndpoint:
         return self._cache.path(weights)
 
     async def _endpoint(self, running: Running) -> Endpoint:
-        from talaria.models.endpoint import Endpoint, EndpointSettings  # noqa: PLC0415 - slow to import
+        from talaria.models.endpoint import Endpoint  # noqa: PLC0415 - slow to import
 
         if self._at is None or self._at[0] != running:
             if self._at is not None:
                 await self._at[1].close()
-            settings = EndpointSettings(
-                LOCAL, running.url, running.key, first_token=_FIRST_TOKEN, max_retries=self.max_retries
-            )
-            self._at = (running, Endpoint(settings, self.wire, self._gate))
+            settings = ProviderSettings(running.url, api_key=running.key, first_token=_FIRST_TOKEN)
+            self._at = (running, Endpoint(LOCAL, settings, self.wire, self._gate))
         return self._at[1]
+
+
+def open_local(settings: LocalSettings, environ: Mapping[str, str], clock: Clock) -> LocalEndpoint:
+    """Starts nothing: the stock's and the endpoint's `run` do, beside everything else."""
+    cache = Cache.find(environ)
+    runtime = Runtime(clock, settings.threads)
+    stock = Stock(cache, environ, clock)
+    return LocalEndpoint(cache, stock, runtime, clock, idle_after=settings.idle_after)
 
 
 def _known(name: str) -> Weights:

@@ -7,7 +7,6 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 from talaria.core.clock import Clock, SystemClock
@@ -94,34 +93,32 @@ async def _race(sources: Sequence[Source]) -> tuple[Source | None, list[str]]:
     """The source whose first bytes come first, and why others gave up meanwhile; the rest is closed, and may
     be begun again."""
     failures: list[str] = []
-    async with AsyncExitStack() as losers:
-        tasks = {asyncio.create_task(source.begin(), name=source.name): source for source in sources}
+    winner: Source | None = None
+    tasks = [asyncio.create_task(_begin(source), name=source.name) for source in sources]
+    try:
+        for coming in asyncio.as_completed(tasks):
+            begun = await coming
+            if not isinstance(begun, str):
+                winner = begun
+                break
+            failures.append(begun)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for source in sources:
-            losers.push_async_callback(source.close)
-        losers.push_async_callback(_stop, list(tasks))
-        waiting = set(tasks)
-        while waiting:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in sorted(done, key=lambda task: sources.index(tasks[task])):
-                if isinstance(failure := task.exception(), SourceFailed):
-                    failures.append(failure.user_text)
-                elif failure is not None:
-                    raise failure
-                else:
-                    winner = tasks[task]
-                    losers.pop_all()
-                    await _stop([other for other in tasks if other is not task])
-                    for other in sources:
-                        if other is not winner:
-                            await other.close()
-                    return winner, failures
-    return None, failures
+            if source is not winner:
+                await source.close()
+    return winner, failures
 
 
-async def _stop(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+async def _begin(source: Source) -> Source | str:
+    """The source, or why it cannot bring anything."""
+    try:
+        await source.begin()
+    except SourceFailed as failure:
+        return failure.user_text
+    return source
 
 
 async def _keep(weights: Weights, cache: Cache, meter: Meter) -> None:

@@ -166,13 +166,10 @@ class Runtime:
         with contextlib.suppress(TimeoutError, msgspec.DecodeError, ValueError):
             async with asyncio.timeout(LOAD_SECONDS):
                 line = await child.stdout.readline()
-                word = msgspec.json.decode(line, type=_Word) if line else await self._epitaph(child)
+                word = msgspec.json.decode(line, type=_Word) if line else _Word("", _how(await child.wait()))
         if not word.url:
             raise self._failed(word.error)
         return Running(word.url, key)
-
-    async def _epitaph(self, child: asyncio.subprocess.Process) -> _Word:
-        return _Word(error=_how(await child.wait()))
 
     async def _listen(self, stderr: asyncio.StreamReader) -> None:
         while True:
