@@ -91,7 +91,7 @@ _OFFSET_EARLY = """\
 """
 _SUBMIT = """\
         reach(Point.RECEIVED)
-        await self._submit(inbound)
+        await self._parts.submit(inbound)
 """
 _DEDUPE_BESIDE = """\
         reach(Point.RECEIVED)
@@ -99,7 +99,7 @@ _DEDUPE_BESIDE = """\
         if (inbound.chat_key, inbound.key) in seen:
             return
         seen.add((inbound.chat_key, inbound.key))
-        await self._submit(msgspec.structs.replace(inbound, key=None))
+        await self._parts.submit(msgspec.structs.replace(inbound, key=None))
 """
 _CLAIM = """\
             claimed = await self._store.outbox.claim(row, self._clock.now() + 2 * seconds)
@@ -176,7 +176,7 @@ MUTANTS = (
     Mutant(
         "`sending` taken for sent",
         "what was on its way when the process died is not looked at again",
-        (Edit("store/sqlite/outbox.py", "pending' OR state = 'sending')\"", "pending')\""),),
+        (Edit("store/sqlite/rows.py", "pending' OR state = 'sending')\"", "pending')\""),),
         Kills((Point.CLAIMED,)),
     ),
     Mutant(
@@ -205,8 +205,8 @@ MUTANTS = (
         (
             Edit(
                 "store/sqlite/upkeep.py",
-                'WHERE state IN ({_UNSETTLED}) ORDER BY position"',
-                'WHERE state IN ({_UNSETTLED}) ORDER BY position DESC"',
+                'WHERE state IN ({UNSETTLED}) ORDER BY position"',
+                'WHERE state IN ({UNSETTLED}) ORDER BY position DESC"',
             ),
         ),
         Tests("tests/turns/test_stopping.py::test_queued_turns_keep_their_order_over_a_restart"),

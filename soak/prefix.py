@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+from prefixes import PrefixWatch
 from rig import Rig, chat, start
 from soak.report import Figure, Progress
 from talaria.core.clock import SystemClock
 from talaria.core.ids import OwnerId
 from talaria.core.ledger import Commit
 from talaria.core.messages import AssistantMessage, Text, UserMessage
+from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.core.turns import TurnState
 from talaria.pool.policy import PoolLimits
 from talaria.store.sqlite.store import SqliteStore
-from talaria.testing.prefixes import PrefixWatch, WatchedModel
+from talaria.testing.scripted_model import ScriptedModel
 
 LIVES = 5
 AT_ONCE = 16
@@ -28,6 +31,21 @@ def session_of(raw: bytes) -> str:
     found = _NAME.search(raw)
     assert found, raw[:300]
     return found[1].decode()
+
+
+class WatchedModel(ScriptedModel):
+    """A scripted model that shows each body to a watch and records none."""
+
+    def __init__(self, watch: PrefixWatch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
+        self._watch.see(b"".join(self.wire.body(call)))
+        try:
+            return await super().complete(call, sink)
+        finally:
+            self.bodies.clear()
 
 
 class Prefixes:

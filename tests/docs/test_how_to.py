@@ -7,13 +7,31 @@ import re
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
+
+from contracts.wire_suite import CALLS, TEXT, WireSuite, as_event
 from rig import start
 from talaria.access.door import Door
+from talaria.config.load import load
 from talaria.core.clock import SystemClock
+from talaria.models.abilities import Abilities
+from talaria.models.catalog import Catalog
+from talaria.models.prices import Prices
+from talaria.models.providers import Providers
+from talaria.models.wire import Wire
 from talaria.store.memory import MemoryStore
-from talaria.store.memory_pairing import MemoryPairings
+from talaria.tools.registry import Registry
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-channel.md"
+PAGES = Path(__file__).parents[2] / "docs" / "how-to"
+
+
+def example(page: str) -> dict[str, Any]:
+    """The names that the code of a page defines."""
+    path = PAGES / page
+    names: dict[str, Any] = {}
+    (code,) = re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
+    exec(compile(code, str(path), "exec", dont_inherit=True), names)
+    return names
 
 
 class Pager:
@@ -28,14 +46,12 @@ class Pager:
 
 
 async def test_the_channel_of_the_how_to_answers_those_who_may(tmp_path: Path) -> None:
-    names: dict[str, Any] = {}
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    exec(compile(code, str(PAGE), "exec"), names)
+    names = example("add-a-channel.md")
     clock, platform = SystemClock(), Pager()
     async with start(MemoryStore(clock), tmp_path) as rig:
         sending = asyncio.create_task(rig.delivery.run())
         rig.delivery.attach("pager", names["PagerOutlet"](platform))
-        door = Door(MemoryPairings(clock), {"pager": ["ada"]}, clock)
+        door = Door(MemoryStore(clock).pairings, {"pager": ["ada"]}, clock)
         channel = names["PagerChannel"](door, rig.turns, platform)
         await channel.receive("1", "ada", "hello")
         await channel.receive("1", "ada", "hello")
@@ -46,3 +62,45 @@ async def test_the_channel_of_the_how_to_answers_those_who_may(tmp_path: Path) -
         assert len(platform.sent) == 2
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
+
+
+async def test_the_tools_of_the_how_to_are_called_by_a_model(tmp_path: Path) -> None:
+    names = example("add-a-tool.md")
+    family = Registry({"notes": names["note_tools"]()}).resolve(["notes"])
+    async with start(
+        MemoryStore(SystemClock()), tmp_path, tools=lambda tools: tools.with_tools(family)
+    ) as rig:
+        empty = await rig.say("[[call read_notes]]")
+        assert empty.reply == "Tool results: The notebook is empty."
+        added = await rig.say('[[call add_note {"note": "one"}]] [[call add_note {"note": "two"}]]')
+        assert added.reply == "Tool results: The notebook has 2 notes now."
+        refused = await rig.say('[[call add_note {"note": "a\\nb"}]]')
+        assert "A note is one line. Add each line by a call of its own." in str(refused.reply)
+        read = await rig.say("[[call read_notes]]")
+        assert read.reply == "Tool results: one\ntwo\n"
+
+
+class TestTheWireOfTheHowTo(WireSuite):
+    wire: Wire = example("add-a-provider.md")["ParrotWire"]()
+
+    def events(self) -> list[bytes]:
+        words = [{"say": TEXT[:9]}, {"say": TEXT[9:]}]
+        return [
+            *map(as_event, words),
+            *(as_event({"call": asdict(call)}) for call in CALLS),
+            as_event({"end": True}),
+        ]
+
+
+def test_the_configuration_of_the_how_to_is_enough(tmp_path: Path) -> None:
+    (written,) = re.findall(r"```toml\n(.*?)```", (PAGES / "add-a-provider.md").read_text(), re.DOTALL)
+    (tmp_path / "config.toml").write_text(written)
+    environ = {"ACME_API_KEY": "sk-1"}
+    loaded = load(tmp_path, environ)
+    settings, providers = loaded.settings, Providers(loaded.settings.providers, environ)
+    catalog = Catalog(settings.model, {}, providers=providers.known, abilities=settings.models)
+    choice = catalog.default()
+    assert (loaded.warnings, str(choice)) == ((), "acme/acme-large")
+    assert providers.get(choice.provider).wire.name == "openai-chat"
+    assert catalog.abilities(choice.provider, choice.model) == Abilities(128_000, tools=True, images=False)
+    assert Prices(settings.prices).find(choice.provider, choice.model) is not None

@@ -10,13 +10,13 @@ from talaria.observe.health import Condition, Health, Phase, read_rss
 
 def test_ready_only_between_recovery_and_drain() -> None:
     health = Health()
-    assert health.condition() == Condition(True, False, Phase.STARTING, ("recovery has not finished",))
+    assert health.condition() == Condition(False, Phase.STARTING, ("recovery has not finished",))
 
     health.enter(Phase.READY)
-    assert health.condition() == Condition(True, True, Phase.READY)
+    assert health.condition() == Condition(True, Phase.READY)
 
     health.enter(Phase.DRAINING)
-    assert health.condition() == Condition(True, False, Phase.DRAINING, ("the gateway is shutting down",))
+    assert health.condition() == Condition(False, Phase.DRAINING, ("the gateway is shutting down",))
 
 
 @pytest.mark.parametrize(("old", "new"), list(product(Phase, Phase)))
@@ -30,23 +30,14 @@ def test_a_gateway_never_goes_back(old: Phase, new: Phase) -> None:
 
 
 def test_a_trouble_makes_it_unready_until_it_is_well_again() -> None:
-    health = Health()
+    health, troubles = Health(), {"store": "the disk is full"}
     health.enter(Phase.READY)
-    health.report("store", "the disk is full")
-    health.report("http", None)
+    for name in ("store", "http"):
+        health.watch(name, lambda name=name: troubles.get(name))  # type: ignore[misc]
 
-    assert health.condition() == Condition(True, False, Phase.READY, ("store: the disk is full",))
-    health.report("store", None)
+    assert health.condition() == Condition(False, Phase.READY, ("store: the disk is full",))
+    troubles.clear()
     assert health.condition().is_ready
-
-
-def test_a_failure_for_good_ends_its_life() -> None:
-    health = Health()
-    health.enter(Phase.READY)
-    health.fail("store", "the writer stopped")
-    health.report("store", None)
-
-    assert health.condition() == Condition(False, False, Phase.READY, ("store: the writer stopped",))
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux only")

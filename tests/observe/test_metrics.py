@@ -89,12 +89,10 @@ def test_the_pool_is_asked_at_each_scrape() -> None:
 
 def test_the_stores_figures_and_the_logs_drops_are_on_the_page() -> None:
     metrics = Metrics()
-    metrics.watch_log_drops(lambda: 7)
     metrics.note_store(StoreStats("sqlite", 1, 4096, 1024, 3, {"done": 2}, 5, 6))
 
     page = samples(metrics)
 
-    assert page["talaria_log_dropped_total", ()] == 7
     assert page["talaria_store_bytes", ()] == 4096
     assert page["talaria_store_wal_bytes", ()] == 1024
     assert page["talaria_owed_turns", ()] == 5

@@ -30,13 +30,11 @@ async def test_sleepers_wake_in_the_order_of_their_moments() -> None:
     assert clock.sleepers == 0
 
 
-async def test_both_clocks_move_and_the_wall_may_be_set() -> None:
+async def test_both_clocks_move() -> None:
     clock: FakeClock = FakeClock(now=1000.0)
     port: Clock = clock
     clock.advance(5)
     assert (port.now(), port.elapsed()) == (1005.0, 5.0)
-    clock.set_wall(2000.0)
-    assert (port.now(), port.elapsed()) == (2000.0, 5.0)
 
 
 async def test_playing_lets_a_loop_go_round() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from talaria.testing.prefixes import PrefixWatch
+from prefixes import PrefixWatch
 
 
 def watch(*bodies: bytes) -> PrefixWatch:

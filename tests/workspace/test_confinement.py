@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import sys
 import threading
@@ -17,108 +18,43 @@ from talaria.workspace.folder import Folder
 from talaria.workspace.walk import Glob, walk
 from workspace.conftest import CANARY, Site
 
+# Ways up and out of the folder, and what they could be after.
+UP = ["../", "./../", ".//../", "sub/../../", "sub/deep/../../../", "sub/./../../", "sub//..//..//"]
+UP += ["nothing/../../", "nothing/nothing/../../../", "inside.txt/../../", "link_folder/../../"]
+UP += ["link_root/../../", "../chat/../", "{root}/../", "{root}/sub/../../", "{root}/./../"]
+BESIDE = ["", "outside", "outside/", "outside/canary.txt", "chat-twin/canary.txt", "new.txt"]
 UPWARDS = [
+    *(way + target for way, target in itertools.product(UP, BESIDE)),
     "..",
-    "../",
+    "../chat",
+    "../chat/inside.txt",
     "../..",
     "../../..",
-    "../outside",
-    "../outside/canary.txt",
-    "../outside/",
-    "./../outside/canary.txt",
-    ".//../outside/canary.txt",
-    "././../outside/canary.txt",
-    "sub/../../outside/canary.txt",
-    "sub/../../outside",
-    "sub/deep/../../../outside/canary.txt",
-    "sub/./../../outside/canary.txt",
-    "sub//..//..//outside/canary.txt",
-    "nothing/../../outside/canary.txt",
-    "nothing/nothing/../../../outside/canary.txt",
-    "inside.txt/../../outside/canary.txt",
-    "link_folder/../../outside/canary.txt",
-    "link_root/../../outside/canary.txt",
-    "../chat-twin/canary.txt",
-    "../chat-twin",
-    "../chat/../outside/canary.txt",
-    "../new-outside.txt",
     "../../new-outside.txt",
-    "sub/../../new-outside.txt",
     "../" * 40 + "etc/passwd",
     "../" * 40 + "proc/self/environ",
     "a/" * 20 + "../" * 21 + "outside/canary.txt",
-    "../chat",
-    "../chat/inside.txt",
 ]
 ABSOLUTE = [
-    "/",
-    "//",
-    "///",
-    "/.",
-    "/..",
-    "/etc",
-    "/etc/passwd",
-    "//etc/passwd",
-    "///etc//passwd",
-    "/etc/../etc/passwd",
-    "/./etc/passwd",
-    "/proc/self/environ",
-    "/proc/self/root/etc/passwd",
-    "/proc/self/cwd/canary.txt",
-    "/dev/stdin",
-    "/dev/fd/0",
-    "/dev/null",
-    "/dev/zero",
-    "/tmp",
+    *(f"{start}{path}" for start in ("/", "//", "///", "/./") for path in ("", "etc", "etc//passwd", "tmp")),
+    *(f"/{path}" for path in ("..", "etc/../etc/passwd", "dev/stdin", "dev/fd/0", "dev/null", "dev/zero")),
+    *(f"/proc/self/{path}" for path in ("environ", "root/etc/passwd", "cwd/canary.txt")),
+    *(f"{start}{path}" for start in ("", "/") for path in ("{outside}/canary.txt", "{outside}/new.txt")),
     "{outside}",
-    "{outside}/canary.txt",
-    "{outside}/new.txt",
-    "/{outside}/canary.txt",
     "{root}/..",
-    "{root}/../outside/canary.txt",
-    "{root}/sub/../../outside/canary.txt",
-    "{root}/./../outside/canary.txt",
     "{root}-twin",
     "{root}-twin/canary.txt",
-    "{root}/../chat-twin/canary.txt",
-    "{root}/../../new.txt",
-    "~",
-    "~/canary.txt",
-    "~root/.bashrc",
-    "~/../outside/canary.txt",
+    *(f"~{path}" for path in ("", "/canary.txt", "root/.bashrc", "/../outside/canary.txt")),
 ]
+# Links to files, and links to folders with what could be found or made behind them.
+TO_FILES = ["link_file", "link_relative_file", "link_loop", "link_nowhere", "link_inside", "sub/link_file"]
+TO_FOLDERS = ["link_folder", "link_relative", "link_chain", "link_root", "sub/link_up", "sub/link_out"]
 LINKS = [
-    "link_file",
-    "./link_file",
-    "sub/../link_file",
-    "{root}/link_file",
-    "link_file/",
-    "link_file/x",
-    "link_folder/canary.txt",
-    "link_folder/new.txt",
-    "link_folder/new/new.txt",
-    "{root}/link_folder/canary.txt",
-    "link_relative/canary.txt",
-    "link_relative_file",
-    "link_chain/canary.txt",
-    "link_chain/new.txt",
-    "link_loop",
-    "link_loop/x",
-    "link_nowhere",
-    "link_system/passwd",
-    "link_system/hostname",
-    "link_root/etc/passwd",
-    "link_root/new.txt",
-    "link_proc/environ",
-    "link_proc/cwd/x",
-    "link_inside",
-    "sub/link_up/inside.txt",
-    "sub/link_up/link_file",
-    "sub/link_out/canary.txt",
-    "sub/link_out/new.txt",
-    "sub/link_file",
-    "sub/./link_file",
-    "sub//link_file",
+    *(f"{start}{link}" for start in ("", "./", "sub/../", "{root}/") for link in TO_FILES),
+    *(f"{link}{path}" for link in TO_FOLDERS for path in ("/canary.txt", "/new.txt", "/new/new.txt")),
+    *(f"link_{path}" for path in ("file/", "file/x", "loop/x", "system/passwd", "root/etc/passwd")),
+    *(f"link_proc/{path}" for path in ("environ", "cwd/x")),
+    *(f"sub/{path}" for path in ("link_up/inside.txt", "link_up/link_file", "./link_file", "/link_file")),
 ]
 ODD = [
     "inside.txt\0",
@@ -142,29 +78,12 @@ ODD = [
     "e" * 5000,
 ]
 NOT_FILES = [
-    "",
-    ".",
-    "./",
-    "./.",
-    "sub/..",
-    "{root}",
-    "{root}/",
-    "{root}/.",
-    "sub",
-    "sub/",
-    "sub/deep",
-    "{root}/sub",
+    *("", ".", "./", "./.", "sub/..", "sub", "sub/", "sub/deep"),
+    *("{root}" + path for path in ("", "/", "/.", "/sub")),
 ]
 SPECIAL = [
-    "pipe",
-    "./pipe",
-    "socket",
-    "sub/../pipe",
-    "{root}/pipe",
-    "{root}/socket",
-    "pipe/x",
-    "socket/x",
-    "inside.txt/x",
+    *(start + name for start in ("", "./", "sub/../", "{root}/") for name in ("pipe", "socket")),
+    *(name + "/x" for name in ("pipe", "socket", "inside.txt")),
 ]
 REFUSED = UPWARDS + ABSOLUTE + LINKS + ODD + NOT_FILES + SPECIAL
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talaria.testing.pictures import gif, jpeg, png, webp
+from pictures import gif, jpeg, png, webp
 from talaria.workspace.pictures import MAX_PICTURE_BYTES, MAX_SIDE, Picture, look_at, picture_part
 
 KINDS = {"png": png, "jpeg": jpeg, "gif": gif, "webp": webp}

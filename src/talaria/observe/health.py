@@ -1,4 +1,4 @@
-"""Whether the gateway is alive, and whether it accepts."""
+"""Whether the gateway accepts, and why not."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ class Phase(StrEnum):
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """What /healthz (`is_live`) and /readyz (`is_ready`) answer, and why not."""
+    """What /readyz answers, and why not."""
 
-    is_live: bool
     is_ready: bool
     phase: Phase
     reasons: tuple[str, ...] = ()
@@ -35,12 +34,10 @@ _WHY = {Phase.STARTING: "recovery has not finished", Phase.DRAINING: "the gatewa
 
 
 class Health:
-    """Ready is the phase `ready` without any named trouble; live is everything but a failure for good."""
+    """Ready is the phase `ready` without any named trouble."""
 
     def __init__(self) -> None:
         self._phase = Phase.STARTING
-        self._troubles: dict[str, str] = {}
-        self._failures: dict[str, str] = {}
         self._watched: dict[str, Callable[[], str | None]] = {}
 
     @property
@@ -52,27 +49,15 @@ class Health:
         if _ORDER.index(phase) > _ORDER.index(self._phase):
             self._phase = phase
 
-    def report(self, name: str, trouble: str | None) -> None:
-        """Say that the check `name` is in trouble, or with None that it is well again."""
-        if trouble is None:
-            self._troubles.pop(name, None)
-        else:
-            self._troubles[name] = trouble
-
     def watch(self, name: str, ask: Callable[[], str | None]) -> None:
         """Ask the check `name` for its trouble whenever the condition is asked for."""
         self._watched[name] = ask
 
-    def fail(self, name: str, why: str) -> None:
-        """Say that only a restart helps: the process is no longer live."""
-        self._failures.setdefault(name, why)
-
     def condition(self) -> Condition:
         reasons = [_WHY[self._phase]] if self._phase in _WHY else []
-        seen = {name: why for name, ask in self._watched.items() if (why := ask()) is not None}
-        found = {**seen, **self._troubles, **self._failures}
-        reasons += [f"{name}: {why}" for name, why in sorted(found.items())]
-        return Condition(not self._failures, not reasons, self._phase, tuple(reasons))
+        troubles = ((name, ask()) for name, ask in sorted(self._watched.items()))
+        reasons += [f"{name}: {why}" for name, why in troubles if why is not None]
+        return Condition(not reasons, self._phase, tuple(reasons))
 
 
 def read_rss() -> int:

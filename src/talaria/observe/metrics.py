@@ -65,37 +65,20 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
-        self._turns = _Tally("talaria_turns", "Turns that ended.", ("state", "channel"))
-        self._turn_seconds = _Spread("talaria_turn_seconds", "From accepted to ended.", _TURN_SECONDS)
-        self._calls = _Tally("talaria_model_calls", "Model calls.", ("provider", "outcome"))
-        self._model_seconds = _Spread("talaria_model_seconds", "One model call.", _MODEL_SECONDS)
-        self._retries = _Tally("talaria_model_retries", "Model calls tried again.", ("provider",))
-        self._fallbacks = _Tally("talaria_model_fallbacks", "Turns that went on elsewhere.", ("provider",))
-        self._tokens = _Tally("talaria_tokens", "Tokens used.", ("provider", "kind"))
-        self._cost = _Tally(
-            "talaria_cost_usd", "Dollars that calls of known price cost.", ("provider", "model"), 1e9
-        )
-        self._cache_misses = _Tally(
-            "talaria_prompt_cache_misses", "Answers with less from the prompt cache than due.", ("cause",)
-        )
-        self._tools = _Tally("talaria_tool_calls", "Tool calls.", ("tool", "outcome"))
-        self._deliveries = _Tally("talaria_deliveries", "Attempts to send a reply.", ("channel", "outcome"))
-        self._requests = _Tally("talaria_http_requests", "HTTP answers.", ("route", "status"))
-        for counted in (
-            self._turns,
-            self._turn_seconds,
-            self._calls,
-            self._model_seconds,
-            self._retries,
-            self._fallbacks,
-            self._tokens,
-            self._cost,
-            self._cache_misses,
-            self._tools,
-            self._deliveries,
-            self._requests,
-        ):
-            registry.register(counted)
+        self._turns = self._tally("turns", "Turns that ended.", "state", "channel")
+        self._turn_seconds = self._spread("turn_seconds", "From accepted to ended.", _TURN_SECONDS)
+        self._calls = self._tally("model_calls", "Model calls.", "provider", "outcome")
+        self._model_seconds = self._spread("model_seconds", "One model call.", _MODEL_SECONDS)
+        self._retries = self._tally("model_retries", "Model calls tried again.", "provider")
+        self._fallbacks = self._tally("model_fallbacks", "Turns that went on elsewhere.", "provider")
+        self._tokens = self._tally("tokens", "Tokens used.", "provider", "kind")
+        cost = "Dollars that calls of known price cost."
+        self._cost = self._tally("cost_usd", cost, "provider", "model", unit=1e9)
+        missed = "Answers with less from the prompt cache than due."
+        self._cache_misses = self._tally("prompt_cache_misses", missed, "cause")
+        self._tools = self._tally("tool_calls", "Tool calls.", "tool", "outcome")
+        self._deliveries = self._tally("deliveries", "Attempts to send a reply.", "channel", "outcome")
+        self._requests = self._tally("http_requests", "HTTP answers.", "route", "status")
         self._streams = Gauge("talaria_event_streams", "Open event streams.", registry=registry)
         self._rss = Gauge("talaria_rss_bytes", "Resident memory of this process.", registry=registry)
         self._rss.set_function(read_rss)
@@ -103,6 +86,16 @@ class Metrics:
         self._size = Gauge("talaria_store_bytes", "Size of the database.", registry=registry)
         self._owed = Gauge("talaria_owed_turns", "Turns accepted and not settled.", registry=registry)
         self._outbox = Gauge("talaria_outbox", "Replies not yet sent.", registry=registry)
+
+    def _tally(self, name: str, text: str, *labels: str, unit: float = 1) -> _Tally:
+        tally = _Tally(f"talaria_{name}", text, labels, unit)
+        self._registry.register(tally)
+        return tally
+
+    def _spread(self, name: str, text: str, bounds: tuple[float, ...]) -> _Spread:
+        spread = _Spread(f"talaria_{name}", text, bounds)
+        self._registry.register(spread)
+        return spread
 
     # -- counting
 
@@ -158,15 +151,11 @@ class Metrics:
 
     def watch_pool(self, read: Callable[[], PoolReading]) -> None:
         """Ask the pool at each scrape. `read` must be quick and must not raise."""
-        self._registry.register(_PoolCollector(read))
+        self._registry.register(_Asked(lambda: _pool_metrics(read())))
 
     def watch_endpoints(self, read: Callable[[], Mapping[str, EndpointReading]]) -> None:
         """Ask the endpoints, by provider, at each scrape. `read` must be quick and must not raise."""
-        self._registry.register(_EndpointCollector(read))
-
-    def watch_log_drops(self, read: Callable[[], int]) -> None:
-        """Ask the log how many records it dropped, at each scrape."""
-        self._registry.register(_Reading("talaria_log_dropped", "Log records dropped, not written.", read))
+        self._registry.register(_Asked(lambda: _endpoint_metrics(read())))
 
     def note_store(self, stats: StoreStats) -> None:
         """Take over what the store said of itself; it answers asynchronously, so it is asked beforehand."""
@@ -219,58 +208,40 @@ class _Spread:
         yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._sum)
 
 
-class _PoolCollector:
-    """Renders a `PoolReading`."""
+class _Asked:
+    """What somebody else keeps, asked for at each scrape."""
 
-    def __init__(self, read: Callable[[], PoolReading]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterator[Metric]:
-        now = self._read()
-        yield GaugeMetricFamily("talaria_pool_agents", "Warm agents.", now.size)
-        yield GaugeMetricFamily("talaria_pool_busy", "Agents leased by a turn.", now.busy)
-        yield GaugeMetricFamily("talaria_pool_building", "Agents being built.", now.building)
-        yield GaugeMetricFamily("talaria_pool_bytes", "Transcript bytes held.", now.bytes)
-        leases = CounterMetricFamily("talaria_pool_leases", "Leases by what they found.", labels=("found",))
-        leases.add_metric(("hit",), now.hits)
-        leases.add_metric(("nothing",), now.builds)
-        leases.add_metric(("behind",), now.catchups)
-        leases.add_metric(("outdated",), now.rebuilds)
-        yield leases
-        evicted = CounterMetricFamily("talaria_pool_evicted", "Agents evicted, by rule.", labels=("rule",))
-        evicted.add_metric(("cap",), now.evicted_cap)
-        evicted.add_metric(("idle",), now.evicted_idle)
-        evicted.add_metric(("bytes",), now.evicted_bytes)
-        yield evicted
-        yield CounterMetricFamily("talaria_pool_released", "Agents that left memory.", now.released)
+    def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
+        self.collect = collect
 
 
-class _EndpointCollector:
-    """Renders each endpoint's `EndpointReading`."""
-
-    def __init__(self, read: Callable[[], Mapping[str, EndpointReading]]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterator[Metric]:
-        now = self._read()
-        gauges: dict[str, tuple[str, Callable[[EndpointReading], float]]] = {
-            "busy": ("Model calls under way.", lambda reading: reading.busy),
-            "waiting": ("Model calls that wait for a permit.", lambda reading: reading.waiting),
-            "failures": ("Failures in a row.", lambda reading: reading.failures),
-            "resting": ("1 while the breaker is not closed.", lambda reading: reading.state != "closed"),
-        }
-        for name, (text, value) in gauges.items():
-            family = GaugeMetricFamily(f"talaria_endpoint_{name}", text, labels=("provider",))
-            for provider, reading in now.items():
-                family.add_metric((provider,), value(reading))
-            yield family
+def _pool_metrics(now: PoolReading) -> Iterator[Metric]:
+    yield GaugeMetricFamily("talaria_pool_agents", "Warm agents.", now.size)
+    yield GaugeMetricFamily("talaria_pool_busy", "Agents leased by a turn.", now.busy)
+    yield GaugeMetricFamily("talaria_pool_building", "Agents being built.", now.building)
+    yield GaugeMetricFamily("talaria_pool_bytes", "Transcript bytes held.", now.bytes)
+    found = {"hit": now.hits, "nothing": now.builds, "behind": now.catchups, "outdated": now.rebuilds}
+    leases = CounterMetricFamily("talaria_pool_leases", "Leases by what they found.", labels=("found",))
+    for what, count in found.items():
+        leases.add_metric((what,), count)
+    yield leases
+    rules = {"cap": now.evicted_cap, "idle": now.evicted_idle, "bytes": now.evicted_bytes}
+    evicted = CounterMetricFamily("talaria_pool_evicted", "Agents evicted, by rule.", labels=("rule",))
+    for rule, count in rules.items():
+        evicted.add_metric((rule,), count)
+    yield evicted
+    yield CounterMetricFamily("talaria_pool_released", "Agents that left memory.", now.released)
 
 
-class _Reading:
-    """One counter that somebody else keeps."""
-
-    def __init__(self, name: str, text: str, read: Callable[[], int]) -> None:
-        self._name, self._text, self._read = name, text, read
-
-    def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(self._name, self._text, self._read())
+def _endpoint_metrics(now: Mapping[str, EndpointReading]) -> Iterator[Metric]:
+    gauges: dict[str, tuple[str, Callable[[EndpointReading], float]]] = {
+        "busy": ("Model calls under way.", lambda reading: reading.busy),
+        "waiting": ("Model calls that wait for a permit.", lambda reading: reading.waiting),
+        "failures": ("Failures in a row.", lambda reading: reading.failures),
+        "resting": ("1 while the breaker is not closed.", lambda reading: reading.state != "closed"),
+    }
+    for name, (text, value) in gauges.items():
+        family = GaugeMetricFamily(f"talaria_endpoint_{name}", text, labels=("provider",))
+        for provider, reading in now.items():
+            family.add_metric((provider,), value(reading))
+        yield family

@@ -12,10 +12,12 @@ from typing import Any
 import msgspec
 
 from talaria.core.messages import TokenUsage
-from talaria.testing.script import Act, Fault
+from talaria.testing.script import Act
+from talaria.testing.telling import Event, Telling, cut_in_half, encode
 
 SEALED = "(sealed)"
-_encode = msgspec.json.Encoder().encode
+
+Block = dict[str, Any]
 
 
 def sign(thought: str) -> str:
@@ -25,59 +27,36 @@ def sign(thought: str) -> str:
 
 def messages_error(message: str, kind: str) -> bytes:
     kind = "api_error" if kind == "server_error" else kind
-    return _encode(
+    return encode(
         {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_scripted"}
     )
 
 
-def stream_message(act: Act, message_id: str, model: str, usage: TokenUsage) -> tuple[list[bytes], bool]:
-    """The server-sent events of `act`, and whether the connection is lost after them."""
-    start = _event(
-        {
-            "type": "message_start",
-            "message": {**_envelope(message_id, model), "content": [], "usage": _usage(usage, 1)},
-        }
-    )
-    match act.fault:
-        case Fault.MALFORMED:
-            broken = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"del\n\n'
-            return [start, broken], False
-        case Fault.ERROR_IN_STREAM:
-            error = {"type": "overloaded_error", "message": "The scripted server had an error."}
-            return [start, _event({"type": "error", "error": error})], False
-    events = [start, _event({"type": "ping"})]
-    deltas = 0
-    for index, (block, pieces) in enumerate(_blocks(act)):
-        events.append(_event({"type": "content_block_start", "index": index, "content_block": block}))
-        for piece in pieces:
-            if act.fault is Fault.CUT and deltas >= act.cut_after:
-                return events, True
-            events.append(_event({"type": "content_block_delta", "index": index, "delta": piece}))
-            deltas += 1
-        if act.fault is Fault.HALF_CALL and block["type"] == "tool_use":
-            return events, True
-        events.append(_event({"type": "content_block_stop", "index": index}))
-    if act.fault is Fault.CUT:
-        return events, True
+def tell_message(act: Act, message_id: str, model: str, usage: TokenUsage) -> Telling:
+    start = {**_envelope(message_id, model), "content": [], "usage": _usage(usage, 1)}
+    body: list[Event] = [{"type": "ping"}]
+    for index, (opened, deltas, _) in enumerate(_blocks(act)):
+        body.append({"type": "content_block_start", "index": index, "content_block": opened})
+        body += ({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas)
+        body.append({"type": "content_block_stop", "index": index})
     delta = {"stop_reason": _stop(act), "stop_sequence": None}
-    events.append(_event({"type": "message_delta", "delta": delta, "usage": _usage(usage, usage.output)}))
-    events.append(_event({"type": "message_stop"}))
-    return events, False
+    error = {"type": "overloaded_error", "message": "The scripted server had an error."}
+    return Telling(
+        [{"type": "message_start", "message": start}],
+        body,
+        [
+            {"type": "message_delta", "delta": delta, "usage": _usage(usage, usage.output)},
+            {"type": "message_stop"},
+        ],
+        {"type": "error", "error": error},
+    )
 
 
 def whole_message(act: Act, message_id: str, model: str, usage: TokenUsage) -> bytes:
     """The answer to a request that did not ask for a stream."""
-    content: list[dict[str, Any]] = []
-    if act.thought:
-        content.append(_thought(act.thought))
-    if act.text:
-        content.append({"type": "text", "text": act.text})
-    for call in act.calls:
-        content.append(
-            {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)}
-        )
+    content = [whole for _, _, whole in _blocks(act)]
     answer = {**_envelope(message_id, model), "content": content, "usage": _usage(usage, usage.output)}
-    return _encode({**answer, "stop_reason": _stop(act)})
+    return encode({**answer, "stop_reason": _stop(act)})
 
 
 def _envelope(message_id: str, model: str) -> dict[str, Any]:
@@ -91,35 +70,31 @@ def _envelope(message_id: str, model: str) -> dict[str, Any]:
     }
 
 
-def _blocks(act: Act) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each block as it begins, and the deltas that make it whole."""
-    blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+def _blocks(act: Act) -> list[tuple[Block, list[Block], Block]]:
+    """Each block as it begins, the deltas that make it whole, and the whole."""
+    blocks: list[tuple[Block, list[Block], Block]] = []
     if act.thought.startswith(SEALED):
-        blocks.append((_thought(act.thought), []))
+        redacted = {
+            "type": "redacted_thinking",
+            "data": f"{sign(act.thought)}.{act.thought.encode().hex()}",
+        }
+        blocks.append((redacted, [], redacted))
     elif act.thought:
-        start = {"type": "thinking", "thinking": "", "signature": ""}
-        thought = {"type": "thinking_delta", "thinking": act.thought}
-        blocks.append((start, [thought, {"type": "signature_delta", "signature": sign(act.thought)}]))
+        signed = {"type": "thinking", "thinking": act.thought, "signature": sign(act.thought)}
+        deltas = [
+            {"type": "thinking_delta", "thinking": act.thought},
+            {"type": "signature_delta", "signature": signed["signature"]},
+        ]
+        blocks.append(({**signed, "thinking": "", "signature": ""}, deltas, signed))
     if pieces := act.pieces():
         deltas = [{"type": "text_delta", "text": piece} for piece in pieces]
-        blocks.append(({"type": "text", "text": ""}, deltas))
-    if act.fault is Fault.HALF_CALL:
-        blocks.append(_call("toolu_half", "terminal", ["", '{"comm']))
+        blocks.append(({"type": "text", "text": ""}, deltas, {"type": "text", "text": act.text}))
     for call in act.calls:
-        middle = len(call.arguments) // 2
-        blocks.append(_call(call.id, call.name, ["", call.arguments[:middle], call.arguments[middle:]]))
+        start: Block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+        parts = ["", *cut_in_half(call.arguments)]
+        deltas = [{"type": "input_json_delta", "partial_json": part} for part in parts]
+        blocks.append((start, deltas, {**start, "input": _input(call.arguments)}))
     return blocks
-
-
-def _call(call_id: str, name: str, pieces: list[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    start = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
-    return start, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
-
-
-def _thought(thought: str) -> dict[str, Any]:
-    if thought.startswith(SEALED):
-        return {"type": "redacted_thinking", "data": f"{sign(thought)}.{thought.encode().hex()}"}
-    return {"type": "thinking", "thinking": thought, "signature": sign(thought)}
 
 
 def _input(arguments: str) -> Any:
@@ -141,7 +116,3 @@ def _usage(usage: TokenUsage, output: int) -> dict[str, Any]:
         "output_tokens": output,
         "output_tokens_details": {"thinking_tokens": usage.reasoning},
     }
-
-
-def _event(value: dict[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (value["type"].encode(), _encode(value))

@@ -1,45 +1,132 @@
-"""Reading an Anthropic messages request as the real server does: strictly, or just enough to answer it."""
+"""Reading an Anthropic messages request as the real server does: what it would refuse is refused."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta, Struct
 
 from talaria.testing.anthropic_answers import sign
-from talaria.testing.chat_requests import BadChatRequest, ChatRequest
+from talaria.testing.model_requests import (
+    ChatRequest,
+    MissingKey,
+    decode,
+    fit,
+    make_request,
+    need_unique_tools,
+    refuse_unless,
+)
 from talaria.testing.script import Scene
 
-_FIELDS = frozenset(
-    {
-        *("model", "messages", "max_tokens", "system", "tools", "tool_choice", "stream", "stop_sequences"),
-        *("temperature", "top_p", "top_k", "thinking", "output_config", "metadata", "cache_control"),
-    }
-)
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
-_ID = re.compile(r"[a-zA-Z0-9_-]+")
-_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-_BLOCKS = {
-    "user": frozenset({"text", "image", "tool_result"}),
-    "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
-}
-_MEMBERS = {
-    "text": {"type", "text", "cache_control"},
-    "image": {"type", "source", "cache_control"},
-    "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control"},
-    "tool_use": {"type", "id", "name", "input", "cache_control"},
-    "thinking": {"type", "thinking", "signature"},
-    "redacted_thinking": {"type", "data"},
-}
 _VERSIONS = frozenset({"2023-06-01", "2026-10-21"})
-MAX_MARKS = 4
+_MAX_MARKS = 4
+_Visible = Annotated[str, Meta(pattern=r"\S")]
+_Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
+_Mark = dict[str, Any] | None
 
 
-class MissingKey(BadChatRequest):
-    status = 401
-    kind = "authentication_error"
+class _Strict(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What it does not list is an extra input, which is not permitted."""
+
+
+class _Text(_Strict, tag="text"):
+    text: _Visible
+    cache_control: _Mark = None
+
+
+class _Base64(_Strict, tag="base64"):
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: Annotated[str, Meta(min_length=1)]
+
+
+class _Url(_Strict, tag="url"):
+    url: Annotated[str, Meta(pattern="^http")]
+
+
+class _Image(_Strict, tag="image"):
+    source: _Base64 | _Url
+    cache_control: _Mark = None
+
+
+class _Result(_Strict, tag="tool_result"):
+    tool_use_id: str
+    content: str | list[_Text | _Image] = ""
+    is_error: bool = False
+    cache_control: _Mark = None
+
+
+class _Call(_Strict, tag="tool_use"):
+    id: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]+$")]
+    name: _Name
+    input: dict[str, Any]
+    cache_control: _Mark = None
+
+
+class _Thought(_Strict, tag="thinking"):
+    thinking: str
+    signature: str
+
+
+class _Redacted(_Strict, tag="redacted_thinking"):
+    data: str
+
+
+class _User(_Strict, tag_field="role", tag="user"):
+    content: (
+        Annotated[str, Meta(min_length=1)] | Annotated[list[_Text | _Image | _Result], Meta(min_length=1)]
+    )
+
+
+class _Assistant(_Strict, tag_field="role", tag="assistant"):
+    content: (
+        Annotated[str, Meta(min_length=1)]
+        | Annotated[list[_Text | _Thought | _Redacted | _Call], Meta(min_length=1)]
+    )
+
+
+class _Tool(_Strict):
+    name: _Name
+    input_schema: dict[str, Any]
+    description: str = ""
+    cache_control: _Mark = None
+    type: str | None = None
+    strict: bool | None = None
+
+
+class _Disabled(_Strict, tag="disabled"):
+    pass
+
+
+class _Adaptive(_Strict, tag="adaptive"):
+    display: str = ""
+
+
+class _Enabled(_Strict, tag="enabled"):
+    budget_tokens: Annotated[int, Meta(ge=1024)]
+    display: str = ""
+
+
+class _Request(_Strict):
+    model: Annotated[str, Meta(min_length=1)]
+    max_tokens: Annotated[int, Meta(ge=1)]
+    messages: Annotated[list[_User | _Assistant], Meta(min_length=1)]
+    system: str | list[_Text] = ""
+    tools: list[_Tool] = []
+    tool_choice: dict[str, Any] | None = None
+    stream: bool = False
+    stop_sequences: list[_Visible] = []
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    thinking: _Disabled | _Adaptive | _Enabled | None = None
+    output_config: Any = None
+    metadata: Any = None
+    cache_control: _Mark = None
+
+
+_Blocks = list[Any]
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
@@ -47,33 +134,21 @@ def check_headers(headers: Mapping[str, str]) -> None:
     if not headers.get("x-api-key") and not headers.get("authorization", "").startswith("Bearer "):
         raise MissingKey("x-api-key header is required")
     version = headers.get("anthropic-version")
-    _refuse_unless(version in _VERSIONS, f"anthropic-version: {version!r} is not a valid version")
+    refuse_unless(version in _VERSIONS, f"anthropic-version: {version!r} is not a valid version")
 
 
-def read_messages_strictly(body: bytes) -> ChatRequest:
+def read_messages(body: bytes) -> ChatRequest:
     """The whole request, refused as the real server would refuse it. Raises `BadChatRequest`."""
-    request = _decode(body)
-    try:
-        _check(request)
-    except (AttributeError, TypeError, KeyError) as error:  # a shape that no check below expects
-        raise BadChatRequest(f"The request has a wrong shape: {error}") from None
-    return _chat_request(request)
-
-
-def read_messages_loosely(body: bytes) -> ChatRequest:
-    """The whole request without checks. Raises `BadChatRequest` for what is no JSON object."""
-    return _chat_request(_decode(body))
-
-
-def _decode(body: bytes) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadChatRequest(f"The request body is not valid JSON: {error}") from None
-
-
-def _chat_request(request: dict[str, Any]) -> ChatRequest:
-    return ChatRequest(str(request.get("model")), bool(request.get("stream")), _scene(request))
+    request = decode(body)
+    read = fit(request, _Request)
+    need_unique_tools(tool.name for tool in read.tools)
+    for tool in read.tools:
+        refuse_unless(tool.input_schema.get("type") == "object", "tools.input_schema.type: Field required")
+    _check_options(read)
+    _check_turns(read)
+    marks = msgspec.json.encode(read).count(b'"cache_control":{')
+    refuse_unless(marks <= _MAX_MARKS, f"A maximum of 4 blocks with cache_control may be provided: {marks}.")
+    return make_request(request, _scene(request))
 
 
 def _scene(request: dict[str, Any]) -> Scene:
@@ -111,189 +186,88 @@ def _has(blocks: list[dict[str, Any]], kind: str) -> bool:
 # -- what is refused --------------------------------------------------------------------------------------
 
 
-def _refuse_unless(condition: bool, complaint: str) -> None:
-    if not condition:
-        raise BadChatRequest(complaint)
-
-
-def _check(request: dict[str, Any]) -> None:
-    for field in request:
-        _refuse_unless(field in _FIELDS, f"{field}: Extra inputs are not permitted")
-    model, limit = request.get("model"), request.get("max_tokens")
-    _refuse_unless(isinstance(model, str) and model != "", "model: Field required")
-    _refuse_unless(isinstance(limit, int) and limit > 0, "max_tokens: Field required")
-    _check_blocks("system", _blocks(request.get("system", [])), {"text"})
-    _check_tools(request.get("tools", []))
-    _check_thinking(request)
-    both = "temperature" in request and "top_p" in request
-    _refuse_unless(not both, "`temperature` and `top_p` cannot both be specified for this model.")
-    for stop in request.get("stop_sequences", []):
-        _refuse_unless(stop.strip() != "", "stop_sequences: each stop sequence must contain non-whitespace")
-    _check_messages(request)
-    marks = msgspec.json.encode(request).count(b'"cache_control":{')
-    _refuse_unless(
-        marks <= MAX_MARKS, f"A maximum of 4 blocks with cache_control may be provided. Found {marks}."
-    )
-
-
-def _check_tools(tools: Any) -> None:
-    _refuse_unless(isinstance(tools, list), "tools: Input should be a valid list")
-    names = set()
-    for n, tool in enumerate(tools):
-        name, schema = tool.get("name"), tool.get("input_schema")
-        extra = set(tool) - {"name", "description", "input_schema", "cache_control", "type", "strict"}
-        _refuse_unless(not extra, f"tools.{n}: Extra inputs are not permitted")
-        is_name = isinstance(name, str) and _NAME.fullmatch(name) is not None
-        _refuse_unless(is_name, f"tools.{n}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'")
-        is_object = isinstance(schema, dict) and schema.get("type") == "object"
-        _refuse_unless(is_object, f"tools.{n}.input_schema.type: Field required")
-        _refuse_unless(name not in names, "tools: Tool names must be unique.")
-        names.add(name)
-
-
-def _check_thinking(request: dict[str, Any]) -> None:
-    thinking = request.get("thinking") or {"type": "disabled"}
-    choice = (request.get("tool_choice") or {}).get("type")
-    _refuse_unless(
-        choice is None or bool(request.get("tools")), "tool_choice may only be specified with tools"
-    )
-    if thinking["type"] == "disabled":
+def _check_options(request: _Request) -> None:
+    both = request.temperature is not None and request.top_p is not None
+    refuse_unless(not both, "`temperature` and `top_p` cannot both be specified for this model.")
+    choice = (request.tool_choice or {}).get("type")
+    refuse_unless(choice is None or bool(request.tools), "tool_choice may only be specified with tools")
+    thinking = request.thinking
+    if thinking is None or isinstance(thinking, _Disabled):
         return
-    if thinking["type"] == "enabled":
-        budget = thinking.get("budget_tokens", 0)
-        _refuse_unless(budget >= 1024, "thinking.enabled.budget_tokens: Input should be at least 1024")
-        _refuse_unless(
-            request["max_tokens"] > budget, "`max_tokens` must be greater than `thinking.budget_tokens`"
-        )
-    else:
-        extra = set(thinking) - {"type", "display"}
-        _refuse_unless(not extra, f"thinking.{thinking['type']}: Extra inputs are not permitted")
-    tuned = request.get("temperature", 1) != 1 or "top_p" in request
-    _refuse_unless(not tuned, "`temperature` may only be set to 1 when thinking is enabled")
-    _refuse_unless(
-        choice not in ("any", "tool"), "Thinking may not be enabled when tool_choice forces tool use"
-    )
+    if isinstance(thinking, _Enabled):
+        fits = request.max_tokens > thinking.budget_tokens
+        refuse_unless(fits, "`max_tokens` must be greater than `thinking.budget_tokens`")
+    is_tuned = request.temperature not in (None, 1) or request.top_p is not None
+    refuse_unless(not is_tuned, "`temperature` may only be set to 1 when thinking is enabled")
+    forces = choice in ("any", "tool")
+    refuse_unless(not forces, "Thinking may not be enabled when tool_choice forces tool use")
 
 
-def _check_messages(request: dict[str, Any]) -> None:
-    messages = request.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise BadChatRequest("messages: at least one message is required")
-    turns: list[tuple[str, list[dict[str, Any]]]] = []
-    for n, message in enumerate(messages):
-        role, content = message.get("role"), message.get("content")
-        _refuse_unless(role in _BLOCKS, f"messages.{n}.role: Input should be 'user' or 'assistant'")
-        _refuse_unless(set(message) == {"role", "content"}, f"messages.{n}: Extra inputs are not permitted")
-        is_content = isinstance(content, str | list) and bool(content)
-        _refuse_unless(is_content, f"messages.{n}: all messages must have non-empty content")
-        _check_blocks(f"messages.{n}.content", _blocks(content), _BLOCKS[role])
-        if turns and turns[-1][0] == role:
-            turns[-1][1].extend(_blocks(content))
+def _check_turns(request: _Request) -> None:
+    """Neighbours of the same role are one turn."""
+    turns: list[tuple[type, _Blocks]] = []
+    for message in request.messages:
+        content = message.content
+        blocks: _Blocks = [_Text(content)] if isinstance(content, str) else list(content)
+        if turns and turns[-1][0] is type(message):
+            turns[-1][1].extend(blocks)
         else:
-            turns.append((role, list(_blocks(content))))
-    _refuse_unless(turns[0][0] == "user", 'messages: first message must use the "user" role')
+            turns.append((type(message), blocks))
+    refuse_unless(turns[0][0] is _User, 'messages: first message must use the "user" role')
     owed: set[str] = set()
     for n, (role, blocks) in enumerate(turns):
-        owed = _check_user(n, blocks, owed) if role == "user" else _check_assistant(n, blocks)
-    _refuse_unless(not owed, _owed(len(turns) - 1, owed))
-    if (request.get("thinking") or {}).get("type") == "enabled":
+        owed = _check_user(n, blocks, owed) if role is _User else _check_assistant(n, blocks)
+    _need_nothing_owed(len(turns) - 1, owed)
+    if isinstance(request.thinking, _Enabled):
         _check_running_turn(turns)
 
 
-def _owed(n: int, owed: set[str]) -> str:
-    return (
-        f"messages.{n}: `tool_use` ids were found without `tool_result` blocks immediately after: "
-        f"{', '.join(sorted(owed))}"
-    )
+def _need_nothing_owed(n: int, owed: set[str]) -> None:
+    text = "`tool_use` ids were found without `tool_result` blocks immediately after"
+    refuse_unless(not owed, f"messages.{n}: {text}: {', '.join(sorted(owed))}")
 
 
-def _check_user(n: int, blocks: list[dict[str, Any]], owed: set[str]) -> set[str]:
-    count = 0
-    for at, block in enumerate(blocks):
-        if block["type"] != "tool_result":
-            continue
-        call_id = block.get("tool_use_id")
-        where = f"messages.{n}.content.{at}"
-        _refuse_unless(call_id in owed, f"{where}: unexpected `tool_use_id` found in `tool_result` blocks")
-        _refuse_unless(at == count, f"{where}: `tool_result` blocks must come first")
-        owed = owed - {call_id}
-        count += 1
-    _refuse_unless(not owed, _owed(n, owed))
+def _check_user(n: int, blocks: _Blocks, owed: set[str]) -> set[str]:
+    results = [block for block in blocks if isinstance(block, _Result)]
+    for result in results:
+        text = f"messages.{n}: unexpected `tool_use_id` found in `tool_result` blocks"
+        refuse_unless(result.tool_use_id in owed, text)
+        owed = owed - {result.tool_use_id}
+    refuse_unless(blocks[: len(results)] == results, f"messages.{n}: `tool_result` blocks must come first")
+    _need_nothing_owed(n, owed)
     return set()
 
 
-def _check_assistant(n: int, blocks: list[dict[str, Any]]) -> set[str]:
-    last = blocks[-1]["type"]
-    _refuse_unless("thinking" not in last, f"messages.{n}: The final block cannot be `{last}`")
-    calls = [block for block in blocks if block["type"] == "tool_use"]
-    ids = {str(call.get("id")) for call in calls}
-    _refuse_unless(len(ids) == len(calls), f"messages.{n}: `tool_use` ids must be unique")
-    return ids
-
-
-def _check_running_turn(turns: list[tuple[str, list[dict[str, Any]]]]) -> None:
-    """A model that thinks with a budget began its turn with a thought."""
-    first: list[dict[str, Any]] | None = None
-    for role, blocks in reversed(turns):
-        if role == "assistant":
-            first = blocks
-        elif not _has(blocks, "tool_result"):
-            break
-    if first is not None and "thinking" not in first[0]["type"]:
-        raise BadChatRequest(
-            f"Expected `thinking` or `redacted_thinking`, but found `{first[0]['type']}`. When `thinking` is "
-            "enabled, a final `assistant` message must start with a thinking block"
-        )
-
-
-def _check_blocks(where: str, blocks: list[dict[str, Any]], kinds: set[str] | frozenset[str]) -> None:
-    for n, block in enumerate(blocks):
-        at, kind = f"{where}.{n}", block.get("type")
-        _refuse_unless(kind in kinds, f"{at}: Input tag {kind!r} found using 'type' does not match")
-        extra = set(block) - _MEMBERS[str(kind)]
-        _refuse_unless(not extra, f"{at}.{kind}: Extra inputs are not permitted: {sorted(extra)}")
+def _check_assistant(n: int, blocks: _Blocks) -> set[str]:
+    is_thought = isinstance(blocks[-1], _Thought | _Redacted)
+    refuse_unless(not is_thought, f"messages.{n}: The final block cannot be `thinking`")
+    for block in blocks:
         match block:
-            case {"type": "text"}:
-                is_text = isinstance(block.get("text"), str) and block["text"].strip() != ""
-                _refuse_unless(is_text, f"{at}: text content blocks must contain non-whitespace text")
-            case {"type": "thinking"}:
-                is_signed = sign(str(block.get("thinking"))) == block.get("signature")
-                _refuse_unless(is_signed, f"{at}: Invalid `signature` in `thinking` block")
-            case {"type": "redacted_thinking"}:
-                _check_sealed(at, str(block.get("data")))
-            case {"type": "tool_use"}:
-                fits = isinstance(block.get("name"), str) and _NAME.fullmatch(block["name"]) is not None
-                _refuse_unless(fits, f"{at}.tool_use.name: String should match pattern")
-                fits = _ID.fullmatch(str(block.get("id"))) is not None
-                _refuse_unless(fits, f"{at}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")
-                _refuse_unless(
-                    isinstance(block.get("input"), dict), f"{at}.tool_use.input: Input should be an object"
-                )
-            case {"type": "tool_result"}:
-                _check_blocks(f"{at}.tool_result", _inner(block), {"text", "image"})
-            case {"type": "image"}:
-                _check_image(at, block.get("source"))
+            case _Thought(thinking, signature):
+                is_ours = sign(thinking) == signature
+                refuse_unless(is_ours, f"messages.{n}: Invalid `signature` in `thinking` block")
+            case _Redacted(data):
+                refuse_unless(_is_sealed(data), f"messages.{n}: Invalid `data` in `redacted_thinking` block")
+    calls = [block.id for block in blocks if isinstance(block, _Call)]
+    refuse_unless(len(set(calls)) == len(calls), f"messages.{n}: `tool_use` ids must be unique")
+    return set(calls)
 
 
-def _inner(result: dict[str, Any]) -> list[dict[str, Any]]:
-    content = result.get("content", [])
-    return content if isinstance(content, list) else []
-
-
-def _check_sealed(at: str, data: str) -> None:
+def _is_sealed(data: str) -> bool:
     signature, _, sealed = data.partition(".")
     try:
-        is_ours = sign(bytes.fromhex(sealed).decode()) == signature
+        return sign(bytes.fromhex(sealed).decode()) == signature
     except ValueError:
-        is_ours = False
-    _refuse_unless(is_ours, f"{at}: Invalid `data` in `redacted_thinking` block")
+        return False
 
 
-def _check_image(at: str, source: Any) -> None:
-    match source:
-        case {"type": "base64", "media_type": kind, "data": str() as data}:
-            _refuse_unless(kind in _IMAGES and bool(data), f"{at}.image.source.base64: invalid image")
-        case {"type": "url", "url": str() as url}:
-            _refuse_unless(url.startswith("http"), f"{at}.image.source.url: Only HTTPS URLs are supported.")
-        case _:
-            raise BadChatRequest(f"{at}.image.source: Field required")
+def _check_running_turn(turns: list[tuple[type, _Blocks]]) -> None:
+    """A model that thinks with a budget began its turn with a thought."""
+    first = None
+    for role, blocks in reversed(turns):
+        if role is _Assistant:
+            first = blocks[0]
+        elif not any(isinstance(block, _Result) for block in blocks):
+            break
+    text = "When `thinking` is enabled, a final `assistant` message must start with a thinking block"
+    refuse_unless(first is None or isinstance(first, _Thought | _Redacted), text)

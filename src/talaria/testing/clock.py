@@ -38,10 +38,6 @@ class FakeClock:
         """How many sleep now; cancelled ones do not count."""
         return sum(not waiter.done() for _, _, waiter in self._sleepers)
 
-    def set_wall(self, now: float) -> None:
-        """Someone set the wall clock; `elapsed` does not notice."""
-        self._now = now - self._elapsed
-
     def advance(self, seconds: float) -> None:
         """Turn the hands at once. Those who are due run when the caller next yields."""
         self._elapsed += seconds

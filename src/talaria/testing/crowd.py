@@ -129,15 +129,7 @@ class Crowd:
             case Kind.EDIT:
                 self._said[person].append(sender.says(name))
             case Kind.BUTTON:
-                self._press(person, name)
-
-    def _press(self, person: int, name: str) -> None:
-        """A button carries what pressing it says."""
-        world, query_id = self._server.world, f"press-{person}-{name}"
-        world.queries[query_id] = None
-        message = {"message_id": 1, "date": 1, "chat": world.chats[person].json(), "text": "choose"}
-        query = {"id": query_id, "from": self._server.person(person).json(), "message": message}
-        world.push("callback_query", query | {"data": name, "chat_instance": "1"})
+                sender.presses(Shown(1, "choose", by_bot=True, buttons=((name, name),)), name)
 
     def _folder(self, person: int) -> Path:
         return chat_folder(self._home, chat_key("main", Place(person), ChatKind.PRIVATE))

@@ -85,7 +85,8 @@ class GatewayProcess:
         assert self._process.stdout is not None
         async with asyncio.timeout(_READY_SECONDS):
             first = await self._process.stdout.readline()
-        self._url = first.decode().split()[-1] if first else ""
+        words = first.decode().split()
+        self._url = next((word.partition("/#")[0] for word in words if word.startswith("http")), "")
         return bool(first)
 
     async def start(self) -> None:
@@ -102,10 +103,11 @@ class GatewayProcess:
             await self.wait()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """One that died by itself is no error."""
-        if self._process is not None:
+        """One that died by itself is no error. Before Python 3.13, asyncio's own way of doing this may take
+        away the status that `wait` is waiting for."""
+        if self.is_running:
             with suppress(ProcessLookupError):
-                self._process.send_signal(number)
+                os.kill(self.pid, number)
 
     async def wait(self, seconds: float | None = None) -> int | None:
         """Its status, negative for a signal; None: it lives on after `seconds`."""

@@ -7,32 +7,27 @@ that it can run beside a gateway under measurement.
   POST /v1/chat/completions   an answer, streamed or whole
   POST /v1/responses          the same for OpenAI's responses API, stateless
   POST /v1/messages           the same for Anthropic's messages API
-  GET /_recorded              the recorded requests: their numbers and sizes
-  GET /_recorded/N            the body of request N, byte for byte
-  DELETE /_recorded           forget them
+  DELETE /_recorded           the bodies of the recorded requests, as a list of texts; they are forgotten
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
-import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import IO, Self, cast
+from typing import Self, cast
 
 import httptools
 import msgspec
 
 from talaria.testing import script
-from talaria.testing.answers import error_body, usage_of
-from talaria.testing.anthropic_requests import MissingKey
-from talaria.testing.chat_requests import BadChatRequest, ChatRequest
+from talaria.testing.chat_answers import error_body
 from talaria.testing.model_apis import APIS, ModelApi
+from talaria.testing.model_requests import BadChatRequest, ChatRequest, MissingKey, UnknownModel
 from talaria.testing.script import Act, Fault
+from talaria.testing.serving import Watched, say_and_wait
 
 DEFAULT_PORT = 8766
 MAX_RECORDED = 10_000
@@ -44,7 +39,7 @@ _STREAM_HEAD = (
 _STREAM_END = b"0\r\n\r\n"
 
 
-class ModelServer:
+class ModelServer(Watched):
     """Serves from `async with` until its end. `latency` is waited before every answer's first byte.
 
     `strict` refuses what a real server refuses; without it a request is read only as far as its answer needs.
@@ -60,19 +55,17 @@ class ModelServer:
         latency: float = 0.0,
         strict: bool = True,
         record: bool = True,
-        record_to: IO[bytes] | None = None,
         key: str = "",
         models: Sequence[str] = (),
     ) -> None:
+        super().__init__()
         self._key = key
         self._models = tuple(models)
         self._host = host
         self._port = port
         self._record = record
-        self._record_to = record_to
         self._server: asyncio.Server | None = None
         self._tries = script.Tries()
-        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self.strict = strict
         self.latency = latency
         self.bodies: deque[bytes] = deque(maxlen=MAX_RECORDED)
@@ -105,32 +98,17 @@ class ModelServer:
         await self.until(lambda: not self.connections)
         await self._server.wait_closed()
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what a request or a connection brings about, such as `not server.connections`."""
-        if not condition():
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append((condition, waiter))
-            await waiter
-
-    def changed(self) -> None:
-        for condition, waiter in self._waiters:
-            if not waiter.done() and condition():
-                waiter.set_result(None)
-        self._waiters = [pair for pair in self._waiters if not pair[1].done()]
-
     def take(self, body: bytes, headers: Mapping[str, str], api: ModelApi) -> tuple[ChatRequest, Act]:
         """Record a request and decide its answer. Raises `BadChatRequest`."""
         self.requests += 1
         self.changed()
         if self._record:
             self.bodies.append(body)
-        if self._record_to is not None:
-            self._record_to.write(b"%d\n%b\n" % (len(body), body))
-            self._record_to.flush()
         if self.strict:
             api.check_headers(headers)
         self.check_key(headers)
-        request = api.read_strictly(body) if self.strict else api.read_loosely(body)
+        read = api.read if self.strict or api.read_loosely is None else api.read_loosely
+        request = read(body)
         if self._models and request.model not in self._models:
             raise UnknownModel(f"The model {request.model} does not exist.")
         return request, script.decide(request.scene, self._tries.count(request.scene))
@@ -144,11 +122,6 @@ class ModelServer:
     def listing(self) -> list[dict[str, object]]:
         names = self._models or ("scripted",)
         return [{"id": name, "object": "model", "created": 0, "owned_by": "talaria"} for name in names]
-
-
-class UnknownModel(BadChatRequest):
-    status = 404
-    kind = "not_found_error"
 
 
 class _Connection(asyncio.Protocol):
@@ -216,18 +189,9 @@ class _Connection(asyncio.Protocol):
                 self._answer(body, api)
             case b"GET", "/v1/models":
                 self._list()
-            case b"GET", "/_recorded":
-                bodies = enumerate(self._server.bodies)
-                self._json({"recorded": [{"n": n, "bytes": len(body)} for n, body in bodies]})
             case b"DELETE", "/_recorded":
+                self._json([body.decode(errors="replace") for body in self._server.bodies])
                 self._server.bodies.clear()
-                self._json({"recorded": []})
-            case b"GET", _ if path.startswith("/_recorded/"):
-                number = path.removeprefix("/_recorded/")
-                if number.isdecimal() and int(number) < len(self._server.bodies):
-                    self._send(200, self._server.bodies[int(number)])
-                else:
-                    self._send(404, error_body(f"No request {number} was recorded.", "not_found_error"))
             case _:
                 text = f"Unknown request URL: {method.decode()} {path}."
                 self._send(404, error_body(text, "invalid_request_error"))
@@ -261,15 +225,15 @@ class _Connection(asyncio.Protocol):
             case Fault.MALFORMED:
                 frames = [_response(200, b'{"choices":')]
             case _:
-                usage = usage_of(act, len(body))
-                answer = api.whole(act, f"{api.id_prefix}{self._server.requests}", request.model, usage)
-                frames = [_response(200, answer)]
+                answer_id = f"{api.id_prefix}{self._server.requests}"
+                usage = act.usage_after(len(body))
+                frames = [_response(200, api.whole(act, answer_id, request.model, usage))]
         self._play(frames, self._server.latency + act.delay, act.chunk_delay)
 
     def _stream(self, api: ModelApi, request: ChatRequest, act: Act, body_bytes: int) -> list[bytes]:
         """HTTP chunks, one to an event, or one for all when nothing is to be waited for; an empty last one
         means that the connection is lost there."""
-        usage = usage_of(act, body_bytes)
+        usage = act.usage_after(body_bytes)
         answer_id = f"{api.id_prefix}{self._server.requests}"
         events, is_cut = api.stream(act, answer_id, request.model, usage)
         if act.chunk_delay <= 0 and events:
@@ -337,28 +301,21 @@ def _refusal(act: Act, api: ModelApi) -> bytes:
     return _response(act.status, api.refuse(f"The script asked for status {act.status}.", kind), header)
 
 
-async def _serve(arguments: argparse.Namespace, record_to: IO[bytes] | None) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+async def _serve(arguments: argparse.Namespace) -> None:
     server = ModelServer(
         arguments.host,
         arguments.port,
         latency=arguments.latency,
         strict=not arguments.fast,
         record=not arguments.fast,
-        record_to=record_to,
         key=arguments.key,
         models=arguments.model,
     )
     async with server:
-        sys.stdout.write(
+        await say_and_wait(
             f"Scripted model at {server.base_url}; to use it, start the gateway with "
-            "TALARIA_MODEL__PROVIDER=scripted (--help lists the marks that it understands)\n"
+            "TALARIA_MODEL__PROVIDER=scripted (--help lists the marks that it understands)"
         )
-        sys.stdout.flush()
-        await stop.wait()
 
 
 def main() -> None:
@@ -373,7 +330,6 @@ def main() -> None:
         "--port", type=int, default=DEFAULT_PORT, help="0 picks a free one (default: %(default)s)"
     )
     parser.add_argument("--latency", type=float, default=0.0, metavar="S", help="seconds before each answer")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="append raw bodies: length, LF, body, LF")
     parser.add_argument("--key", default="", help="refuse requests without this key")
     parser.add_argument("--model", action="append", default=[], metavar="NAME", help="have only these models")
     parser.add_argument("--fast", action="store_true", help="check and record nothing: for benchmarks")
@@ -384,17 +340,13 @@ def main() -> None:
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     except ImportError:
         runner = asyncio.Runner()
-    record_to = arguments.record.open("ab") if arguments.record else None
     try:
         with runner:
-            runner.run(_serve(arguments, record_to))
+            runner.run(_serve(arguments))
     except OSError as error:
         parser.exit(
             1, f"model_server: cannot listen on {arguments.host}:{arguments.port}: {error.strerror}\n"
         )
-    finally:
-        if record_to is not None:
-            record_to.close()
 
 
 if __name__ == "__main__":

@@ -7,11 +7,13 @@ whose first try may have arrived comes again with a mark that people can see.
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
+from msgspec.structs import astuple
 
 from talaria.channels.telegram.live import CURSOR
 from talaria.channels.telegram.outlet import REPEATED
@@ -53,16 +55,7 @@ class Verdict(msgspec.Struct, frozen=True):
     disordered: tuple[str, ...] = ()
 
     def __add__(self, other: Verdict) -> Verdict:
-        return Verdict(
-            self.asked + other.asked,
-            self.answered + other.answered,
-            self.told + other.told,
-            self.resent + other.resent,
-            self.previews + other.previews,
-            self.lost + other.lost,
-            self.unmarked + other.unmarked,
-            self.disordered + other.disordered,
-        )
+        return Verdict(*map(operator.add, astuple(self), astuple(other)))
 
     @property
     def is_kept(self) -> bool:

@@ -4,54 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from talaria.core.messages import TokenUsage, ToolCall
+from talaria.core.messages import TokenUsage
 from talaria.testing.responses_requests import seal
-from talaria.testing.script import Act, Fault
-
-_encode = msgspec.json.Encoder().encode
-
-_BROKEN = b'data: {"type":"response.output_text.delta","delta":"oh\n\n'
-_PIECES = frozenset(
-    {
-        "response.output_text.delta",
-        "response.function_call_arguments.delta",
-        "response.reasoning_summary_text.delta",
-    }
-)
+from talaria.testing.script import Act
+from talaria.testing.telling import Event, Telling, cut_in_half, encode, write_event
 
 
-def stream_response(act: Act, response_id: str, model: str, usage: TokenUsage) -> tuple[list[bytes], bool]:
-    """The server-sent events of `act`, and whether the connection is lost after them."""
+def tell_response(act: Act, response_id: str, model: str, usage: TokenUsage) -> Telling:
     begun = _response(response_id, model, "in_progress", [], None)
-    events: list[dict[str, Any]] = [
-        {"type": "response.created", "response": begun},
-        {"type": "response.in_progress", "response": begun},
-    ]
-    match act.fault:
-        case Fault.MALFORMED:
-            return [*_numbered(events), _BROKEN], False
-        case Fault.ERROR_IN_STREAM:
-            text = "The scripted server had an error."
-            error = {"type": "error", "code": "server_error", "message": text, "param": None}
-            return _numbered([*events, error]), False
     items = _items(act, response_id)
-    for index, item in enumerate(items):
-        events += _item_events(act, item, index)
-    if act.fault is Fault.HALF_CALL:
-        call = ToolCall("call_half", "terminal", '{"comm')
-        events += _item_events(act, _call_item(call, "fc_half"), len(items))[:-2]
-        return _numbered(events), True
-    if act.fault is Fault.CUT:
-        return _numbered(_cut(events, act.cut_after)), True
     whole = _response(response_id, model, "completed", items, usage)
-    return _numbered([*events, {"type": "response.completed", "response": whole}]), False
+    text = "The scripted server had an error."
+    return Telling(
+        [
+            {"type": "response.created", "response": begun},
+            {"type": "response.in_progress", "response": begun},
+        ],
+        [event for index, item in enumerate(items) for event in _item_events(act, item, index)],
+        [{"type": "response.completed", "response": whole}],
+        {"type": "error", "code": "server_error", "message": text, "param": None},
+    )
+
+
+def write_numbered(event: Event, n: int) -> bytes:
+    return write_event({**event, "sequence_number": n}, n)
 
 
 def whole_response(act: Act, response_id: str, model: str, usage: TokenUsage) -> bytes:
     """The answer to a request that did not ask for a stream."""
-    return _encode(_response(response_id, model, "completed", _items(act, response_id), usage))
+    return encode(_response(response_id, model, "completed", _items(act, response_id), usage))
 
 
 def _response(
@@ -95,7 +76,9 @@ def _items(act: Act, response_id: str) -> list[dict[str, Any]]:
         )
         pair = ""
     for n, call in enumerate(act.calls):
-        items.append(_call_item(call, f"fc_{response_id}_{n}{pair}"))
+        called = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+        item_id = f"fc_{response_id}_{n}{pair}"
+        items.append({"type": "function_call", "id": item_id, "status": "completed", **called})
         pair = ""
     if act.thought:
         item_id = f"rs_{response_id}"
@@ -106,26 +89,28 @@ def _items(act: Act, response_id: str) -> list[dict[str, Any]]:
     return items
 
 
-def _call_item(call: ToolCall, item_id: str) -> dict[str, Any]:
-    return {
-        "type": "function_call",
-        "id": item_id,
-        "status": "completed",
-        "call_id": call.id,
-        "name": call.name,
-        "arguments": call.arguments,
-    }
-
-
-def _item_events(act: Act, item: dict[str, Any], index: int) -> list[dict[str, Any]]:
-    here = {"item_id": item["id"], "output_index": index}
+def _item_events(act: Act, item: dict[str, Any], index: int) -> list[Event]:
+    """What is sealed into a thought that only begins is not yet the whole, as with the real one."""
+    here: dict[str, Any] = {"item_id": item["id"], "output_index": index}
     match item["type"]:
         case "reasoning":
-            opened, middle = _thought_events(item, here)
+            opened = {**item, "summary": [], "encrypted_content": "incomplete"}
+            here["summary_index"] = 0
+            names = ("reasoning_summary_text", "reasoning_summary_part")
+            middle = _part_events(names, item["summary"][0], [act.thought], here)
         case "message":
-            opened, middle = _text_events(act, item, here)
+            opened = {**item, "status": "in_progress", "content": []}
+            here["content_index"] = 0
+            names = ("output_text", "content_part")
+            middle = _part_events(names, item["content"][0], act.pieces(), here)
         case _:
-            opened, middle = _argument_events(item, here)
+            opened = {**item, "status": "in_progress", "arguments": ""}
+            kind = "response.function_call_arguments"
+            whole = {"name": item["name"], "arguments": item["arguments"]}
+            middle = [
+                {"type": f"{kind}.delta", **here, "delta": part} for part in cut_in_half(item["arguments"])
+            ]
+            middle.append({"type": f"{kind}.done", **here, **whole})
     return [
         {"type": "response.output_item.added", "output_index": index, "item": opened},
         *middle,
@@ -133,65 +118,21 @@ def _item_events(act: Act, item: dict[str, Any], index: int) -> list[dict[str, A
     ]
 
 
-Events = tuple[dict[str, Any], list[dict[str, Any]]]
-
-
-def _thought_events(item: dict[str, Any], here: dict[str, Any]) -> Events:
-    """What is sealed so far is not yet the whole, as with the real one."""
-    [part] = item["summary"]
-    here = {**here, "summary_index": 0}
-    empty = {**part, "text": ""}
-    return {**item, "summary": [], "encrypted_content": "incomplete"}, [
-        {"type": "response.reasoning_summary_part.added", **here, "part": empty},
-        {"type": "response.reasoning_summary_text.delta", **here, "delta": part["text"]},
-        {"type": "response.reasoning_summary_text.done", **here, "text": part["text"]},
-        {"type": "response.reasoning_summary_part.done", **here, "part": part},
+def _part_events(
+    names: tuple[str, str], part: dict[str, Any], pieces: list[str], here: dict[str, Any]
+) -> list[Event]:
+    """A part of an item from its beginning to its end. `names` are what its text and its frame are called."""
+    text, frame = names
+    more: Event = {"logprobs": []} if "logprobs" in part else {}
+    deltas = [
+        {"type": f"response.{text}.delta", **here, **more, "delta": piece, "obfuscation": "xyz"}
+        for piece in pieces
     ]
-
-
-def _text_events(act: Act, item: dict[str, Any], here: dict[str, Any]) -> Events:
-    [part] = item["content"]
-    here = {**here, "content_index": 0}
-    delta = {"type": "response.output_text.delta", **here, "logprobs": []}
-    return {**item, "status": "in_progress", "content": []}, [
-        {"type": "response.content_part.added", **here, "part": {**part, "text": ""}},
-        *({**delta, "delta": piece, "obfuscation": "xyz"} for piece in act.pieces()),
-        {"type": "response.output_text.done", **here, "text": part["text"], "logprobs": []},
-        {"type": "response.content_part.done", **here, "part": part},
-    ]
-
-
-def _argument_events(item: dict[str, Any], here: dict[str, Any]) -> Events:
-    arguments = item["arguments"]
-    middle = len(arguments) // 2
-    delta = {"type": "response.function_call_arguments.delta", **here}
-    return {**item, "status": "in_progress", "arguments": ""}, [
-        *({**delta, "delta": part} for part in (arguments[:middle], arguments[middle:]) if part),
-        {
-            "type": "response.function_call_arguments.done",
-            **here,
-            "name": item["name"],
-            "arguments": arguments,
-        },
-    ]
-
-
-def _cut(events: list[dict[str, Any]], pieces: int) -> list[dict[str, Any]]:
-    """Up to where one piece more would have come."""
-    kept = []
-    for event in events:
-        if event["type"] in _PIECES:
-            if not pieces:
-                break
-            pieces -= 1
-        kept.append(event)
-    return kept
-
-
-def _numbered(events: list[dict[str, Any]]) -> list[bytes]:
     return [
-        b"event: %b\ndata: %b\n\n" % (event["type"].encode(), _encode({**event, "sequence_number": n}))
-        for n, event in enumerate(events)
+        {"type": f"response.{frame}.added", **here, "part": {**part, "text": ""}},
+        *deltas,
+        {"type": f"response.{text}.done", **here, **more, "text": part["text"]},
+        {"type": f"response.{frame}.done", **here, "part": part},
     ]
 
 

@@ -100,6 +100,14 @@ class Act(msgspec.Struct, frozen=True):
         size = -(-len(self.text) // count) or 1
         return [self.text[start : start + size] for start in range(0, len(self.text), size)]
 
+    def usage_after(self, body_bytes: int) -> TokenUsage:
+        """The act's own counts, else about four bytes to a token."""
+        if self.usage is not None:
+            return self.usage
+        said = len(self.text) + sum(len(call.arguments) for call in self.calls)
+        thought = len(self.thought)
+        return TokenUsage(body_bytes // 4 + 1, 0, (said + thought) // 4 + 1, thought // 4)
+
 
 class Scene(msgspec.Struct, frozen=True):
     """What the scripted model looks at. `steps` counts its tool-calling messages since the last user message,

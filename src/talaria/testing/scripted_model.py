@@ -20,7 +20,6 @@ from talaria.models.gate import Gate
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.wire import Wire
 from talaria.observe.metrics import EndpointReading
-from talaria.testing.answers import usage_of
 from talaria.testing.script import Act, Fault, Tries, decide, read_scene
 
 MAX_RECORDED = 10_000
@@ -98,7 +97,7 @@ class ScriptedModel:
         await self._play(act, sink, faults)
         thoughts = (Reasoning("reasoning_content", act.thought, _json(act.thought)),) if act.thought else ()
         message = AssistantMessage(act.text, act.calls, thoughts, call.model)
-        return Completion(message, usage_of(act, len(body)), "tool_calls" if act.calls else "stop")
+        return Completion(message, act.usage_after(len(body)), "tool_calls" if act.calls else "stop")
 
     async def _play(self, act: Act, sink: Callable[[ModelDelta], None], faults: Faults) -> None:
         """Stream the act's deltas up to where its fault strikes."""

@@ -1,23 +1,17 @@
 """A Bot API server behind real HTTP: `TelegramServer`, or `python -m talaria.testing.telegram_server`.
 
-It enforces the platform's rules (offsets, lengths, formatting, rate limits), records every call and can be
-told to misbehave. Another process drives it with JSON:
+It enforces the platform's rules (offsets, lengths, formatting), records every call and can be told to
+misbehave. From another process, people write and read with JSON:
 
   POST /_control/say     {"user": 7, "text": "hello", "chat"?: -5}    someone writes; answers the message
-  POST /_control/update  {"kind": "message", "body": {…}}             any update
-  POST /_control/fault   {"method": "sendMessage", "kind": "cut_after", "times": 1, "status"?, "body"?}
   GET  /_control/chats                                                what every chat shows now
-  GET  /_control/calls                                                how often each method was called
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
-import sys
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -27,12 +21,13 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from talaria.core.clock import Clock
-from talaria.testing.telegram_world import Json, Person, Refusal, World, bad
+from talaria.testing.serving import Watched, say_and_wait
+from talaria.testing.telegram_world import Files, Json, Person, Refusal, World, bad
 
 TOKEN = "4200:fake-token-for-tests"  # noqa: S105 - of a fake
 DEFAULT_PORT = 8767
 MAX_RECORDED = 20_000
+_WEBHOOK_RETRY_SECONDS = 0.02
 _NESTED = frozenset({"reply_markup", "allowed_updates", "reply_parameters", "commands", "entities"})
 _IN_USE = (
     "Conflict: can't use getUpdates method while webhook is active; "
@@ -73,7 +68,7 @@ class Webhook:
     last_error: str = ""
 
 
-class TelegramServer:
+class TelegramServer(Watched):
     """Serves from `async with` until its end. `world` is the platform behind it."""
 
     def __init__(
@@ -82,20 +77,16 @@ class TelegramServer:
         port: int = 0,
         *,
         token: str = TOKEN,
-        clock: Clock | None = None,
-        with_limits: bool = False,
-        webhook_retry: float = 0.02,
     ) -> None:
+        super().__init__()
         self._host, self._port = host, port
-        self._webhook_retry = webhook_retry
         self._poll = 0
-        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self._runner: web.AppRunner | None = None
         self._pusher: asyncio.Task[None] | None = None
         self.token = token
         self.webhook = Webhook()
-        self.world = World(clock=clock, with_limits=with_limits)
+        self.world = World()
         self.world.on_update = self.changed
         self.calls: deque[Called] = deque(maxlen=MAX_RECORDED)
         self.polls = 0  # open now
@@ -138,22 +129,6 @@ class TelegramServer:
         await asyncio.wait((self._pusher,))
         await self._runner.cleanup()
 
-    async def until(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait for what a call or an update brings about. False: `timeout` seconds passed first."""
-        if condition():
-            return True
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append((condition, waiter))
-        done, _ = await asyncio.wait((waiter,), timeout=timeout)
-        waiter.cancel()
-        return bool(done)
-
-    def changed(self) -> None:
-        for condition, waiter in self._waiters:
-            if not waiter.done() and condition():
-                waiter.set_result(None)
-        self._waiters = [pair for pair in self._waiters if not pair[1].done()]
-
     # -- calls ----------------------------------------------------------------------------------------------
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
@@ -178,7 +153,7 @@ class TelegramServer:
             return response
         return _cut(request) if fault is not None else response
 
-    async def _answer(self, method: str, params: Json, files: dict[str, tuple[str, bytes]]) -> Any:
+    async def _answer(self, method: str, params: Json, files: Files) -> Any:
         match method:
             case "getupdates":
                 return await self._get_updates(params)
@@ -274,7 +249,7 @@ class TelegramServer:
                     self.webhook.last_error = f"Wrong response from the webhook: {status}"
                 self.changed()
                 if status != 200:
-                    await asyncio.sleep(self._webhook_retry)
+                    await asyncio.sleep(_WEBHOOK_RETRY_SECONDS)
 
     async def _hand_over(self, client: aiohttp.ClientSession, update: Json) -> int:
         headers = {"X-Telegram-Bot-Api-Secret-Token": self.webhook.secret} if self.webhook.secret else {}
@@ -294,12 +269,6 @@ class TelegramServer:
                 person = self.person(int(body["user"]), str(body.get("name", "Ada")))
                 chat = self.world.group(int(body["chat"])) if "chat" in body else None
                 answer: Any = person.says(str(body["text"]), chat)
-            case "update":
-                answer = self.world.push(str(body["kind"]), body["body"])
-            case "fault":
-                fault = msgspec.convert({"kind": "status"} | body, _FaultOrder)
-                self.fail(fault.method, Fault(fault.kind, fault.times, fault.status, fault.body))
-                answer = True
             case "chats":
                 answer = {
                     chat.id: [
@@ -308,19 +277,9 @@ class TelegramServer:
                     ]
                     for chat in self.world.chats.values()
                 }
-            case "calls":
-                answer = Counter(call.method for call in self.calls)
             case _:
                 return _refuse(Refusal(404, f"Not Found: no order {order}"))
         return _json(answer)
-
-
-class _FaultOrder(msgspec.Struct, frozen=True):
-    method: str
-    kind: Misdeed
-    times: int = 1
-    status: int = 500
-    body: Json | None = None
 
 
 async def _read(request: web.Request) -> tuple[Json, dict[str, tuple[str, bytes]]]:
@@ -360,17 +319,8 @@ def _cut(request: web.Request) -> web.Response:
 
 
 async def _run(arguments: argparse.Namespace) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    server = TelegramServer(
-        arguments.host, arguments.port, token=arguments.token, with_limits=arguments.limits
-    )
-    async with server:
-        sys.stdout.write(f"Fake Bot API at {server.url}; the token is {server.token}\n")
-        sys.stdout.flush()
-        await stop.wait()
+    async with TelegramServer(arguments.host, arguments.port, token=arguments.token) as server:
+        await say_and_wait(f"Fake Bot API at {server.url}; the token is {server.token}")
 
 
 def main() -> None:
@@ -383,7 +333,6 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0 picks a free one")
     parser.add_argument("--token", default=TOKEN, help="the bot's token (default: %(default)s)")
-    parser.add_argument("--limits", action="store_true", help="enforce the platform's rate limits")
     asyncio.run(_run(parser.parse_args()))
 
 

@@ -26,8 +26,6 @@ _NAMED = re.compile(r"&(?:lt|gt|amp|quot|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 _HREF = re.compile(r"""href\s*=\s*["']?([^"'\s>]*)""")
 _COMMAND = re.compile(r"(?<!\S)/[A-Za-z0-9_]{1,32}(?:@[A-Za-z0-9_]{3,32})?")
 _MENTION = re.compile(r"(?<![\w@])@[A-Za-z0-9_]{3,32}")
-_RESERVED = frozenset("_*[]()~`>#+-=|{}.!")
-_MARKS = {"*": "Bold", "_": "Italic", "__": "Underline", "~": "Strikethrough", "||": "Spoiler"}
 
 
 class Entity(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,8 +50,6 @@ def parse(text: str, mode: str) -> tuple[str, list[Entity]]:
             return text, []
         case "html":
             return _parse_html(text)
-        case "markdownv2":
-            return _parse_markdown(text), []
         case _:
             raise ParseError("unsupported parse_mode")
 
@@ -109,42 +105,3 @@ def _parse_html(text: str) -> tuple[str, list[Entity]]:
     if open_tags:
         raise ParseError(f'Can\'t find end tag corresponding to start tag "{open_tags[-1][0]}"')
     return "".join(plain), sorted(entities, key=lambda entity: (entity.offset, -entity.length))
-
-
-def _parse_markdown(text: str) -> str:
-    """MarkdownV2 as far as its errors go: what is reserved must be escaped, what is opened closed."""
-    plain: list[str] = []
-    open_marks: list[tuple[str, int]] = []
-    position = 0
-    while position < len(text):
-        char = text[position]
-        at = len(text[:position].encode())
-        if char == "\\" and position + 1 < len(text) and ord(text[position + 1]) < 127:
-            plain.append(text[position + 1])
-            position += 2
-        elif char == "`":
-            mark = "```" if text.startswith("```", position) else "`"
-            end = text.find(mark, position + len(mark))
-            if end < 0:
-                kind = "Pre" if mark == "```" else "Code"
-                raise ParseError(f"Can't find end of {kind} entity at byte offset {at}")
-            plain.append(text[position + len(mark) : end])
-            position = end + len(mark)
-        elif (mark := text[position : position + 2]) in _MARKS or (mark := char) in _MARKS:
-            if open_marks and open_marks[-1][0] == mark:
-                open_marks.pop()
-            else:
-                open_marks.append((mark, at))
-            position += len(mark)
-        elif char == "[" and (link := re.match(r"\[([^\]]*)\]\(([^)]*)\)", text[position:])):
-            plain.append(link[1])
-            position += link.end()
-        elif char in _RESERVED:
-            raise ParseError(f"Character '{char}' is reserved and must be escaped with the preceding '\\'")
-        else:
-            plain.append(char)
-            position += 1
-    if open_marks:
-        mark, at = open_marks[-1]
-        raise ParseError(f"Can't find end of {_MARKS[mark]} entity at byte offset {at}")
-    return "".join(plain)

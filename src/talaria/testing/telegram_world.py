@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 
-from talaria.core.clock import Clock, SystemClock
 from talaria.testing.telegram_text import Entity, ParseError, found_entities, parse, utf16_length
 
 Json = dict[str, Any]
+Files = Mapping[str, tuple[str, bytes]]  # name and content, by the field of a form
 
 BOT_ID = 4200
+BOT_NAME = "talaria_bot"
 MAX_TEXT, MAX_CAPTION, MAX_DATA, MAX_DOWNLOAD = 4096, 1024, 64, 20 << 20
 _ANONYMOUS_ADMIN = 1087968824
 _UNMODIFIED = (
@@ -66,7 +67,6 @@ class Chat:
     moved_to: int | None = None
     messages: dict[int, Shown] = field(default_factory=dict)
     actions: list[str] = field(default_factory=list)
-    sent_at: deque[float] = field(default_factory=lambda: deque(maxlen=20))
     last_id: int = 0
 
     def json(self) -> Json:
@@ -99,7 +99,7 @@ class Person:
         return self.world.arrive(self, chat, body | more)
 
     def edits(self, message: Json, text: str) -> Json:
-        edited = message | {"text": text, "edit_date": int(self.world.clock.now()) + 1}
+        edited = message | {"text": text, "edit_date": int(time.time()) + 1}
         self.world.push("edited_message", edited)
         return edited
 
@@ -136,14 +136,9 @@ class Person:
 
 
 class World:
-    """One bot's platform. `with_limits` turns the rate limits on; their time is the clock's."""
+    """One bot's platform."""
 
-    def __init__(
-        self, username: str = "talaria_bot", clock: Clock | None = None, *, with_limits: bool = False
-    ) -> None:
-        self.username = username
-        self.clock = clock or SystemClock()
-        self.with_limits = with_limits
+    def __init__(self) -> None:
         self.chats: dict[int, Chat] = {}
         self.queries: dict[str, str | None] = {}
         self.files: dict[str, tuple[str, bytes]] = {}
@@ -154,26 +149,20 @@ class World:
         self.allowed: frozenset[str] | None = None
         self.on_update: Callable[[], None] = lambda: None
         self._last_update = 1000
-        self._sent_at: deque[float] = deque(maxlen=30)
-        self._methods: dict[str, Callable[[Json, Mapping[str, tuple[str, bytes]]], Any]] = {
-            "getme": lambda params, files: self.me(),
-            "sendmessage": self._send_message,
+        self._methods: dict[str, Callable[[Json], Any]] = {
+            "getme": lambda params: self.me(),
+            "sendmessage": lambda params: self._post(params, "text", MAX_TEXT, {}),
             "editmessagetext": self._edit,
-            "deletemessage": self._delete,
             "sendchataction": self._act,
-            "sendphoto": lambda params, files: self._send_file("photo", params, files),
-            "senddocument": lambda params, files: self._send_file("document", params, files),
-            "sendvoice": lambda params, files: self._send_file("voice", params, files),
             "getfile": self._get_file,
             "answercallbackquery": self._answer_query,
             "setmycommands": self._set_commands,
-            "setmessagereaction": lambda params, files: self._found(params) is not None,
         }
 
     # -- who and where --------------------------------------------------------------------------------------
 
     def me(self) -> Json:
-        return {"id": BOT_ID, "is_bot": True, "first_name": "Talaria", "username": self.username}
+        return {"id": BOT_ID, "is_bot": True, "first_name": "Talaria", "username": BOT_NAME}
 
     def person(self, id: int, first_name: str = "Ada", username: str = "") -> Person:
         return Person(self, id, first_name, username)
@@ -200,7 +189,7 @@ class World:
     def arrive(self, sender: Person | None, chat: Chat | None, body: Json, kind: str = "message") -> Json:
         place = chat or self.private(sender)  # type: ignore[arg-type]
         place.last_id += 1
-        message: Json = {"message_id": place.last_id, "date": int(self.clock.now()), "chat": place.json()}
+        message: Json = {"message_id": place.last_id, "date": int(time.time()), "chat": place.json()}
         message |= {"from": sender.json()} if sender else {}
         message |= body
         text = str(body.get("text", body.get("caption", "")))
@@ -239,17 +228,17 @@ class World:
 
     # -- what the bot asks ----------------------------------------------------------------------------------
 
-    def call(self, method: str, params: Json, files: Mapping[str, tuple[str, bytes]]) -> Any:
-        """Raises `Refusal`."""
-        run = self._methods.get(method.lower())
+    def call(self, method: str, params: Json, files: Files) -> Any:
+        """`method` in lower case, as the platform does not mind. Raises `Refusal`."""
+        kind = method.removeprefix("send")
+        if kind in ("photo", "document", "voice"):
+            return self._send_file(kind, params, files)
+        run = self._methods.get(method)
         if run is None:
             raise Refusal(404, "Not Found: method not found")
-        return run(params, files)
+        return run(params)
 
-    def _send_message(self, params: Json, files: Mapping[str, tuple[str, bytes]]) -> Json:
-        return self._post(params, "text", MAX_TEXT, {})
-
-    def _send_file(self, kind: str, params: Json, files: Mapping[str, tuple[str, bytes]]) -> Json:
+    def _send_file(self, kind: str, params: Json, files: Files) -> Json:
         given = files.get(kind)
         if given is None:
             raise bad(f"there is no {kind} in the request")
@@ -276,9 +265,8 @@ class World:
             if not reply.get("allow_sending_without_reply"):
                 raise bad("message to be replied not found")
             reply_to = None
-        self._pace(chat)
         chat.last_id += 1
-        message: Json = {"message_id": chat.last_id, "date": int(self.clock.now()), "chat": chat.json()}
+        message: Json = {"message_id": chat.last_id, "date": int(time.time()), "chat": chat.json()}
         message |= {"from": self.me(), **({key: text} if text else {}), **body}
         message |= {"message_thread_id": int(thread)} if thread is not None else {}
         if params.get("reply_markup"):
@@ -295,9 +283,9 @@ class World:
         )
         return message
 
-    def _edit(self, params: Json, files: Mapping[str, tuple[str, bytes]]) -> Json:
+    def _edit(self, params: Json) -> Json:
         chat = self._writable(params)
-        shown = self._found(params)
+        shown = chat.messages.get(int(params.get("message_id", 0)))
         if shown is None:
             raise bad("message to edit not found")
         if not shown.by_bot:
@@ -306,25 +294,18 @@ class World:
         buttons = _buttons(params)
         if (text, tuple(entities), buttons) == (shown.text, shown.entities, shown.buttons):
             raise bad(_UNMODIFIED)
-        self._pace(chat)
         shown.text, shown.entities, shown.buttons = text, tuple(entities), buttons
         shown.edits += 1
         shown.raw = shown.raw | {"text": text, "reply_markup": params.get("reply_markup") or {}}
         return shown.raw
 
-    def _delete(self, params: Json, files: Mapping[str, tuple[str, bytes]]) -> bool:
-        if self._found(params) is None:
-            raise bad("message to delete not found")
-        del self._chat(params).messages[int(params["message_id"])]
-        return True
-
-    def _act(self, params: Json, files: Mapping[str, tuple[str, bytes]]) -> bool:
+    def _act(self, params: Json) -> bool:
         if params.get("action") not in ("typing", "upload_photo", "upload_document", "record_voice"):
             raise bad("wrong parameter action in request")
         self._writable(params).actions.append(params["action"])
         return True
 
-    def _get_file(self, params: Json, files: Mapping[str, tuple[str, bytes]]) -> Json:
+    def _get_file(self, params: Json) -> Json:
         file_id = str(params.get("file_id"))
         if file_id not in self.files:
             raise bad("wrong file_id or the file is temporarily unavailable")
@@ -333,14 +314,14 @@ class World:
             raise bad("file is too big")
         return {"file_id": file_id, "file_unique_id": f"u{file_id}", "file_size": size, "file_path": file_id}
 
-    def _answer_query(self, params: Json, files: Mapping[str, tuple[str, bytes]]) -> bool:
+    def _answer_query(self, params: Json) -> bool:
         query_id = str(params.get("callback_query_id"))
         if self.queries.get(query_id, "answered") is not None:
             raise bad("query is too old and response timeout expired or query ID is invalid")
         self.queries[query_id] = str(params.get("text", ""))
         return True
 
-    def _set_commands(self, params: Json, files: Mapping[str, tuple[str, bytes]]) -> bool:
+    def _set_commands(self, params: Json) -> bool:
         commands = params.get("commands") or []
         for command in commands:
             name = str(command.get("command", ""))
@@ -353,17 +334,13 @@ class World:
 
     # -- rules ----------------------------------------------------------------------------------------------
 
-    def _chat(self, params: Json) -> Chat:
+    def _writable(self, params: Json) -> Chat:
         try:
             chat = self.chats.get(int(params.get("chat_id", 0)))
         except (TypeError, ValueError):
             chat = None
         if chat is None:
             raise bad("chat not found")
-        return chat
-
-    def _writable(self, params: Json) -> Chat:
-        chat = self._chat(params)
         if chat.moved_to is not None:
             text = "Bad Request: group chat was upgraded to a supergroup chat"
             raise Refusal(400, text, migrate_to_chat_id=chat.moved_to)
@@ -372,9 +349,6 @@ class World:
             who = "blocked by the user" if is_private else f"kicked from the {chat.kind} chat"
             raise Refusal(403, f"Forbidden: bot was {who}")
         return chat
-
-    def _found(self, params: Json) -> Shown | None:
-        return self._chat(params).messages.get(int(params.get("message_id", 0)))
 
     def _text(self, params: Json, key: str, limit: int, *, is_edit: bool = False) -> tuple[str, list[Entity]]:
         try:
@@ -388,24 +362,6 @@ class World:
             what = "message caption is too long" if key == "caption" else "message is too long"
             raise bad("MESSAGE_TOO_LONG" if is_edit else what)
         return text, entities
-
-    def _pace(self, chat: Chat) -> None:
-        """About one message a second in a chat, 20 a minute in a group, 30 a second over all."""
-        if not self.with_limits:
-            return
-        now = self.clock.elapsed()
-        waits = []
-        if chat.kind == "private":
-            waits += [chat.sent_at[-1] + 1 - now] if chat.sent_at else []
-        elif len(chat.sent_at) == 20:
-            waits.append(chat.sent_at[0] + 60 - now)
-        if len(self._sent_at) == 30:
-            waits.append(self._sent_at[0] + 1 - now)
-        wait = math.ceil(max([*waits, 0]))
-        if wait > 0:
-            raise Refusal(429, f"Too Many Requests: retry after {wait}", retry_after=wait)
-        chat.sent_at.append(now)
-        self._sent_at.append(now)
 
 
 def _buttons(params: Json) -> tuple[tuple[str, str], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from talaria.core.errors import ToolError
 from talaria.core.tools import MAX_SENT_BYTES, SEND_FILE, Risk, Tool, ToolContext, ToolSpec
 from talaria.core.units import format_size
-from talaria.tools.function import Arguments, FunctionTool, Handler, in_thread, parameters
+from talaria.tools.function import Arguments, FunctionTool, Handler, counted, in_thread, parameters, text
 from talaria.tools.search import search_files
 from talaria.workspace.folder import MAX_WRITE_BYTES, Folder, Inside, Kind
 from talaria.workspace.page import Page, Position, read_page
@@ -15,7 +15,7 @@ _NOTE_BYTES = 400
 _DEFAULT_LINES = 2000
 _MAX_LISTED = 1000
 
-_PATH = {"type": "string", "description": "Path of the file, relative to the chat's folder."}
+_PATH = text("Path of the file, relative to the chat's folder.")
 
 READ_FILE = ToolSpec(
     name="read_file",
@@ -26,22 +26,11 @@ READ_FILE = ToolSpec(
     parameters=parameters(
         {
             "path": _PATH,
-            "offset": {
-                "type": "integer",
-                "minimum": 1,
-                "description": "First line to read, counted from 1. Default: 1.",
-            },
-            "limit": {
-                "type": "integer",
-                "minimum": 1,
-                "description": f"How many lines to read at most. Default: {_DEFAULT_LINES}.",
-            },
-            "column": {
-                "type": "integer",
-                "minimum": 1,
-                "description": "Where to begin in the first line; only to go on within a very long line, "
-                "as a note said.",
-            },
+            "offset": counted("First line to read, counted from 1. Default: 1."),
+            "limit": counted(f"How many lines to read at most. Default: {_DEFAULT_LINES}."),
+            "column": counted(
+                "Where to begin in the first line; only to go on within a very long line, as a note said."
+            ),
         },
         required=["path"],
     ),
@@ -56,7 +45,7 @@ WRITE_FILE = ToolSpec(
         "whole content of an existing file. To change a part of a file use edit_file."
     ),
     parameters=parameters(
-        {"path": _PATH, "content": {"type": "string", "description": "The whole new content."}},
+        {"path": _PATH, "content": text("The whole new content.")},
         required=["path", "content"],
     ),
     risk=Risk.FILES,
@@ -73,11 +62,8 @@ EDIT_FILE = ToolSpec(
     parameters=parameters(
         {
             "path": _PATH,
-            "old": {
-                "type": "string",
-                "description": "The text to replace, exactly as it stands in the file.",
-            },
-            "new": {"type": "string", "description": "The text to put in its place; empty deletes it."},
+            "old": text("The text to replace, exactly as it stands in the file."),
+            "new": text("The text to put in its place; empty deletes it."),
         },
         required=["path", "old", "new"],
     ),
@@ -93,11 +79,8 @@ LIST_FILES = ToolSpec(
     ),
     parameters=parameters(
         {
-            "path": {"type": "string", "description": "Folder to start from. Default: the chat's folder."},
-            "pattern": {
-                "type": "string",
-                "description": 'Glob, relative to path, such as "**/*.py". Default: "*".',
-            },
+            "path": text("Folder to start from. Default: the chat's folder."),
+            "pattern": text('Glob, relative to path, such as "**/*.py". Default: "*".'),
         }
     ),
     idempotent=True,
@@ -112,11 +95,8 @@ SEARCH_FILES = ToolSpec(
     ),
     parameters=parameters(
         {
-            "pattern": {"type": "string", "description": "The regular expression."},
-            "path": {
-                "type": "string",
-                "description": "File or folder to search. Default: the chat's folder.",
-            },
+            "pattern": text("The regular expression."),
+            "path": text("File or folder to search. Default: the chat's folder."),
         },
         required=["pattern"],
     ),
@@ -192,27 +172,27 @@ def _edit(arguments: Arguments, context: ToolContext) -> str:
     return f"Edited {path} at line {_line_of(before, at)}."
 
 
-def find_passage(text: str, old: str, new: str) -> tuple[int, str, str]:
-    """Where `old` stands in `text`, with `old` and `new` in the line endings of the text.
+def find_passage(content: str, old: str, new: str) -> tuple[int, str, str]:
+    """Where `old` stands in `content`, with `old` and `new` in the line endings of the content.
 
     Raises `ToolError` unless it stands there exactly once.
     """
     if not old:
         raise ToolError("`old` is empty.", "Give the text to replace, or use write_file.")
-    returns = text.count("\r\n")
-    if returns > text.count("\n") - returns:
+    returns = content.count("\r\n")
+    if returns > content.count("\n") - returns:
         adapted = _with_returns(old), _with_returns(new)
-        if adapted[0] in text:
+        if adapted[0] in content:
             old, new = adapted
     if old == new:
         raise ToolError("`old` and `new` are the same: nothing to change.")
-    places = _occurrences(text, old)
+    places = _occurrences(content, old)
     if not places:
         raise ToolError(
             "`old` is not in the file.", "Read the file and copy the passage exactly, with its indentation."
         )
     if len(places) > 1:
-        lines = ", ".join(str(_line_of(text, at)) for at in places[:10])
+        lines = ", ".join(str(_line_of(content, at)) for at in places[:10])
         raise ToolError(
             f"`old` occurs {len(places)} times (at lines {lines}{', …' if len(places) > 10 else ''}).",
             "Add lines around it until it is unique.",
@@ -220,22 +200,22 @@ def find_passage(text: str, old: str, new: str) -> tuple[int, str, str]:
     return places[0], old, new
 
 
-def _occurrences(text: str, passage: str) -> list[int]:
+def _occurrences(content: str, passage: str) -> list[int]:
     """Every place where `passage` stands, overlapping ones too: each is a different edit."""
     places: list[int] = []
-    at = text.find(passage)
+    at = content.find(passage)
     while at >= 0 and len(places) < 1000:
         places.append(at)
-        at = text.find(passage, at + 1)
+        at = content.find(passage, at + 1)
     return places
 
 
-def _with_returns(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\n", "\r\n")
+def _with_returns(content: str) -> str:
+    return content.replace("\r\n", "\n").replace("\n", "\r\n")
 
 
-def _line_of(text: str, at: int) -> int:
-    return text.count("\n", 0, at) + 1
+def _line_of(content: str, at: int) -> int:
+    return content.count("\n", 0, at) + 1
 
 
 def _send(arguments: Arguments, context: ToolContext) -> str:
@@ -275,8 +255,8 @@ def _writable(folder: Folder, path: str) -> Inside:
     return inside
 
 
-def _encoded(text: str) -> bytes:
+def _encoded(content: str) -> bytes:
     try:
-        return text.encode()
+        return content.encode()
     except UnicodeEncodeError:
         raise ToolError("The text has half of a surrogate pair, which no file can hold.") from None

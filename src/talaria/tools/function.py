@@ -36,6 +36,16 @@ def in_thread(function: Callable[[Arguments, ToolContext], str]) -> Handler:
     return handler
 
 
+def text(description: str) -> dict[str, Any]:
+    """A parameter that is a string."""
+    return {"type": "string", "description": description}
+
+
+def counted(description: str) -> dict[str, Any]:
+    """A parameter that is a number from 1 on."""
+    return {"type": "integer", "minimum": 1, "description": description}
+
+
 def parameters(properties: dict[str, dict[str, Any]], required: Iterable[str] = ()) -> str:
     """An object schema as canonical JSON text: sorted keys, no spaces, no unknown parameters."""
     schema = {

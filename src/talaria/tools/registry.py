@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from talaria.core.errors import ConfigError
 from talaria.core.tools import Tool
@@ -20,7 +20,7 @@ class Registry:
 
     def __init__(self, families: Mapping[str, tuple[Tool, ...]]) -> None:
         self._families = dict(families)
-        self._resolved: OrderedDict[frozenset[str], ToolSet] = OrderedDict()
+        self._sets = lru_cache(maxsize=_KEPT_SETS)(self._build)
         ToolSet(tool for tools in self._families.values() for tool in tools)
 
     @property
@@ -32,14 +32,7 @@ class Registry:
 
         Raises `ConfigError` for an unknown family.
         """
-        wish = frozenset(enabled)
-        found = self._resolved.get(wish)
-        if found is None:
-            found = self._resolved[wish] = self._build(wish)
-            if len(self._resolved) > _KEPT_SETS:
-                self._resolved.popitem(last=False)
-        self._resolved.move_to_end(wish)
-        return found
+        return self._sets(frozenset(enabled))
 
     def _build(self, wish: frozenset[str]) -> ToolSet:
         unknown = sorted(wish - self._families.keys())

@@ -7,6 +7,7 @@ What is not known is not checked here: the tool itself, or its MCP server, has t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 _MAX_PROBLEMS = 5
@@ -22,12 +23,7 @@ _KINDS: dict[type, str] = {
 
 def problems(value: object, schema: dict[str, Any], where: str = "arguments") -> list[str]:
     """What is wrong with `value`, in sentences for the model; empty when it fits."""
-    found: list[str] = []
-    for problem in _problems(value, schema, where):
-        found.append(problem)
-        if len(found) == _MAX_PROBLEMS:
-            break
-    return found
+    return list(islice(_problems(value, schema, where), _MAX_PROBLEMS))
 
 
 def without_nulls(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,9 @@ def _todo(arguments: Arguments, context: ToolContext) -> str:
     if "items" not in arguments:
         return render(_load(folder, path))
     items = msgspec.convert(arguments["items"], tuple[TodoItem, ...])
-    _check(items)
+    for number, item in enumerate(items, start=1):
+        if not item.text.strip():
+            raise ToolError(f"The text of item {number} must have 1 to {MAX_CHARS} characters.")
     folder.write(path, msgspec.json.encode(items))
     return render(items)
 
@@ -85,14 +87,6 @@ def render(items: tuple[TodoItem, ...]) -> str:
     done = sum(item.status is TodoState.DONE for item in items)
     lines = [f"{number}. {_MARKS[item.status]} {item.text}" for number, item in enumerate(items, start=1)]
     return "\n".join([*lines, f"{done} of {len(items)} done."])
-
-
-def _check(items: tuple[TodoItem, ...]) -> None:
-    if len(items) > MAX_ITEMS:
-        raise ToolError(f"{len(items)} items are too many.", f"The list holds {MAX_ITEMS}.")
-    for number, item in enumerate(items, start=1):
-        if not item.text.strip() or len(item.text) > MAX_CHARS:
-            raise ToolError(f"The text of item {number} must have 1 to {MAX_CHARS} characters.")
 
 
 def _load(folder: Folder, path: Inside) -> tuple[TodoItem, ...]:

@@ -111,8 +111,8 @@ class Uploads:
         return await asyncio.to_thread(self._read, upload_id)
 
     async def parts(self, key: ChatKey, ids: Sequence[str]) -> tuple[Part, ...]:
-        """The files as parts of a message to that chat, each copied into its folder; pictures twice, also as
-        what models see. The same ids give the same parts. Raises `NotFound` and `BadRequest`."""
+        """The files as parts of a message to that chat, each copied into its folder. The same ids give the
+        same parts. Raises `NotFound` and `BadRequest`."""
         if len(ids) > MAX_FILES:
             raise BadRequest(f"{len(ids)} files are too many for one message.", f"Send up to {MAX_FILES}.")
         found: list[Part] = []
@@ -161,17 +161,22 @@ class Uploads:
 
     def _copy(self, key: ChatKey, upload_id: str) -> list[Part]:
         upload, data = self._read(upload_id)
-        folder = Folder(self._folder_of(key))
-        inside = folder.resolve(f"{INBOX}/{upload_id[-8:]}-{upload.name}")
+        file = File(upload.name, f"{INBOX}/{upload_id[-8:]}-{upload.name}", upload.media_type, upload.size)
         try:
-            folder.write(inside, data, self.max_bytes)
+            return put_file(self._folder_of(key), file, data)
         except ToolError as error:
             text = f"{upload.name} cannot be put into the chat's folder: {error.user_text}"
             raise StoreError(text, "Look at the disk and at the folder's owner.") from error
-        parts: list[Part] = [File(upload.name, str(inside), upload.media_type, upload.size)]
-        if (picture := picture_part(data)) is not None:
-            parts.append(picture)
-        return parts
+
+
+def put_file(chat: Path, file: File, data: bytes) -> list[Part]:
+    """Writes it into a chat's folder. The parts of a message that brings it: pictures twice, also as what
+    models see. Raises `ToolError`. Blocks."""
+    folder = Folder(chat)
+    inside = folder.resolve(file.path)
+    folder.write(inside, data, len(data))
+    picture = picture_part(data)
+    return [msgspec.structs.replace(file, path=str(inside)), *([picture] if picture else [])]
 
 
 def too_large(max_bytes: int) -> TooLarge:

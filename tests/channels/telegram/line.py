@@ -12,13 +12,14 @@ from typing import Any
 from rig import Rig, start
 from talaria.access.desk import PairingDesk
 from talaria.channels.telegram.channel import TelegramChannel
+from talaria.channels.telegram.client import BotApi
 from talaria.channels.telegram.opening import TelegramParts, open_telegram
+from talaria.channels.telegram.outlet import TelegramOutlet
 from talaria.channels.telegram.settings import TelegramSettings
 from talaria.core.clock import Clock, SystemClock
-from talaria.core.ports import Store
+from talaria.core.ports import Pairings, Store
 from talaria.core.turns import Inbound
 from talaria.store.memory import MemoryStore
-from talaria.store.memory_pairing import MemoryPairings
 from talaria.testing.clock import FakeClock
 from talaria.testing.telegram_server import TelegramServer
 from talaria.testing.telegram_world import Chat, Person
@@ -70,7 +71,7 @@ async def telegram(
     server: TelegramServer,
     *,
     store: Store | None = None,
-    pairings: MemoryPairings | None = None,
+    pairings: Pairings | None = None,
     clock: Clock | None = None,
     api_url: str = "",
     token: str = "",
@@ -79,7 +80,7 @@ async def telegram(
     """A life of the channel; another one over the same store and server is a restart."""
     clock = clock or SystemClock()
     store = store or MemoryStore(clock)
-    pairings = pairings or MemoryPairings(clock)
+    pairings = pairings or MemoryStore(clock).pairings
     configured = TelegramSettings(allowed=(ADA,), api_url=api_url or server.url, **settings)
     inbounds: list[Inbound] = []
     async with AsyncExitStack() as scopes:
@@ -107,3 +108,17 @@ async def telegram(
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
+
+
+@asynccontextmanager
+async def way_back(
+    server: TelegramServer, clock: Clock | None = None, progress: str = "brief"
+) -> AsyncIterator[TelegramOutlet]:
+    """The outlet alone, with Ada's chat behind it."""
+
+    async def on_moved(old: int, new: int) -> None:
+        raise AssertionError
+
+    server.world.private(server.person(ADA))
+    async with BotApi(server.url, server.token) as api:
+        yield TelegramOutlet(api, clock or SystemClock(), progress, on_moved)

@@ -14,6 +14,7 @@ import pytest
 
 from channels.telegram.line import Line, telegram
 from sick_store import SickStore
+from talaria.access.logins import Logins
 from talaria.channels.http.guard import Guard
 from talaria.channels.http.resources import Resource, not_found
 from talaria.channels.http.server import HttpServer, bind
@@ -120,7 +121,7 @@ async def hooked(folder: Path, server: TelegramServer, **more: object) -> AsyncI
         metrics = Metrics()
         hook = Resource(PATH, {"POST": TelegramWebhook(line.channel, webhook_secret(server.token))}, metrics)
         nothing = Resource("unknown", {}, metrics, otherwise=not_found)
-        http = HttpServer(Guard(nothing, [], "a token", metrics, {PATH: hook}), bound)
+        http = HttpServer(Guard(nothing, [], Logins("a token", SystemClock()), metrics, {PATH: hook}), bound)
         await http.start()
         try:
             yield line, url
@@ -131,18 +132,9 @@ async def hooked(folder: Path, server: TelegramServer, **more: object) -> AsyncI
 async def test_updates_come_by_webhook_and_are_taken_once_they_are_durable(
     tmp_path: Path, server: TelegramServer
 ) -> None:
-    class Sick(MemoryStore):
-        failures = 2
-
-        async def accept(self, order):  # type: ignore[no-untyped-def]
-            from talaria.core.errors import StoreError
-
-            if self.failures:
-                self.failures -= 1
-                raise StoreError("The disk is full.")
-            return await super().accept(order)
-
-    async with hooked(tmp_path, server, store=Sick(SystemClock())) as (line, url):
+    store, failures = SickStore(), iter([True, True])
+    store.fails = lambda order: isinstance(order, Accept) and next(failures, False)
+    async with hooked(tmp_path, server, store=store) as (line, url):
         await server.until(lambda: server.webhook.url == url)
         line.ada.says("hello")
         assert await line.answers() == ["You said: hello"]

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from channels.telegram.line import Line, telegram
+from channels.telegram.line import Line, telegram, way_back
 from contracts.channel_suite import ChannelSuite
 from contracts.outlet_suite import OutletSuite, Trouble
-from talaria.channels.telegram.client import BotApi
 from talaria.channels.telegram.outlet import REPEATED, TelegramOutlet
-from talaria.core.clock import SystemClock
 from talaria.core.ports import Store
 from talaria.testing.clock import FakeClock
 from talaria.testing.telegram_server import Fault, Misdeed, TelegramServer
@@ -79,15 +77,11 @@ class TestTelegramOutlet(OutletSuite):
     @pytest.fixture(autouse=True)
     async def platform(self, server: TelegramServer) -> None:
         self.server = server
-        server.world.private(server.person(7))
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[TelegramWall]:
-        async def on_moved(old: int, new: int) -> None:
-            raise AssertionError
-
-        async with BotApi(self.server.url, self.server.token) as api:
-            yield TelegramWall(TelegramOutlet(api, SystemClock(), "brief", on_moved), self.server)
+        async with way_back(self.server) as outlet:
+            yield TelegramWall(outlet, self.server)
 
 
 class TestTelegram(ChannelSuite):

@@ -10,10 +10,12 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from talaria.app import Gateway, open_gateway, serve_channels, serve_http
+from talaria.access.logins import Logins
+from talaria.app import Gateway, open_gateway
 from talaria.channels.http.server import HttpServer
 from talaria.config.home import Home
 from talaria.config.load import load
+from talaria.fronts import serve_channels, serve_http
 from talaria.testing.model_server import ModelServer
 from talaria.testing.telegram_server import TelegramServer
 
@@ -31,7 +33,7 @@ async def gateway(
     async with (
         open_gateway(Home(home), load(home, environ), environ) as opened,
         serve_channels(opened, environ) as hooks,
-        serve_http(opened, TOKEN, hooks) as server,
+        serve_http(opened, Logins(TOKEN, opened.clock), hooks) as server,
     ):
         yield opened, server
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from talaria.channels.telegram.client import BotApi
+from channels.telegram.line import way_back
 from talaria.channels.telegram.live import Progress
 from talaria.channels.telegram.outlet import TelegramOutlet
 from talaria.core.delivery import Post
@@ -49,18 +49,26 @@ class View:
 
 @dataclass
 class Stage:
+    """A view that is being shown in the chat of user 7."""
+
     server: TelegramServer
     clock: FakeClock
     outlet: TelegramOutlet
+    view: View
+    showing: asyncio.Task[None]
 
     async def pass_time(self, condition: Callable[[], bool]) -> None:
         while not condition():
             self.clock.advance(0.1)
             await self.clock.settle()
 
-    def begin(self, view: View) -> asyncio.Task[None]:
-        self.server.world.private(self.server.person(7))
-        return asyncio.create_task(self.outlet.show(view))
+    def hear(self, *events: Event) -> None:
+        for event in events:
+            self.view.queue.put_nowait(event)
+
+    async def end(self) -> None:
+        self.hear(Done(""))
+        await self.showing
 
     @property
     def shown(self) -> list[str]:
@@ -68,132 +76,109 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(server: TelegramServer, progress: str = "brief") -> AsyncIterator[Stage]:
-    async def on_moved(old: int, new: int) -> None:
-        raise AssertionError
-
-    clock = FakeClock()
-    async with BotApi(server.url, server.token) as api:
-        yield Stage(server, clock, TelegramOutlet(api, clock, progress, on_moved))
+async def stage(
+    server: TelegramServer, progress: str = "brief", view: View | None = None
+) -> AsyncIterator[Stage]:
+    clock, view = FakeClock(), view or View()
+    async with way_back(server, clock, progress) as outlet:
+        showing = asyncio.create_task(outlet.show(view))
+        try:
+            yield Stage(server, clock, outlet, view, showing)
+        finally:
+            showing.cancel()
+            await asyncio.wait((showing,))
 
 
 async def test_what_is_answered_at_once_is_not_shown_before(server: TelegramServer) -> None:
     async with stage(server) as on:
-        view = View()
-        showing = on.begin(view)
         await server.until(lambda: server.count("sendChatAction") == 1)
-        view.queue.put_nowait(Delta("quick"))
-        view.queue.put_nowait(Done("quick"))
-        await showing
+        on.hear(Delta("quick"))
+        await on.end()
         assert on.shown == []
-        assert view.shown_id is None
+        assert on.view.shown_id is None
 
 
 async def test_text_is_shown_as_it_comes_and_the_reply_takes_its_place(server: TelegramServer) -> None:
     async with stage(server) as on:
-        view = View()
-        showing = on.begin(view)
-        view.queue.put_nowait(Delta("**one"))
-        await on.pass_time(lambda: view.shown_id is not None)
+        on.hear(Delta("**one"))
+        await on.pass_time(lambda: on.view.shown_id is not None)
         assert on.shown == ["**one ▌"]
-        view.queue.put_nowait(Delta(" two**"))
+        on.hear(Delta(" two**"))
         await on.pass_time(lambda: on.shown == ["one two ▌"])
-        view.queue.put_nowait(Done("one two"))
-        await showing
-        post = Post("7::", "**one two** three", "n", edits=view.shown_id)
-        assert await on.outlet.deliver(post) == view.shown_id
+        await on.end()
+        post = Post("7::", "**one two** three", "n", edits=on.view.shown_id)
+        assert await on.outlet.deliver(post) == on.view.shown_id
         assert on.shown == ["one two three"]
 
 
 async def test_edits_keep_their_pace_and_wait_when_they_are_told_to(server: TelegramServer) -> None:
     async with stage(server) as on:
-        view = View()
-        showing = on.begin(view)
-        view.queue.put_nowait(Delta("a"))
-        await on.pass_time(lambda: view.shown_id is not None)
+        on.hear(Delta("a"))
+        await on.pass_time(lambda: on.view.shown_id is not None)
         body = {"ok": False, "error_code": 429, "description": "Too Many", "parameters": {"retry_after": 9}}
         server.fail("editMessageText", Fault(Misdeed.STATUS, status=429, body=body))
         started = on.clock.elapsed()
-        view.queue.put_nowait(Delta("b"))
+        on.hear(Delta("b"))
         await on.pass_time(lambda: server.count("editMessageText") == 1)
         assert on.clock.elapsed() - started >= 1.4
         refused = on.clock.elapsed()
-        view.queue.put_nowait(Delta("c"))
+        on.hear(Delta("c"))
         await on.pass_time(lambda: on.shown == ["abc ▌"])
         assert on.clock.elapsed() - refused >= 9
         assert server.count("editMessageText") == 2
-        showing.cancel()
-        await asyncio.wait((showing,))
 
 
 async def test_typing_goes_on_while_the_turn_runs(server: TelegramServer) -> None:
     async with stage(server, "off") as on:
-        view = View()
-        showing = on.begin(view)
-        view.queue.put_nowait(Delta("text that nobody is to see"))
+        on.hear(Delta("text that nobody is to see"))
         await on.pass_time(lambda: server.count("sendChatAction") == 4)
         assert on.clock.elapsed() >= 3 * 4.4
         assert on.shown == []
-        view.queue.put_nowait(Done(""))
-        await showing
+        await on.end()
 
 
 async def test_a_turn_that_waits_its_turn_does_not_type(server: TelegramServer) -> None:
-    async with stage(server) as on:
-        view = View(state=TurnState.ACCEPTED)
-        showing = on.begin(view)
+    async with stage(server, view=View(state=TurnState.ACCEPTED)) as on:
         await on.clock.play(30)
         assert server.count("sendChatAction") == 0
-        view.state = TurnState.RUNNING
+        on.view.state = TurnState.RUNNING
         await on.pass_time(lambda: server.count("sendChatAction") == 1)
-        view.queue.put_nowait(Done(""))
-        await showing
+        await on.end()
 
 
 async def test_a_message_on_its_way_is_known_even_when_the_show_is_cancelled(server: TelegramServer) -> None:
     async with stage(server) as on:
-        view = View()
-        showing = on.begin(view)
-        view.queue.put_nowait(Delta("text"))
+        on.hear(Delta("text"))
         await on.clock.until_sleepers(2)  # typing, and the pause before the message
         server.fail("sendMessage", Fault(Misdeed.HOLD))
         on.clock.advance(1)
         await server.until(lambda: bool(on.shown))
-        showing.cancel()
+        on.showing.cancel()
         await on.clock.settle()
-        assert not showing.done()
+        assert not on.showing.done()
         server.released.set()
-        await asyncio.wait((showing,))
-        assert view.shown_id is not None
+        await asyncio.wait((on.showing,))
+        assert on.view.shown_id is not None
         assert len(on.shown) == 1
 
 
 async def test_after_a_restart_the_same_message_goes_on(server: TelegramServer) -> None:
-    async with stage(server) as on:
-        first = View()
-        on.server.world.private(server.person(7))
-        message_id = await on.outlet.deliver(Post("7::", "before ▌", "n"))
-        view = View(shown_id=message_id)
-        showing = on.begin(view)
-        view.queue.put_nowait(Reset())
-        view.queue.put_nowait(Delta("after"))
+    async with way_back(server) as outlet:
+        message_id = await outlet.deliver(Post("7::", "before ▌", "n"))
+    async with stage(server, view=View(shown_id=message_id)) as on:
+        on.hear(Reset(), Delta("after"))
         await on.pass_time(lambda: on.shown == ["after ▌"])
-        view.queue.put_nowait(Done("after"))
-        await showing
-        assert first.shown_id is None
+        await on.end()
 
 
 async def test_a_live_message_that_may_have_arrived_is_not_sent_again(server: TelegramServer) -> None:
+    server.fail("sendMessage", Fault(Misdeed.CUT_AFTER))
     async with stage(server) as on:
-        view = View()
-        server.fail("sendMessage", Fault(Misdeed.CUT_AFTER))
-        showing = on.begin(view)
-        view.queue.put_nowait(Delta("text"))
+        on.hear(Delta("text"))
         await on.pass_time(lambda: server.count("sendMessage") == 1)
-        view.queue.put_nowait(Delta("more"))
+        on.hear(Delta("more"))
         await on.clock.play(30)
-        view.queue.put_nowait(Done("text more"))
-        await showing
+        await on.end()
         assert on.shown == ["text ▌"]  # visibly unfinished
 
 

@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from talaria.channels.telegram.client import BotApi
+from channels.telegram.line import way_back
 from talaria.channels.telegram.outlet import REPEATED, TelegramOutlet
-from talaria.core.clock import SystemClock
 from talaria.core.delivery import (
     Button,
     DeliveryDelayed,
@@ -25,13 +24,8 @@ SEND = Post("7::", "text", "nonce")
 
 @pytest.fixture
 async def outlet(server: TelegramServer) -> AsyncIterator[TelegramOutlet]:
-    server.world.private(server.person(7))
-
-    async def on_moved(old: int, new: int) -> None:
-        raise AssertionError
-
-    async with BotApi(server.url, server.token) as api:
-        yield TelegramOutlet(api, SystemClock(), "brief", on_moved)
+    async with way_back(server) as outlet:
+        yield outlet
 
 
 @pytest.mark.parametrize(
@@ -66,14 +60,12 @@ async def test_each_failure_says_what_is_known(
     assert server.token not in repr(error.value)
 
 
-async def test_a_server_that_cannot_be_reached_took_nothing(server: TelegramServer) -> None:
-    async def on_moved(old: int, new: int) -> None:
-        raise AssertionError
-
-    async with BotApi("http://127.0.0.1:1", "123:secret-token") as api:
+async def test_a_server_that_cannot_be_reached_took_nothing() -> None:
+    nowhere = TelegramServer(port=1, token="123:secret-token")
+    async with way_back(nowhere) as outlet:
         with pytest.raises(DeliveryDelayed) as error:
-            await TelegramOutlet(api, SystemClock(), "brief", on_moved).deliver(SEND)
-        assert "secret" not in repr((error.value, error.value.__cause__, api))
+            await outlet.deliver(SEND)
+        assert "secret" not in repr((error.value, error.value.__cause__))
 
 
 async def test_the_wait_that_telegram_asks_for_is_handed_on(

@@ -107,9 +107,10 @@ def test_who_speaks_as_a_chat_is_no_person() -> None:
     parsed = read(text="hello", sender_chat={"id": -1, "type": "channel"})
     assert isinstance(parsed, Heard)
     assert parsed.actor.speaks_as_chat
-    parsed = read("channel_post", text="hello", chat={"id": -1, "type": "channel"})
+    parsed = read(text="hello", chat={"id": -1, "type": "channel"})
     assert isinstance(parsed, Heard)
     assert parsed.actor.chat_kind is ChatKind.BROADCAST
+    assert isinstance(read("channel_post", text="hello", chat={"id": -1, "type": "channel"}), Ignored)
 
 
 def test_a_group_that_moves_is_told_by_either_side() -> None:

@@ -9,17 +9,13 @@ import pytest
 
 from channels.telegram.line import telegram
 from talaria.testing.telegram_server import TelegramServer
-from talaria.testing.telegram_world import Chat, Json, Person, World
+from talaria.testing.telegram_world import Chat, Json, Person, Shown, World
 
 Deed = Callable[[World, Person, Chat], object]
 
 
 def press(world: World, person: Person, chat: Chat) -> object:
-    world.queries["q"] = None
-    message = {"message_id": 1, "date": 1, "chat": chat.json(), "text": "x"}
-    return world.push(
-        "callback_query", {"id": "q", "from": person.json(), "message": message, "data": "/status"}
-    )
+    return person.presses(Shown(1, "x", by_bot=True, buttons=(("Status", "/status"),)), "Status", chat)
 
 
 def edit(world: World, person: Person, chat: Chat) -> object:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from channels.telegram.line import Line, telegram
+from pictures import jpeg
 from talaria.core.messages import File, Image, Text
 from talaria.testing.telegram_server import Fault, Misdeed, TelegramServer
 
@@ -171,10 +172,11 @@ async def test_files_come_into_the_chats_folder_and_photos_to_the_models_eyes(
 ) -> None:
     async with telegram(tmp_path, server) as line:
         line.ada.sends("document", b"content", name="../../notes.txt", caption="read this")
-        line.ada.sends("photo", b"jpeg bytes", caption="look")
+        line.ada.sends("photo", jpeg(), caption="look")
         line.ada.sends("voice", b"ogg bytes")
-        await line.answers(3)
-        document, photo, voice = (inbound.parts for inbound in line.inbounds)
+        line.ada.sends("document", b"no picture", name="a.png", mime_type="image/png")
+        await line.answers(4)
+        document, photo, voice, other = (inbound.parts for inbound in line.inbounds)
         file = document[1]
         assert document[0] == Text("read this")
         assert isinstance(file, File)
@@ -185,6 +187,7 @@ async def test_files_come_into_the_chats_folder_and_photos_to_the_models_eyes(
         assert photo[2].url.startswith("data:image/jpeg;base64,")
         assert isinstance(voice[0], File)
         assert voice[0].media_type == "audio/ogg"
+        assert [type(part) for part in other] == [File]
 
 
 async def test_a_file_that_is_too_large_is_said_to_be(tmp_path: Path, server: TelegramServer) -> None:
@@ -201,9 +204,9 @@ async def test_a_file_that_is_too_large_is_said_to_be(tmp_path: Path, server: Te
 
 async def test_an_album_is_one_message(tmp_path: Path, server: TelegramServer) -> None:
     ada = server.person(7)
-    ada.sends("photo", b"one", caption="three of them", media_group_id="g")
-    ada.sends("photo", b"two", media_group_id="g")
-    ada.sends("photo", b"three", media_group_id="g")
+    ada.sends("photo", jpeg(), caption="three of them", media_group_id="g")
+    ada.sends("photo", jpeg(), media_group_id="g")
+    ada.sends("photo", jpeg(), media_group_id="g")
     async with telegram(tmp_path, server) as line:
         await line.answers()
         (inbound,) = line.inbounds

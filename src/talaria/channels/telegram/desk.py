@@ -47,13 +47,7 @@ class DeskParts:
 
 class Desk:
     def __init__(self, parts: DeskParts) -> None:
-        self._api = parts.api
-        self._door = parts.door
-        self._submit = parts.submit
-        self._move = parts.move
-        self._folder_of = parts.folder_of
-        self._agent = parts.agent
-        self._groups = parts.groups
+        self._parts = parts
         self._files = FileFetcher(parts.api, parts.folder_of)
 
     async def handle(self, updates: Iterable[Update], bot: User) -> None:
@@ -63,7 +57,7 @@ class Desk:
         """
         chats: defaultdict[int, list[Parsed]] = defaultdict(list)
         for update in updates:
-            parsed = parse(update, bot, self._groups)
+            parsed = parse(update, bot, self._parts.groups)
             if isinstance(parsed, Ignored):
                 _log.debug("update %s ignored: %s", update.update_id, parsed.reason)
             else:
@@ -75,10 +69,10 @@ class Desk:
 
     async def moved(self, old: int, new: int) -> None:
         """The group goes on under its new id, with its files."""
-        before, after = (chat_key(self._agent, Place(chat), ChatKind.GROUP) for chat in (old, new))
-        if await self._move(before, after):
+        before, after = (chat_key(self._parts.agent, Place(chat), ChatKind.GROUP) for chat in (old, new))
+        if await self._parts.move(before, after):
             _log.info("the group %s is %s now", old, new)
-            await asyncio.to_thread(_rename, self._folder_of(before), self._folder_of(after))
+            await asyncio.to_thread(_rename, self._parts.folder_of(before), self._parts.folder_of(after))
 
     async def _chat(self, parsed: Sequence[Parsed]) -> None:
         for _, group in groupby(parsed, key=_album_of):
@@ -107,7 +101,7 @@ class Desk:
         """One message, or the messages of an album, which share their sender."""
         first = messages[0]
         said = "\n".join(message.text for message in messages if message.text)
-        match await self._door.check(first.actor, first.way):
+        match await self._parts.door.check(first.actor, first.way):
             case Entitled(sender=sender):
                 await self._accept(messages, said, sender)
             case Stranger():
@@ -117,7 +111,7 @@ class Desk:
 
     async def _accept(self, messages: list[Heard], said: str, sender: Sender) -> None:
         first = messages[0]
-        key = chat_key(self._agent, first.place, first.actor.chat_kind)
+        key = chat_key(self._parts.agent, first.place, first.actor.chat_kind)
         command = parse_command(said)
         if command is not None and command.name == "start":
             said = "/help"
@@ -134,9 +128,9 @@ class Desk:
                 await self._accept([message], message.text, sender)
 
     async def _pressed(self, pressed: Pressed) -> None:
-        entitled = await self._door.check(pressed.actor, Way.BUTTON)
+        entitled = await self._parts.door.check(pressed.actor, Way.BUTTON)
         if isinstance(entitled, Entitled) and pressed.text is not None:
-            key = chat_key(self._agent, pressed.place, pressed.actor.chat_kind)
+            key = chat_key(self._parts.agent, pressed.place, pressed.actor.chat_kind)
             text = Text(pressed.text)
             inbound = Inbound(
                 key, entitled.sender, (text,), f"q{pressed.query_id}", address=pressed.place.address()
@@ -149,14 +143,14 @@ class Desk:
 
     async def _hand_in(self, inbound: Inbound) -> None:
         reach(Point.RECEIVED)
-        await self._submit(inbound)
+        await self._parts.submit(inbound)
         reach(Point.ACCEPTED)
 
     async def _answer(self, pressed: Pressed, verdict: Verdict) -> None:
         """Always, so that the presser's client stops waiting; strangers learn nothing from it."""
         is_old = isinstance(verdict, Entitled) and pressed.text is None
         try:
-            await self._api.call(
+            await self._parts.api.call(
                 "answerCallbackQuery",
                 msgspec.Raw,
                 callback_query_id=pressed.query_id,
@@ -166,11 +160,11 @@ class Desk:
             _log.debug("a button press was not answered: %s", error.user_text)
 
     async def _greet(self, actor: Actor, place: Place, said: str) -> None:
-        text = await self._door.greet(actor, said)
+        text = await self._parts.door.greet(actor, said)
         if text is None:
             return
         try:
-            await self._api.call("sendMessage", msgspec.Raw, chat_id=place.chat, text=text)
+            await self._parts.api.call("sendMessage", msgspec.Raw, chat_id=place.chat, text=text)
         except BotApiError as error:
             _log.warning("a stranger could not be told how to be let in: %s", error.user_text)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,11 +12,9 @@ from talaria.channels.telegram.parse import Attachment, Heard
 from talaria.channels.telegram.wire import RemoteFile
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey
-from talaria.core.messages import File, Image, Part, Text
+from talaria.core.messages import File, Part, Text
 from talaria.core.units import format_size
-from talaria.workspace.folder import Folder
-from talaria.workspace.pictures import MAX_PICTURE_BYTES
-from talaria.workspace.uploads import INBOX
+from talaria.workspace.uploads import INBOX, put_file
 
 _log = logging.getLogger("talaria.telegram")
 
@@ -48,7 +45,10 @@ class FileFetcher:
             async with self._turnstile:
                 found = await self._api.call("getFile", RemoteFile, file_id=file.file_id)
                 data = await self._api.download(found.file_path, MAX_DOWNLOAD)
-                path = await asyncio.to_thread(self._write, key, f"{INBOX}/{message_id}-{file.name}", data)
+                # The name is the same each time the update comes, so a second fetch replaces the first.
+                path = f"{INBOX}/{message_id}-{file.name}"
+                part = File(file.name, path, file.media_type, len(data))
+                return await asyncio.to_thread(put_file, self._folder_of(key), part, data)
         except TooLarge:
             return [_missing(file, "it is larger than 20 MB")]
         except BotApiError as error:
@@ -57,17 +57,6 @@ class FileFetcher:
         except ToolError as error:
             _log.warning("a file could not be written: %s", error.user_text)
             return [_missing(file, "it could not be written here")]
-        parts: list[Part] = [File(file.name, path, file.media_type, len(data))]
-        if file.is_photo and len(data) <= MAX_PICTURE_BYTES:
-            parts.append(Image(f"data:{file.media_type};base64,{base64.b64encode(data).decode()}"))
-        return parts
-
-    def _write(self, key: ChatKey, path: str, data: bytes) -> str:
-        """The name is the same each time the update comes, so a second fetch replaces the first."""
-        folder = Folder(self._folder_of(key))
-        inside = folder.resolve(path)
-        folder.write(inside, data, MAX_DOWNLOAD)
-        return str(inside)
 
 
 def _missing(file: Attachment, why: str) -> Text:

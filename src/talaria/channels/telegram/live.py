@@ -7,7 +7,7 @@ import logging
 
 import msgspec
 
-from talaria.channels.console.tool_line import describe_call
+from talaria.channels.console.clean import describe_call
 from talaria.channels.telegram.client import BotApi, BotApiError, Refused, Value
 from talaria.channels.telegram.parse import Place
 from talaria.channels.telegram.render import tail, to_html
@@ -25,19 +25,10 @@ CURSOR = " ▌"
 TYPING_SECONDS = 4.5  # Telegram shows it for five
 QUEUED_SECONDS = 1.0
 FIRST_SECONDS = 0.7  # what is answered sooner needs no live message
+PRIVATE_SECONDS = 1.5  # between two edits: a private chat takes one message a second
+GROUP_SECONDS = 4.0  # and a group 20 a minute
 _MAX_SHOWN = 3000
 _MAX_LINES = 12
-
-
-class Pace(msgspec.Struct, frozen=True):
-    """Seconds between two edits. A group takes 20 messages a minute, a private chat one a second."""
-
-    edits: float
-    progress: str
-
-    @classmethod
-    def of(cls, place: Place, progress: str) -> Pace:
-        return cls(1.5 if place.chat > 0 else 4.0, progress)
 
 
 class Progress:
@@ -83,13 +74,13 @@ class Progress:
 class LiveMessage:
     """Runs for one turn. It sends at most one message; if nobody can tell whether that arrived, no other."""
 
-    def __init__(self, api: BotApi, clock: Clock, place: Place, view: LiveView, pace: Pace) -> None:
+    def __init__(self, api: BotApi, clock: Clock, place: Place, view: LiveView, progress: str) -> None:
         self._api = api
         self._clock = clock
         self._place = place
         self._view = view
-        self._pace = pace
-        self._progress = Progress(pace.progress)
+        self._pause = PRIVATE_SECONDS if place.chat > 0 else GROUP_SECONDS
+        self._progress = Progress(progress)
         self._news = asyncio.Event()
         self._on_its_way: asyncio.Task[None] | None = None
 
@@ -136,14 +127,14 @@ class LiveMessage:
             self._on_its_way = asyncio.create_task(self._put(), name="telegram live put")
             await asyncio.wait((self._on_its_way,))
             try:
-                pause = self._pace.edits
+                pause = self._pause
                 self._on_its_way.result()
             except Refused as refusal:
                 if refusal.code != 429:
                     _log.info("a running turn is not shown: %s", refusal.user_text)
                     return
                 self._news.set()
-                pause = refusal.retry_after or self._pace.edits
+                pause = refusal.retry_after or self._pause
             except BotApiError as error:
                 if self._view.shown_id is None:
                     _log.info("a running turn is not shown: %s", error.user_text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -10,27 +9,19 @@ from typing import TypeVar
 import msgspec
 
 from talaria.channels.telegram.client import BotApi, Refused, Unanswered, Unreached, Value
-from talaria.channels.telegram.live import LiveMessage, Pace, target
+from talaria.channels.telegram.live import LiveMessage, target
 from talaria.channels.telegram.parse import Place, button_data
 from talaria.channels.telegram.render import MAX_CAPTION, shorten, split, to_html
 from talaria.channels.telegram.wire import Sent
 from talaria.core.clock import Clock
-from talaria.core.delivery import (
-    Button,
-    DeliveryDelayed,
-    DeliveryRefused,
-    DeliveryUnknown,
-    Post,
-)
+from talaria.core.delivery import Button, DeliveryDelayed, DeliveryRefused, DeliveryUnknown, Post
 from talaria.core.ports import LiveView
 
 REPEATED = "↻ sent again, the first try may have arrived"
 _PHOTOS = (".jpg", ".jpeg", ".png", ".webp")
 _VOICES = (".ogg", ".oga", ".opus")
 _MAX_PHOTO = 10 << 20
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # what was meant, or nothing
 _NOT_THERE = ("message to edit not found", "message can't be edited", "MESSAGE_ID_INVALID")
-
 
 _T = TypeVar("_T")
 
@@ -56,19 +47,26 @@ class TelegramOutlet:
             place = Place.read(post.address)
         except ValueError:
             raise DeliveryRefused(f"{post.address!r} is no address of a Telegram chat.") from None
-        if post.file is not None:
-            return await self._following(place, lambda to: self._send_file(to, post))
-        if post.edits is not None and await self._following(place, lambda to: self._edit(to, post)):
-            return post.edits
-        return await self._following(place, lambda to: self._send(to, post))
+        try:
+            return await self._deliver(place, post)
+        except _Moved as moved:
+            await self._on_moved(place.chat, moved.to)
+            return await self._deliver(Place(moved.to), post)
 
     async def show(self, view: LiveView) -> None:
         """Until the turn's last event, or until cancelled; a message on its way is waited for even then, so
         that the reply can take its place."""
         place = Place.read(view.turn.inbound.address or "")
-        await LiveMessage(self._api, self._clock, place, view, Pace.of(place, self._progress)).run()
+        await LiveMessage(self._api, self._clock, place, view, self._progress).run()
 
     # -- one call each --------------------------------------------------------------------------------------
+
+    async def _deliver(self, place: Place, post: Post) -> str:
+        if post.file is not None:
+            return await self._send_file(place, post)
+        if post.edits is not None and await self._edit(place, post):
+            return post.edits
+        return await self._send(place, post)
 
     async def _send(self, place: Place, post: Post) -> str:
         body = f"{REPEATED}\n\n{post.body}" if post.is_repeat else post.body
@@ -133,14 +131,6 @@ class TelegramOutlet:
                 kind = "document"  # what Telegram does not take for an image or a voice is still a file
                 sent = await _formatted(upload, shorten(caption, MAX_CAPTION))
         return str(sent.message_id)
-
-    async def _following(self, place: Place, attempt: Callable[[Place], Awaitable[_T]]) -> _T:
-        """`attempt`, and once more where the chat is now when the platform says that it has moved."""
-        try:
-            return await attempt(place)
-        except _Moved as moved:
-            await self._on_moved(place.chat, moved.to)
-            return await attempt(Place(moved.to))
 
 
 class _Moved(DeliveryRefused):

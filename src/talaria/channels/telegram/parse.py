@@ -12,7 +12,7 @@ from zlib import crc32
 import msgspec
 
 from talaria.access.actors import Actor, ChatKind, Way
-from talaria.channels.telegram.wire import CallbackQuery, Message, RemoteFile, Update, User
+from talaria.channels.telegram.wire import CallbackQuery, Chat, Message, RemoteFile, Update, User
 from talaria.commands.parse import parse_command
 from talaria.core.ids import ChatAddress, ChatKey
 
@@ -53,7 +53,6 @@ class Attachment(msgspec.Struct, frozen=True):
     name: str
     media_type: str
     size: int | None
-    is_photo: bool = False
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -113,12 +112,8 @@ def chat_key(agent: str, place: Place, kind: ChatKind) -> ChatKey:
 def parse(update: Update, bot: User, groups: Literal["mention", "all", "off"] = "mention") -> Parsed:
     if update.callback_query is not None:
         return _pressed(update.callback_query)
-    if update.message is not None:
-        return _heard(update.message, bot, groups)
-    if update.edited_message is not None:
-        return _heard(update.edited_message, bot, groups)
-    post = update.channel_post or update.edited_channel_post
-    return _heard(post, bot, groups) if post is not None else Ignored("not a kind that is used")
+    message = update.message or update.edited_message
+    return _heard(message, bot, groups) if message is not None else Ignored("not a kind that is used")
 
 
 def _heard(message: Message, bot: User, groups: str) -> Parsed:
@@ -131,7 +126,7 @@ def _heard(message: Message, bot: User, groups: str) -> Parsed:
     said = _clean(message.text or message.caption or (f"[sticker {sticker}]" if sticker else ""))
     if not said.strip() and not files:
         return Ignored("nothing to read")
-    actor = _actor(message)
+    actor = _actor(message.sender, message.chat, speaks_as_chat=message.sender_chat is not None)
     is_group = actor.chat_kind is ChatKind.GROUP
     command = _COMMAND.match(said)
     if command and command[2].casefold() != bot.username.casefold():
@@ -161,16 +156,15 @@ def _key(message: Message, said: str) -> str:
     return f"m{message.message_id}e{message.edit_date}.{crc32(said.encode()):08x}"
 
 
-def _actor(message: Message) -> Actor:
-    sender = message.sender
+def _actor(sender: User | None, chat: Chat | None, *, speaks_as_chat: bool = False) -> Actor:
     return Actor(
         CHANNEL,
         str(sender.id) if sender else "",
-        _KINDS.get(message.chat.type, ChatKind.BROADCAST),
-        str(message.chat.id),
+        _KINDS.get(chat.type, ChatKind.BROADCAST) if chat else ChatKind.BROADCAST,
+        str(chat.id) if chat else "",
         _line(sender.name if sender else ""),
         is_bot=sender.is_bot if sender else False,
-        speaks_as_chat=message.sender_chat is not None,
+        speaks_as_chat=speaks_as_chat,
     )
 
 
@@ -246,22 +240,14 @@ def _files(message: Message) -> tuple[Attachment, ...]:
     if message.photo:
         best = sorted(message.photo, key=lambda size: size.file_size or 0)[-1]
         name = f"photo-{message.message_id}.jpg"
-        found.append(Attachment(best.file_id, name, "image/jpeg", best.file_size, is_photo=True))
+        found.append(Attachment(best.file_id, name, "image/jpeg", best.file_size))
     for kind in _NAMED_FILES:
         file: RemoteFile | None = getattr(message, kind)
         if file is None or (kind == "document" and message.animation is not None):
             continue
         name, media_type = _MEDIA.get(kind, ("file", "application/octet-stream"))
-        is_image = file.mime_type in ("image/jpeg", "image/png", "image/webp", "image/gif")
-        found.append(
-            Attachment(
-                file.file_id,
-                _file_name(file.file_name or name),
-                _line(file.mime_type) or media_type,
-                file.file_size,
-                is_photo=is_image,
-            )
-        )
+        name, media_type = _file_name(file.file_name or name), _line(file.mime_type) or media_type
+        found.append(Attachment(file.file_id, name, media_type, file.file_size))
     return tuple(found)
 
 
@@ -274,24 +260,12 @@ def _file_name(name: str) -> str:
 
 
 def _pressed(query: CallbackQuery) -> Parsed:
+    """The actor is the one who pressed; the message is the bot's own."""
     message = query.message
     if message is None:
-        return Pressed(_presser(query, None), Place(query.sender.id), query.id, None)
-    return Pressed(
-        _presser(query, message), Place(message.chat.id, _thread(message)), query.id, _meaning(query, message)
-    )
-
-
-def _presser(query: CallbackQuery, message: Message | None) -> Actor:
-    """The one who pressed; the message is the bot's own."""
-    return Actor(
-        CHANNEL,
-        str(query.sender.id),
-        _KINDS.get(message.chat.type, ChatKind.BROADCAST) if message else ChatKind.BROADCAST,
-        str(message.chat.id) if message else "",
-        _line(query.sender.name),
-        is_bot=query.sender.is_bot,
-    )
+        return Pressed(_actor(query.sender, None), Place(query.sender.id), query.id, None)
+    place = Place(message.chat.id, _thread(message))
+    return Pressed(_actor(query.sender, message.chat), place, query.id, _meaning(query, message))
 
 
 def button_data(command: str, index: int) -> str:

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from html import escape
 from typing import NamedTuple
 
-MAX_UNITS = 4096
 MAX_CAPTION = 1024
-LIMIT = 4000  # leaves room for a mark before the text and the cursor behind it
+LIMIT = 4000  # of 4096: leaves room for a mark before the text and the cursor behind it
 
 _FENCE = re.compile(r"\s{0,3}(```+|~~~+)\s*([\w+#.-]{0,40})\s*$")
 _HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.*?)\s*#*\s*$")

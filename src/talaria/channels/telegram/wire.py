@@ -22,7 +22,6 @@ class User(msgspec.Struct, frozen=True):
 class Chat(msgspec.Struct, frozen=True):
     id: int
     type: str
-    title: str = ""
 
 
 class Entity(msgspec.Struct, frozen=True):
@@ -36,7 +35,6 @@ class Entity(msgspec.Struct, frozen=True):
 
 class RemoteFile(msgspec.Struct, frozen=True):
     file_id: str
-    file_unique_id: str = ""
     file_size: int | None = None
     file_name: str = ""
     mime_type: str = ""
@@ -53,7 +51,6 @@ class Sticker(msgspec.Struct, frozen=True):
 
 class InlineButton(msgspec.Struct, frozen=True):
     text: str = ""
-    callback_data: str = ""
 
 
 class Keyboard(msgspec.Struct, frozen=True):
@@ -104,8 +101,6 @@ class Update(msgspec.Struct, frozen=True):
     update_id: int
     message: Message | None = None
     edited_message: Message | None = None
-    channel_post: Message | None = None
-    edited_channel_post: Message | None = None
     callback_query: CallbackQuery | None = None
 
 
@@ -117,7 +112,6 @@ class Sent(msgspec.Struct, frozen=True):
 
 class WebhookInfo(msgspec.Struct, frozen=True):
     url: str = ""
-    pending_update_count: int = 0
     last_error_message: str = ""
 
 

@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from talaria.core.models import Completion, ModelCall, ModelDelta
-from talaria.testing.scripted_model import ScriptedModel
-
 
 class _Body(msgspec.Struct):
     """The two members that must never change, as they stood in the request."""
@@ -46,18 +43,3 @@ class PrefixWatch:
     def see_all(self, bodies: Iterable[bytes]) -> None:
         for raw in bodies:
             self.see(raw)
-
-
-class WatchedModel(ScriptedModel):
-    """A scripted model that shows each body to a watch and records none."""
-
-    def __init__(self, watch: PrefixWatch) -> None:
-        super().__init__()
-        self._watch = watch
-
-    async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
-        self._watch.see(b"".join(self.wire.body(call)))
-        try:
-            return await super().complete(call, sink)
-        finally:
-            self.bodies.clear()
