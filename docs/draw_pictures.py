@@ -121,7 +121,7 @@ def draw_setup(terminal: Terminal, url: str) -> None:
 
 
 def draw_serve(terminal: Terminal, url: str) -> None:
-    terminal.send("talaria serve", "is ready at", "ready at http")
+    terminal.send("talaria serve", "spend cap", "spend cap")
     terminal.draw("serve", "talaria serve")
 
 

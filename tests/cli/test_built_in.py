@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from cli.conftest import Serve
 from cli.terminal import Terminal
 from talaria.models.local.manifest import DEFAULT
 from talaria.models.local.needs import unmet
 
-Serve = Callable[..., "subprocess.Popen[str]"]
+ROOT = Path(__file__).parents[2]
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 needs_runtime = pytest.mark.skipif(
     unmet() is not None, reason=f"the built-in model cannot run here: {unmet()}"
@@ -129,8 +130,52 @@ def test_on_a_terminal_a_line_moves_while_it_is_fetched(
     terminal.start(*command, sys.executable, "-m", "talaria", "serve", "--port", "0", "--home", str(empty))
     screen = terminal.until(f"built-in {DEFAULT}: fetching", f"{DEFAULT}: fetching 1", "MB/s", "left")
     assert "/491 MB   (--no-model skips this)" in screen
-    assert "private, offline, no key, and it makes" in screen
-    assert "(found: OPENAI_API_KEY" in screen
+    terminal.press("C-c")
+    terminal.until("LEFT WITH 0")
+
+
+TRANSCRIPT = (
+    r" installing … \d+ s",
+    r" Talaria [\d.]+   http://127\.0\.0\.1:\d+/#code=\w{16}    \(talaria chat in another terminal\)",
+    rf" model     built-in {DEFAULT}: fetching [\d.]+/491 MB.*   \(--no-model skips this\)",
+    r"           tiny: private, offline, no key, and it makes frequent mistakes",
+    r"           or: talaria setup   \(found: OPENAI_API_KEY.*\)",
+    r" tools     files, todo      spend cap  none",
+)
+DEV_PYTHON = """#!/bin/sh
+case "$*" in
+"-m venv"*) for last; do :; done; mkdir -p "$last/bin"
+    for tool in python talaria; do cp "$0" "$last/bin/$tool"; done ;;
+"-m pip install"*) echo "Collecting aiohttp"; until [ -e "$INSTALLED" ]; do sleep 0.1; done ;;
+"serve"*) exec "$REAL" -m talaria "$@" ;;
+esac
+"""
+
+
+@needs_tmux
+@needs_runtime
+def test_the_first_start_reads_as_the_quickstart_shows_it(
+    terminal: Terminal, tmp_path: Path, slow_index: dict[str, str]
+) -> None:
+    """From `./dev run` in a fresh clone to a message that is saved, on one screen."""
+    clone, python, installed = tmp_path / "clone", tmp_path / "python3", tmp_path / "installed"
+    clone.mkdir()
+    for name in ("dev", "pyproject.toml"):
+        shutil.copy(ROOT / name, clone)
+    python.write_text(DEV_PYTHON)
+    python.chmod(0o755)
+    given = {"PYTHON": python, "INSTALLED": installed, "REAL": sys.executable, "OPENAI_API_KEY": "sk-no"}
+    variables = [f"{name}={value}" for name, value in {**slow_index, **given}.items()]
+    terminal.start("env", "-C", str(clone), *variables, "./dev", "run", "--port", "0")
+    terminal.until("installing … 1 s   Collecting aiohttp")
+    terminal.until("installing … 2 s   Collecting aiohttp")
+    installed.touch()
+    screen = terminal.until("spend cap", "s left")
+    lines = [line.rstrip() for line in screen.splitlines() if line.strip()]
+    for form, line in zip(TRANSCRIPT, lines, strict=False):
+        assert re.fullmatch(form, line), f"{form} is not in\n{screen}"
+    caller = Caller(tmp_path / ".talaria")
+    assert caller.call("/api/sessions/x/messages", b'{"text": "hello"}')["state"] == "accepted"
     terminal.press("C-c")
     terminal.until("LEFT WITH 0")
 

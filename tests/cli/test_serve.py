@@ -10,12 +10,15 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from talaria import __version__
 from talaria.models.local.manifest import DEFAULT
 
 Talaria = Callable[..., subprocess.CompletedProcess[str]]
@@ -23,30 +26,61 @@ Serve = Callable[..., "subprocess.Popen[str]"]
 
 
 def read_banner(process: subprocess.Popen[str]) -> dict[str, str]:
-    """What follows the first line, up to the home."""
+    """What follows the first line, up to the tools."""
     assert process.stdout is not None
     banner: dict[str, str] = {}
-    while "home" not in banner:
+    while "tools" not in banner:
         name, _, text = process.stdout.readline().strip().partition(" ")
         banner[name] = text.strip()
     return banner
 
 
-def test_it_says_what_to_do_next_and_the_curl_line_works(serve: Serve, home: Path) -> None:
-    process = serve()
-    banner = read_banner(process)
+def log_in(link: str) -> str:
+    """The cookie, as a browser sends it, for a link with a code."""
+    address, _, code = link.partition("/#code=")
+    body = msgspec.json.encode({"code": code})
+    with urllib.request.urlopen(urllib.request.Request(f"{address}/api/login", body)) as response:
+        return str(response.headers["Set-Cookie"]).partition(";")[0]
+
+
+def test_it_says_what_there_is_and_its_link_logs_in_once(
+    serve: Serve, home: Path, talaria: Talaria, tmp_path: Path
+) -> None:
+    banner = read_banner(serve())
     assert banner["model"] == "scripted/m"
-    assert "read_file" in banner["tools"]
-    assert banner["spend"].startswith("no cap")
-    assert banner["home"] == str(home)
-    assert f"chat --home {home}" in banner["chat"]
-    done = subprocess.run(banner["curl"], shell=True, capture_output=True, text=True, check=True)
-    assert msgspec.json.decode(done.stdout)["reply"] == "You said: Hello"
+    assert banner["tools"] == "files, todo      spend cap  none"
+    _, version, link, chat = (tmp_path / "title").read_text().split(maxsplit=3)
+    assert version == __version__
+    assert f"chat --home {home} in another terminal)" in chat
+    address = link.partition("/#code=")[0]
+    for way_in in (link, talaria("open", "--print").stdout.strip()):
+        request = urllib.request.Request(f"{address}/api/pool", headers={"Cookie": log_in(way_in)})
+        assert urllib.request.urlopen(request).status == 200
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            log_in(way_in)
+
+
+def test_a_page_can_be_opened_only_while_it_runs(talaria: Talaria) -> None:
+    done = talaria("open", "--print")
+    assert done.returncode == 1
+    assert "No gateway runs on this home" in done.stderr
+    assert "serve" in done.stderr
+
+
+def test_open_starts_a_browser_where_there_is_one(serve: Serve, talaria: Talaria, tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" >{tmp_path}/opened\n')
+    browser.chmod(0o755)
+    serve()
+    done = talaria("open", env={"BROWSER": str(browser)})
+    assert done.stdout == ""
+    assert "Opened in your browser" in done.stderr
+    assert "/#code=" in (tmp_path / "opened").read_text()
 
 
 def test_it_says_what_may_be_spent(serve: Serve) -> None:
     env = {"TALARIA_BUDGETS__PER_DAY_USD": "5", "TALARIA_BUDGETS__PER_SESSION_USD": "0.5"}
-    assert read_banner(serve(env=env))["spend"] == "at most $5 a day, at most $0.5 a session"
+    assert read_banner(serve(env=env))["tools"].endswith("spend cap  $5 a day, $0.5 a session")
 
 
 def test_sigterm_drains_and_leaves_nothing_behind(serve: Serve, home: Path) -> None:
@@ -135,7 +169,7 @@ def test_a_closed_terminal_ends_what_ran_in_it(home: Path, environ: dict[str, st
     os.close(theirs)
     try:
         said = b""
-        while b"home   " not in said:
+        while b"spend cap" not in said:
             said += os.read(ours, 4096)
         os.close(ours)
         process.send_signal(signal.SIGHUP)

@@ -13,7 +13,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 SHOWN = {
     "chat": ["Enter sends, /help lists commands, Ctrl-D leaves."],
     "doctor": ["is not a known key and has no effect.", "$ chmod 700", "warnings."],
-    "serve": ["is ready at http://127.0.0.1:8765", "(in another terminal)"],
+    "serve": ["http://127.0.0.1:8765/#code=", "in another terminal)", "spend cap"],
     "setup": [
         "Looking for keys and model servers on this machine",
         "did not accept the key (HTTP 401)",

@@ -52,7 +52,7 @@ class World:
             assert process.stdout is not None
             assert process.stderr is not None
             try:
-                if "ready" in (told := process.stdout.readline()):
+                if "#code=" in (told := process.stdout.readline()):
                     process.send_signal(signal.SIGTERM)
                 rest, error = process.communicate(timeout=DEADLINE)
             except BaseException:
@@ -148,7 +148,7 @@ def serving(environ: dict[str, str], home: Path) -> Iterator[str]:
     with start(environ, home, "serve", "--port", "0") as gateway:
         try:
             assert gateway.stdout is not None
-            yield gateway.stdout.readline().split()[-1]
+            yield gateway.stdout.readline().split()[2].partition("/#")[0]
         finally:
             gateway.send_signal(signal.SIGTERM)
             _, log = gateway.communicate(timeout=DEADLINE)

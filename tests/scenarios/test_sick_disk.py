@@ -34,7 +34,7 @@ subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=700", "tmpfs", str(h
 environ = {**os.environ, "TALARIA_HOME": str(home), "TALARIA_HTTP__PORT": "0", "TALARIA_LOG__LEVEL": "error"}
 serve = [sys.executable, "-m", "talaria", "serve"]
 gateway = subprocess.Popen(serve, env=environ, stdout=subprocess.PIPE, text=True)
-url = gateway.stdout.readline().split()[-1]
+url = gateway.stdout.readline().split()[2].partition("/#")[0]
 token = (home / "http.token").read_text().strip()
 
 def call(path, body=None):
@@ -75,7 +75,7 @@ well = {"ready": call("/readyz")[0], "accepted": call("/api/sessions/one/message
 gateway.send_signal(signal.SIGKILL)
 gateway.wait()
 again = subprocess.Popen(serve, env=environ, stdout=subprocess.PIPE, text=True)
-url = again.stdout.readline().split()[-1]
+url = again.stdout.readline().split()[2].partition("/#")[0]
 store = call("/api/status")[1]["store"]
 again.send_signal(signal.SIGTERM)
 again.wait()

@@ -11,7 +11,6 @@ from talaria.cli.options import Invocation, spoken
 from talaria.core.errors import NoModel
 from talaria.models.catalog import Choice
 from talaria.models.finder import Found
-from talaria.models.local.manifest import TINY
 from talaria.models.local.progress import Progress, Stage
 from talaria.models.presets import LOCAL
 
@@ -37,11 +36,9 @@ def model_lines(gateway: Gateway, found: Sequence[Found], invocation: Invocation
         return [str(choice)]
     lines = [f"built-in {choice.model}: {_state(gateway, choice)}"]
     if gateway.local.refusal(choice.model) is None:
-        lines.append(spoken(TINY))
-    if found:
-        offer = ", ".join(map(str, found))
-        lines.append(f"or: {invocation.command_line('setup')}   (found: {offer})")
-    return lines
+        lines.append("tiny: private, offline, no key, and it makes frequent mistakes")
+    offer = f"(found: {', '.join(map(str, found))})" if found else "(sets a real one)"
+    return [*lines, f"or: {invocation.command_line('setup')}   {offer}"]
 
 
 def _state(gateway: Gateway, choice: Choice) -> str:

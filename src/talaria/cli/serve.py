@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +15,9 @@ from typing import NamedTuple, TextIO
 import click
 
 from talaria import __version__
-from talaria.access.budgets import BudgetSettings
-from talaria.app import Gateway, open_gateway, serve_channels, serve_http
+from talaria.access.logins import Logins, link
+from talaria.access.settings import BudgetSettings
+from talaria.app import Gateway, open_gateway
 from talaria.channels.http.server import HttpServer
 from talaria.cli.log_file import follow, open_log
 from talaria.cli.loop import run_loop
@@ -25,12 +25,13 @@ from talaria.cli.model_lines import answers_built_in, model_lines, show_progress
 from talaria.cli.options import Invocation, common
 from talaria.config.home import Home, HttpToken
 from talaria.config.load import Loaded, load
+from talaria.core.clock import SystemClock
 from talaria.core.failpoints import VARIABLE, arm
 from talaria.core.redaction import Redactor
+from talaria.fronts import serve_channels, serve_http
 from talaria.models.finder import find
-from talaria.models.local.opening import NO_MODEL, YES
+from talaria.models.local.stock import NO_MODEL, YES
 from talaria.observe.logs import LogControl, configure
-from talaria.tools.registry import builtin_registry
 
 _log = logging.getLogger("talaria.serve")
 AT_ONCE = 130
@@ -95,20 +96,23 @@ def _with_options(environ: Mapping[str, str], host: str | None, port: str | None
 
 async def _serve(start: Start, invocation: Invocation) -> int:
     home, loaded, token, environ, log = start
+    logins = Logins(token.value, SystemClock())
     stop = _stop_on_signals(home)
     async with (
         open_gateway(home, loaded, environ) as gateway,
         serve_channels(gateway, environ) as hooks,
-        serve_http(gateway, token.value, hooks) as server,
+        serve_http(gateway, logins, hooks) as server,
     ):
         follow(gateway, log)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _on_hangup(gateway, stop))
         found = await find(environ) if answers_built_in(gateway) else []
-        click.echo(banner(gateway, server, token, model_lines(gateway, found, invocation), invocation))
+        way_in = link(server.address, logins.new_code())
+        click.echo(banner(gateway, server, way_in, model_lines(gateway, found, invocation), invocation))
         sys.stdout.flush()
         moving = asyncio.create_task(show_progress(gateway, sys.stdout)) if sys.stdout.isatty() else None
         _settle_memory()
-        _log.info("ready at %s", server.address)
+        if not sys.stdout.isatty():  # the banner says it
+            _log.info("ready at %s", server.address)
         await stop.wait()
         if moving is not None:
             moving.cancel()
@@ -157,22 +161,23 @@ def _on_hangup(gateway: Gateway, stop: asyncio.Event) -> Callable[[], None]:
 
 
 def banner(
-    gateway: Gateway, server: HttpServer, token: HttpToken, model: Sequence[str], invocation: Invocation
+    gateway: Gateway, server: HttpServer, way_in: str, model: Sequence[str], invocation: Invocation
 ) -> str:
-    address, notice = server.address, server.notice
-    tools = builtin_registry(gateway.settings.tools).resolve(gateway.settings.tools.enabled)
-    lines = [f"Talaria {__version__} is ready at {address}"]
-    if notice:
-        lines.append(f"  note   {notice}")
-    lines += [
-        f"  chat   {invocation.command_line('chat')}   (in another terminal)",
-        f"  curl   {_curl(address, token)}",
-        "  model  " + "\n         ".join(model),
-        f"  tools  {', '.join(tools.names) or 'none'}",
-        f"  spend  {_caps(gateway.settings.budgets)}",
-        f"  home   {gateway.home.path}",
-    ]
-    return "\n".join(lines)
+    settings = gateway.settings
+    tools = ", ".join(sorted(settings.tools.enabled)) or "none"
+    title = f"Talaria {__version__}   {way_in}"
+    chat = f"({invocation.command_line('chat')} in another terminal)"
+    width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
+    fits = not width or len(title) + len(chat) + 5 <= width
+    rows = {
+        "note": [server.notice] if server.notice else [],
+        "model": model,
+        "tools": [f"{tools}      spend cap  {_caps(settings.budgets)}"],
+    }
+    lines = [f"{title}    {chat}"] if fits else [title, f"{'':10}{chat}"]
+    for name, texts in rows.items():
+        lines += [f"{'' if at else name:10}{text}" for at, text in enumerate(texts)]
+    return "\n".join(f" {line}" for line in lines)
 
 
 def _caps(budgets: BudgetSettings) -> str:
@@ -181,16 +186,4 @@ def _caps(budgets: BudgetSettings) -> str:
         "a session": budgets.per_session_usd,
         "a user and day": budgets.per_user_daily_usd,
     }
-    return (
-        ", ".join(f"at most ${cap:g} {of}" for of, cap in caps.items() if cap)
-        or "no cap ([budgets] sets one)"
-    )
-
-
-def _curl(address: str, token: HttpToken) -> str:
-    is_file = "/" in token.source
-    secret = f"$(cat {shlex.quote(token.source)})" if is_file else f"${token.source}"
-    return (
-        f'curl -H "Authorization: Bearer {secret}" -d \'{{"text": "Hello"}}\' '
-        f"'{address}/api/sessions/hello/messages?wait=60'"
-    )
+    return ", ".join(f"${cap:g} {of}" for of, cap in caps.items() if cap) or "none"

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from talaria.access.logins import Logins
 from talaria.app import Gateway, open_gateway
 from talaria.channels.http.api import HttpParts, create_app
 from talaria.channels.http.server import HttpServer, allowed_hosts, bind
@@ -80,7 +81,7 @@ async def serve(
         metrics=gateway.metrics,
         health=gateway.health,
         settings=settings,
-        token=TOKEN,
+        logins=Logins(TOKEN, gateway.clock),
         hosts=allowed_hosts(settings, bound),
         agent_name=gateway.settings.agent.name,
         status=status,

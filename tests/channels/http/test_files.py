@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from channels.http.gateway import Api, run_gateway
+from pictures import png
 from talaria.core.ids import ChatKey
 from talaria.models.abilities import Abilities
 from talaria.models.probes import Probe
 from talaria.testing.clock import FakeClock
 from talaria.testing.model_server import ModelServer
-from talaria.testing.pictures import png
 from talaria.workspace.folder import chat_folder
 from talaria.workspace.uploads import FOLDER, KEPT_SECONDS, Uploads
 

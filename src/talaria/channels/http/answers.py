@@ -16,7 +16,6 @@ from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.observe.metrics import Metrics
 
 JSON = b"application/json"
-TEXT = b"text/plain; charset=utf-8"
 KEEP_ALIVE = b": keep-alive\n\n"
 _STREAM: RawHeaders = (
     (b"content-type", b"text/event-stream; charset=utf-8"),

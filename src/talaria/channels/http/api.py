@@ -7,6 +7,7 @@ from starlette.types import ASGIApp
 
 from talaria.channels.http.files import FileRoutes
 from talaria.channels.http.guard import Guard
+from talaria.channels.http.login import LoginRoutes
 from talaria.channels.http.openai import OpenAIRoutes
 from talaria.channels.http.pairings import PairingRoutes
 from talaria.channels.http.parts import HttpParts
@@ -14,6 +15,7 @@ from talaria.channels.http.resources import Endpoint, Resource, not_found, not_y
 from talaria.channels.http.sessions import SessionRoutes
 from talaria.channels.http.status import StatusRoutes
 from talaria.channels.http.turns import TurnDesk, TurnRoutes
+from talaria.channels.web.pages import PageRoutes
 
 __all__ = ["HttpParts", "create_app"]
 
@@ -21,7 +23,6 @@ _LATER = (
     "/v1/responses",
     "/api/approvals",
     "/api/approvals/{id}",
-    "/api/login",
 )
 
 
@@ -30,7 +31,8 @@ def create_app(parts: HttpParts) -> ASGIApp:
     desk = TurnDesk(parts)
     sessions, turns = SessionRoutes(parts, desk), TurnRoutes(parts, desk)
     openai, status = OpenAIRoutes(parts, desk), StatusRoutes(parts)
-    pairings, files = PairingRoutes(parts), FileRoutes(parts)
+    pairings, files, login = PairingRoutes(parts), FileRoutes(parts), LoginRoutes(parts.logins)
+    pages = PageRoutes()
     table: dict[str, dict[str, Endpoint]] = {
         "/api/sessions/{x}/messages": {"POST": sessions.send},
         "/v1/chat/completions": {"POST": openai.complete},
@@ -44,6 +46,9 @@ def create_app(parts: HttpParts) -> ASGIApp:
         "/api/files": {"POST": files.upload},
         "/api/files/{id}": {"GET": files.show},
         "/v1/models": {"GET": openai.models},
+        "/api/login": {"POST": login.log_in},
+        "/api/login/codes": {"POST": login.new_code},
+        "/api/logout": {"POST": login.log_out},
         "/api/pairings": {"GET": pairings.list},
         "/api/pairings/approve": {"POST": pairings.approve},
         "/api/pairings/revoke": {"POST": pairings.revoke},
@@ -54,7 +59,8 @@ def create_app(parts: HttpParts) -> ASGIApp:
         "/healthz": {"GET": status.healthz},
         "/readyz": {"GET": status.readyz},
         "/metrics": {"GET": status.metrics},
-        "/": {"GET": status.index},
+        "/": {"GET": pages.index},
+        "/assets/{name}": {"GET": pages.asset},
     }
     metrics = parts.metrics
     routes = [Route(path, Resource(path, endpoints, metrics)) for path, endpoints in table.items()]
@@ -63,4 +69,4 @@ def create_app(parts: HttpParts) -> ASGIApp:
         routes, redirect_slashes=False, default=Resource("unknown", {}, metrics, otherwise=not_found)
     )
     hooks = {path: Resource(path, {"POST": hook}, metrics) for path, hook in parts.hooks.items()}
-    return Guard(router, parts.hosts, parts.token, metrics, hooks)
+    return Guard(router, parts.hosts, parts.logins, metrics, hooks)

@@ -1,49 +1,52 @@
-"""The door: exact Host and Origin, then the token, before a byte of a body is read."""
+"""The door: exact Host and Origin, then the token or a login's cookie, before a byte of a body is read."""
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable, Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from talaria.access.actors import Actor, ChatKind, Entitled, Standing, Way
+from talaria.access.logins import Logins
 from talaria.access.rule import authorise
 from talaria.channels.http.answers import refusal
 from talaria.channels.http.calls import Call
 from talaria.channels.http.errors import Refused
+from talaria.channels.http.login import cookie_of
 from talaria.observe.metrics import Metrics
 
-OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
+OPEN_PATHS = frozenset({"/", "/healthz", "/readyz", "/api/login"})
+ASSETS = "/assets/"
 REFUSED = "refused"
 _CALLER = Actor("http", "api", ChatKind.PRIVATE, "api")
-_ONCE = (b"host", b"origin", b"authorization")
+_ONCE = (b"host", b"origin", b"authorization", b"cookie")
+_HARMLESS = frozenset({"GET", "HEAD"})
+_OWN_PAGE = frozenset({None, b"same-origin", b"none"})  # none: the address was typed
 
 
 class Guard:
     """Lets a call through to `app` as `scope["call"]`, or answers why not.
 
     A page of another site can make a browser call this address (DNS rebinding, forms): its Host or its Origin
-    gives it away, so both must be exactly ours. `hooks` are paths that platforms call: each has a secret of
-    its own to prove who calls, and gets its calls as they come.
+    gives it away, so both must be exactly ours. A browser sends the cookie by itself, so with it alone only
+    our own page may call, and what changes something must name its origin. `hooks` are paths that platforms
+    call: each has a secret of its own to prove who calls, and gets its calls as they come.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         hosts: Iterable[str],
-        token: str,
+        logins: Logins,
         metrics: Metrics,
         hooks: Mapping[str, ASGIApp] | None = None,
     ) -> None:
-        if not token:
-            raise ValueError("the HTTP channel needs a token")
         self._app = app
         self._hosts = frozenset(host.lower().encode("latin-1") for host in hosts)
         self._origins = frozenset(
             scheme + host for host in self._hosts for scheme in (b"http://", b"https://")
         )
-        self._token = token.encode()
+        self._logins = logins
         self._metrics = metrics
         self._hooks = dict(hooks or {})
 
@@ -55,7 +58,7 @@ class Guard:
             scope["call"] = call
             await hook(scope, receive, send)
             return
-        error = self._objection(call)
+        error = self._place_objection(call) or self._caller_objection(call)
         if error is None:
             scope["call"] = call
             await self._app(scope, receive, send)
@@ -63,7 +66,7 @@ class Guard:
         self._metrics.request_answered(REFUSED, error.status)
         await refusal(error).respond(call)
 
-    def _objection(self, call: Call) -> Refused | None:
+    def _place_objection(self, call: Call) -> Refused | None:
         headers, given = call.headers, call.scope["headers"]
         if len(headers) != len(given):
             names = [name for name, _ in given]
@@ -91,18 +94,53 @@ class Guard:
                 f"Pages from {origin.decode('latin-1')!r} may not call this gateway.",
                 "Call it from its own page or from a program; http.hosts names further addresses of it.",
             )
-        if call.scope["path"] in OPEN_PATHS or self._is_entitled(headers.get(b"authorization", b"")):
+        return None
+
+    def _caller_objection(self, call: Call) -> Refused | None:
+        headers, path = call.headers, call.scope["path"]
+        if path in OPEN_PATHS or path.startswith(ASSETS):
             return None
-        return Refused(
-            401,
-            "unauthorized",
-            "The token is wrong." if b"authorization" in headers else "This call needs the gateway's token.",
-            "Send `Authorization: Bearer TOKEN`; the token is in http.token in the gateway's home.",
-            ((b"www-authenticate", b"Bearer"),),
+        authorization = headers.get(b"authorization")
+        if authorization is None and b"cookie" in headers:
+            return self._cookie_objection(call)
+        if self._is_entitled(authorization or b""):
+            return None
+        return _unauthorized(
+            "This call needs the gateway's token." if authorization is None else "The token is wrong."
         )
 
     def _is_entitled(self, authorization: bytes) -> bool:
         scheme, _, token = authorization.partition(b" ")
-        is_ours = scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)
-        standing = Standing.TOKEN if is_ours else Standing.UNKNOWN
-        return isinstance(authorise(_CALLER, Way.API, standing), Entitled)
+        return _may_call(scheme.lower() == b"bearer" and self._logins.is_token(token.strip()))
+
+    def _cookie_objection(self, call: Call) -> Refused | None:
+        cookie = cookie_of(call)
+        if cookie is None:
+            return _unauthorized("This call needs the gateway's token.")
+        if not _may_call(self._logins.is_cookie(cookie)):
+            return _unauthorized("This login is over.")
+        is_ours = call.headers.get(b"sec-fetch-site") in _OWN_PAGE
+        if is_ours and (call.method in _HARMLESS or b"origin" in call.headers):
+            return None
+        return Refused(
+            403,
+            "not_our_page",
+            "A login's cookie is good for the gateway's own page only.",
+            "Programs send `Authorization: Bearer TOKEN` instead; the token is in http.token in the home.",
+        )
+
+
+def _may_call(is_ours: bool) -> bool:
+    standing = Standing.TOKEN if is_ours else Standing.UNKNOWN
+    return isinstance(authorise(_CALLER, Way.API, standing), Entitled)
+
+
+def _unauthorized(what: str) -> Refused:
+    return Refused(
+        401,
+        "unauthorized",
+        what,
+        "Send `Authorization: Bearer TOKEN`; the token is in http.token in the gateway's home. "
+        "`talaria open` logs a browser in.",
+        ((b"www-authenticate", b"Bearer"),),
+    )

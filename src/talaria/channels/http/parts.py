@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from talaria.access.logins import Logins
 from talaria.channels.http.resources import Endpoint
 from talaria.channels.http.settings import HttpSettings
 from talaria.core.ports import Histories, Pairings, Store
@@ -37,7 +38,7 @@ class HttpParts:
     metrics: Metrics
     health: Health
     settings: HttpSettings
-    token: str
+    logins: Logins
     hosts: frozenset[str]
     agent_name: str
     status: Callable[[], Awaitable[Mapping[str, object]]]

@@ -80,7 +80,10 @@ class Resource:
 
 async def not_found(call: Call) -> Reply:
     raise Refused(
-        404, "not_found", f"There is nothing at {call.scope['path']}.", "GET / lists what there is."
+        404,
+        "not_found",
+        f"There is nothing at {call.scope['path']}.",
+        "docs/http-api.md lists what there is.",
     )
 
 
@@ -89,5 +92,5 @@ async def not_yet(call: Call) -> Reply:
         501,
         "not_implemented",
         f"{call.scope['path']} is not in this version yet.",
-        "GET / lists what there is.",
+        "docs/http-api.md lists what there is.",
     )

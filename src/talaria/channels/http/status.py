@@ -1,47 +1,19 @@
-"""What operators read: health, metrics, the pool, the status, and a page that says what this is."""
+"""What operators read: health, metrics, the pool and the status."""
 
 from __future__ import annotations
 
-from talaria import __version__
-from talaria.channels.http.answers import TEXT, Answer, Reply, json_answer
+from talaria.channels.http.answers import Answer, Reply, json_answer
 from talaria.channels.http.calls import Call
 from talaria.channels.http.parts import HttpParts
 from talaria.observe.metrics import CONTENT_TYPE
-
-_PAGE = f"""Talaria {__version__}: a gateway that keeps AI agents alive.
-
-Talk to it (TOKEN is in http.token in the gateway's home):
-
-  curl -H "Authorization: Bearer TOKEN" -d '{{"text": "Hello"}}' \\
-    "http://HOST/api/sessions/hello/messages?wait=60"
-
-or with any OpenAI client at http://HOST/v1, with the token as its key. The header X-Talaria-Session: NAME
-lets the gateway keep the history.
-
-  GET  /v1/models                       POST /v1/chat/completions
-  POST /api/sessions/NAME/messages      GET  /api/turns/ID
-  GET  /api/turns/ID/events             POST /api/turns/ID/cancel
-  GET  /api/sessions                    GET  /api/sessions/X
-  GET  /api/sessions/X/entries          POST /api/sessions/X/end
-  GET  /api/pairings                    POST /api/pairings/approve
-  POST /api/pairings/revoke             POST /api/pairings/invite
-  GET  /api/pool                        GET  /api/status
-  POST /api/backup
-  GET  /healthz  /readyz  /metrics
-""".encode()
 
 
 class StatusRoutes:
     def __init__(self, parts: HttpParts) -> None:
         self._parts = parts
 
-    async def index(self, call: Call) -> Reply:
-        return Answer(_PAGE, media_type=TEXT)
-
     async def healthz(self, call: Call) -> Reply:
-        condition = self._parts.health.condition()
-        body = {"live": condition.is_live, "phase": condition.phase}
-        return json_answer(body, 200 if condition.is_live else 503)
+        return json_answer({"live": True, "phase": self._parts.health.phase})
 
     async def readyz(self, call: Call) -> Reply:
         """The reasons are for people with the token: /api/status has them."""

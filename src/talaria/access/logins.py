@@ -1,0 +1,68 @@
+"""What opens the HTTP door: the gateway's token, and for browsers a link's code that becomes a cookie."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import Final
+
+from talaria.core.clock import Clock
+
+CODE_SECONDS: Final = 600.0
+COOKIE_SECONDS: Final = 30 * 24 * 3600
+_ALPHABET: Final = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"  # nothing that a reader could take for another
+_CODE_LENGTH: Final = 16
+_MAX_CODES: Final = 16
+
+
+class Logins:
+    """Who has the token may do everything. Codes are kept by this process alone, so a restart voids those
+    that nobody used. A cookie is signed with a key made from the token: it is good after a restart
+    too, and void once the token changes.
+    """
+
+    def __init__(self, token: str, clock: Clock) -> None:
+        if not token:
+            raise ValueError("the HTTP channel needs a token")
+        self._token = token.encode()
+        self._key = hmac.digest(self._token, b"talaria login cookie", "sha256")
+        self._clock = clock
+        self._codes: dict[bytes, float] = {}
+
+    def is_token(self, given: bytes) -> bool:
+        return hmac.compare_digest(given, self._token)
+
+    def new_code(self) -> str:
+        """Good once, for ten minutes. Of too many that nobody used the oldest goes."""
+        code = "".join(secrets.choice(_ALPHABET) for _ in range(_CODE_LENGTH))
+        while len(self._codes) >= _MAX_CODES:
+            del self._codes[next(iter(self._codes))]
+        self._codes[_digest(code)] = self._clock.elapsed() + CODE_SECONDS
+        return code
+
+    def redeem(self, code: str) -> str | None:
+        """The cookie's value for a code that is good, which it is no longer then; None for any other."""
+        good_until = self._codes.pop(_digest(code.strip().upper()), None)
+        if good_until is None or self._clock.elapsed() >= good_until:
+            return None
+        return self._sign(f"{int(self._clock.now()) + COOKIE_SECONDS}.{secrets.token_urlsafe(12)}")
+
+    def is_cookie(self, cookie: str) -> bool:
+        claim, _, _ = cookie.rpartition(".")
+        if not hmac.compare_digest(self._sign(claim).encode(), cookie.encode()):
+            return False
+        return self._clock.now() < int(claim.partition(".")[0])
+
+    def _sign(self, claim: str) -> str:
+        return f"{claim}.{hmac.new(self._key, claim.encode(), 'sha256').hexdigest()}"
+
+
+def link(address: str, code: str) -> str:
+    """What stands behind the # stays in the browser: it is in no request and in no server's log."""
+    return f"{address}/#code={code}"
+
+
+def _digest(code: str) -> bytes:
+    """What is looked up is not what was given, so that how long that takes says nothing about a code."""
+    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).digest()

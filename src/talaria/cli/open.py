@@ -1,0 +1,49 @@
+"""`talaria open`: the web page of the running gateway, logged in."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+
+import click
+
+from talaria.access.logins import link
+from talaria.cli.connect import running_gateway
+from talaria.cli.loop import run_loop
+from talaria.cli.options import Invocation, common, spoken
+from talaria.core.errors import NotFound
+
+
+@click.command("open", epilog="\b\nExamples:\n  talaria open\n  talaria open --print")
+@common
+@click.option("--print", "print_only", is_flag=True, help="Print the link and open nothing.")
+@click.pass_obj
+def command(invocation: Invocation, print_only: bool) -> None:
+    """Open the web page in a browser, logged in.
+
+    Makes a new link each time. It is good once, for ten minutes; whoever opens it first is logged in for 30
+    days. Where no browser can be started the link is printed.
+    """
+    way_in = run_loop(_new_link(invocation))
+    if not print_only and _can_show() and webbrowser.open(way_in):
+        click.echo(spoken("Opened in your browser; `talaria open --print` prints the link."), err=True)
+        return
+    click.echo(way_in)
+
+
+async def _new_link(invocation: Invocation) -> str:
+    async with running_gateway(invocation.home(), os.environ) as client:
+        if client is None:
+            raise NotFound(
+                "No gateway runs on this home, so there is no page to open.",
+                f"Start it in another terminal: {invocation.command_line('serve')}",
+            )
+        return link(client.url, await client.login_code())
+
+
+def _can_show() -> bool:
+    """A browser inside the terminal would take it over, and over ssh it would be the wrong machine's."""
+    if sys.platform == "darwin":
+        return "SSH_CONNECTION" not in os.environ
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
