@@ -1,0 +1,91 @@
+/* The list of chats: at the left, or a drawer on a narrow screen. */
+
+import { $, make } from "./elements.js";
+import { titles } from "./keep.js";
+import { call } from "./net.js";
+
+const PAGE = 50;
+const LEARNED = 20; // titles that are asked for at a look
+export const narrow = matchMedia("(max-width: 46rem)");
+let sessions = [];
+let shown = PAGE;
+
+/** All sessions down to where the list has been opened, the last used first. */
+export async function readChats() {
+  const found = [];
+  let next = "";
+  do {
+    const after = next ? `&after=${encodeURIComponent(next)}` : "";
+    const part = await call("GET", `/api/sessions?limit=${PAGE}${after}`);
+    found.push(...part.items);
+    next = part.next;
+  } while (next && found.length < shown);
+  sessions = found;
+  $("more").hidden = !next;
+  return sessions;
+}
+
+export function showMore() {
+  shown += PAGE;
+}
+
+/** First words for chats without a title, asked for once and then kept. */
+export async function learnTitles() {
+  const unknown = sessions.filter((session) => !session.title && titles.of(session.id) === undefined);
+  for (const { id } of unknown.slice(0, LEARNED)) {
+    titles.learn(id, (await call("GET", `/api/sessions/${id}/entries?limit=3`)).entries);
+  }
+  return unknown.length > 0;
+}
+
+/** `current` is what the open chat is called in addresses. Keeps the keyboard where it was. */
+export function drawChats(current) {
+  const held = $("chats").contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const names = new Set();
+  $("chats").replaceChildren(...sessions.map((session) => row(session, names, current)));
+  if (held) $("chats").querySelector(`a[href="${held}"]`)?.focus();
+}
+
+/** The newest session of a name is called by it, earlier ones by their ids. */
+function row(session, names, current) {
+  const ref = session.name && !names.has(session.name) ? session.name : session.id;
+  names.add(session.name);
+  const when = new Date(session.updated_at * 1000);
+  const isToday = when.toDateString() === new Date().toDateString();
+  const textContent = isToday ? when.toLocaleTimeString([], { timeStyle: "short" }) : day(when);
+  const time = make("time", { textContent, dateTime: when.toISOString() });
+  const link = make("a", { href: `#chat=${ref}` }, make("span", { textContent: label(session) }), time);
+  if (ref === current) link.ariaCurrent = "page";
+  return make("li", {}, link);
+}
+
+/** What people call a session. */
+export function label(session) {
+  const words = session.title || titles.of(session.id);
+  if (words) return words;
+  if (!session.name) return session.chat_key.split(":").slice(2).join(" ");
+  return session.name.startsWith("web-") ? `Chat of ${day(new Date(session.created_at * 1000))}` : session.name;
+}
+
+function day(date) {
+  return date.toLocaleDateString([], { day: "numeric", month: "short" });
+}
+
+// -- the drawer
+
+export function toggleSide(isOpen) {
+  const wasOpen = "open" in $("side").dataset;
+  if (isOpen) $("side").dataset.open = "";
+  else delete $("side").dataset.open;
+  $("menu").ariaExpanded = String(isOpen);
+  $("shade").hidden = !isOpen;
+  $("main").inert = isOpen;
+  if (isOpen) $("new").focus();
+  else if (wasOpen) $("menu").focus();
+}
+
+$("menu").onclick = () => toggleSide(true);
+$("shade").onclick = () => toggleSide(false);
+$("chats").onclick = () => toggleSide(false); // also when it is the open chat that was chosen
+$("side").onkeydown = (event) => { if (event.key === "Escape") toggleSide(false); };
+narrow.onchange = () => toggleSide(false);

@@ -1,0 +1,179 @@
+/* Markdown as DOM nodes. Content becomes text nodes and a fixed set of elements, never markup. */
+
+import { make } from "./elements.js";
+
+const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`\s]*)/;
+const HEADING = /^(#{1,6})\s+(.*?)\s*#*$/;
+const RULE = /^ {0,3}([-*_])( *\1){2,} *$/;
+const QUOTE = /^ {0,3}> ?/;
+const ITEM = /^( *)([-*+]|\d{1,9}[.)])( +|$)/;
+const SEPARATOR = /^ *\|?( *:?-+:? *\|)+( *:?-+:? *)?$/;
+const DEEPEST = 6; // how far marks are nested, and so what hostile text can cost
+
+/** Makes `node` show `text`. Blocks that did not change keep their elements, so a stream can call this often. */
+export function show(node, text) {
+  const blocks = split(text.split("\n"));
+  const old = [...node.children];
+  blocks.forEach(({ source, build }, index) => {
+    if (old[index]?.source === source) return;
+    const fresh = Object.assign(build(), { source });
+    if (old[index]) old[index].replaceWith(fresh);
+    else node.append(fresh);
+  });
+  old.slice(blocks.length).forEach((block) => block.remove());
+}
+
+function split(lines, depth = 0) {
+  const blocks = [];
+  for (let at = 0; at < lines.length; ) {
+    if (!lines[at].trim()) { at += 1; continue; }
+    const [end, build] = block(lines, at, depth);
+    blocks.push({ source: lines.slice(at, end).join("\n"), build });
+    at = end;
+  }
+  return blocks;
+}
+
+/** Where the block that begins at line `at` ends, and what makes its element. */
+function block(lines, at, depth) {
+  const first = lines[at];
+  const run = (belongs) => {
+    let end = at + 1;
+    while (end < lines.length && belongs(lines[end])) end += 1;
+    return end;
+  };
+  const fence = FENCE.exec(first);
+  if (fence) {
+    const close = run((row) => !(row.trimStart().startsWith(fence[1]) && !row.trim().replaceAll(fence[1][0], "")));
+    return [Math.min(close + 1, lines.length), () => code(lines.slice(at + 1, close).join("\n"), fence[2])];
+  }
+  const heading = HEADING.exec(first);
+  if (heading) return [at + 1, () => inline(make(`h${Math.min(heading[1].length + 1, 6)}`), heading[2])];
+  if (RULE.test(first)) return [at + 1, () => make("hr")];
+  if (depth < DEEPEST && QUOTE.test(first)) {
+    const end = run((row) => QUOTE.test(row));
+    return [end, () => fill(make("blockquote"), lines.slice(at, end).map((row) => row.replace(QUOTE, "")), depth)];
+  }
+  if (depth < DEEPEST && ITEM.test(first)) return list(lines, at, run, depth);
+  if (first.includes("|") && SEPARATOR.test(lines[at + 1] ?? "")) {
+    const end = run((row) => row.includes("|"));
+    return [end, () => table(lines.slice(at, end))];
+  }
+  const end = run((row) => row.trim() && ![FENCE, HEADING, RULE, QUOTE, ITEM].some((start) => start.test(row)));
+  return [end, () => inline(make("p"), lines.slice(at, end).map((row) => row.trim()).join("\n"))];
+}
+
+function fill(node, lines, depth) {
+  for (const { build } of split(lines, depth + 1)) node.append(build());
+  return node;
+}
+
+function list(lines, at, run, depth) {
+  const [, indent, mark] = ITEM.exec(lines[at]);
+  const inner = indent.length + 2;
+  const isOurs = (row) => {
+    const found = ITEM.exec(row);
+    return found && found[1].length < inner && /\d/.test(found[2]) === /\d/.test(mark);
+  };
+  const end = run((row) => isOurs(row) || /^( {2,}|\t)/.test(row) || !row.trim());
+  const build = () => {
+    const node = /\d/.test(mark) ? make("ol", { start: parseInt(mark, 10) }) : make("ul");
+    const items = [];
+    for (const row of lines.slice(at, end)) {
+      if (isOurs(row)) items.push([row.replace(ITEM, "")]);
+      else items.at(-1).push(row.replace(/^(\t| {1,4})/, ""));
+    }
+    for (const rows of items) node.append(item(rows, depth));
+    return node;
+  };
+  return [end, build];
+}
+
+/** The paragraph of a plain item is the item itself. */
+function item(rows, depth) {
+  const node = fill(make("li"), rows, depth);
+  if (node.firstElementChild?.tagName === "P") node.firstElementChild.replaceWith(...node.firstElementChild.childNodes);
+  return node;
+}
+
+function table([head, , ...rows]) {
+  const cells = (row) => row.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
+  const line = (row, tag) => make("tr", {}, ...cells(row).map((cell) => inline(make(tag), cell)));
+  const body = make("tbody", {}, ...rows.map((row) => line(row, "td")));
+  return make("div", { className: "wide" }, make("table", {}, make("thead", {}, line(head, "th")), body));
+}
+
+function code(text, language) {
+  const shown = make("code", { textContent: text });
+  const copy = make("button", { type: "button", className: "plain", textContent: "Copy" });
+  copy.onclick = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      copy.textContent = "Copied";
+    } catch { // no clipboard without TLS: mark it, and the keyboard copies
+      getSelection().selectAllChildren(shown);
+      copy.textContent = "Press Ctrl-C";
+    }
+    setTimeout(() => { copy.textContent = "Copy"; }, 2_000);
+  };
+  const head = make("div", { className: "codehead" }, make("span", { textContent: language }), copy);
+  return make("div", { className: "code" }, head, make("pre", { tabIndex: 0 }, shown));
+}
+
+const OPENERS = /\\([!-/:-@[-`{-~])|`+|\*\*|__|~~|\*|_|!?\[|https?:\/\/[^\s<>"`]+|\n/g;
+const LINK = /^((?:[^[\]]|\[[^[\]]*\])*)\]\(\s*<?([^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?(?:\s+"[^"]*")?\s*\)/;
+const ELEMENTS = { "**": "strong", "__": "strong", "~~": "del", "*": "em", "_": "em" };
+
+/** Appends `text` to `node` with its marks as elements. */
+function inline(node, text, depth = 0) {
+  let at = 0;
+  const opener = new RegExp(OPENERS);
+  for (let found; (found = opener.exec(text)); ) {
+    const made = span(text, found, depth);
+    if (!made) continue;
+    node.append(text.slice(at, found.index), made.node);
+    at = opener.lastIndex = made.end;
+  }
+  node.append(text.slice(at));
+  return node;
+}
+
+/** The element that begins at the mark `found`, and where it ends; null: the mark is just text. */
+function span(text, found, depth) {
+  const [mark, escaped] = found;
+  const start = found.index + mark.length;
+  if (escaped) return { node: document.createTextNode(escaped), end: start };
+  if (mark === "\n") return { node: make("br"), end: start };
+  const rest = text.slice(start);
+  if (mark.startsWith("`")) {
+    const length = rest.split(mark, 1)[0].length;
+    if (length === rest.length || rest[length + mark.length] === "`") return null;
+    const textContent = rest.slice(0, length).replace(/^ (.+) $/, "$1");
+    return { node: make("code", { textContent }), end: start + length + mark.length };
+  }
+  if (depth >= DEEPEST) return null;
+  if (mark.startsWith("http")) {
+    const url = mark.replace(mark.includes("(") ? /[.,;:!?'*_~]+$/ : /[.,;:!?'*_~)\]]+$/, "");
+    return { node: link(url, make("a", { textContent: url })), end: found.index + url.length };
+  }
+  if (mark.endsWith("[")) {
+    const whole = LINK.exec(rest);
+    if (!whole) return null;
+    const words = inline(make("a"), whole[1] || whole[2], DEEPEST);
+    return { node: link(whole[2], words), end: start + whole[0].length };
+  }
+  let length = rest.indexOf(mark);
+  if (mark === "**" && rest[length + 2] === "*") length += 1; // ***both***
+  const isWord = (index) => /[\p{L}\p{N}]/u.test(text[index] ?? "");
+  const end = start + length + mark.length;
+  if (length < 1 || /^\s|\s$/.test(rest.slice(0, length))) return null;
+  if (mark.includes("_") && (isWord(found.index - 1) || isWord(end))) return null;
+  return { node: inline(make(ELEMENTS[mark]), rest.slice(0, length), depth + 1), end };
+}
+
+/** `anchor` leading to `href` if that is a web address, else its text alone. */
+function link(href, anchor) {
+  const url = URL.canParse(href) ? new URL(href) : null;
+  if (!["http:", "https:"].includes(url?.protocol)) return make("span", {}, ...anchor.childNodes);
+  return Object.assign(anchor, { href: url.href, rel: "noopener noreferrer", target: "_blank" });
+}

@@ -1,0 +1,98 @@
+"""The page in a real Chromium before a real gateway: one of each for all tests, and a clean console."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from browser.visitor import Visit, Visitor
+from talaria.testing.gateway_process import GatewayProcess, lone_gateway
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+WIDE = {"width": 1280, "height": 800}
+
+
+def _is_here(item: pytest.Item) -> bool:
+    return item.path.parent == Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On one loop, since the browser lives on it, and after all others, so that it lives for no other."""
+    items.sort(key=_is_here)
+    for item in filter(_is_here, items):
+        item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+        if CHROMIUM is None:
+            item.add_marker(pytest.mark.skip(reason="chromium is not installed"))
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Any]:
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM)
+        yield browser
+        await browser.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def gateway() -> AsyncIterator[GatewayProcess]:
+    async with lone_gateway() as (gateway, _):
+        yield gateway
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def mortal() -> AsyncIterator[GatewayProcess]:
+    """A gateway to be killed: it comes back at the same address."""
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        port = place.getsockname()[1]
+    async with lone_gateway({"HTTP__PORT": str(port), "SHUTDOWN__DEADLINE": "100ms"}) as (gateway, _):
+        yield gateway
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def regular(browser: Any, gateway: GatewayProcess) -> AsyncIterator[Visitor]:
+    """Logged in once for all."""
+    visitor = await Visitor.of(await browser.new_context(viewport=WIDE), gateway)
+    await visitor.follow_link(await visitor.new_link())
+    yield visitor
+    await visitor.page.context.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def visitor(regular: Visitor) -> AsyncIterator[Visitor]:
+    """In a chat of their own."""
+    await regular.page.locator("#new").click()
+    regular.requests.clear()
+    yield regular
+    await regular.page.unroute_all()
+    troubles, regular.troubles = regular.troubles, []
+    assert troubles == []
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def visit(browser: Any, gateway: GatewayProcess) -> AsyncIterator[Visit]:
+    """Opens the page in a browser of one's own, logged in by a link unless told otherwise."""
+    visitors: list[Visitor] = []
+    async with AsyncExitStack() as scopes:
+
+        async def open_page(
+            at: GatewayProcess = gateway, *, logged_in: bool = True, **context: Any
+        ) -> Visitor:
+            opened = await browser.new_context(**{"viewport": WIDE} | context)
+            scopes.push_async_callback(opened.close)
+            visitor = await Visitor.of(opened, at)
+            visitors.append(visitor)
+            if logged_in:
+                await visitor.follow_link(await visitor.new_link())
+            return visitor
+
+        yield open_page
+    assert [trouble for visitor in visitors for trouble in visitor.troubles] == []

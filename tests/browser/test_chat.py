@@ -1,0 +1,235 @@
+"""Talking on the page: what is said, done and refused is shown as it is, and nothing of it is obeyed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from browser.visitor import Visitor
+
+HOSTILE = (
+    '<img src=x onerror="document.title = 1"> <script>document.title = 1</script> '
+    "[one](javascript:document.title=1) [two](data:text/html,x) [three](https://example.org/three) "
+    "![four](https://example.org/four.png) <style>body { display: none }</style>"
+)
+PICTURE = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de"
+    "0000000c4944415408d763f8cfc0000003010100c9fe92ef0000000049454e44ae426082"
+)
+
+
+async def test_an_answer_streams_in(visitor: Visitor) -> None:
+    await visitor.say("[[chunks 16]][[chunk-delay 0.1]][[words 40]]")
+    await visitor.page.locator("#live").get_by_text("word1 word2").wait_for()
+    assert "word40" not in " ".join(await visitor.conversation())
+    await visitor.sees("word40")
+    await visitor.settled()
+    assert (await visitor.page.locator("#said").inner_text()).endswith("word40")
+    await visitor.page.locator("#chats a[aria-current]").get_by_text("[[chunks 16]]").wait_for()
+
+
+async def test_a_tool_call_is_a_line_that_opens(visitor: Visitor) -> None:
+    await visitor.say('[[think aha]][[call write_file {"path":"a.txt","content":"hi"}]][[reply Written.]]')
+    await visitor.sees("Written.", "#log .agent")
+    await visitor.settled()
+    line = visitor.page.locator("details.tool", has_text="write_file")
+    assert " ".join((await line.locator("summary").inner_text()).split()) == "write_file a.txt, hi done"
+    assert not await line.locator("pre").first.is_visible()
+    await line.locator("summary").click()
+    await visitor.sees("Wrote 2 bytes to a.txt (a new file).", "details.tool")
+    assert await visitor.page.locator("details.tool", has_text="Thoughts").count() == 1
+    before = await visitor.conversation()
+    await visitor.page.reload()
+    await visitor.sees("Written.", "#log .agent")
+    assert await visitor.conversation() == before
+
+
+async def test_markdown_becomes_elements(visitor: Visitor) -> None:
+    text = (
+        "# Head\n\nsome **bold**, *slanted* and `code`\nnext line\n\n- one\n  - inner\n- two\n\n3. three\n\n"
+        "| a | b |\n|---|---|\n| 1 | 2 |\n\n> said\n\n```py\nx = `1` # **no**\n\n# still\n```\n\n"
+        "snake_case_name, 2 * 3 * 4, https://example.org/a_(b)."
+    )
+    await visitor.say(f"[[reply {text}]]")
+    await visitor.sees("still", "#log pre")
+    words = visitor.page.locator("#log .words")
+    shape = {
+        "h2": "Head", "strong": "bold", "em": "slanted", "p code": "code", "li li": "inner",
+        "td >> nth=1": "2", "blockquote": "said", "pre": "x = `1` # **no**\n\n# still",
+        "a": "https://example.org/a_(b)",
+    }  # fmt: skip
+    assert {path: await words.locator(path).inner_text() for path in shape} == shape
+    assert await words.locator("ol").get_attribute("start") == "3"
+    assert "snake_case_name, 2 * 3 * 4," in await words.inner_text()
+    await visitor.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await words.get_by_role("button", name="Copy").click()
+    await words.get_by_role("button", name="Copied").wait_for()
+    assert await visitor.page.evaluate("navigator.clipboard.readText()") == shape["pre"]
+
+
+async def test_hostile_content_stays_text(visitor: Visitor) -> None:
+    """Nothing is run, loaded or styled by it; the fixture sees whether the policy had to step in."""
+    call = json.dumps({"path": HOSTILE[:40], "content": HOSTILE})
+    await visitor.say(f"[[think {HOSTILE}]][[call write_file {call}]][[reply {HOSTILE}]]")
+    await visitor.sees("document.title = 1", "#log .agent")
+    await visitor.settled()
+    answer = visitor.page.locator("#log .agent .words")
+    shown = await answer.inner_text()
+    assert '<img src=x onerror="document.title = 1"> <script>' in shown
+    assert "one two three four" in shown
+    assert [await link.get_attribute("href") for link in await answer.locator("a").all()] == [
+        "https://example.org/three",
+        "https://example.org/four.png",
+    ]
+    assert {await link.get_attribute("rel") for link in await answer.locator("a").all()} == {
+        "noopener noreferrer"
+    }
+    assert await visitor.page.locator("#scroll :is(img, script, style, iframe)").count() == 0
+    assert "1 ·" not in await visitor.page.title()
+    assert not [request for request in visitor.requests if "example.org" in request]
+
+
+@pytest.mark.timeout(30)
+async def test_text_made_to_be_slow_is_not(visitor: Visitor) -> None:
+    """Work that grows with the square of the length would take minutes."""
+    await visitor.page.evaluate("""async () => {
+      const { show } = await import("/assets/markdown.js");
+      const pieces = ["**a ", "[a", "[", "`a ", "*a_b~~", "> ", "- ", "\\\\", "http://(", "| a |\\n|--|\\n",
+        "a\\n\\n"];
+      for (const piece of pieces) show(document.createElement("div"), piece.repeat(300_000 / piece.length));
+    }""")
+
+
+async def test_stop_cancels_the_turn(visitor: Visitor) -> None:
+    await visitor.say("[[chunks 100]][[chunk-delay 0.1]][[words 200]]")
+    await visitor.page.locator("#live").get_by_text("word1 word2").wait_for()
+    await visitor.page.get_by_role("button", name="Stop").click()
+    await visitor.sees("Stopped.")
+    await visitor.settled()
+    assert [body.get("interrupted") for body in await visitor.entries()][-1] is True
+    await visitor.page.reload()
+    await visitor.sees("Stopped.")
+
+
+async def test_messages_wait_for_the_one_before_and_commands_pass(visitor: Visitor) -> None:
+    await visitor.say("[[delay 30]]")
+    await visitor.page.locator("#live .person").wait_for()
+    await visitor.say("and then")
+    await visitor.say("/stop")
+    await visitor.sees("You said: and then")
+    await visitor.settled()
+    said = await visitor.conversation()
+    assert [said.count(text) for text in ("[[delay 30]]", "and then", "/stop", "Stopped.")] == [1, 1, 1, 1]
+
+
+async def test_a_command_is_answered_and_new_begins_anew(visitor: Visitor) -> None:
+    await visitor.say("first words")
+    await visitor.sees("You said: first words")
+    await visitor.say("/title A good name")
+    await visitor.sees("Title set: A good name")
+    await visitor.page.locator("h1", has_text="A good name").wait_for()
+    await visitor.say("/new")
+    await visitor.sees("New session")
+    await visitor.settled()
+    assert len(await visitor.conversation()) == 2
+    old = visitor.page.locator("#chats a", has_text="A good name")
+    await old.click()
+    await visitor.sees("You said: first words")
+    await visitor.page.get_by_role("button", name="Continue it").click()
+    await visitor.sees("Back in A good name")
+    await visitor.sees("You said: first words")
+
+
+async def test_a_failed_turn_says_what_why_and_what_to_do_also_after_a_reload(visitor: Visitor) -> None:
+    await visitor.say("[[status 400]]")
+    await visitor.page.locator("#log .error").wait_for()
+    await visitor.settled()
+    before = await visitor.conversation()
+    assert before[0] == "[[status 400]]"
+    await visitor.page.reload()
+    await visitor.page.locator("#log .error").wait_for()
+    assert await visitor.conversation() == before
+
+
+async def test_a_refused_message_comes_back_into_the_field(visitor: Visitor) -> None:
+    await visitor.page.route("**/messages", refuse)
+    await visitor.say("too much")
+    await visitor.sees("The disk is full.")
+    assert await visitor.page.locator("#text").input_value() == "too much"
+    await visitor.page.unroute("**/messages")
+    await visitor.page.keyboard.press("Enter")
+    await visitor.sees("You said: too much")
+
+
+async def refuse(route: Any) -> None:
+    error = {"type": "store", "message": "The disk is full.", "hint": "Make room."}
+    await route.fulfill(status=503, json={"error": error})
+
+
+async def test_files_go_with_the_message(visitor: Visitor) -> None:
+    await visitor.page.locator("#file").set_input_files(
+        [
+            {"name": "dot.png", "mimeType": "image/png", "buffer": PICTURE},
+            {"name": "note.txt", "mimeType": "text/plain", "buffer": b"hello"},
+        ]
+    )
+    await visitor.page.get_by_role("button", name="Remove note.txt").wait_for()
+    await visitor.say("look")
+    await visitor.sees("note.txt (1 kB)", "#log .person")
+    await visitor.settled()
+    assert (await visitor.page.locator("#log .person img").get_attribute("src")).startswith("data:image/png")
+    user = next(body for body in await visitor.entries() if body["type"] == "user")
+    assert [part["type"] for part in user["parts"]] == ["text", "file", "image", "file"]
+
+
+async def test_the_tiny_model_is_named_and_its_fetch_is_shown(visitor: Visitor) -> None:
+    assert not await visitor.page.locator("#badge").is_visible()
+    status = await visitor.gateway.call("GET", "/api/status")
+    weights = {"model": "x", "stage": "fetching", "done": 128_000_000, "total": 491_000_000}
+    views = [{"pid": None, "weights": weights}, {"pid": 7, "weights": None}]
+
+    async def answer(route: Any) -> None:
+        view = views.pop(0) if len(views) > 1 else views[0]
+        await route.fulfill(json=status | {"built_in_model": view})
+
+    await visitor.page.route("**/api/status", answer)
+    await visitor.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await visitor.sees("tiny model: fetching 128/491 MB", "#badge")
+    await visitor.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await visitor.sees("tiny model, makes frequent mistakes", "#badge")
+
+
+async def test_what_others_say_in_the_chat_appears(visitor: Visitor) -> None:
+    await visitor.say("mine")
+    await visitor.sees("You said: mine")
+    await visitor.settled()
+    path = f"/api/sessions/{await visitor.name()}/messages?wait=10"
+    await visitor.gateway.call("POST", path, json={"text": "theirs"})
+    await visitor.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await visitor.sees("You said: theirs")
+
+
+async def test_two_chats_are_two_addresses_and_back_goes_back(visitor: Visitor) -> None:
+    await visitor.say("in the first")
+    await visitor.sees("You said: in the first")
+    await visitor.page.get_by_role("button", name="New chat").click()
+    await visitor.page.locator("#text").fill("a draft of the second")
+    await visitor.page.go_back()
+    await visitor.sees("You said: in the first")
+    await visitor.page.go_forward()
+    await visitor.page.wait_for_function("text.value === 'a draft of the second'")
+
+
+async def test_a_new_chat_has_nothing_of_the_one_before(visitor: Visitor) -> None:
+    await visitor.say("[[delay 30]]")
+    await visitor.page.locator("#live .person").wait_for()
+    await visitor.say("still to come")
+    await visitor.page.locator("#waiting").get_by_text("still to come").wait_for()
+    await visitor.page.get_by_role("button", name="New chat").click()
+    assert await visitor.conversation() == []
+    await visitor.page.go_back()
+    await visitor.page.locator("#waiting").get_by_text("still to come").wait_for()
+    await visitor.page.get_by_role("button", name="Stop").click()
+    await visitor.sees("You said: still to come")

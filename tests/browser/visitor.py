@@ -1,0 +1,106 @@
+"""Somebody with a browser: what they do on the page, and what they see there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from talaria.testing.gateway_process import GatewayProcess
+
+# Chromium's own notes about answers that are no 2xx and connections that broke: both are meant here.
+NETWORK_NOTE = "Failed to load resource"
+WATCH_POLICY = """addEventListener("securitypolicyviolation",
+  (event) => console.error("policy violated: " + event.violatedDirective + " " + event.blockedURI))"""
+
+
+@dataclass
+class Visitor:
+    """`troubles` are errors of the page's code and of its security policy, `requests` what it asked for."""
+
+    page: Any
+    gateway: GatewayProcess
+    troubles: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    @classmethod
+    async def of(cls, context: Any, gateway: GatewayProcess) -> Self:
+        await context.add_init_script(WATCH_POLICY)
+        visitor = cls(await context.new_page(), gateway)
+        visitor.page.set_default_timeout(10_000)
+        visitor.page.on("console", visitor._hear)
+        visitor.page.on("pageerror", lambda error: visitor.troubles.append(str(error)))
+        visitor.page.on("request", lambda request: visitor.requests.append(request.url))
+        return visitor
+
+    def _hear(self, message: Any) -> None:
+        if message.type in ("error", "warning") and not message.text.startswith(NETWORK_NOTE):
+            self.troubles.append(message.text)
+
+    @property
+    def url(self) -> str:
+        address: str = json.loads((self.gateway.home / "gateway.json").read_text())["url"]
+        return address
+
+    async def new_link(self) -> str:
+        code = (await self.gateway.call("POST", "/api/login/codes"))["code"]
+        return f"{self.url}/#code={code}"
+
+    async def follow_link(self, link: str) -> None:
+        await self.page.goto(link)
+        await self.page.locator("#app:visible, #login:visible").wait_for()
+
+    async def say(self, text: str) -> None:
+        await self.page.locator("#text").fill(text)
+        await self.page.keyboard.press("Enter")
+
+    async def sees(self, text: str, selector: str = "#scroll") -> None:
+        """Exactly once, now or soon."""
+        await self.page.locator(selector).get_by_text(text).wait_for()
+        assert await self.page.locator(selector).get_by_text(text).count() == 1
+
+    async def settled(self) -> None:
+        """No turn runs any more, and everything that is shown comes from the log."""
+        await self.page.locator("#stop").wait_for(state="hidden")
+        await self.page.locator("#live:empty").wait_for(state="attached")
+
+    async def conversation(self) -> list[str]:
+        """What stands there, from the first line to the last."""
+        said, told = "> * > :is(.bubble, .words, summary)", "> :is(p, .error)"
+        pieces = self.page.locator(f":is(#log, #live, #waiting) {said}, :is(#log, #live) {told}")
+        texts: list[str] = await pieces.all_inner_texts()
+        return [" ".join(text.split()) for text in texts]
+
+    async def count_in_every_frame(self, text: str) -> Callable[[], Awaitable[int]]:
+        """How often it stood there at most, in any frame from now on."""
+        await self.page.evaluate(
+            """(text) => {
+              const scroll = document.getElementById("scroll");
+              window.most = 0;
+              const look = () => {
+                window.most = Math.max(most, scroll.textContent.split(text).length - 1);
+                requestAnimationFrame(look);
+              };
+              look();
+            }""",
+            text,
+        )
+
+        async def most() -> int:
+            found: int = await self.page.evaluate("most")
+            return found
+
+        return most
+
+    async def name(self) -> str:
+        address: str = await self.page.evaluate("location.hash")
+        return address.removeprefix("#chat=")
+
+    async def entries(self) -> list[dict[str, Any]]:
+        """What the gateway has of the open chat."""
+        log = await self.gateway.call("GET", f"/api/sessions/{await self.name()}/entries?limit=500")
+        return [entry["body"] for entry in log["entries"]]
+
+
+Visit = Callable[..., Awaitable[Visitor]]

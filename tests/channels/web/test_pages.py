@@ -1,0 +1,146 @@
+"""The page's files: open to everybody, closed to everything else, and not sent twice."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from pathlib import Path
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from channels.http.gateway import Api, run_gateway
+from talaria.channels.web.pages import INDEX, MEDIA_TYPES
+from talaria.testing.model_server import ModelServer
+
+ASSETS = files("talaria.channels.web") / "assets"
+NAMES = sorted(MEDIA_TYPES)
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' blob: data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[Api]:
+    async with ModelServer() as model, run_gateway(tmp_path / "home", model) as api:
+        yield api
+
+
+@pytest.fixture
+async def stranger() -> AsyncIterator[aiohttp.ClientSession]:
+    """Without the token."""
+    async with aiohttp.ClientSession() as client:
+        yield client
+
+
+def address(api: Api, name: str) -> str:
+    return f"{api.url}/" if name == INDEX else f"{api.url}/assets/{name}"
+
+
+async def test_every_file_is_served_to_strangers_with_every_header(
+    api: Api, stranger: aiohttp.ClientSession
+) -> None:
+    for name in NAMES:
+        async with stranger.get(address(api, name)) as response:
+            body = await response.read()
+        assert response.status == 200, name
+        assert body == (ASSETS / name).read_bytes()
+        assert response.headers["Content-Type"] == MEDIA_TYPES[name].decode()
+        assert response.headers["ETag"] == f'"{hashlib.sha256(body).hexdigest()}"'
+        assert {key: response.headers[key] for key in HEADERS} == HEADERS
+
+
+@pytest.mark.parametrize("form", ["{0}", "W/{0}", '"other", {0}'])
+async def test_a_file_that_is_known_is_not_sent_again(
+    api: Api, stranger: aiohttp.ClientSession, form: str
+) -> None:
+    for name in NAMES:
+        async with stranger.get(address(api, name)) as first:
+            etag = first.headers["ETag"]
+        headers = {"If-None-Match": form.format(etag)}
+        async with stranger.get(address(api, name), headers=headers) as response:
+            assert (response.status, await response.read()) == (304, b"")
+            assert response.headers["ETag"] == etag
+        async with stranger.get(address(api, name), headers={"If-None-Match": '"older"'}) as response:
+            assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["no.js", "pages.py", "index.html", "../pages.py", "..%2Fpages.py", "%2e%2e/pages.py", "", "app.js/"],
+)
+async def test_there_is_nothing_beside_them(api: Api, stranger: aiohttp.ClientSession, path: str) -> None:
+    async with stranger.get(URL(f"{api.url}/assets/{path}", encoded=True)) as response:
+        assert response.status == 404
+        assert (await response.json())["error"]["type"] == "not_found"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+@pytest.mark.parametrize("name", [INDEX, "app.js"])
+async def test_a_file_can_only_be_got(
+    api: Api, stranger: aiohttp.ClientSession, method: str, name: str
+) -> None:
+    async with stranger.request(method, address(api, name)) as response:
+        assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
+
+
+async def test_head_tells_the_same_without_the_body(api: Api, stranger: aiohttp.ClientSession) -> None:
+    async with stranger.head(address(api, INDEX)) as response:
+        assert (response.status, await response.read()) == (200, b"")
+        assert response.headers["Content-Length"] == str(len((ASSETS / INDEX).read_bytes()))
+
+
+def test_every_file_of_the_folder_is_served_and_named_by_another() -> None:
+    """A forgotten module would be a page that does not start."""
+    assert {path.name for path in ASSETS.iterdir()} == set(MEDIA_TYPES)
+    text = {name: (ASSETS / name).read_text() for name in NAMES}
+    named = {
+        name for source in text.values() for name in re.findall(r'(?:/assets/|from "\./)([\w.]+)"', source)
+    }
+    assert named == set(MEDIA_TYPES) - {INDEX}
+
+
+def test_the_page_has_no_script_or_style_of_its_own_and_fetches_nothing_elsewhere() -> None:
+    """The policy would stop them; a page that needs the policy broken would not work."""
+    html = (ASSETS / INDEX).read_text()
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", html)
+    for name in NAMES:
+        source = (ASSETS / name).read_text().replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"(?:src|href|url|import|fetch)\b[\s=(:]*[\"'`]?(?:https?:)?//", source), name
+    scripts = "".join((ASSETS / name).read_text() for name in NAMES if name.endswith(".js"))
+    assert not re.search(r"\w+HTML\b|document\.write|\beval\b|Function\(", scripts)
+
+
+def luminance(colour: str) -> float:
+    digits = colour if len(colour) == 6 else "".join(digit * 2 for digit in colour)
+    parts = (int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4))
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_keep_the_contrast_that_reading_needs(scheme: str) -> None:
+    """4.5 to 1, as WCAG AA asks for, for each pair that the style uses."""
+    light, _, rest = (ASSETS / "style.css").read_text().partition("@media (prefers-color-scheme: dark)")
+    found = re.findall(
+        r"--([\w-]+): #([0-9a-f]+);", light if scheme == "light" else rest.partition("\n}\n")[0]
+    )
+    shades = {name: luminance(colour) for name, colour in found}
+    grounds = ("paper", "side", "raised", "mine", "code")
+    pairs = [(ink, ground) for ink in ("ink", "soft") for ground in grounds]
+    pairs += [("accent", "paper"), ("accent", "code"), ("on-accent", "accent"), ("warn", "warn-bg")]
+    pairs += [("bad", "paper"), ("bad", "bad-bg"), ("ink", "bad-bg")]
+    for one, other in pairs:
+        low, high = sorted((shades[one], shades[other]))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, f"{one} on {other}"
