@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-Talaria = Callable[..., subprocess.CompletedProcess[str]]
-Serve = Callable[..., "subprocess.Popen[str]"]
+from cli.conftest import Serve, Talaria
 
 
 def test_a_backup_of_a_running_gateway_is_restored_when_it_has_stopped(

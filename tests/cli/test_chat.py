@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cli.conftest import Serve
 from cli.terminal import Terminal
 
-Serve = Callable[..., "subprocess.Popen[str]"]
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
 

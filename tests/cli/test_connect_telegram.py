@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cli.conftest import DEADLINE, Talaria
+from cli.conftest import DEADLINE, Talaria, started
 from talaria.testing.telegram_server import TOKEN
 
 
@@ -41,13 +40,8 @@ class Platform:
 
 @pytest.fixture
 def platform() -> Iterator[Platform]:
-    command = [sys.executable, "-m", "talaria.testing.telegram_server", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            yield Platform(server.stdout.readline().split()[4].rstrip(";"))
-        finally:
-            server.send_signal(signal.SIGTERM)
+    with started("telegram_server") as url:
+        yield Platform(url)
 
 
 def test_the_first_who_presents_the_code_is_paired_and_then_answered(

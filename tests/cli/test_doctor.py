@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from cli.conftest import Serve
 from talaria.cli import checks
 from talaria.cli.main import main
 from talaria.models.local.manifest import DEFAULT
 from talaria.models.local.needs import unmet
 
-Serve = Callable[..., object]
 Findings = dict[str, dict[str, str]]
 Doctor = Callable[[Path], tuple[int, Findings]]
 
@@ -63,23 +62,6 @@ def test_no_model_is_a_problem_with_a_fix(doctor: Doctor, tmp_path: Path) -> Non
     assert not (tmp_path / "new").exists()
 
 
-def test_a_wrong_config_is_a_problem(doctor: Doctor, home: Path) -> None:
-    (home / "config.toml").write_text("[pool]\nmax_agents = 'x'\n")
-    status, found = doctor(home)
-    assert status == 1
-    assert "line 2" in found["config"]["text"]
-
-
-def test_open_files_are_warned_of_and_left(doctor: Doctor, home: Path) -> None:
-    home.chmod(0o755)
-    (home / "http.token").write_text("0123456789abcdef0123\n")
-    (home / "http.token").chmod(0o644)
-    _, found = doctor(home)
-    assert (found["home"]["level"], found["home"]["command"]) == ("warn", f"chmod 700 {home}")
-    assert found["token"]["command"] == f"chmod 600 {home / 'http.token'}"
-    assert (home / "http.token").stat().st_mode & 0o777 == 0o644
-
-
 def test_a_running_gateway_s_token_file_is_left_as_it_is(doctor: Doctor, home: Path, serve: Serve) -> None:
     serve()
     token = home / "http.token"
@@ -92,28 +74,6 @@ def test_a_running_gateway_s_token_file_is_left_as_it_is(doctor: Doctor, home: P
     assert status == 1
     assert "is missing" in found["token"]["text"]
     assert not token.exists()
-
-
-def test_a_damaged_database_is_a_problem(doctor: Doctor, home: Path) -> None:
-    (home / "talaria.db").write_bytes(b"not a database, but long enough to look like something" * 20)
-    status, found = doctor(home)
-    assert status == 1
-    assert found["store"]["level"] == "problem"
-
-
-def test_a_home_that_is_a_file_is_a_problem(doctor: Doctor, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    status, found = doctor(tmp_path / "file")
-    assert status == 1
-    assert "is a file" in found["home"]["text"]
-
-
-def test_a_busy_configured_port_is_a_problem(doctor: Doctor, home: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        with (home / "config.toml").open("a") as file:
-            file.write(f"[http]\nport = {taken.getsockname()[1]}\n")
-        _, found = doctor(home)
-    assert found["port"]["level"] == "problem"
 
 
 def test_little_space_and_an_old_sqlite_are_told(

@@ -120,26 +120,26 @@ def test_home_may_stand_before_or_behind_the_command(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == "/srv/a/config.toml\n/srv/b/config.toml\n"
 
 
-def test_a_home_that_is_a_file_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.touch()
-    assert main(["serve", "--home", str(path)]) == 1
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("file", (), "The home HOME is a file, not a folder.\n  Name a folder that you can write"),
+        ("folder", (), "config.toml line 2: pool.max_agents"),
+        ("new", ("--port", "many"), 'TALARIA_HTTP__PORT: http.port is "many"'),
+    ],
+)
+def test_what_keeps_it_from_starting_is_told_in_a_sentence(
+    name: str, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "config.toml").write_text('[pool]\nmax_agents = "many"\n')
+    home = tmp_path / name
+    assert main(["serve", "--home", str(home), *options]) == 1
     told = capsys.readouterr().err
-    assert told.startswith(f"talaria: The home {path} is a file, not a folder.\n  Name a folder")
-
-
-def test_config_errors_name_file_line_and_key(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text('[pool]\nmax_agents = "many"\n')
-    assert main(["serve", "--home", str(tmp_path)]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("talaria: config.toml line 2: pool.max_agents")
+    assert told.startswith(f"talaria: {said.replace('HOME', str(home))}")
     assert "Traceback" not in told
-    assert not (tmp_path / "talaria.db").exists()
-
-
-def test_an_option_is_checked_like_the_config(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["serve", "--home", str(tmp_path), "--port", "many"]) == 1
-    assert "http.port" in capsys.readouterr().err
+    assert not list(tmp_path.glob("**/talaria.db"))
 
 
 # -- failures that nobody expected
@@ -171,6 +171,21 @@ def test_a_bug_is_one_line_and_a_file(
     assert str(file) in told
     assert "Traceback" in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_service_that_always_fails_does_not_fill_the_disk(
+    broken: Callable[[BaseException], None], tmp_path: Path
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for number in range(30):
+        (logs / f"crash-20260101-000000-{number:02}.txt").touch()
+    broken(ValueError("oh no"))
+    assert main(["--home", str(tmp_path), "config"]) == 1
+    left = sorted(logs.iterdir())
+    assert len(left) == 20
+    assert left[0].name == "crash-20260101-000000-11.txt"
+    assert left[-1].stat().st_size
 
 
 def test_a_bug_without_a_home_makes_none(

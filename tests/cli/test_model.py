@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
+from cli.conftest import Talaria
 from talaria.models.local.cache import Cache
 from talaria.models.local.manifest import DEFAULT, find_weights
-
-Talaria = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def test_the_list_says_what_is_here_and_what_answers(talaria: Talaria, tmp_path: Path) -> None:

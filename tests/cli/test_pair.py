@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from cli.conftest import Serve, Talaria
 from talaria.access.actors import Actor, ChatKind
 from talaria.access.door import Door
 from talaria.core.access import Paired, PairingList
@@ -18,8 +18,6 @@ from talaria.core.ports import Pairings
 from talaria.store.home_lock import HomeLock
 from talaria.store.sqlite.store import SqliteStore
 
-Talaria = Callable[..., subprocess.CompletedProcess[str]]
-Serve = Callable[..., "subprocess.Popen[str]"]
 T = TypeVar("T")
 NO_CODE = "K7QD-93MX-4TZA"
 

@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from cli.conftest import DEADLINE, Talaria
-from talaria.testing.prefixes import PrefixWatch
-
-Serve = Callable[..., "subprocess.Popen[str]"]
+from cli.conftest import DEADLINE, Serve, Talaria
+from prefixes import PrefixWatch
 
 
 class Gateway:
@@ -35,14 +33,9 @@ class Gateway:
 
     def bodies(self) -> list[bytes]:
         """What the model was sent, and forget it."""
-        with urllib.request.urlopen(f"{self._model}/_recorded") as answer:
-            count = len(json.loads(answer.read())["recorded"])
-        found = []
-        for number in range(count):
-            with urllib.request.urlopen(f"{self._model}/_recorded/{number}") as answer:
-                found.append(answer.read())
-        urllib.request.urlopen(urllib.request.Request(f"{self._model}/_recorded", method="DELETE")).close()
-        return found
+        request = urllib.request.Request(f"{self._model}/_recorded", method="DELETE")
+        with urllib.request.urlopen(request) as answer:
+            return [body.encode() for body in json.loads(answer.read())]
 
     def until(self, condition: Callable[[Any], bool]) -> None:
         end = time.monotonic() + DEADLINE

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cli.conftest import Talaria
+from cli.conftest import Talaria, started
 from cli.terminal import Terminal
-from talaria.cli.foreign_keys import find_foreign_keys
+from talaria.cli.setup_plan import find_foreign_keys
 
 KEY = "sk-right-0123456789"
 GOOD, OTHER = "good-1", "good-2"
@@ -21,14 +20,8 @@ GOOD, OTHER = "good-1", "good-2"
 
 @pytest.fixture(scope="module")
 def strict_url() -> Iterator[str]:
-    options = ["--port", "0", "--key", KEY, "--model", GOOD, "--model", OTHER]
-    command = [sys.executable, "-m", "talaria.testing.model_server", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            yield server.stdout.readline().split("; ")[0].removeprefix("Scripted model at ")
-        finally:
-            server.terminate()
+    with started("model_server", "--key", KEY, "--model", GOOD, "--model", OTHER) as url:
+        yield url
 
 
 @pytest.fixture
@@ -44,19 +37,12 @@ def environ(environ: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.endswith("_API_KEY")}
 
 
+def mine(url: str) -> tuple[str, ...]:
+    return ("--provider", "mine", "--base-url", url, "--key-env", "MY_KEY", "--yes")
+
+
 def test_without_questions(talaria: Talaria, config: Path, strict_url: str) -> None:
-    options = (
-        "--provider",
-        "mine",
-        "--base-url",
-        strict_url,
-        "--key-env",
-        "MY_KEY",
-        "--model",
-        GOOD,
-        "--yes",
-    )
-    done = talaria("setup", *options, env={"MY_KEY": KEY})
+    done = talaria("setup", *mine(strict_url), "--model", GOOD, env={"MY_KEY": KEY})
     assert done.returncode == 0, done.stderr
     assert f"mine/{GOOD} answered in" in done.stdout
     assert "one call: " in done.stdout
@@ -83,8 +69,7 @@ def test_what_does_not_work_is_not_written(
     talaria: Talaria, config: Path, strict_url: str, options: tuple[str, ...], key: str, said: str
 ) -> None:
     before = config.read_text()
-    given = ("--provider", "mine", "--base-url", strict_url, "--key-env", "MY_KEY", "--yes")
-    done = talaria("setup", *given, *options, env={"MY_KEY": key})
+    done = talaria("setup", *mine(strict_url), *options, env={"MY_KEY": key})
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
@@ -109,18 +94,7 @@ def test_a_known_provider_s_key_goes_to_no_other_address(
 
 def test_a_file_with_a_wrong_model_is_set_right(talaria: Talaria, config: Path, strict_url: str) -> None:
     config.write_text('[model]\nprovider = "mine"\n\n[providers.mine]\napi_key_env = "MY_KEY"\n')
-    options = (
-        "--provider",
-        "mine",
-        "--base-url",
-        strict_url,
-        "--key-env",
-        "MY_KEY",
-        "--model",
-        GOOD,
-        "--yes",
-    )
-    assert talaria("setup", *options, env={"MY_KEY": KEY}).returncode == 0
+    assert talaria("setup", *mine(strict_url), "--model", GOOD, env={"MY_KEY": KEY}).returncode == 0
     assert talaria("config", "get", "model.name").stdout.strip() == GOOD
 
 
@@ -167,7 +141,7 @@ def test_keys_of_other_tools_are_found_and_left_alone(tmp_path: Path) -> None:
         "# x\nexport DEEPSEEK_API_KEY='sk-ds' # mine\nOTHER=1\nANTHROPIC_API_KEY=\n"
     )
     found = find_foreign_keys(tmp_path)
-    assert [(each.tool, each.provider, each.key) for each in found] == [
+    assert [(each.where.split()[2], each.provider, each.key) for each in found] == [
         ("Codex", "openai", "sk-codex"),
         ("llm", "openai", "sk-llm"),
         ("llm", "groq", "gsk"),
@@ -177,7 +151,7 @@ def test_keys_of_other_tools_are_found_and_left_alone(tmp_path: Path) -> None:
     assert "sk-codex" not in repr(found)
     for name in files:
         (tmp_path / name).write_text("{ not json")
-    assert [each.tool for each in find_foreign_keys(tmp_path)] == ["Hermes"]
+    assert [each.where for each in find_foreign_keys(tmp_path)] == ["key of Hermes in ~/.hermes/.env"]
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")

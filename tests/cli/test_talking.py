@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-Talaria = Callable[..., subprocess.CompletedProcess[str]]
-Serve = Callable[..., "subprocess.Popen[str]"]
+from cli.conftest import Serve, Talaria
 
 
 def test_ask_goes_through_the_running_gateway(serve: Serve, talaria: Talaria, home: Path) -> None:
@@ -144,3 +143,10 @@ def test_sessions_are_listed_shown_and_ended(
 def test_a_home_without_sessions_says_so_and_stays_as_it_is(talaria: Talaria, home: Path) -> None:
     assert talaria("sessions", "list").stdout == "There are no sessions yet.\n"
     assert sorted(path.name for path in home.iterdir()) == ["config.toml"]
+
+
+def test_a_database_elsewhere_is_read_without_a_gateway_too(talaria: Talaria, tmp_path: Path) -> None:
+    env = {"TALARIA_STORE__URL": f"sqlite://{tmp_path}/elsewhere.db"}
+    assert talaria("ask", "--session", "work", "hi", env=env).returncode == 0
+    assert " work " in talaria("sessions", "list", env=env).stdout
+    assert talaria("sessions", "list").stdout == "There are no sessions yet.\n"

@@ -3,60 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
-from talaria.access.settings import UserNumbers
-from talaria.config.report import Override, Report
-from talaria.config.shape import Shaper
+from talaria.config.load import load
 from talaria.core.errors import ConfigError
 
-
-class Chat(msgspec.Struct, frozen=True):
-    allowed: UserNumbers = ()
+VARIABLE = "TALARIA_CHANNELS__TELEGRAM__ALLOWED"
 
 
-class Root(msgspec.Struct, frozen=True):
-    chat: Chat = Chat()
-
-
-def read(allowed: Any) -> tuple[int, ...]:
-    report = Report(Path("config.toml"), "[chat]\nallowed = …\n", {})
-    settings = Shaper(report, Root).build(Root, {"chat": {"allowed": allowed}})
-    report.raise_problems()
-    return settings.chat.allowed
-
-
-def test_numbers_are_taken() -> None:
-    assert read([]) == ()
-    assert read([123456789, 1, (1 << 63) - 1]) == (123456789, 1, (1 << 63) - 1)
-
-
-def test_a_variable_may_name_them_with_commas() -> None:
-    assert read(Override("TALARIA_CHAT__ALLOWED", "123456789, 42")) == (123456789, 42)
+def test_numbers_are_taken_from_the_file_or_with_commas_from_a_variable(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(f"channels.telegram.allowed = [123456789, 1, {(1 << 63) - 1}]\n")
+    assert load(tmp_path, {}).settings.channels.telegram.allowed == (123456789, 1, (1 << 63) - 1)
+    assert load(tmp_path, {VARIABLE: "123456789, 42"}).settings.channels.telegram.allowed == (123456789, 42)
+    assert load(tmp_path, {VARIABLE: ""}).settings.channels.telegram.allowed == ()
 
 
 @pytest.mark.parametrize(
-    ("allowed", "shown"),
+    "allowed",
     [
-        (["@ann"], '["@ann"]'),
-        (["123456789"], '["123456789"]'),
-        ([123456789, "ann"], '[123456789, "ann"]'),
-        ([-1001234], "[-1001234]"),
-        ([0], "[0]"),
-        ([True], "[true]"),
-        ([1.0], "[1.0]"),
-        ([1 << 63], f"[{1 << 63}]"),
-        (123456789, "123456789"),
-        ("*", '"*"'),
-        (Override("TALARIA_CHAT__ALLOWED", "@ann"), '"@ann"'),
+        '["@ann"]', '["123456789"]', '[123456789, "ann"]', "[-1001234]", "[0]", "[true]", "[1.0]",
+        f"[{1 << 63}]", "123456789", '"*"',
     ],
-)
-def test_anything_else_is_refused_and_told_why(allowed: Any, shown: str) -> None:
+)  # fmt: skip
+def test_anything_else_is_refused_and_told_why(tmp_path: Path, allowed: str) -> None:
+    (tmp_path / "config.toml").write_text(f"channels.telegram.allowed = {allowed}\n")
     with pytest.raises(ConfigError) as refused:
-        read(allowed)
+        load(tmp_path, {})
     text = refused.value.user_text
-    assert f"chat.allowed is {shown}: expected a list of people's numeric ids" in text
+    assert f"channels.telegram.allowed is {allowed}: expected a list of people's numeric ids" in text
     assert "a @username can be given up and taken by someone else" in text
+
+
+def test_a_name_in_a_variable_is_refused_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r'allowed is "@ann": expected a list of people'):
+        load(tmp_path, {VARIABLE: "@ann"})

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from rig import Rig, inbound, start
-from talaria.cli.session_source import StoreSource
+from talaria.cli.sessions import StoreDesk
 from talaria.core.clock import SystemClock
 from talaria.core.errors import LeaseHeld
 from talaria.core.ids import OwnerId, SessionId, new_session_id, new_turn_id
@@ -195,7 +195,7 @@ async def test_the_command_line_ends_the_workspace_too_when_no_gateway_runs(
     async with start(store, tmp_path) as rig:
         session_id = (await rig.say("hello")).session_id
     workspaces = FakeWorkspaces(lambda key: tmp_path)
-    source = StoreSource(store, "main", SessionEnds(workspaces, SystemClock(), lambda session_id: None))
+    desk = StoreDesk(store, "main", SessionEnds(workspaces, SystemClock(), lambda session_id: None))
     for _ in range(2):
-        assert (await source.end(session_id)).ended_at is not None
+        assert (await desk.end_session(session_id)).ended_at is not None
     assert workspaces.ended == [session_id]

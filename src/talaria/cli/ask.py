@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -11,33 +12,27 @@ import click
 from talaria.channels.console.ask import Question, Streams, ask
 from talaria.cli.connect import connect
 from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, common
+from talaria.cli.options import F, Invocation, verb
 from talaria.core.ids import is_session_name
 
-EXAMPLES = """\b
-Examples:
-  talaria ask "What is the capital of France?"
-  talaria ask --session work "And what did I ask you before?"
-  talaria ask --file report.pdf --file photo.jpg "What do these say?"
-  git diff | talaria ask -
-"""
+
+def files_option(text: str) -> Callable[[F], F]:
+    kind = click.Path(path_type=Path)
+    return click.option("--file", "files", metavar="PATH", multiple=True, type=kind, help=text)
 
 
-@click.command("ask", epilog=EXAMPLES)
-@common
+@verb(
+    "ask",
+    'talaria ask "What is the capital of France?"',
+    'talaria ask --session work "And what did I ask you before?"',
+    'talaria ask --file report.pdf --file photo.jpg "What do these say?"',
+    "git diff | talaria ask -",
+)
 @click.argument("text", required=False)
 @click.option("--session", metavar="NAME", help="Go on in this session (default: a new one each time).")
 @click.option("--model", metavar="NAME", help="A model, an alias or an agent, for a new session.")
-@click.option(
-    "--file",
-    "files",
-    metavar="PATH",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Send a file along; a picture is shown to a model that sees.",
-)
+@files_option("Send a file along; a picture is shown to a model that sees.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole turn as JSON.")
-@click.pass_obj
 def command(  # noqa: PLR0917 - click passes them by name
     invocation: Invocation,
     text: str | None,
@@ -55,7 +50,13 @@ def command(  # noqa: PLR0917 - click passes them by name
     if not message.strip() and not files:
         raise click.UsageError("There is nothing to send: the message is empty.")
     streams = Streams(sys.stdout, sys.stderr, is_live=sys.stdout.isatty(), is_chatty=sys.stderr.isatty())
-    run_loop(_ask(invocation, Question(message, session or "", model or "", files), streams, as_json))
+    question = Question(message, session or "", model or "", files)
+
+    async def run() -> None:
+        async with connect(invocation.home(), os.environ) as client:
+            await ask(client, question, streams, as_json=as_json)
+
+    run_loop(run())
 
 
 def check_session_name(name: str | None) -> None:
@@ -69,8 +70,3 @@ def _read_stdin() -> str:
     if sys.stdin.isatty():
         click.echo("Write the message, then press Ctrl-D.", err=True)
     return sys.stdin.buffer.read().decode("utf-8", "replace")
-
-
-async def _ask(invocation: Invocation, question: Question, streams: Streams, as_json: bool) -> None:
-    async with connect(invocation.home(), os.environ) as client:
-        await ask(client, question, streams, as_json=as_json)

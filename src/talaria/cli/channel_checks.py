@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from talaria.channels.telegram.client import BotApi, BotApiError, Refused
 from talaria.channels.telegram.settings import TelegramSettings, find_token
 from talaria.channels.telegram.wire import User, WebhookInfo
-from talaria.cli.findings import Finding, Level
+from talaria.cli.findings import Finding, failed, ok, problem, warn
 from talaria.config.home import Home
 from talaria.core.errors import TalariaError
 
@@ -22,7 +22,7 @@ def check_running(status: Mapping[str, object]) -> Iterator[Finding]:
     for name, state in channels.items() if isinstance(channels, dict) else ():
         if name != "http" and not str(state).startswith(("ready", "starting")):
             fix = "Mend that and restart the gateway." if str(state).startswith("stopped") else ""
-            yield Finding(name, Level.PROBLEM, f"The gateway's channel is {state}.", fix)
+            yield problem(name, f"The gateway's channel is {state}.", fix)
 
 
 async def check_telegram(
@@ -38,15 +38,15 @@ async def check_telegram(
     except Refused as refusal:
         is_token = refusal.is_about_token
         text = "Telegram does not accept the token." if is_token else refusal.user_text
-        yield Finding("telegram", Level.PROBLEM, text, "", _CONNECT if is_token else "")
+        yield problem("telegram", text, "", _CONNECT if is_token else "")
     except BotApiError as error:
-        yield Finding("telegram", Level.PROBLEM, error.user_text, "Check the network and api_url.")
+        yield problem("telegram", error.user_text, "Check the network and api_url.")
     except TimeoutError:
-        yield Finding("telegram", Level.PROBLEM, f"{settings.api_url} does not answer.", "Check the network.")
+        yield problem("telegram", f"{settings.api_url} does not answer.", "Check the network.")
     except TalariaError as error:
-        yield Finding.of("telegram", error, _CONNECT)
+        yield failed("telegram", error, _CONNECT)
     else:
-        yield Finding("telegram", Level.OK, f"@{bot.username} answers; updates come by {settings.mode}.")
+        yield ok("telegram", f"@{bot.username} answers; updates come by {settings.mode}.")
         for finding in _webhook(settings, hook):
             yield finding
 
@@ -54,10 +54,10 @@ async def check_telegram(
 def _webhook(settings: TelegramSettings, hook: WebhookInfo) -> Iterator[Finding]:
     if settings.mode == "polling" and hook.url:
         text = "A webhook is set for the bot, so it cannot be polled; another program may use its token."
-        yield Finding("telegram", Level.WARN, text, "The gateway takes the webhook away when it starts.")
+        yield warn("telegram", text, "The gateway takes the webhook away when it starts.")
     if settings.mode == "webhook" and hook.url not in ("", settings.webhook_url):
         text = "The bot's webhook leads elsewhere; another program may use its token."
-        yield Finding("telegram", Level.WARN, text, "The gateway sets its own when it starts.")
+        yield warn("telegram", text, "The gateway sets its own when it starts.")
     if settings.mode == "webhook" and hook.last_error_message:
         text = f"Telegram could not deliver to {settings.webhook_url}: {hook.last_error_message}."
-        yield Finding("telegram", Level.WARN, text, "Does that address lead to this gateway?")
+        yield warn("telegram", text, "Does that address lead to this gateway?")

@@ -6,54 +6,29 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import click
-import msgspec
 
 from talaria import __version__
-from talaria.channels.console.chat import Chat
+from talaria.channels.console.chat import Chat, Screen
 from talaria.channels.console.client import GatewayClient
-from talaria.cli.ask import check_session_name
+from talaria.cli.ask import check_session_name, files_option
 from talaria.cli.connect import connect
 from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, common, spoken
+from talaria.cli.options import Invocation, spoken, verb
 from talaria.config.home import Home
 from talaria.core.errors import TalariaError
 
 HISTORY = "chat.history"
-EXAMPLES = """\b
-Examples:
-  talaria chat
-  talaria chat --session work
-"""
 
 
-class Talk(msgspec.Struct, frozen=True):
-    """What was asked for: `command_line` is how a person runs a verb here, `files` go with the first
-    message."""
-
-    session: str
-    command_line: Callable[[str], str]
-    files: tuple[Path, ...] = ()
-
-
-@click.command("chat", epilog=EXAMPLES)
-@common
+@verb("chat", "talaria chat", "talaria chat --session work")
 @click.option(
     "--session", metavar="NAME", default="terminal", show_default=True, help="Which chat to go on in."
 )
-@click.option(
-    "--file",
-    "files",
-    metavar="PATH",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Send a file along with the first message.",
-)
+@files_option("Send a file along with the first message.")
 @click.option("--dir", "folder", metavar="PATH", help="Work on this folder (not in this version yet).")
-@click.pass_obj
 def command(invocation: Invocation, session: str, files: tuple[Path, ...], folder: str | None) -> None:
     """Chat in the terminal.
 
@@ -63,35 +38,33 @@ def command(invocation: Invocation, session: str, files: tuple[Path, ...], folde
     check_session_name(session)
     if folder is not None:
         raise click.UsageError("`--dir` is not in this version yet.")
-    talk = Talk(session, invocation.command_line, files)
-    run_loop(_chat(invocation.home(), talk))
+    run_loop(_chat(invocation, session, files))
 
 
-async def _chat(home: Home, talk: Talk) -> None:
+async def _chat(invocation: Invocation, session: str, files: tuple[Path, ...]) -> None:
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, task.cancel)
+    is_dumb = os.environ.get("TERM") in (None, "", "dumb")
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not is_dumb
+    home = invocation.home()
     try:
         async with connect(home, os.environ) as client:
-            await (_terminal if _is_terminal() else _piped)(client, home, talk)
+            screen = await _terminal(client, home, session) if is_terminal else _pipe()
+            await Chat(client, session, screen, invocation.command_line, files).run()
     except asyncio.CancelledError:
         if task.uncancel():  # cancelled by someone else than the signals as well
             raise
 
 
-def _is_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
-
-
-async def _terminal(client: GatewayClient, home: Home, talk: Talk) -> None:
+async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
     from rich.console import Console
     from rich.text import Text
 
     from talaria.channels.console.clean import clean
-    from talaria.channels.console.prompt import TerminalPrompt
-    from talaria.channels.console.quiet import quiet_keyboard
+    from talaria.channels.console.prompt import TerminalPrompt, quiet_keyboard
     from talaria.channels.console.render import LiveView
     from talaria.models.local.manifest import TINY, is_built_in
 
@@ -100,54 +73,29 @@ async def _terminal(client: GatewayClient, home: Home, talk: Talk) -> None:
     def say(text: str) -> None:
         console.print(Text(clean(text), style="dim"))
 
-    models = await _models(client)
-    say(f"Talaria {__version__} · {_describe_model(client, models)} · chat “{talk.session}”")
-    if is_built_in(_describe_model(client, models).rpartition("/")[2]):
+    try:
+        models = await client.models()
+        model = next((name for name in models if "/" in name), "no model is configured yet")
+    except TalariaError:  # it does not say what may be asked for by name
+        models, model = [], f"gateway at {client.url}"
+    say(f"Talaria {__version__} · {model} · chat “{session}”")
+    if is_built_in(model.rpartition("/")[2]):
         say(spoken(TINY))
     say("Enter sends, /help lists commands, Ctrl-D leaves.")
-    prompt = TerminalPrompt(home.path / HISTORY, models or ())
-    chat = Chat(
-        client,
-        talk.session,
-        prompt,
+    return Screen(
+        lines=TerminalPrompt(home.path / HISTORY, models),
         views=lambda is_command: LiveView(console, is_command=is_command),
         say=say,
         guard=lambda: quiet_keyboard(sys.stdin.fileno()),
-        command_line=talk.command_line,
-        files=talk.files,
     )
-    await chat.run()
 
 
-async def _piped(client: GatewayClient, home: Home, talk: Talk) -> None:
+def _pipe() -> Screen:
     from talaria.channels.console.prompt import PipedLines
     from talaria.channels.console.render import PlainView
 
-    def say(text: str) -> None:
-        click.echo(text, err=True)
-
-    lines = PipedLines(sys.stdin.fileno())
-    chat = Chat(
-        client,
-        talk.session,
-        lines,
+    return Screen(
+        lines=PipedLines(sys.stdin.fileno()),
         views=lambda _: PlainView(sys.stdout),
-        say=say,
-        command_line=talk.command_line,
-        files=talk.files,
+        say=lambda text: click.echo(text, err=True),
     )
-    await chat.run()
-
-
-async def _models(client: GatewayClient) -> list[str] | None:
-    """What may be asked for by name; None when the gateway does not say."""
-    try:
-        return await client.models()
-    except TalariaError:
-        return None
-
-
-def _describe_model(client: GatewayClient, models: list[str] | None) -> str:
-    if models is None:
-        return "gateway at " + client.url
-    return next((name for name in models if "/" in name), "no model is configured yet")

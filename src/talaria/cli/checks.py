@@ -6,7 +6,6 @@ import asyncio
 import os
 import platform
 import shutil
-import stat
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -24,12 +23,12 @@ from talaria.cli.config_checks import (
     check_secret_files,
     check_token,
 )
-from talaria.cli.connect import is_locked, running_gateway
+from talaria.cli.connect import running_gateway
 from talaria.cli.database_check import check_database
-from talaria.cli.findings import Finding, Level, shell
+from talaria.cli.findings import Finding, failed, ok, problem, shell, warn
 from talaria.cli.model_checks import check_agent
 from talaria.config.environment import read_overrides
-from talaria.config.home import Home
+from talaria.config.home import Home, open_mode
 from talaria.config.load import Loaded, load
 from talaria.config.report import dotted
 from talaria.config.settings import Settings
@@ -40,7 +39,6 @@ from talaria.store.sqlite.engine import engine_version, is_single_process_only
 
 ANSWER_SECONDS = 10.0
 LITTLE_SPACE, NO_SPACE = 1 << 30, 100 << 20
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 async def examine(home: Home, environ: Mapping[str, str], *, calls: bool = False) -> list[Finding]:
@@ -63,7 +61,7 @@ async def examine(home: Home, environ: Mapping[str, str], *, calls: bool = False
             else:
                 findings += check_idle(home, settings, environ)
     except TalariaError as error:  # a running gateway whose token cannot be had
-        if (finding := Finding.of("token", error)) not in findings:
+        if (finding := failed("token", error)) not in findings:
             findings.append(finding)
     if loaded is not None:
         findings += [finding async for finding in check_agent(home, settings, environ, calls=calls)]
@@ -72,58 +70,41 @@ async def examine(home: Home, environ: Mapping[str, str], *, calls: bool = False
 
 
 def check_machine(home: Home) -> Iterator[Finding]:
-    python = platform.python_version()
-    yield Finding("talaria", Level.OK, f"Talaria {__version__} on Python {python}, {platform.system()}.")
+    yield ok("talaria", f"Talaria {__version__} on Python {platform.python_version()}, {platform.system()}.")
     if is_single_process_only:
-        yield Finding(
-            "sqlite",
-            Level.WARN,
-            f"SQLite {engine_version} can damage a file that several processes use (fixed in 3.51.3), "
-            "so only one may open it.",
-            "",
-            shell(sys.executable, "-m", "pip", "install", "pysqlite3"),
-        )
+        text = f"SQLite {engine_version} can damage a file that several processes use (fixed in 3.51.3), "
+        yield warn("sqlite", text + "so only one may open it.", "", _install("pysqlite3"))
     else:
-        yield Finding("sqlite", Level.OK, f"SQLite {engine_version}.")
+        yield ok("sqlite", f"SQLite {engine_version}.")
     if time.time() < Path(__file__).stat().st_mtime - 86_400:
-        now = time.strftime("%Y-%m-%d %H:%M")
-        yield Finding(
-            "clock",
-            Level.PROBLEM,
-            f"The clock says {now}, which is before this program was installed.",
-            "",
-            "timedatectl set-ntp true",
-        )
+        text = time.strftime("The clock says %Y-%m-%d %H:%M, which is before this program was installed.")
+        yield problem("clock", text, "", "timedatectl set-ntp true")
     else:
-        yield Finding("clock", Level.OK, time.strftime("It is %Y-%m-%d %H:%M %Z."))
-    if not _has_zones():
-        text = "This machine has no time zone database, so agent.timezone cannot be used."
-        install = shell(sys.executable, "-m", "pip", "install", "tzdata")
-        yield Finding("clock", Level.WARN, text, "", install)
-    yield from _check_disk(_existing(home.path))
-
-
-def _has_zones() -> bool:
+        yield ok("clock", time.strftime("It is %Y-%m-%d %H:%M %Z."))
     try:
         ZoneInfo("Europe/Berlin")
     except (ZoneInfoNotFoundError, OSError):
-        return False
-    return True
+        text = "This machine has no time zone database, so agent.timezone cannot be used."
+        yield warn("clock", text, "", _install("tzdata"))
+    yield _check_disk(_existing(home.path))
 
 
-def _check_disk(folder: Path) -> Iterator[Finding]:
+def _install(package: str) -> str:
+    return shell(sys.executable, "-m", "pip", "install", package)
+
+
+def _check_disk(folder: Path) -> Finding:
     try:
         check_filesystem(folder)
         free = shutil.disk_usage(folder).free
     except TalariaError as error:
-        yield Finding.of("disk", error)
-        return
+        return failed("disk", error)
     except OSError as error:
-        yield Finding("disk", Level.WARN, f"The disk of {folder} cannot be looked at: {error.strerror}.")
-        return
-    level = Level.PROBLEM if free < NO_SPACE else Level.WARN if free < LITTLE_SPACE else Level.OK
-    fix = "" if level is Level.OK else f"Make room on the disk that holds {folder}."
-    yield Finding("disk", level, f"{format_size(free)} free.", fix)
+        return warn("disk", f"The disk of {folder} cannot be looked at: {error.strerror}.")
+    if free >= LITTLE_SPACE:
+        return ok("disk", f"{format_size(free)} free.")
+    level = problem if free < NO_SPACE else warn
+    return level("disk", f"{format_size(free)} free.", f"Make room on the disk that holds {folder}.")
 
 
 def check_home(home: Home) -> Iterator[Finding]:
@@ -131,31 +112,27 @@ def check_home(home: Home) -> Iterator[Finding]:
     if not path.exists():
         parent = _existing(path)
         if parent.is_dir() and os.access(parent, os.W_OK):
-            yield Finding("home", Level.OK, f"{path} is not there yet; the first start makes it.")
+            yield ok("home", f"{path} is not there yet; the first start makes it.")
         else:
-            yield Finding(
-                "home", Level.PROBLEM, f"{path} cannot be made: {parent} cannot be written.", elsewhere
-            )
-        return
-    if not path.is_dir():
-        away = path.with_name(f"{path.name}.not-a-folder")
-        text = f"{path} is a file, not a folder."
-        yield Finding("home", Level.PROBLEM, text, elsewhere, shell("mv", path, away))
-        return
-    if not os.access(path, os.W_OK | os.X_OK):
-        yield Finding("home", Level.PROBLEM, f"{path} cannot be written by this user.", elsewhere)
-        return
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & _OTHERS:
-        text = f"{path} is open to other users (mode {mode:04o})."
-        yield Finding("home", Level.WARN, text, "", shell("chmod", "700", path))
+            yield problem("home", f"{path} cannot be made: {parent} cannot be written.", elsewhere)
+    elif not path.is_dir():
+        yield problem("home", f"{path} is a file, not a folder.", elsewhere, _move_away(path))
+    elif not os.access(path, os.W_OK | os.X_OK):
+        yield problem("home", f"{path} cannot be written by this user.", elsewhere)
     else:
-        yield Finding("home", Level.OK, f"{path}, for this user only.")
-    for folder in (home.files, home.logs):
-        if folder.exists() and not folder.is_dir():
-            away = folder.with_name(f"{folder.name}.not-a-folder")
-            text = f"{folder} is a file, and a folder is needed there."
-            yield Finding("home", Level.PROBLEM, text, "", shell("mv", folder, away))
+        if mode := open_mode(path):
+            text = f"{path} is open to other users (mode {mode})."
+            yield warn("home", text, "", shell("chmod", "700", path))
+        else:
+            yield ok("home", f"{path}, for this user only.")
+        for folder in (home.files, home.logs):
+            if folder.exists() and not folder.is_dir():
+                text = f"{folder} is a file, and a folder is needed there."
+                yield problem("home", text, "", _move_away(folder))
+
+
+def _move_away(path: Path) -> str:
+    return shell("mv", path, path.with_name(f"{path.name}.not-a-folder"))
 
 
 async def check_gateway(client: GatewayClient) -> AsyncIterator[Finding]:
@@ -164,42 +141,36 @@ async def check_gateway(client: GatewayClient) -> AsyncIterator[Finding]:
         async with asyncio.timeout(ANSWER_SECONDS):
             status = await client.status()
     except TalariaError as error:
-        yield Finding.of("gateway", error)
+        yield failed("gateway", error)
         return
     except TimeoutError:
         text = f"The gateway at {client.url} runs, but does not answer within {ANSWER_SECONDS:g} seconds."
-        yield Finding("gateway", Level.PROBLEM, text, "Restart it; what it has accepted is not lost.")
+        yield problem("gateway", text, "Restart it; what it has accepted is not lost.")
         return
     version, pid = status.get("version"), status.get("pid")
     if version != __version__:
         text = f"The running gateway is version {version}, this program is {__version__}."
-        yield Finding("gateway", Level.WARN, text, f"Restart it: kill {pid}, then `talaria serve`.")
+        yield warn("gateway", text, f"Restart it: kill {pid}, then `talaria serve`.")
     if status.get("ready"):
         rss = format_size(int(status.get("rss_bytes") or 0))
-        yield Finding(
-            "gateway", Level.OK, f"Running at {client.url} (pid {pid}, {rss} of memory), accepting."
-        )
+        yield ok("gateway", f"Running at {client.url} (pid {pid}, {rss} of memory), accepting.")
     else:
         reasons = "; ".join(status.get("reasons") or ["it does not say why"])
-        yield Finding(
-            "gateway", Level.PROBLEM, f"Running at {client.url} (pid {pid}), but not accepting: {reasons}."
-        )
+        yield problem("gateway", f"Running at {client.url} (pid {pid}), but not accepting: {reasons}.")
     for finding in check_running(status):
         yield finding
     if pending := (status.get("config") or {}).get("pending"):
         text = f"{', '.join(pending)} in config.toml will count from the gateway's next start on."
-        yield Finding("gateway", Level.WARN, text, "Stop it and start it again:", f"kill {pid}")
+        yield warn("gateway", text, "Stop it and start it again:", f"kill {pid}")
     store, owed = status.get("store") or {}, status.get("owed") or {}
     size, sessions = format_size(int(store.get("size_bytes", 0))), store.get("sessions", 0)
     noun = "session" if sessions == 1 else "sessions"
     if trouble := store.get("trouble"):
-        yield Finding(
-            "store", Level.PROBLEM, str(trouble), "Its log says more; it goes on when that is over."
-        )
+        yield problem("store", str(trouble), "Its log says more; it goes on when that is over.")
     else:
         state = store.get("integrity", "unknown")
-        yield Finding("store", Level.OK, f"{store.get('engine')}, {sessions} {noun}, {size}; {state}.")
-    yield Finding("owed", Level.OK, _owed(status.get("turns") or {}, owed))
+        yield ok("store", f"{store.get('engine')}, {sessions} {noun}, {size}; {state}.")
+    yield ok("owed", _owed(status.get("turns") or {}, owed))
 
 
 def _owed(turns: Mapping[str, int], owed: Mapping[str, float]) -> str:
@@ -214,27 +185,26 @@ def _owed(turns: Mapping[str, int], owed: Mapping[str, float]) -> str:
 
 def check_idle(home: Home, settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
     """The store and the port, which are free to look at while no gateway runs."""
-    if is_locked(home):
-        yield Finding(
+    if home.is_locked():
+        yield problem(
             "gateway",
-            Level.PROBLEM,
             f"A process holds {home.lock}, but says nowhere where it is.",
             "If it does not go away by itself, end it:",
             f'kill "$(cat {shell(home.lock)})"',
         )
         return
-    yield Finding("gateway", Level.OK, "Not running. `talaria serve` starts it.")
+    yield ok("gateway", "Not running. `talaria serve` starts it.")
     if settings.store.url:
-        yield Finding("store", Level.OK, "store.url names a database elsewhere; it is not looked at.")
+        yield ok("store", "store.url names a database elsewhere; it is not looked at.")
     elif not home.database.exists():
-        yield Finding("store", Level.OK, f"{home.database} is not there yet; the first start makes it.")
+        yield ok("store", f"{home.database} is not there yet; the first start makes it.")
     else:
         try:
-            yield Finding("store", Level.OK, check_database(home))
+            yield ok("store", check_database(home))
         except TalariaError as error:
             aside = home.database.with_name(time.strftime("talaria.db.%Y%m%d-%H%M%S"))
             fix = f"{error.hint} Without a backup, this begins anew and keeps the file:".strip()
-            yield Finding("store", Level.PROBLEM, error.user_text, fix, shell("mv", home.database, aside))
+            yield problem("store", error.user_text, fix, shell("mv", home.database, aside))
     yield _check_port(settings, environ)
 
 
@@ -246,13 +216,13 @@ def _check_port(settings: Settings, environ: Mapping[str, str]) -> Finding:
         key = ("http", "host") if is_host else ("http", "port")
         override = read_overrides(environ, {}).get(key)
         free = shell("unset", override.variable) if override else f"talaria config unset {dotted(key)}"
-        return Finding.of("port", error, free)
+        return failed("port", error, free)
     bound.socket.close()
     if bound.notice:
         text = f"Port {DEFAULT_PORT} is in use by another program; a start would take {bound.port} instead."
         choose = f"talaria config set http.port {bound.port}"
-        return Finding("port", Level.WARN, text, "Stop that program, or stay with the other port:", choose)
-    return Finding("port", Level.OK, f"{bound.address} is free.")
+        return warn("port", text, "Stop that program, or stay with the other port:", choose)
+    return ok("port", f"{bound.address} is free.")
 
 
 def _existing(path: Path) -> Path:

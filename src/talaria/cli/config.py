@@ -3,123 +3,104 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+import subprocess
 import sys
-from typing import TYPE_CHECKING
+import tempfile
+import tomllib
+from pathlib import Path
 
 import click
 
-from talaria.cli.lazy import PlainGroup
-from talaria.cli.options import Invocation, common
+from talaria.cli.options import Invocation, group
+from talaria.config import edit
+from talaria.config.environment import read_overrides
+from talaria.config.home import Home
+from talaria.config.live import is_live
+from talaria.config.load import Loaded, load, load_text, read_config
+from talaria.config.positions import KeyPath, key_lines
+from talaria.config.report import dotted
+from talaria.config.settings import Settings
+from talaria.config.shape import kind_at
+from talaria.core.errors import ConfigError, NotFound
 
-if TYPE_CHECKING:
-    from talaria.config.edit import Change
-    from talaria.config.home import Home
-    from talaria.config.positions import KeyPath
-
-EXAMPLES = """\b
-Examples:
-  talaria config get                         everything, and where it comes from
-  talaria config get model.name
-  talaria config set pool.max_agents 32
-  talaria config unset pool.max_agents       back to the default
-  talaria config edit
-"""
-_GET = """\b
-Examples:
-  talaria config get
-  talaria config get pool
-  talaria config get http.port
-"""
-_SET = """\b
-Examples:
-  talaria config set pool.idle_ttl 30m
-  talaria config set tools.enabled files,todo
-  talaria config set providers.mine.api_key     asks for it
+_NEW = """\
+# Talaria's configuration. Without a line here everything runs on its default.
+# All keys are in docs/configuration.md; `talaria config get` shows those that count now.
 """
 
 
-@click.group("config", cls=PlainGroup, no_args_is_help=True, epilog=EXAMPLES)
-@common
+@group(
+    "config",
+    "talaria config get                         everything, and where it comes from",
+    "talaria config get model.name",
+    "talaria config set pool.max_agents 32",
+    "talaria config unset pool.max_agents       back to the default",
+    "talaria config edit",
+)
 def command() -> None:
     """Show and change the configuration."""
 
 
-@command.command("path", epilog="\b\nExample:\n  talaria config path")
-@common
-@click.pass_obj
-def show_path(invocation: Invocation) -> None:
+@command.verb("path", "talaria config path")
+def _path(invocation: Invocation) -> None:
     """Print the path of config.toml, whether it exists or not."""
     click.echo(invocation.home().config)
 
 
-@command.command("get", epilog=_GET)
-@common
+@command.verb("get", "talaria config get", "talaria config get pool", "talaria config get http.port")
 @click.argument("key", required=False)
-@click.pass_obj
-def get_value(invocation: Invocation, key: str | None) -> None:
+def _get(invocation: Invocation, key: str | None) -> None:
     """Print a key's value, and on stderr where it comes from: the file's line, a variable, the default.
 
     Without KEY, or with a table, print all of it as TOML. Secrets are not shown.
     """
-    from talaria.config.keys import parse_key, unknown_key, values
-    from talaria.config.load import load, read_config
-    from talaria.config.report import dotted
-
     home = invocation.home()
-    path = parse_key(key) if key else ()
+    path = edit.parse_key(key) if key else ()
     settings = load(home.path, os.environ).settings
-    found = list(values(settings, read_config(home.config) or "", os.environ))
+    found = list(edit.values(settings, read_config(home.config) or "", os.environ))
     exact = next((value for value in found if value.path == path), None)
     if exact is not None:
         click.echo(exact.plain)
         click.echo(f"({'not set' if not exact.toml else exact.source})", err=True)
         return
     inside = [value for value in found if value.path[: len(path)] == path and value.toml]
-    if path and not inside and not _is_table(path):
-        raise unknown_key(path)
+    if path and not inside and kind_at(Settings, path) is None:
+        raise edit.unknown_key(path)
     for value in inside:
         click.echo(f"{dotted(value.path)} = {value.toml}  # {value.source}")
 
 
-@command.command("set", epilog=_SET)
-@common
+@command.verb(
+    "set",
+    "talaria config set pool.idle_ttl 30m",
+    "talaria config set tools.enabled files,todo",
+    "talaria config set providers.mine.api_key     asks for it",
+)
 @click.argument("key")
 @click.argument("value", required=False)
-@click.pass_obj
-def set_value(invocation: Invocation, key: str, value: str | None) -> None:
+def _set(invocation: Invocation, key: str, value: str | None) -> None:
     """Set a key in config.toml, if the file is good with it. Comments stay.
 
     Without VALUE it is asked for; a secret is not shown while it is typed.
     """
-    from talaria.config.edit import SECRET_KEYS, change_key
-    from talaria.config.keys import parse_key, parse_value
-    from talaria.config.report import dotted
-
-    path = parse_key(key)
-    parse_value(path, "")  # an unknown key is told before its value is asked for
+    path = edit.parse_key(key)
+    edit.parse_value(path, "")  # an unknown key is told before its value is asked for
     if value is None:
-        value = str(click.prompt(dotted(path), hide_input=path[-1] in SECRET_KEYS and sys.stdin.isatty()))
+        value = str(
+            click.prompt(dotted(path), hide_input=path[-1] in edit.SECRET_KEYS and sys.stdin.isatty())
+        )
     home = invocation.home()
-    change = change_key(home.path, path, parse_value(path, value), os.environ)
+    change = edit.change_key(home.path, path, edit.parse_value(path, value), os.environ)
     _tell(home, path, change, "set")
 
 
-@command.command("unset", epilog="\b\nExample:\n  talaria config unset pool.max_agents")
-@common
+@command.verb("unset", "talaria config unset pool.max_agents")
 @click.argument("key")
-@click.pass_obj
-def unset_value(invocation: Invocation, key: str) -> None:
+def _unset(invocation: Invocation, key: str) -> None:
     """Take a key out of config.toml, so that its default counts again."""
-    import tomllib
-
-    from talaria.config.edit import change_key
-    from talaria.config.keys import parse_key
-    from talaria.config.load import read_config
-    from talaria.config.positions import key_lines
-    from talaria.config.report import dotted
-    from talaria.core.errors import NotFound
-
-    home, path = invocation.home(), parse_key(key)
+    home, path = invocation.home(), edit.parse_key(key)
     text = read_config(home.config) or ""
     try:
         is_there = path in key_lines(text) if tomllib.loads(text) else False
@@ -127,31 +108,33 @@ def unset_value(invocation: Invocation, key: str) -> None:
         is_there = True  # `change_key` says what is wrong with the file
     if not is_there:
         raise NotFound(f"{dotted(path)} is not set in {home.config}.", "`talaria config get` shows what is.")
-    _tell(home, path, change_key(home.path, path, None, os.environ), "no longer set")
+    _tell(home, path, edit.change_key(home.path, path, None, os.environ), "no longer set")
 
 
-@command.command("edit", epilog="\b\nExamples:\n  talaria config edit\n  EDITOR=nano talaria config edit")
-@common
-@click.pass_obj
-def edit_file(invocation: Invocation) -> int:
+@command.verb("edit", "talaria config edit", "EDITOR=nano talaria config edit")
+def _edit(invocation: Invocation) -> int:
     """Open config.toml in $EDITOR. It is checked before it takes the place of the old one."""
-    from talaria.cli.config_edit import edit
+    home = invocation.home()
+    before = _read(home)
+    text = _decoded(before)
+    with tempfile.TemporaryDirectory(prefix="talaria-config-") as folder:
+        draft = Path(folder) / "config.toml"
+        draft.write_text(text or _NEW, encoding="utf-8")
+        while True:
+            _open(draft)
+            text = draft.read_text(encoding="utf-8", errors="replace")
+            try:
+                loaded = load_text(home.path, text, edit.file_only(os.environ))
+            except ConfigError as error:
+                click.echo(error.user_text, err=True)
+                if not _goes_on():
+                    click.echo(f"Nothing was written; {home.config} is as it was.", err=True)
+                    return 1
+                continue
+            return _write(home, before, text, loaded)
 
-    return edit(invocation.home())
 
-
-def _is_table(path: KeyPath) -> bool:
-    from talaria.config.settings import Settings
-    from talaria.config.shape import kind_at
-
-    return kind_at(Settings, path) is not None
-
-
-def _tell(home: Home, path: KeyPath, change: Change, what: str) -> None:
-    from talaria.config.environment import read_overrides
-    from talaria.config.live import is_live
-    from talaria.config.report import dotted
-
+def _tell(home: Home, path: KeyPath, change: edit.Change, what: str) -> None:
     live, later = "A running gateway takes it up within seconds.", "It counts from the next start on."
     click.echo(f"{dotted(path)} is {what} in {home.config}. {live if is_live(path) else later}")
     if path in (overrides := read_overrides(os.environ, {})):
@@ -162,3 +145,58 @@ def _tell(home: Home, path: KeyPath, change: Change, what: str) -> None:
         for remark in change.loaded.remarks:
             if remark.path[: len(path)] == path:
                 click.echo(remark.text, err=True)
+
+
+# -- the editor
+
+
+def _write(home: Home, before: bytes, text: str, loaded: Loaded) -> int:
+    for warning in loaded.warnings:
+        click.echo(warning, err=True)
+    if _read(home) != before:
+        raise ConfigError(
+            f"{home.config} was changed by someone else meanwhile; nothing was written.",
+            "Run `talaria config edit` again.",
+        )
+    if text.encode() == (before or _NEW.encode()):
+        click.echo(f"{home.config} is as it was.")
+        return 0
+    edit.replace_config(home.path, text, is_secret=any(f"{key} =" in text for key in edit.SECRET_KEYS))
+    click.echo(f"{home.config} is written. A running gateway takes up what it can within seconds.")
+    return 0
+
+
+def _read(home: Home) -> bytes:
+    try:
+        return home.config.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise ConfigError(f"{home.config} cannot be read: {error.strerror}.", "Is it yours?") from error
+
+
+def _decoded(data: bytes) -> str:
+    """A file in another encoding is shown as well as it can be, and saved as UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def _open(draft: Path) -> None:
+    named = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+    found = named or next((name for name in ("nano", "vim", "vi") if shutil.which(name)), None)
+    if found is None:
+        raise ConfigError("There is no editor.", "Name one: EDITOR=/path/to/editor talaria config edit")
+    try:
+        status = subprocess.run([*shlex.split(found), str(draft)], check=False).returncode  # noqa: S603
+    except OSError as error:
+        raise ConfigError(
+            f"The editor {found} cannot be started: {error.strerror}.", "Name another in EDITOR."
+        ) from None
+    if status:
+        raise ConfigError(f"The editor {found} ended with status {status}; nothing was written.")
+
+
+def _goes_on() -> bool:
+    return sys.stdin.isatty() and click.confirm("Go on editing?", default=True)

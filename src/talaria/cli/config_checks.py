@@ -1,78 +1,125 @@
-"""What `talaria doctor` says of the configuration and of the HTTP token."""
+"""What `talaria doctor` says of the configuration and of the HTTP token, and which command mends it."""
 
 from __future__ import annotations
 
-import stat
+import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, assert_never
 
-from talaria.cli.connect import is_locked
-from talaria.cli.findings import Finding, Level, shell
-from talaria.cli.remedies import remedy
-from talaria.cli.service_file import ENVIRONMENT
-from talaria.config.home import Home
+from talaria.cli.findings import Finding, failed, ok, problem, shell, warn
+from talaria.cli.service import ENVIRONMENT
+from talaria.config.home import Home, open_mode
 from talaria.config.load import Loaded
-from talaria.config.report import BadConfig
+from talaria.config.positions import KeyPath
+from talaria.config.report import BadConfig, Fault, Remark, dotted
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError, TalariaError
-
-OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def check_broken_config(home: Home, error: ConfigError) -> Iterator[Finding]:
     """Each problem by itself, so that each has its own way out."""
     if isinstance(error, BadConfig):
         for remark in error.remarks:
-            yield Finding("config", Level.PROBLEM, remark.text, "", remedy(remark, home.config))
+            yield problem("config", remark.text, "", _remedy(remark, home.config))
     elif home.config.is_file():
-        yield Finding.of("config", error, "talaria config edit")
+        yield failed("config", error, "talaria config edit")
     else:
         away = home.config.with_name("config.toml.not-a-file")
-        yield Finding.of("config", error, shell("mv", home.config, away))
+        yield failed("config", error, shell("mv", home.config, away))
 
 
 def check_config(home: Home, loaded: Loaded) -> Iterator[Finding]:
     for remark in loaded.remarks:
-        yield Finding("config", Level.WARN, remark.text, "", remedy(remark, home.config))
+        yield warn("config", remark.text, "", _remedy(remark, home.config))
     if not loaded.remarks:
         there = "is fine" if loaded.path else "is not there; everything runs on defaults"
-        yield Finding("config", Level.OK, f"{home.config} {there}.")
+        yield ok("config", f"{home.config} {there}.")
 
 
 def check_secret_files(home: Home, settings: Settings) -> Iterator[Finding]:
     """Files of ours that hold a secret are nobody else's to read."""
     names = [settings.channels.telegram.token_file, ENVIRONMENT]
     for path in (home.path / name for name in names if name):
-        try:
-            mode = stat.S_IMODE(path.stat().st_mode)
-        except OSError:
-            continue  # one that is needed is missed elsewhere
-        if mode & OTHERS:
-            text = f"{path} holds a secret and is open to other users (mode {mode:04o})."
-            yield Finding("secrets", Level.WARN, text, "", shell("chmod", "600", path))
+        if mode := open_mode(path):
+            text = f"{path} holds a secret and is open to other users (mode {mode})."
+            yield warn("secrets", text, "", shell("chmod", "600", path))
 
 
 def check_token(home: Home, environ: Mapping[str, str], token_env: str) -> Iterator[Finding]:
+    file = home.token_file
     if token_env and token_env in environ:
+        fine, anew = f"The HTTP token comes from {token_env}.", shell("unset", token_env)
+    else:
+        fine, anew = f"{file}, for this user only.", shell("rm", "-r", file)
         try:
-            home.find_token(environ, token_env)
-        except TalariaError as error:
-            yield Finding.of("token", error, shell("unset", token_env))
-        else:
-            yield Finding("token", Level.OK, f"The HTTP token comes from {token_env}.")
-        return
-    try:
-        mode = stat.S_IMODE(home.token_file.stat().st_mode)
-    except OSError:
-        if not is_locked(home):
-            yield Finding("token", Level.OK, "There is no HTTP token yet; the first start makes one.")
-        return
-    if mode & OTHERS:
-        text = f"{home.token_file} is open to other users (mode {mode:04o})."
-        yield Finding("token", Level.WARN, text, "", shell("chmod", "600", home.token_file))
-        return
+            file.stat()
+        except OSError:
+            if not home.is_locked():
+                yield ok("token", "There is no HTTP token yet; the first start makes one.")
+            return
+        if mode := open_mode(file):
+            text = f"{file} is open to other users (mode {mode})."
+            yield warn("token", text, "", shell("chmod", "600", file))
+            return
     try:
         home.find_token(environ, token_env)
+        yield ok("token", fine)
     except TalariaError as error:
-        yield Finding.of("token", error, shell("rm", "-r", home.token_file))
-    else:
-        yield Finding("token", Level.OK, f"{home.token_file}, for this user only.")
+        yield failed("token", error, anew)
+
+
+def _remedy(remark: Remark, file: Path) -> str:  # noqa: PLR0911 - one per fault
+    """A command for a shell, as in `Finding.command`."""
+    if remark.variable:
+        return shell("unset", remark.variable)
+    match remark.fault:
+        case Fault.OPEN:
+            return shell("chmod", "600", file)
+        case Fault.UNKNOWN:
+            return _rename(remark, file)
+        case Fault.MISSING:
+            return _supply(remark)
+        case Fault.EMPTY_VARIABLE if remark.path[:2] == ("channels", "telegram"):
+            return "talaria connect telegram --wait 0"
+        case Fault.EMPTY_VARIABLE:
+            # Typed in, not pasted: a key does not belong into a shell's history.
+            return f"read -r {remark.instead} && export {remark.instead}"
+        case Fault.NO_PRICE:
+            return shell("talaria", "config", "set", remark.instead)
+        case Fault.WRONG:
+            if remark.instead:
+                return shell("talaria", "config", "set", dotted(remark.path), remark.instead)
+            if remark.path[-1] == "base_url":
+                return shell("talaria", "config", "set", dotted(remark.path))  # nothing works without
+            return shell("talaria", "config", "unset", dotted(remark.path))
+        case _:
+            assert_never(remark.fault)
+
+
+def _supply(remark: Remark) -> str:
+    match remark.path:
+        case ("model",):
+            return shell("talaria", "setup", "--provider", remark.instead)
+        case ("providers", name):
+            return shell("talaria", "setup", "--provider", name)
+        case _:
+            return shell("talaria", "config", "set", dotted(remark.path))
+
+
+def _rename(remark: Remark, file: Path) -> str:
+    """The value goes to the key that was meant, if there is one and it is free; the unknown key goes."""
+    drop = shell("talaria", "config", "unset", dotted(remark.path))
+    tree = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    value = _at(tree, remark.path)
+    is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
+    if not remark.instead or not is_plain or _at(tree, tuple(remark.instead.split("."))) is not None:
+        return drop
+    return f"{shell('talaria', 'config', 'set', remark.instead, str(value))} && {drop}"
+
+
+def _at(tree: Mapping[str, Any], path: KeyPath) -> object:
+    place: object = tree
+    for name in path:
+        place = place.get(name) if isinstance(place, Mapping) else None
+    return place

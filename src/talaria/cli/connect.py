@@ -1,45 +1,36 @@
-"""Finding the home's running gateway, or running one inside when there is none."""
+"""Finding the home's running gateway; when there is none, running one inside, or its store alone."""
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from talaria.channels.console.client import Address, GatewayClient
 from talaria.channels.http.settings import HttpSettings
+from talaria.cli.loop import run_loop
+from talaria.cli.options import Invocation
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
 
+if TYPE_CHECKING:
+    from talaria.store.sqlite.store import SqliteStore
+
+T = TypeVar("T")
+Found: TypeAlias = "GatewayClient | SqliteStore | Path"  # the path is where a database would be
 START_SECONDS = 5.0
 _GLANCE = 0.1
-
-
-def is_locked(home: Home) -> bool:
-    """Whether a live process owns the home. The lock is only looked at, by sharing it for an instant."""
-    try:
-        handle = os.open(home.lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-    return False
 
 
 def find_running(home: Home, environ: Mapping[str, str]) -> Address | None:
     """Where the home's gateway says it is. A file left behind by a dead one is no gateway: without the lock
     held, another program might have its port by now, and would be given the token."""
     info = home.read_gateway()
-    if info is None or not is_locked(home):
+    if info is None or not home.is_locked():
         return None
     return Address(info.url, home.find_token(environ, _token_env(home, environ)).value)
 
@@ -71,9 +62,11 @@ async def connect(home: Home, environ: Mapping[str, str]) -> AsyncIterator[Gatew
 
 @asynccontextmanager
 async def _inside(home: Home, environ: Mapping[str, str]) -> AsyncIterator[GatewayClient]:
-    from talaria.app import open_gateway, serve_http
+    from talaria.access.logins import Logins
+    from talaria.app import open_gateway
     from talaria.cli.log_file import follow, open_log
     from talaria.core.redaction import Redactor
+    from talaria.fronts import serve_http
     from talaria.observe.logs import configure
 
     # Any free port of this machine: the configured one is for `serve`.
@@ -85,11 +78,47 @@ async def _inside(home: Home, environ: Mapping[str, str]) -> AsyncIterator[Gatew
     with open_log(home) as stream, configure(loaded.settings.log, redactor, stream) as log:
         async with (
             open_gateway(home, loaded, environ) as gateway,
-            serve_http(gateway, token) as server,
+            serve_http(gateway, Logins(token, gateway.clock)) as server,
             GatewayClient(Address(server.address, token)) as client,
         ):
             follow(gateway, log)
             yield client
+
+
+def ask_home(invocation: Invocation, use: Callable[[Found], Awaitable[T]], *, make: bool = False) -> T:
+    """What `use` answers, given the home's running gateway or its store, as `gateway_or_store` finds them."""
+
+    async def run() -> T:
+        async with gateway_or_store(invocation.home(), make=make) as found:
+            return await use(found)
+
+    return run_loop(run())
+
+
+@asynccontextmanager
+async def gateway_or_store(home: Home, *, make: bool = False) -> AsyncIterator[Found]:
+    """A client of the running gateway; else the store, under the home's lock: nothing is resumed, no model is
+    called. For a home without a database where it would be, unless it is to be made.
+
+    Raises `StoreError` for a database that cannot be opened.
+    """
+    async with running_gateway(home, os.environ) as client:
+        if client is not None:
+            yield client
+            return
+    from talaria.core.clock import SystemClock
+    from talaria.store.home_lock import HomeLock
+    from talaria.store.sqlite.store import SqliteStore
+
+    database = home.find_database(load(home.path, os.environ).settings.store.url)
+    if make:
+        home.prepare()
+    elif not database.exists():
+        yield database
+        return
+    with HomeLock(home.path):
+        async with await SqliteStore.open(database, SystemClock()) as store:
+            yield store
 
 
 async def _await_running(home: Home, environ: Mapping[str, str]) -> Address | None:
@@ -98,7 +127,7 @@ async def _await_running(home: Home, environ: Mapping[str, str]) -> Address | No
     deadline = loop.time() + START_SECONDS
     while True:
         address = find_running(home, environ)
-        if address is not None or not is_locked(home) or loop.time() >= deadline:
+        if address is not None or not home.is_locked() or loop.time() >= deadline:
             return address
         await asyncio.sleep(_GLANCE)
 

@@ -4,52 +4,45 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
+import msgspec
 
-from talaria.cli.connect import running_gateway
-from talaria.cli.lazy import PlainGroup
+from talaria.access.actors import Entitled, Way
+from talaria.access.desk import Invitation, PairingDesk
+from talaria.access.door import Door
+from talaria.channels.console.client import GatewayClient
+from talaria.channels.telegram.client import BotApi, Refused
+from talaria.channels.telegram.parse import Heard, decode, parse
+from talaria.channels.telegram.settings import API_URL
+from talaria.channels.telegram.wire import WANTED_UPDATES, Update, User
+from talaria.cli.connect import gateway_or_store
 from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, common
-
-if TYPE_CHECKING:
-    from talaria.access.desk import Invitation
-    from talaria.access.door import Door
-    from talaria.channels.telegram.client import BotApi
-    from talaria.channels.telegram.wire import Update, User
-    from talaria.config.home import Home
-    from talaria.config.load import Loaded
-    from talaria.store.sqlite.store import SqliteStore
+from talaria.cli.options import Invocation, group
+from talaria.config.edit import set_keys, write_secret
+from talaria.config.home import Home
+from talaria.config.load import load
+from talaria.core.clock import SystemClock
+from talaria.core.errors import ConfigError
+from talaria.core.ports import Pairings
 
 TOKEN_FILE = "telegram.token"  # noqa: S105 - a file's name
-EXAMPLES = """\b
-Examples:
-  talaria connect telegram
-  talaria connect telegram --token-env TELEGRAM_BOT_TOKEN
-"""
 _MOST = 100  # updates that can be looked at without confirming any
 
 
-@click.group(
-    "connect",
-    cls=PlainGroup,
-    later=("discord", "slack", "matrix", "email"),
-    no_args_is_help=True,
-    epilog="\b\nExample:\n  talaria connect telegram",
-)
-@common
+@group("connect", "talaria connect telegram", later=("discord", "slack", "matrix", "email"))
 def command() -> None:
     """Connect a chat platform and let the first person in."""
 
 
-@command.command("telegram", epilog=EXAMPLES)
-@common
+@command.verb(
+    "telegram", "talaria connect telegram", "talaria connect telegram --token-env TELEGRAM_BOT_TOKEN"
+)
 @click.option("--token-env", metavar="NAME", help="The variable that holds the token; else it is asked for.")
 @click.option("--api-url", metavar="URL", help="Another Bot API server than Telegram's.")
 @click.option("--wait", metavar="SECONDS", type=click.IntRange(0), default=300, help="0: wait for nobody.")
-@click.pass_obj
-def telegram(invocation: Invocation, token_env: str | None, api_url: str | None, wait: int) -> None:
+def _telegram(invocation: Invocation, token_env: str | None, api_url: str | None, wait: int) -> None:
     """Connect a bot of yours. @BotFather on Telegram makes one and tells its token.
 
     The token goes to telegram.token in the home, for this user only, unless --token-env names a variable. It
@@ -59,12 +52,6 @@ def telegram(invocation: Invocation, token_env: str | None, api_url: str | None,
 
 
 async def _connect(home: Home, token_env: str | None, api_url: str | None, wait: int) -> None:
-    from talaria.channels.telegram.client import BotApi, Refused
-    from talaria.channels.telegram.settings import API_URL
-    from talaria.channels.telegram.wire import User
-    from talaria.config.load import load
-    from talaria.core.errors import ConfigError
-
     loaded = load(home.path, os.environ)  # a broken file is told before anything is asked
     url = api_url or loaded.settings.channels.telegram.api_url or API_URL
     async with BotApi(url, _token(token_env)) as api:
@@ -78,17 +65,22 @@ async def _connect(home: Home, token_env: str | None, api_url: str | None, wait:
             ) from None
         _write(home, token_env, api.token, url)
         click.echo(f"Connected @{bot.username}: {home.config} names it.")
-        async with running_gateway(home, os.environ) as client:
-            if client is not None:
-                _tell(bot, await client.invite("telegram"))
+        async with gateway_or_store(home, make=True) as found:
+            assert not isinstance(found, Path)
+            if isinstance(found, GatewayClient):
+                _tell(bot, await found.invite("telegram"))
                 click.echo("Restart the gateway first: it reads its configuration when it starts.")
                 return
-        await _pair(home, loaded, api, bot, wait)
+            _tell(bot, await PairingDesk(found.pairings).invite("telegram"))
+            sys.stdout.flush()
+            name = await _await_first(found.pairings, api, bot, wait) if wait else None
+    if name is not None:
+        click.echo(f"{name} is paired. `talaria serve` starts the gateway.")
+    else:
+        click.echo("Nobody came yet. `talaria serve` starts the gateway; the code works there too.")
 
 
 def _token(token_env: str | None) -> str:
-    from talaria.core.errors import ConfigError
-
     if token_env:
         token = os.environ.get(token_env, "")
         hint = f"Set it: export {token_env}=123456:ABC…"
@@ -102,9 +94,6 @@ def _token(token_env: str | None) -> str:
 
 
 def _write(home: Home, token_env: str | None, token: str, url: str) -> None:
-    from talaria.channels.telegram.settings import API_URL
-    from talaria.config.edit import set_keys, write_secret
-
     home.prepare()
     if not token_env:
         write_secret(home.path / TOKEN_FILE, token + "\n")
@@ -123,28 +112,10 @@ def _tell(bot: User, invitation: Invitation) -> None:
     click.echo("Whoever does so first may talk to your agent.\n")
 
 
-async def _pair(home: Home, loaded: Loaded, api: BotApi, bot: User, wait: int) -> None:
-    from talaria.access.desk import PairingDesk
-    from talaria.cli.offline import offline_store
-
-    async with offline_store(home, loaded.settings, make=True) as store:
-        assert store is not None
-        _tell(bot, await PairingDesk(store.pairings).invite("telegram"))
-        sys.stdout.flush()
-        name = await _await_first(store, api, bot, wait) if wait else None
-    if name is not None:
-        click.echo(f"{name} is paired. `talaria serve` starts the gateway.")
-    else:
-        click.echo("Nobody came yet. `talaria serve` starts the gateway; the code works there too.")
-
-
-async def _await_first(store: SqliteStore, api: BotApi, bot: User, wait: int) -> str | None:
+async def _await_first(pairings: Pairings, api: BotApi, bot: User, wait: int) -> str | None:
     """Who presented the code. Updates are only looked at: the gateway gets them all, this one too."""
-    from talaria.access.door import Door
-    from talaria.core.clock import SystemClock
-
     clock = SystemClock()
-    door = Door(store.pairings, {}, clock)
+    door = Door(pairings, {}, clock)
     deadline = clock.elapsed() + wait
     seen: set[int] = set()
     while clock.elapsed() < deadline:
@@ -163,13 +134,6 @@ async def _await_first(store: SqliteStore, api: BotApi, bot: User, wait: int) ->
 
 
 async def _peek(api: BotApi) -> list[Update | None]:
-    import msgspec
-
-    from talaria.channels.telegram.client import Refused
-    from talaria.channels.telegram.parse import decode
-    from talaria.channels.telegram.wire import WANTED_UPDATES
-    from talaria.core.errors import ConfigError
-
     try:
         raw = await api.call(
             "getUpdates", list[msgspec.Raw], 1.0, timeout=1, limit=_MOST, allowed_updates=WANTED_UPDATES
@@ -186,11 +150,6 @@ async def _peek(api: BotApi) -> list[Update | None]:
 
 async def _let_in(door: Door, api: BotApi, bot: User, update: Update) -> str | None:
     """The name of whoever this lets in."""
-    import msgspec
-
-    from talaria.access.actors import Entitled, Way
-    from talaria.channels.telegram.parse import Heard, parse
-
     heard = parse(update, bot)
     if not isinstance(heard, Heard) or not heard.text.startswith("/start "):
         return None

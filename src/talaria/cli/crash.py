@@ -13,6 +13,8 @@ from talaria.cli.options import Invocation
 from talaria.core.errors import TalariaError
 from talaria.observe.lines import escape
 
+_KEPT = 20
+
 
 def describe_crash(error: Exception, invocation: Invocation, environ: Mapping[str, str]) -> str:
     """One line for people. The traceback goes to the home's logs, or with TALARIA_DEBUG=1 is part of it."""
@@ -36,6 +38,8 @@ def _write(trace: str, invocation: Invocation) -> Path | None:
         path = home.logs / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(f"talaria {__version__}\n{trace}")
+        for old in sorted(home.logs.glob("crash-*.txt"))[:-_KEPT]:  # a service is started again and again
+            old.unlink(missing_ok=True)
     except (OSError, TalariaError):
         return None
     return path

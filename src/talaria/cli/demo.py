@@ -6,18 +6,16 @@ import asyncio
 import signal
 import sys
 from collections import deque
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-from talaria.cli.lazy import PlainGroup
 from talaria.cli.loop import run_loop
-from talaria.cli.options import common
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from talaria.testing.crash_demo import CrashDemo, Scene
+from talaria.cli.options import Invocation, group
+from talaria.testing.crash_demo import CrashDemo, Scene
 
 _LINES = 12
 _LOOKS_PER_SECOND = 10
@@ -32,24 +30,16 @@ _CELLS = {
     "lost": ("✗", "bold red"),
     "doubled": ("‼", "bold red"),
 }
-_WORDS = {"answered, and again with a mark": "twice, marked"}
 
 
-@click.group(
-    "demo",
-    cls=PlainGroup,
-    later=("memory",),
-    epilog="\b\nExample:\n  talaria demo crash",
-    no_args_is_help=True,
-)
-@common
+@group("demo", "talaria demo crash", later=("memory",))
 def command() -> None:
     """See for yourself what the gateway promises. No key is needed, and nothing is left behind."""
 
 
-@command.command("crash", epilog="\b\nExamples:\n  talaria demo crash\n  talaria demo crash --kills 20")
+@command.verb("crash", "talaria demo crash", "talaria demo crash --kills 20")
 @click.option("--kills", default=5, show_default=True, type=click.IntRange(1, 50), help="How many kills.")
-def crash(kills: int) -> int:
+def _crash(invocation: Invocation, kills: int) -> int:
     """Kill a gateway again and again while ten people write to it, and count their answers.
 
     A fake chat platform, a scripted model and a real gateway run on this machine for about half a minute,
@@ -59,8 +49,6 @@ def crash(kills: int) -> int:
 
 
 async def _run(kills: int) -> int:
-    from talaria.testing.crash_demo import CrashDemo
-
     showing, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert showing is not None
     for number in _ENDING:
@@ -83,8 +71,6 @@ async def _run(kills: int) -> int:
 
 async def _show(demo: CrashDemo, told: deque[str]) -> Scene:
     """The grid, drawn until the show is over; the last look stays on the terminal."""
-    from rich.live import Live
-
     running = asyncio.create_task(demo.run(), name="crash demo")
     try:
         with Live(render(demo.scene(), told), auto_refresh=False) as live:
@@ -98,10 +84,6 @@ async def _show(demo: CrashDemo, told: deque[str]) -> Scene:
 
 
 def render(scene: Scene, told: deque[str]) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     grid = Table.grid(padding=(0, 1))
     for name, fates in scene.rows:
         grid.add_row(Text(f"  {name:<5}"), *(Text(*_CELLS[fate]) for fate in fates))
@@ -120,12 +102,10 @@ def render(scene: Scene, told: deque[str]) -> RenderableType:
 
 
 def _legend() -> RenderableType:
-    from rich.text import Text
-
     parts: list[str | tuple[str, str]] = ["  "]
     for fate, (sign, style) in _CELLS.items():
         if fate not in ("to come", "given up, and told"):
-            parts += [(sign, style), f" {_WORDS.get(fate, fate)}   "]
+            parts += [(sign, style), f" {'twice, marked' if 'again' in fate else fate}   "]
     return Text.assemble(*parts, style="dim")
 
 

@@ -13,24 +13,21 @@ from talaria.channels.console.clean import clean
 from talaria.cli.checks import examine
 from talaria.cli.findings import Finding, Level
 from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, common, spoken
+from talaria.cli.options import Invocation, spoken, verb
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.PROBLEM: "red"}
 _NAME_WIDTH = 8
 _PROGRAM = re.compile(r"(^|&& )talaria (\w+)")
-EXAMPLES = """\b
-Examples:
-  talaria doctor
-  talaria doctor --call      ask the model for a word too
-  talaria doctor --json
-"""
 
 
-@click.command("doctor", epilog=EXAMPLES)
-@common
+@verb(
+    "doctor",
+    "talaria doctor",
+    "talaria doctor --call      ask the model for a word too",
+    "talaria doctor --json",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.option("--call", "calls", is_flag=True, help="Call the model too, once, with a few tokens.")
-@click.pass_obj
 def command(invocation: Invocation, as_json: bool, calls: bool) -> int:
     """Check everything and say how to fix what is wrong.
 
@@ -39,13 +36,16 @@ def command(invocation: Invocation, as_json: bool, calls: bool) -> int:
     """
     found = run_loop(examine(invocation.home(), os.environ, calls=calls))
     findings = [_typable(finding, invocation) for finding in found]
-    has_problem = any(finding.level is Level.PROBLEM for finding in findings)
+    problems = sum(finding.level is Level.PROBLEM for finding in findings)
     if as_json:
-        report = {"ok": not has_problem, "findings": findings}
+        report = {"ok": not problems, "findings": findings}
         click.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
         _print(findings)
-    return 1 if has_problem else 0
+        warnings = sum(finding.level is Level.WARN for finding in findings)
+        counts = f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}."
+        click.echo(f"\n{counts if problems or warnings else 'Everything is fine.'}")
+    return 1 if problems else 0
 
 
 def _typable(finding: Finding, invocation: Invocation) -> Finding:
@@ -64,12 +64,6 @@ def _print(findings: Sequence[Finding]) -> None:
             click.echo(f"{margin}→ {clean(finding.fix)}")
         if finding.command:
             click.echo(f"{margin}$ {clean(finding.command)}")
-    problems = sum(finding.level is Level.PROBLEM for finding in findings)
-    warnings = sum(finding.level is Level.WARN for finding in findings)
-    if problems or warnings:
-        click.echo(f"\n{_count(problems, 'problem')}, {_count(warnings, 'warning')}.")
-    else:
-        click.echo("\nEverything is fine.")
 
 
 def _count(number: int, noun: str) -> str:

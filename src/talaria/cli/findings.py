@@ -27,9 +27,21 @@ class Finding(msgspec.Struct, frozen=True):
     fix: str = ""
     command: str = ""
 
-    @classmethod
-    def of(cls, name: str, error: TalariaError, command: str = "") -> Finding:
-        return cls(name, Level.PROBLEM, error.user_text, error.hint, command)
+
+def ok(name: str, text: str) -> Finding:
+    return Finding(name, Level.OK, text)
+
+
+def warn(name: str, text: str, fix: str = "", command: str = "") -> Finding:
+    return Finding(name, Level.WARN, text, fix, command)
+
+
+def problem(name: str, text: str, fix: str = "", command: str = "") -> Finding:
+    return Finding(name, Level.PROBLEM, text, fix, command)
+
+
+def failed(name: str, error: TalariaError, command: str = "") -> Finding:
+    return problem(name, error.user_text, error.hint, command)
 
 
 def shell(*words: str | Path) -> str:

@@ -15,24 +15,24 @@ from typing import IO
 
 import click
 
-from talaria.cli.options import Invocation, common
+from talaria.cli.log_file import CONSOLE, GATEWAY, older
+from talaria.cli.options import Invocation, verb
+from talaria.core.errors import NotFound
+from talaria.observe.lines import Line, as_text, escape
 
-EXAMPLES = """\b
-Examples:
-  talaria logs               the last 50 lines
-  talaria logs -n 500
-  talaria logs -f            and whatever comes, until Ctrl-C
-  talaria logs --json | jq .message
-"""
 _GLANCE = 0.25
 
 
-@click.command("logs", epilog=EXAMPLES)
-@common
+@verb(
+    "logs",
+    "talaria logs               the last 50 lines",
+    "talaria logs -n 500",
+    "talaria logs -f            and whatever comes, until Ctrl-C",
+    "talaria logs --json | jq .message",
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until Ctrl-C.")
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(0), help="How many.")
 @click.option("--json", "as_json", is_flag=True, help="As they are written, one JSON object a line.")
-@click.pass_obj
 def command(invocation: Invocation, follow: bool, lines: int, as_json: bool) -> None:
     """Show the log of a gateway that runs as a service, or in any way without a terminal.
 
@@ -51,9 +51,6 @@ def command(invocation: Invocation, follow: bool, lines: int, as_json: bool) -> 
 
 
 def _find(invocation: Invocation) -> Path:
-    from talaria.cli.log_file import CONSOLE, GATEWAY
-    from talaria.core.errors import NotFound
-
     home = invocation.home()
     for name in (GATEWAY, CONSOLE):
         if (home.logs / name).is_file():
@@ -66,8 +63,6 @@ def _find(invocation: Invocation) -> Path:
 
 def _last(path: Path, file: IO[str], count: int) -> Iterator[str]:
     """The last lines, reaching back into the file before this one if it has not enough."""
-    from talaria.cli.log_file import older
-
     kept: deque[str] = deque(maxlen=count)
     before = older(path, 1)
     if before.is_file():
@@ -105,8 +100,6 @@ def _is_current(path: Path, file: IO[str]) -> bool:
 
 def readable(line: str) -> str:
     """A JSON line as it would look in a terminal; anything else as it is, without control characters."""
-    from talaria.observe.lines import Line, as_text, escape
-
     try:
         written = json.loads(line)
         created = datetime.fromisoformat(written.pop("ts"))

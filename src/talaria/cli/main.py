@@ -11,14 +11,14 @@ from typing import NoReturn
 
 import click
 
-from talaria.cli.lazy import LazyGroup
-from talaria.cli.options import Invocation, common, program, spoken
+from talaria.cli.options import Invocation, LazyGroup, common, program, spoken
 
 FAILED, WRONG_USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
 COMMANDS = {
     "serve": "Run the gateway: the HTTP API and every configured channel.",
     "chat": "Chat in the terminal.",
+    "open": "Open the web page of the running gateway, logged in.",
     "ask": "Send one message and print the reply.",
     "setup": "Choose a model, try it, and write the configuration.",
     "model": "List, fetch and remove the weights of built-in models.",
@@ -37,8 +37,7 @@ COMMANDS = {
 }
 LATER = frozenset(
     {
-        "jobs", "open",
-        "send", "import", "mcp", "bench",
+        "jobs", "send", "import", "mcp", "bench",
     }
 )  # fmt: skip
 EXAMPLES = """\b

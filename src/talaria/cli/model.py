@@ -4,41 +4,38 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import click
 
 from talaria.cli.columns import columns
-from talaria.cli.lazy import PlainGroup
 from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, common
+from talaria.cli.options import Invocation, group
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
 from talaria.models.local.cache import Cache, size_of
+from talaria.models.local.fetch import fetch
 from talaria.models.local.manifest import DEFAULT, MANIFEST, Weights, find_weights
-from talaria.models.local.opening import YES, chosen, is_set
 from talaria.models.local.progress import Progress, Stage, megabytes
+from talaria.models.local.stock import YES, chosen, is_set
 
 _STEP = 0.1  # of the whole, where no terminal shows a moving line
-EXAMPLES = """\b
-Examples:
-  talaria model list
-  talaria model pull
-  talaria model pull qwen2.5-coder-1.5b --yes
-  talaria model remove smollm2-135m
-"""
+EXAMPLES = (
+    "talaria model list",
+    "talaria model pull",
+    "talaria model pull qwen2.5-coder-1.5b --yes",
+    "talaria model remove smollm2-135m",
+)
 
 
-@click.group("model", cls=PlainGroup, epilog=EXAMPLES, no_args_is_help=True)
-@common
+@group("model", *EXAMPLES)
 def command() -> None:
     """List, fetch and remove the weights of built-in models. All homes of a user share them."""
 
 
-@command.command("list", epilog=EXAMPLES)
-@common
-@click.pass_obj
-def list_command(invocation: Invocation) -> None:
+@command.verb("list", *EXAMPLES)
+def _list(invocation: Invocation) -> None:
     """The built-in models, and which are on this machine."""
     cache = Cache.find(os.environ)
     used = _in_use(invocation)
@@ -47,14 +44,11 @@ def list_command(invocation: Invocation) -> None:
     click.echo(f"\n* answers by default here. Kept in {cache.folder} (TALARIA_CACHE names another folder).")
 
 
-@command.command("pull", epilog=EXAMPLES)
-@common
+@command.verb("pull", *EXAMPLES)
 @click.argument("name", default=DEFAULT)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def pull_command(name: str, yes: bool) -> None:
+def _pull(invocation: Invocation, name: str, yes: bool) -> None:
     """Fetch a model's weights; what an earlier try has brought is gone on with."""
-    from talaria.models.local.fetch import fetch
-
     weights, cache = find_weights(name), Cache.find(os.environ)
     if cache.has(weights):
         click.echo(f"{name} is here already: {cache.path(weights)}")
@@ -65,18 +59,14 @@ def pull_command(name: str, yes: bool) -> None:
         if not sys.stdin.isatty():
             raise click.UsageError("Nobody can be asked here: say --yes, or set TALARIA_YES=1.")
         click.confirm("Fetch it?", default=True, abort=True)
-    report = _Moving() if sys.stdout.isatty() else _Stepping()
-    try:
-        path = run_loop(fetch(weights, cache, os.environ, report))
-    finally:
-        report.end()
+    with _told() as tell:
+        path = run_loop(fetch(weights, cache, os.environ, tell))
     click.echo(f"{name} is here, verified against its published SHA-256: {path}")
 
 
-@command.command("remove", epilog=EXAMPLES)
-@common
+@command.verb("remove", *EXAMPLES)
 @click.argument("name")
-def remove_command(name: str) -> None:
+def _remove(invocation: Invocation, name: str) -> None:
     """Delete a model's weights, those that were fetched in part too."""
     weights, cache = find_weights(name), Cache.find(os.environ)
     with cache.locked(weights) as is_ours:
@@ -99,27 +89,22 @@ def _row(weights: Weights, cache: Cache, *, is_used: bool) -> tuple[str, ...]:
     return (mark, weights.name, f"{megabytes(weights.size)} MB", weights.licence, here, weights.about)
 
 
-class _Moving:
-    """One line of a terminal, written over and over."""
+@contextmanager
+def _told() -> Iterator[Callable[[Progress], None]]:
+    """Tells how far it is: on one line of a terminal, written over and over; elsewhere a line a tenth."""
+    is_terminal, shown = sys.stdout.isatty(), 0.0
 
-    def __call__(self, progress: Progress) -> None:
-        click.echo(f"\r\033[K  {progress.line()}", nl=False)
-
-    def end(self) -> None:
-        click.echo("\r\033[K", nl=False)
-
-
-class _Stepping:
-    """A line for every tenth, for logs."""
-
-    def __init__(self) -> None:
-        self._shown = 0.0
-
-    def __call__(self, progress: Progress) -> None:
+    def tell(progress: Progress) -> None:
+        nonlocal shown
         share = progress.done / progress.total
-        if progress.stage is Stage.FETCHING and share >= self._shown + _STEP:
-            self._shown = share
+        if is_terminal:
+            click.echo(f"\r\033[K  {progress.line()}", nl=False)
+        elif progress.stage is Stage.FETCHING and share >= shown + _STEP:
+            shown = share
             click.echo(progress.line())
 
-    def end(self) -> None:
-        pass
+    try:
+        yield tell
+    finally:
+        if is_terminal:
+            click.echo("\r\033[K", nl=False)

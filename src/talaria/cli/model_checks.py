@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from urllib.parse import urlsplit
 
-from talaria.cli.findings import Finding, Level, shell
+from talaria.cli.findings import Finding, Level, failed, ok, problem, shell, warn
 from talaria.cli.trial import try_model
 from talaria.config.home import Home
 from talaria.config.report import dotted
@@ -15,10 +15,8 @@ from talaria.config.settings import Settings
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ModelRefused, TalariaError
 from talaria.models.catalog import Catalog, Choice, fallback_chain
-from talaria.models.local.endpoint import LocalEndpoint
-from talaria.models.local.manifest import MANIFEST
+from talaria.models.local.endpoint import LocalEndpoint, open_local
 from talaria.models.local.needs import unmet
-from talaria.models.local.opening import NO_MODEL, open_local
 from talaria.models.presets import LOCAL
 from talaria.models.prices import Prices
 from talaria.models.probes import FILE as PROBES_FILE
@@ -33,8 +31,7 @@ async def check_agent(
     home: Home, settings: Settings, environ: Mapping[str, str], *, calls: bool
 ) -> AsyncIterator[Finding]:
     """The model's key is looked for and its server's port is knocked at; it is called only when asked to."""
-    local = open_local(settings.model, settings.local, {**environ, NO_MODEL: "1"}, SystemClock())
-    is_own = LOCAL in settings.providers
+    local = open_local(settings.local, environ, SystemClock())
     async with Providers(settings.providers, environ, local=local) as providers:
         catalog = Catalog(
             settings.model,
@@ -42,7 +39,7 @@ async def check_agent(
             providers=providers.known,
             agents=(settings.agent.name,),
             config_path=str(home.config),
-            built_in_models=() if is_own else [weights.name for weights in MANIFEST],
+            built_in_models=providers.built_in_models,
             abilities=settings.models,
             probes=Probes(providers, SystemClock(), (), home.path / PROBES_FILE),
         )
@@ -50,14 +47,14 @@ async def check_agent(
             choice = catalog.default()
             providers.get(choice.provider)
         except TalariaError as error:
-            yield Finding.of("model", error, "talaria setup")
+            yield failed("model", error, "talaria setup")
             choice = None
-        if choice is not None and choice.provider == LOCAL and not is_own:
+        if choice is not None and choice.provider == LOCAL and providers.built_in_models:
             yield _check_built_in(local, choice)
         elif choice is not None:
             known = catalog.abilities(choice.provider, choice.model).describe()
             about = f"Known of it: {known}." if known else "What it can do is not known."
-            yield Finding("model", Level.OK, f"{choice}; its key is there or not needed. {about}")
+            yield ok("model", f"{choice}; its key is there or not needed. {about}")
             is_reached = True
             for provider in dict.fromkeys((choice.provider, *_fallbacks(settings, providers))):
                 finding = await _reach(provider, providers.base_url(provider), settings)
@@ -72,10 +69,10 @@ async def check_agent(
 
 def _check_built_in(local: LocalEndpoint, choice: Choice) -> Finding:
     if (refusal := local.refusal(choice.model)) is None:
-        return Finding("model", Level.OK, f"{choice}, built in and tiny; its weights are here.")
+        return ok("model", f"{choice}, built in and tiny; its weights are here.")
     is_fetchable = unmet() is None
     command = shell("talaria", "model", "pull", choice.model, "--yes") if is_fetchable else "talaria setup"
-    return Finding.of("model", refusal, command)
+    return failed("model", refusal, command)
 
 
 def _fallbacks(settings: Settings, providers: Providers) -> list[str]:
@@ -93,13 +90,13 @@ async def _reach(provider: str, base_url: str, settings: Settings) -> Finding:
     except (OSError, TimeoutError) as error:
         reason = _reason(error)
     else:
-        return Finding("endpoint", Level.OK, f"{provider} can be reached at {host}:{port}.")
+        return ok("endpoint", f"{provider} can be reached at {host}:{port}.")
     if provider in settings.providers and settings.providers[provider].base_url:
         command = shell("talaria", "config", "set", dotted(("providers", provider, "base_url")))
     else:
         command = "talaria setup"
     text = f"{provider} cannot be reached at {host}:{port}: {reason}."
-    return Finding("endpoint", Level.PROBLEM, text, "Start its server, or name another:", command)
+    return problem("endpoint", text, "Start its server, or name another:", command)
 
 
 def _reason(error: OSError | TimeoutError) -> str:
@@ -110,12 +107,11 @@ def _reason(error: OSError | TimeoutError) -> str:
 
 async def _call(providers: Providers, choice: Choice, settings: Settings) -> Finding:
     try:
-        trial = await try_model(providers, choice, Prices(settings.prices))
+        return ok("call", await try_model(providers, choice, Prices(settings.prices)))
     except ModelRefused as error:
-        return Finding.of("call", error, shell("talaria", "setup", "--provider", choice.provider))
+        return failed("call", error, shell("talaria", "setup", "--provider", choice.provider))
     except TalariaError as error:
-        return Finding.of("call", error)
-    return Finding("call", Level.OK, str(trial))
+        return failed("call", error)
 
 
 def _check_aliases(catalog: Catalog, settings: Settings) -> Iterator[Finding]:
@@ -124,12 +120,12 @@ def _check_aliases(catalog: Catalog, settings: Settings) -> Iterator[Finding]:
             catalog.resolve(alias)
         except TalariaError as error:
             command = shell("talaria", "config", "unset", dotted(("aliases", alias)))
-            yield Finding("alias", Level.WARN, error.user_text, error.hint, command)
+            yield warn("alias", error.user_text, error.hint, command)
 
 
 def _check_tools(settings: Settings) -> Finding:
     try:
         tools = builtin_registry(settings.tools).resolve(settings.tools.enabled)
     except TalariaError as error:
-        return Finding.of("tools", error, "talaria config unset tools.enabled")
-    return Finding("tools", Level.OK, f"{', '.join(tools.names) or 'none'}.")
+        return failed("tools", error, "talaria config unset tools.enabled")
+    return ok("tools", f"{', '.join(tools.names) or 'none'}.")

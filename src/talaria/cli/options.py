@@ -1,13 +1,15 @@
-"""What every command takes: `--home`, `--version`, and the way to the home."""
+"""How commands are declared and what each takes: `--home`, `--version`, its examples, the way to the home."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -16,7 +18,8 @@ from talaria import __version__
 if TYPE_CHECKING:
     from talaria.config.home import Home
 
-F = TypeVar("F", bound=Callable[..., object])
+Function = Callable[..., object]
+F = TypeVar("F", bound=Function)
 
 
 @dataclass
@@ -33,11 +36,14 @@ class Invocation:
 
     def command_line(self, verb: str) -> str:
         """How a person would run another command on the same home."""
+        import shlex
+
         from talaria.config.home import DEFAULT_HOME
 
         path = self.home().path
-        other = path != Path(DEFAULT_HOME).expanduser()
-        return f"{program()} {verb}" + (f" --home {_quoted(path)}" if other else "")
+        if path == Path(DEFAULT_HOME).expanduser():
+            return f"{program()} {verb}"
+        return f"{program()} {verb} --home {shlex.quote(str(path))}"
 
 
 def common(function: F) -> F:
@@ -76,7 +82,94 @@ def _remember_home(context: click.Context, option: click.Parameter, value: str |
         context.ensure_object(Invocation).home_option = value
 
 
-def _quoted(path: Path) -> str:
-    import shlex
+# -- commands and groups of them
 
-    return shlex.quote(str(path))
+
+def verb(name: str, *examples: str) -> Callable[[Function], click.Command]:
+    """A command of its own. The function is given the `Invocation`; its options stand below."""
+    return lambda function: click.command(name, epilog=_shown(examples))(common(click.pass_obj(function)))
+
+
+def group(name: str, *examples: str, later: Collection[str] = ()) -> Callable[[Function], Group]:
+    """`later` are commands of a version to come: they say so, and no help lists them."""
+    declare = click.group(name, cls=Group, later=later, epilog=_shown(examples), no_args_is_help=True)
+    return lambda function: declare(common(function))
+
+
+def _shown(examples: Collection[str]) -> str:
+    lines = "".join(f"\n  {example}" for example in examples)
+    return f"\b\nExample{'s' if len(examples) > 1 else ''}:{lines}"
+
+
+class Group(click.Group):
+    def __init__(self, *arguments: Any, later: Collection[str] = (), **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._later = frozenset(later)
+
+    def verb(self, name: str, *examples: str) -> Callable[[Function], None]:
+        """A command of this group, declared like one of its own."""
+        return lambda function: self.add_command(verb(name, *examples)(function))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return _not_yet(cmd_name) if cmd_name in self._later else super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            guess = f" Did you mean `{ctx.command_path} {near[0]}`?" if near else ""
+            raise click.UsageError(f"There is no command `{ctx.command_path} {args[0]}`.{guess}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Group):
+    """Its commands are imported when they are used, so that `--help` and `--version` cost nothing.
+
+    `commands` are names with their short help; each is `command` in the module of its name in `package`,
+    or in the one that `modules` names for it.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        package: str,
+        commands: Mapping[str, str],
+        modules: Mapping[str, str],
+        **more: Any,
+    ) -> None:
+        super().__init__(*arguments, **more)
+        self._package = package
+        self._modules = modules
+        self._short_help = commands
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._short_help)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._short_help:
+            return super().get_command(ctx, cmd_name)
+        module = self._modules.get(cmd_name, cmd_name)
+        command: click.Command = import_module(f"{self._package}.{module}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._short_help.items()))
+
+
+def _not_yet(name: str) -> click.Command:
+    """Takes any arguments, `--help` too, and has one answer."""
+
+    def refuse(arguments: tuple[str, ...]) -> NoReturn:
+        context = click.get_current_context()
+        raise click.UsageError(f"`{context.command_path}` is not in this version yet.", context.parent)
+
+    return click.Command(
+        name,
+        callback=refuse,
+        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
+        context_settings={"ignore_unknown_options": True},
+        add_help_option=False,
+        hidden=True,
+    )

@@ -2,53 +2,34 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
 
 import click
 
+from talaria.access.desk import PairingDesk
+from talaria.channels.console.clean import clean_line
+from talaria.channels.console.client import GatewayClient
 from talaria.cli.columns import columns, when
-from talaria.cli.connect import running_gateway
-from talaria.cli.lazy import PlainGroup
-from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, common
-
-if TYPE_CHECKING:
-    from talaria.access.desk import Invitation
-    from talaria.core.access import Paired, PairingList, Person
+from talaria.cli.connect import Found, ask_home
+from talaria.cli.options import Invocation, group
+from talaria.core.access import Paired, PairingList, Person
+from talaria.core.clock import SystemClock
+from talaria.core.errors import BadRequest, NotFound
+from talaria.store.memory import MemoryStore
 
 T = TypeVar("T")
+Desk = PairingDesk | GatewayClient
 
 
-class Desk(Protocol):
-    """What a `PairingDesk` and a client of the gateway both do."""
-
-    async def listing(self) -> PairingList: ...
-
-    async def approve(self, code: str, /) -> Paired: ...
-
-    async def revoke(self, channel: str, user: str, /) -> Paired: ...
-
-    async def invite(self, channel: str) -> Invitation: ...
-
-
-@click.group(
-    "pair",
-    cls=PlainGroup,
-    no_args_is_help=True,
-    epilog="\b\nExamples:\n  talaria pair list\n  talaria pair approve K7QD-93MX-4TZA",
-)
-@common
+@group("pair", "talaria pair list", "talaria pair approve K7QD-93MX-4TZA")
 def command() -> None:
     """Let people in who write to the agents from a chat platform, and out again."""
 
 
-@command.command("list", epilog="\b\nExample:\n  talaria pair list")
-@common
-@click.pass_obj
-def list_people(invocation: Invocation) -> None:
+@command.verb("list", "talaria pair list")
+def _list(invocation: Invocation) -> None:
     """Who is paired, and who waits for it."""
     found = _at_desk(invocation, lambda desk: desk.listing())
     if not found.paired and not found.requests:
@@ -61,21 +42,17 @@ def list_people(invocation: Invocation) -> None:
     click.echo(columns([("", "ID", "NAME", ""), *rows]))
 
 
-@command.command("approve", epilog="\b\nExample:\n  talaria pair approve K7QD-93MX-4TZA")
-@common
+@command.verb("approve", "talaria pair approve K7QD-93MX-4TZA")
 @click.argument("code", nargs=-1, required=True, metavar="CODE")
-@click.pass_obj
-def approve_code(invocation: Invocation, code: tuple[str, ...]) -> None:
+def _approve(invocation: Invocation, code: tuple[str, ...]) -> None:
     """Let in whoever was given this code."""
     paired = _at_desk(invocation, lambda desk: desk.approve(" ".join(code)))
     click.echo(f"Paired {_named(paired.person)}: they are answered from now on.")
 
 
-@command.command("revoke", epilog="\b\nExample:\n  talaria pair revoke telegram:123456789")
-@common
+@command.verb("revoke", "talaria pair revoke telegram:123456789")
 @click.argument("user", metavar="ID")
-@click.pass_obj
-def revoke_person(invocation: Invocation, user: str) -> None:
+def _revoke(invocation: Invocation, user: str) -> None:
     """Answer someone no longer. ID is as `pair list` shows it; the number alone is enough."""
 
     async def revoke(desk: Desk) -> Paired:
@@ -86,11 +63,9 @@ def revoke_person(invocation: Invocation, user: str) -> None:
     click.echo(f"{_named(paired.person)} is not paired any more. A turn that runs already goes on.")
 
 
-@command.command("invite", epilog="\b\nExample:\n  talaria pair invite telegram")
-@common
+@command.verb("invite", "talaria pair invite telegram")
 @click.argument("channel")
-@click.pass_obj
-def invite_person(invocation: Invocation, channel: str) -> None:
+def _invite(invocation: Invocation, channel: str) -> None:
     """Make a code that lets its first bearer in, without approval."""
     invitation = _at_desk(invocation, lambda desk: desk.invite(channel), make=True)
     click.echo(f"/start {invitation.code}")
@@ -102,35 +77,18 @@ def invite_person(invocation: Invocation, channel: str) -> None:
 
 
 def _at_desk(invocation: Invocation, use: Callable[[Desk], Awaitable[T]], *, make: bool = False) -> T:
-    async def run() -> T:
-        async with _open(invocation, make=make) as desk:
-            return await use(desk)
+    def at(found: Found) -> Awaitable[T]:
+        if isinstance(found, GatewayClient):
+            return use(found)
+        # In a home without a database nobody is paired, and nobody waits.
+        store = MemoryStore(SystemClock()) if isinstance(found, Path) else found
+        return use(PairingDesk(store.pairings))
 
-    return run_loop(run())
-
-
-@asynccontextmanager
-async def _open(invocation: Invocation, *, make: bool) -> AsyncIterator[Desk]:
-    home = invocation.home()
-    async with running_gateway(home, os.environ) as client:
-        if client is not None:
-            yield client
-            return
-    from talaria.access.desk import PairingDesk
-    from talaria.cli.offline import offline_store
-    from talaria.config.load import load
-    from talaria.core.clock import SystemClock
-    from talaria.store.memory_pairing import MemoryPairings
-
-    async with offline_store(home, load(home.path, os.environ).settings, make=make) as store:
-        # A home without a database: nobody is paired, and nobody waits.
-        yield PairingDesk(MemoryPairings(SystemClock()) if store is None else store.pairings)
+    return ask_home(invocation, at, make=make)
 
 
 def _find(listing: PairingList, user: str) -> Person:
     """Raises `NotFound` and, for a number that two channels know, `BadRequest`."""
-    from talaria.core.errors import BadRequest, NotFound
-
     people = [each.person for each in listing.paired]
     found = [person for person in people if user in (person.user_id, _id(person))]
     if not found:
@@ -150,13 +108,9 @@ def _id(person: Person) -> str:
 
 
 def _named(person: Person) -> str:
-    from talaria.channels.console.clean import clean_line
-
     name = clean_line(person.name, 40)
     return clean_line(_id(person)) + (f" ({name})" if name else "")
 
 
-def _row(state: str, person: Person, when: str) -> tuple[str, str, str, str]:
-    from talaria.channels.console.clean import clean_line
-
-    return state, clean_line(_id(person), 80), clean_line(person.name, 40), when
+def _row(state: str, person: Person, since: str) -> tuple[str, str, str, str]:
+    return state, clean_line(_id(person), 80), clean_line(person.name, 40), since

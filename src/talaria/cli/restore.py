@@ -10,28 +10,26 @@ from pathlib import Path
 import click
 
 from talaria.cli.backup import progress
-from talaria.cli.options import Invocation, common
+from talaria.cli.database_check import checked_reader
+from talaria.cli.options import Invocation, verb
 from talaria.config.home import Home
+from talaria.config.load import load
 from talaria.core.errors import ConfigError, StoreError
 from talaria.core.units import format_size
 from talaria.store.archive import CONFIG, DATABASE, FOLDERS, Manifest, unpack
+from talaria.store.home_lock import HomeLock
 
 _REPLACED = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", CONFIG, *FOLDERS)
 
 
-@click.command("restore", epilog="\b\nExample:\n  talaria restore talaria-20261115-231000.tar.gz")
-@common
+@verb("restore", "talaria restore talaria-20261115-231000.tar.gz")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.pass_obj
 def command(invocation: Invocation, file: Path) -> None:
     """Bring a backup back, in place of what the home has now.
 
     Stop the gateway first. The backup is unpacked and checked before anything is replaced; what it replaces
     is moved into a folder of the home, which you may delete.
     """
-    from talaria.config.load import load
-    from talaria.store.home_lock import HomeLock
-
     home = invocation.home()
     home.prepare()
     with HomeLock(home.path) as lock:
@@ -59,29 +57,11 @@ def restore(home: Home, file: Path) -> tuple[Manifest, Path | None]:
     with progress("unpacking") as tick:
         manifest = unpack(file, fresh, tick)
     try:
-        _check(fresh / DATABASE)
+        with checked_reader(fresh / DATABASE):
+            pass
         return manifest, _swap(home.path, fresh, home.path / f"replaced-{stamp}-{os.getpid()}")
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _check(database: Path) -> None:
-    """Whole, ours, and not newer than this program. Raises `StoreError`."""
-    from talaria.store.sqlite.connection import open_reader
-    from talaria.store.sqlite.engine import driver
-    from talaria.store.sqlite.faults import cannot_open
-    from talaria.store.sqlite.integrity import refuse_damaged
-    from talaria.store.sqlite.schema import check_version, latest_version
-
-    try:
-        connection = open_reader(database)
-        try:
-            check_version(connection, database, latest_version())
-            refuse_damaged(connection, database)
-        finally:
-            connection.close()
-    except driver.Error as error:
-        raise cannot_open(database, error) from error
 
 
 def _swap(home: Path, fresh: Path, aside: Path) -> Path | None:

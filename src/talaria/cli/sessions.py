@@ -3,102 +3,217 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar, assert_never
 
 import click
 
-from talaria.cli.connect import running_gateway
-from talaria.cli.lazy import PlainGroup
-from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, common
-from talaria.cli.session_source import GatewaySource, NoSource, SessionSource, StoreSource
-from talaria.cli.session_text import describe_session, entry_lines, table
+from talaria.channels.console.clean import clean, clean_line, describe_call
+from talaria.channels.console.client import GatewayClient, SessionList
+from talaria.channels.http.views import SessionView, chat_key
+from talaria.cli.columns import columns, when
+from talaria.cli.connect import Found, ask_home
+from talaria.cli.options import Invocation, group
+from talaria.config.load import load
+from talaria.core.clock import SystemClock
+from talaria.core.entries import Entry, Hidden, ReasoningSet, SpecSet, TitleSet
+from talaria.core.errors import BadRequest, LeaseHeld, NotFound, TalariaError
+from talaria.core.ids import SESSION_PREFIX, SessionId, is_session_name
+from talaria.core.ledger import EntryPage, Page
+from talaria.core.messages import (
+    AssistantMessage,
+    File,
+    Image,
+    Part,
+    SystemMessage,
+    Text,
+    ToolOutcome,
+    ToolResults,
+    UserMessage,
+)
+from talaria.core.ports import Store
+from talaria.core.sessions import Session
+from talaria.store.memory import MemoryStore
+from talaria.turns.ending import SessionEnds, end_session
+from talaria.workspace.workspaces import ChatWorkspaces
 
 T = TypeVar("T")
+_LONGEST_RESULT = 160
 
 
-@click.group(
-    "sessions",
-    cls=PlainGroup,
-    later=("search", "export"),
-    no_args_is_help=True,
-    epilog="\b\nExamples:\n  talaria sessions list\n  talaria sessions show terminal",
-)
-@common
+@group("sessions", "talaria sessions list", "talaria sessions show terminal", later=("search", "export"))
 def command() -> None:
     """List, show and end sessions."""
 
 
-@command.command("list", epilog="\b\nExample:\n  talaria sessions list --limit 100")
-@common
+@command.verb("list", "talaria sessions list --limit 100")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 500), help="How many at most.")
-@click.pass_obj
-def list_sessions(invocation: Invocation, limit: int) -> None:
+def _list(invocation: Invocation, limit: int) -> None:
     """The sessions, newest activity first."""
-    found, has_more = _with_source(invocation, lambda source: source.sessions(limit))
-    if not found:
+    found = _at_desk(invocation, lambda desk: desk.sessions(limit))
+    if not found.items:
         click.echo("There are no sessions yet.")
         return
-    click.echo(table(found))
-    if has_more:
+    click.echo(_table(found.items))
+    if found.next is not None:
         click.echo(f"… and more; --limit {min(limit * 5, 500)} shows more of them.", err=True)
 
 
-@command.command("show", epilog="\b\nExample:\n  talaria sessions show terminal")
-@common
+@command.verb("show", "talaria sessions show terminal")
 @click.argument("session", metavar="NAME_OR_ID")
-@click.pass_obj
-def show_session(invocation: Invocation, session: str) -> None:
+def _show(invocation: Invocation, session: str) -> None:
     """Print what was said in a session."""
 
-    async def show(source: SessionSource) -> None:
-        found = await source.session(session)
-        click.echo(describe_session(found))
-        async for entry in source.entries(found.id):
-            for line in entry_lines(entry):
-                click.echo(line)
+    async def show(desk: StoreDesk | GatewayClient) -> None:
+        found = await desk.session(session)
+        click.echo(_head(found))
+        after, is_over = None, False
+        while not is_over:
+            page = await desk.entries(found.id, after)
+            for entry in page.entries:
+                for line in _lines(entry):
+                    click.echo(line)
+            after, is_over = page.next, page.next is None
 
-    _with_source(invocation, show)
+    _at_desk(invocation, show, session)
 
 
-@command.command("end", epilog="\b\nExample:\n  talaria sessions end terminal")
-@common
+@command.verb("end", "talaria sessions end terminal")
 @click.argument("session", metavar="NAME_OR_ID")
-@click.pass_obj
-def end_session(invocation: Invocation, session: str) -> None:
+def _end(invocation: Invocation, session: str) -> None:
     """End a session. Its history stays."""
-    ended = _with_source(invocation, lambda source: source.end(session))
+    ended = _at_desk(invocation, lambda desk: desk.end_session(session), session)
     click.echo(f"Ended {ended.id}.")
 
 
-def _with_source(invocation: Invocation, use: Callable[[SessionSource], Awaitable[T]]) -> T:
-    async def run() -> T:
-        async with _open(invocation) as source:
-            return await use(source)
+class StoreDesk:
+    """What a `GatewayClient` says of sessions, for a store that no gateway uses: no turn runs, and what ends
+    is ended with its workspace before `end_session` returns."""
 
-    return run_loop(run())
+    def __init__(self, store: Store, agent_name: str, on_end: SessionEnds) -> None:
+        self._store = store
+        self._agent_name = agent_name
+        self._on_end = on_end
+
+    async def sessions(self, limit: int) -> SessionList:
+        page = await self._store.sessions(Page(limit))
+        return SessionList(tuple(map(SessionView.of, page.items)), page.next)
+
+    async def session(self, name_or_id: str) -> SessionView:
+        return SessionView.of(await self._find(name_or_id))
+
+    async def entries(self, session_id: SessionId, after: str | None) -> EntryPage:
+        return await self._store.entries(session_id, Page(after=after))
+
+    async def end_session(self, name_or_id: str) -> SessionView:
+        session = await self._find(name_or_id)
+        if session.ended_at is None:
+            try:
+                session = await end_session(self._store, session.id, self._on_end)
+            except LeaseHeld as error:
+                raise BadRequest(
+                    f"A turn of {session.id} was running when its gateway stopped.",
+                    "Start the gateway with `talaria serve`; when the turn is done, end the session.",
+                ) from error
+            await self._on_end.drain()
+        return SessionView.of(session)
+
+    async def _find(self, name_or_id: str) -> Session:
+        found = None
+        if name_or_id.startswith(SESSION_PREFIX):
+            found = await self._store.session(SessionId(name_or_id))
+        elif is_session_name(name_or_id):
+            found = await self._store.current_session(chat_key(self._agent_name, name_or_id))
+        if found is None:
+            raise NotFound(f"There is no session {name_or_id}.")
+        return found
 
 
-@asynccontextmanager
-async def _open(invocation: Invocation) -> AsyncIterator[SessionSource]:
-    """Without a gateway the store is opened under the home's lock; nothing is resumed, no model is called."""
+def _at_desk(
+    invocation: Invocation, use: Callable[[StoreDesk | GatewayClient], Awaitable[T]], wanted: str = ""
+) -> T:
+    """Raises `NotFound` for a `wanted` session that is not there: the API's hint is for programs, people are
+    told which command helps."""
+    try:
+        return ask_home(invocation, lambda found: use(_desk(invocation, found)))
+    except TalariaError as error:
+        if error.type != NotFound.type:
+            raise
+        raise NotFound(
+            f"There is no session {wanted}.", "`talaria sessions list` shows those there are."
+        ) from error
+
+
+def _desk(invocation: Invocation, found: Found) -> StoreDesk | GatewayClient:
+    if isinstance(found, GatewayClient):
+        return found
     home = invocation.home()
-    async with running_gateway(home, os.environ) as client:
-        if client is not None:
-            yield GatewaySource(client)
-            return
-    from talaria.cli.offline import offline_store
-    from talaria.config.load import load
-    from talaria.core.clock import SystemClock
-    from talaria.turns.ending import SessionEnds
-    from talaria.workspace.workspaces import ChatWorkspaces
+    ends = SessionEnds(ChatWorkspaces(home.path), SystemClock(), release=lambda session_id: None)
+    agent_name = load(home.path, os.environ).settings.agent.name
+    store = MemoryStore(SystemClock()) if isinstance(found, Path) else found
+    return StoreDesk(store, agent_name, ends)
 
-    settings = load(home.path, os.environ).settings
-    async with offline_store(home, settings) as store:
-        if store is None:
-            yield NoSource()
-            return
-        ends = SessionEnds(ChatWorkspaces(home.path), SystemClock(), release=lambda session_id: None)
-        yield StoreSource(store, settings.agent.name, ends)
+
+# -- as people read them
+
+
+def _table(sessions: Sequence[SessionView]) -> str:
+    rows = [("LAST USED", "NAME", "TITLE", "ID")]
+    for view in sessions:
+        title = clean_line(view.title, 40) or "-"
+        ended = " (ended)" if view.ended_at is not None else ""
+        name = clean_line(view.name or view.chat_key, 40)
+        rows.append((when(view.updated_at), name, title + ended, view.id))
+    return columns(rows)
+
+
+def _head(view: SessionView) -> str:
+    title = f" “{clean_line(view.title)}”" if view.title else ""
+    ended = f", ended {when(view.ended_at)}" if view.ended_at is not None else ""
+    chat = clean_line(view.name or view.chat_key)
+    return f"{view.id}{title}: chat {chat}, begun {when(view.created_at)}{ended}"
+
+
+def _lines(entry: Entry) -> Iterator[str]:
+    """A head with who and when, then the text; entries that say nothing to people give one line or none."""
+    body, at = entry.body, when(entry.at)
+    match body:
+        case UserMessage():
+            yield f"\nyou, {at}"
+            yield from map(_part, body.parts)
+        case AssistantMessage():
+            mark = " (interrupted)" if body.interrupted else ""
+            yield f"\n{clean_line(body.model) or 'assistant'}, {at}{mark}"
+            if body.text:
+                yield clean(body.text)
+            yield from (f"⚙ {describe_call(call.name, call.arguments)}" for call in body.tool_calls)
+        case ToolResults():
+            for result in body.results:
+                word = "" if result.outcome is ToolOutcome.OK else f"{result.outcome.value}: "
+                yield f"  ↳ {clean_line(result.name)}: {word}{clean_line(result.text, _LONGEST_RESULT)}"
+        case SystemMessage():
+            yield f"\n{clean_line(body.role)}, {at}"
+            yield clean(body.text)
+        case TitleSet():
+            yield f"\n(title: {clean_line(body.title)})"
+        case Hidden(first=first, last=last):
+            yield f"\n(entries {first} to {last} undone)"
+        case ReasoningSet():
+            yield f"\n(reasoning: {clean_line(body.effort) or 'as configured'})"
+        case SpecSet():
+            pass
+        case _:
+            assert_never(body)
+
+
+def _part(part: Part) -> str:
+    match part:
+        case Text():
+            return clean(part.text)
+        case Image():
+            return "[image]"
+        case File():
+            return f"[file {clean_line(part.name)}]"
+        case _:
+            assert_never(part)

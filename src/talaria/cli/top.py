@@ -4,42 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
 
 from talaria.cli.connect import running_gateway
 from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, common
+from talaria.cli.options import Invocation, verb
 from talaria.core.errors import NotFound
 from talaria.core.units import format_size
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 _MOST_AGENTS = 15
+_EVERY_SECONDS = 1.0
 
 
-@click.command("top", epilog="\b\nExamples:\n  talaria top\n  talaria top --once")
-@common
+@verb("top", "talaria top", "talaria top --once")
 @click.option("--once", is_flag=True, help="Print one look and leave.")
-@click.option(
-    "--every",
-    default=1.0,
-    show_default=True,
-    type=click.FloatRange(0.2, 60),
-    help="Seconds between two looks.",
-)
-@click.pass_obj
-def command(invocation: Invocation, once: bool, every: float) -> None:
+def command(invocation: Invocation, once: bool) -> None:
     """Watch the running gateway. Ctrl-C leaves."""
-    run_loop(_watch(invocation, once, every))
+    run_loop(_watch(invocation, once))
 
 
-async def _watch(invocation: Invocation, once: bool, every: float) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
+async def _watch(invocation: Invocation, once: bool) -> None:
     async with running_gateway(invocation.home(), os.environ) as client:
         if client is None:
             raise NotFound("No gateway is running on this home.", "Start one with `talaria serve`.")
@@ -49,14 +38,11 @@ async def _watch(invocation: Invocation, once: bool, every: float) -> None:
             return
         with Live(view, auto_refresh=False, screen=True) as live:
             while True:
-                await asyncio.sleep(every)
+                await asyncio.sleep(_EVERY_SECONDS)
                 live.update(render(await client.status(), await client.pool()), refresh=True)
 
 
 def render(status: dict[str, Any], pool: dict[str, Any]) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
-
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold")
     for name, text in _facts(status, pool):

@@ -1,28 +1,33 @@
-"""Editing config.toml: sets keys of a table and leaves every other line as it was, comments too."""
+"""Single keys of config.toml: as people name and write them, what they are and where that comes from, and
+setting them while every other line stays as it was, comments too."""
 
 from __future__ import annotations
 
-import os
-import secrets
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from talaria.config.environment import read_overrides
+from talaria.config.home import replace_file
 from talaria.config.load import FILE_NAME, Loaded, load_text, read_config
-from talaria.config.positions import KeyPath
-from talaria.config.report import BadConfig, dotted
-from talaria.core.errors import ConfigError
+from talaria.config.positions import KeyPath, key_lines
+from talaria.config.report import BadConfig, dotted, nearest
+from talaria.config.settings import Settings
+from talaria.config.shape import kind_at, known_keys, value_of_text
+from talaria.core.errors import BadRequest, ConfigError
+from talaria.core.units import format_duration
 
 SECRET_KEYS = frozenset({"api_key", "token"})
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A file before and after an edit. `loaded` is None when it is still not good, for reasons that were
-    there before: `left` names them."""
+    """What an edit made of a file. `loaded` is None when it is still not good, for reasons that were there
+    before: `left` names them."""
 
-    before: str
-    after: str
     loaded: Loaded | None
     left: str = ""
 
@@ -76,7 +81,9 @@ def replace_config(home: Path, text: str, *, is_secret: bool = False) -> None:
     path = home / FILE_NAME
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _replace(path.resolve(), text, mode=0o600 if is_secret else None)
+        real = path.resolve()
+        mode = real.stat().st_mode & 0o777 if real.exists() and not is_secret else 0o600
+        replace_file(real, text.encode(), mode)
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be written: {error.strerror}.", "Make it a file that you may write."
@@ -86,7 +93,7 @@ def replace_config(home: Path, text: str, *, is_secret: bool = False) -> None:
 def write_secret(path: Path, text: str) -> None:
     """A file that only its owner can read, from its first byte on. Raises `ConfigError`."""
     try:
-        _replace(path, text, mode=0o600)
+        replace_file(path, text.encode())
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}.", "Is the home yours?") from error
 
@@ -101,19 +108,22 @@ def check_change(
 ) -> Change:
     """Raises `ConfigError` when the change breaks something, or leaves what it touches broken."""
     try:
-        return Change(before, after, load_text(home, after, environ))
+        return Change(load_text(home, after, environ))
     except BadConfig as error:
         wrong = {remark.path for remark in error.remarks}
-        before_too = _wrong_before(home, before, environ)
-        known = {path for path in before_too if not any(path[: len(each)] == each for each in touched)}
+        known = {
+            path
+            for path in _wrong(home, before, environ)
+            if not any(path[: len(each)] == each for each in touched)
+        }
         if not wrong <= known:
             # The lines are those of a file that is never written.
             texts = [each.text.partition(": ")[2] for each in error.remarks if each.path not in known]
             raise ConfigError("\n".join(texts), "Nothing was written.") from None
-        return Change(before, after, None, error.user_text)
+        return Change(None, error.user_text)
 
 
-def _wrong_before(home: Path, before: str, environ: Mapping[str, str]) -> set[KeyPath]:
+def _wrong(home: Path, before: str, environ: Mapping[str, str]) -> set[KeyPath]:
     try:
         load_text(home, before, environ)
     except BadConfig as error:
@@ -136,18 +146,96 @@ def _laid_out(value: object) -> object:
     return inline
 
 
-def _replace(path: Path, text: str, mode: int | None = None) -> None:
-    if mode is None:
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
-    fresh = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+# -- keys and values as people write them
+
+
+class Value(msgspec.Struct, frozen=True):
+    """A key with what it is now, as TOML writes it, and where that comes from."""
+
+    path: KeyPath
+    toml: str
+    source: str
+
+    @property
+    def plain(self) -> str:
+        """A text without its quotes, as scripts want it."""
+        value = tomllib.loads(f"value = {self.toml}")["value"] if self.toml else ""
+        return value if isinstance(value, str) else self.toml
+
+
+def parse_key(text: str) -> KeyPath:
+    """From `pool.max_agents` or `prices."mine/m".input`. Raises `BadRequest` for what is no key."""
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(descriptor, mode)
-            file.write(text)
-            file.flush()
-            os.fsync(descriptor)
-        fresh.replace(path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
+        tree: Any = tomllib.loads(f"{text} = 0")
+    except ValueError:
+        raise BadRequest(
+            f"{text!r} is no key.", "A key is written table.name, such as pool.max_agents."
+        ) from None
+    path: KeyPath = ()
+    while isinstance(tree, dict) and tree:
+        (name,) = tree
+        path, tree = (*path, name), tree[name]
+    return path
+
+
+def parse_value(path: KeyPath, text: str) -> object:
+    """The value that the file would have. Raises `BadRequest` for a key that there is not."""
+    kind = kind_at(Settings, path)
+    if kind is None:
+        raise unknown_key(path)
+    return value_of_text(kind, text)
+
+
+def unknown_key(path: KeyPath) -> BadRequest:
+    known = {dotted(key): key for key in known_keys(Settings)}
+    near = nearest(dotted(path), known) or next((key for key in known if key.endswith(f".{path[-1]}")), None)
+    hint = f"Did you mean {near}?" if near else "docs/configuration.md lists all keys."
+    return BadRequest(f"{dotted(path)} is not a known key.", hint)
+
+
+def values(settings: Settings, text: str, environ: Mapping[str, str]) -> Iterator[Value]:
+    """Every key that has a value, in the order of the settings."""
+    tree = tomllib.loads(text) if text else {}
+    lines, overrides = key_lines(text), read_overrides(environ, tree)
+    for path, value in _leaves(settings, ()):
+        if path in overrides:
+            source = f"environment: {overrides[path].variable}"
+        elif path in lines:
+            source = f"config.toml line {lines[path]}"
+        else:
+            source = "default"
+        yield Value(path, _toml(path, value), source)
+
+
+def _leaves(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, object]]:
+    if isinstance(value, msgspec.Struct):
+        inner: Mapping[str, object] = msgspec.structs.asdict(value)
+    elif isinstance(value, dict):
+        inner = value
+    else:
+        yield path, value
+        return
+    for name, each in inner.items():
+        yield from _leaves(each, (*path, name))
+
+
+def _toml(path: KeyPath, value: object) -> str:  # noqa: PLR0911 - one per type
+    """Empty for what is not set."""
+    if path[-1] in SECRET_KEYS and value:
+        return '"(not shown)"'
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case timedelta():
+            return f'"{format_duration(value)}"'
+        case str():
+            return msgspec.json.encode(value).decode()
+        case tuple():
+            return f"[{', '.join(_toml(path, each) for each in value)}]"
+        case msgspec.Struct():
+            inner = (f"{name} = {_toml(path, each)}" for name, each in msgspec.structs.asdict(value).items())
+            return f"{{ {', '.join(inner)} }}"
+        case _:
+            return str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from talaria.config.positions import KeyPath
@@ -25,7 +26,7 @@ def read_overrides(environ: Mapping[str, str], tree: Mapping[str, Any]) -> dict[
 
 def graft(tree: Mapping[str, Any], overrides: Mapping[KeyPath, Override]) -> dict[str, Any]:
     """The tree with each override in its place; `tree` itself stays as it is."""
-    grafted = _copy(tree)
+    grafted = deepcopy(dict(tree))
     for path, override in overrides.items():
         table = grafted
         for part in path[:-1]:
@@ -48,7 +49,3 @@ def _spell(parts: list[str], tree: Mapping[str, Any]) -> KeyPath:
         path.append(same[0] if same else part)
         table = keys.get(path[-1])
     return tuple(path)
-
-
-def _copy(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) if isinstance(value, dict) else value for key, value in tree.items()}

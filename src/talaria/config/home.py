@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import stat
@@ -16,7 +17,6 @@ from talaria.core.errors import ConfigError
 DEFAULT_HOME = "~/.talaria"
 SHORTEST_TOKEN = 16
 _TOKEN_BYTES = 32
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class GatewayInfo(msgspec.Struct, frozen=True):
@@ -39,10 +39,25 @@ class HttpToken(msgspec.Struct, frozen=True):
         return f"HttpToken(source={self.source!r})"
 
 
+class _Inside:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, home: Home, owner: type[Home]) -> Path:
+        return home.path / self._name
+
+
 class Home(msgspec.Struct, frozen=True):
     """The folder's paths, and the small files in it that no other package owns."""
 
     path: Path
+    config = _Inside("config.toml")
+    database = _Inside("talaria.db")
+    lock = _Inside("talaria.lock")
+    gateway_json = _Inside("gateway.json")
+    token_file = _Inside("http.token")
+    files = _Inside("files")
+    logs = _Inside("logs")
 
     @classmethod
     def find(cls, option: str | Path | None, environ: Mapping[str, str]) -> Home:
@@ -56,33 +71,17 @@ class Home(msgspec.Struct, frozen=True):
                 "Name a folder by its whole path with --home or TALARIA_HOME.",
             ) from error
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.toml"
-
-    @property
-    def database(self) -> Path:
-        return self.path / "talaria.db"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "talaria.lock"
-
-    @property
-    def gateway_json(self) -> Path:
-        return self.path / "gateway.json"
-
-    @property
-    def token_file(self) -> Path:
-        return self.path / "http.token"
-
-    @property
-    def files(self) -> Path:
-        return self.path / "files"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
+    def find_database(self, url: str) -> Path:
+        """The file that `store.url` names. Raises `ConfigError` for one that this version cannot open."""
+        if not url:
+            return self.database
+        scheme, _, path = url.partition(":///")
+        if scheme != "sqlite" or not path:
+            raise ConfigError(
+                f"store.url is {url!r}, which this version cannot open.",
+                'Leave it empty for talaria.db in the home, or write "sqlite:///path/to/file.db".',
+            )
+        return Path(path).expanduser() if path.startswith("~") else Path("/" + path)
 
     def prepare(self) -> tuple[str, ...]:
         """Make the folder (0700) and prove that it can be written; what is already there stays as it is.
@@ -94,22 +93,15 @@ class Home(msgspec.Struct, frozen=True):
             probe = self.path / f".write-test-{os.getpid()}"
             _write_new(probe, b"")
             probe.unlink()
-            mode = stat.S_IMODE(self.path.stat().st_mode)
         except OSError as error:
-            raise self._unusable(error) from error
-        if mode & _OTHERS:
-            return (
-                f"The home {self.path} is open to other users (mode {mode:04o}). "
-                f"Close it with: chmod 700 {self.path}",
-            )
+            is_file = self.path.exists() and not self.path.is_dir()
+            why = "is a file, not a folder" if is_file else f"cannot be used: {error.strerror or error}"
+            hint = "Name a folder that you can write with --home or TALARIA_HOME."
+            raise ConfigError(f"The home {self.path} {why}.", hint) from error
+        if mode := open_mode(self.path):
+            text = f"The home {self.path} is open to other users (mode {mode})."
+            return (f"{text} Close it with: chmod 700 {self.path}",)
         return ()
-
-    def _unusable(self, error: OSError) -> ConfigError:
-        if self.path.exists() and not self.path.is_dir():
-            what = f"The home {self.path} is a file, not a folder."
-        else:
-            what = f"The home {self.path} cannot be used: {error.strerror or error}."
-        return ConfigError(what, "Name a folder that you can write with --home or TALARIA_HOME.")
 
     # -- the token of the HTTP API
 
@@ -165,15 +157,15 @@ class Home(msgspec.Struct, frozen=True):
             draft.unlink()
 
     def _close_token(self) -> tuple[str, ...]:
-        mode = stat.S_IMODE(self.token_file.stat().st_mode)
-        if not mode & _OTHERS:
+        mode = open_mode(self.token_file)
+        if not mode:
             return ()
         try:
             self.token_file.chmod(0o600)
         except OSError:
-            return (f"{self.token_file} is open to other users (mode {mode:04o}) and cannot be closed.",)
+            return (f"{self.token_file} is open to other users (mode {mode}) and cannot be closed.",)
         return (
-            f"{self.token_file} was open to other users (mode {mode:04o}) and is private now. "
+            f"{self.token_file} was open to other users (mode {mode}) and is private now. "
             "If others use this machine, delete it; the next start makes a new one.",
         )
 
@@ -181,12 +173,9 @@ class Home(msgspec.Struct, frozen=True):
 
     def write_gateway(self, info: GatewayInfo) -> None:
         """Say where the gateway is, atomically."""
-        draft = self.path / f".gateway.json-{secrets.token_hex(8)}"
         try:
-            _write_new(draft, msgspec.json.encode(info) + b"\n")
-            draft.replace(self.gateway_json)
+            replace_file(self.gateway_json, msgspec.json.encode(info) + b"\n")
         except OSError as error:
-            draft.unlink(missing_ok=True)
             raise ConfigError(
                 f"{self.gateway_json} cannot be written: {error.strerror or error}.",
                 "Make room on the disk and the home writable for this user.",
@@ -200,6 +189,22 @@ class Home(msgspec.Struct, frozen=True):
             return None
         return info if _is_alive(info.pid) else None
 
+    def is_locked(self) -> bool:
+        """Whether a live process owns the home. The lock is only looked at, by sharing it for an instant."""
+        try:
+            handle = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(handle)
+        return False
+
     def remove_gateway(self) -> None:
         """Take back what this process wrote; another live gateway's file is left alone."""
         info = self.read_gateway()
@@ -207,9 +212,30 @@ class Home(msgspec.Struct, frozen=True):
             self.gateway_json.unlink(missing_ok=True)
 
 
-def _write_new(path: Path, data: bytes) -> None:
-    """A file that only its owner can read, from its first byte on."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+def open_mode(path: Path) -> str:
+    """The mode of what others than its owner can use, such as 0644; empty for what is private or gone."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return ""
+    return f"{mode:04o}" if mode & (stat.S_IRWXG | stat.S_IRWXO) else ""
+
+
+def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Put the bytes in the file's place, whole or not at all."""
+    fresh = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
+    try:
+        _write_new(fresh, data, mode)
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def _write_new(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """A file that only those can read whom `mode` names, from its first byte on."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        os.fchmod(file.fileno(), mode)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -235,5 +261,5 @@ def _is_alive(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        return True
+        pass  # it is somebody else's
     return True

@@ -11,7 +11,7 @@ from typing import Any
 from talaria.config.positions import KeyPath
 from talaria.config.report import Override, Report, dotted, quoted
 
-# Keys and whole tables that have no effect yet; `*` is any name.
+# Keys and whole tables that have no effect yet.
 KEYS: tuple[KeyPath, ...] = (
     ("tools", "sandbox"),
     ("tools", "approvals"),
@@ -36,33 +36,28 @@ VALUES: dict[KeyPath, tuple[str, str]] = {
 
 def set_aside(tree: dict[str, Any], report: Report) -> None:
     """Take out of `tree` what is not in this version, and report it."""
-    for pattern in KEYS:
-        for table, path in _matches(tree, pattern):
+    for path in KEYS:
+        if (table := _around(tree, path)) is not None:
             del table[path[-1]]
             report.warn(path, f"{dotted(path)} is not in this version yet and has no effect.")
-    for pattern, members in MEMBERS.items():
-        for table, path in _matches(tree, pattern):
+    for path, members in MEMBERS.items():
+        if (table := _around(tree, path)) is not None:
             table[path[-1]] = _without(table[path[-1]], members, path, report)
-    for pattern, (later, instead) in VALUES.items():
-        for table, path in _matches(tree, pattern):
-            text = _text(table[path[-1]])
-            if re.fullmatch(later, text, re.DOTALL):
+    for path, (later, instead) in VALUES.items():
+        if (table := _around(tree, path)) is not None:
+            raw = table[path[-1]]
+            text = raw.text if isinstance(raw, Override) else raw
+            if isinstance(text, str) and re.fullmatch(later, text, re.DOTALL):
                 del table[path[-1]]
                 shown = quoted(text.partition("://")[0])
                 report.problem(path, f"{dotted(path)} {shown} is not in this version yet: use {instead}.")
 
 
-def _matches(tree: dict[str, Any], pattern: KeyPath) -> list[tuple[dict[str, Any], KeyPath]]:
-    """Every place of `tree` that the pattern names, as the table around it and its path."""
-    tables: list[tuple[dict[str, Any], KeyPath]] = [(tree, ())]
-    for part in pattern[:-1]:
-        tables = [
-            (table[key], (*path, key))
-            for table, path in tables
-            for key in (table if part == "*" else (part,))
-            if isinstance(table.get(key), dict)
-        ]
-    return [(table, (*path, pattern[-1])) for table, path in tables if pattern[-1] in table]
+def _around(tree: Any, path: KeyPath) -> dict[str, Any] | None:
+    """The table that has the key at `path`; None where it is not set."""
+    for name in path[:-1]:
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    return tree if isinstance(tree, dict) and path[-1] in tree else None
 
 
 def _without(raw: Any, members: frozenset[str], path: KeyPath, report: Report) -> Any:
@@ -80,8 +75,3 @@ def _without(raw: Any, members: frozenset[str], path: KeyPath, report: Report) -
     text = f"{dotted(path)}: {', '.join(gone)} not in this version yet, left out."
     report.warn(path, text, ",".join(map(str, kept)))
     return Override(raw.variable, ",".join(kept)) if isinstance(raw, Override) else kept
-
-
-def _text(raw: Any) -> str:
-    text = raw.text if isinstance(raw, Override) else raw
-    return text if isinstance(text, str) else ""

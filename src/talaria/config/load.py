@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ import msgspec
 
 from talaria.channels.telegram.settings import find_token, webhook_secret
 from talaria.config.environment import graft, read_overrides
+from talaria.config.home import open_mode
 from talaria.config.later import set_aside
 from talaria.config.report import Fault, Remark, Report, dotted, nearest, quoted
 from talaria.config.settings import Settings
@@ -124,9 +124,8 @@ def _check_model(settings: Settings, tree: Mapping[str, Any], report: Report) ->
         names = ", ".join(quoted(weights.name) for weights in MANIFEST)
         report.wrong(("model", "name"), model.name, f"a built-in model ({names})")
     needs_name = model.provider not in ("", SCRIPTED) and not is_built_in
-    if needs_name and not model.name and not report.has_problem(("model", "name")):
-        text = 'model.name is missing: expected the model\'s name, such as "gpt-5".'
-        report.problem(("model",), text, model.provider, Fault.MISSING)
+    if needs_name and not model.name:
+        report.missing(("model",), "name", 'the model\'s name, such as "gpt-5"', model.provider)
     if model.name and not model.provider:
         report.warn(("model", "name"), "model.name has no effect without model.provider.")
 
@@ -134,19 +133,10 @@ def _check_model(settings: Settings, tree: Mapping[str, Any], report: Report) ->
 def _check_providers(settings: Settings, report: Report, environ: Mapping[str, str]) -> None:
     for name, provider in settings.providers.items():
         path = ("providers", name)
-        if not provider.base_url and name not in PRESETS and not report.has_problem((*path, "base_url")):
-            report.problem(
-                path,
-                f'{dotted(path)}.base_url is missing: expected an address such as "https://openrouter.ai/api/v1".',
-                fault=Fault.MISSING,
-            )
+        if not provider.base_url and name not in PRESETS:
+            report.missing(path, "base_url", 'an address such as "https://openrouter.ai/api/v1"')
         if provider.api_key_env and not provider.api_key and not environ.get(provider.api_key_env):
-            report.warn(
-                (*path, "api_key_env"),
-                f"{dotted(path)}.api_key_env names {provider.api_key_env}, which is not set.",
-                provider.api_key_env,
-                Fault.EMPTY_VARIABLE,
-            )
+            report.empty((*path, "api_key_env"), provider.api_key_env)
 
 
 def _check_telegram(settings: Settings, report: Report, environ: Mapping[str, str]) -> None:
@@ -158,17 +148,14 @@ def _check_telegram(settings: Settings, report: Report, environ: Mapping[str, st
         )
     variable = telegram.token_env
     if variable and not (telegram.token or telegram.token_file or environ.get(variable)):
-        text = f"channels.telegram.token_env names {variable}, which is not set."
-        report.warn((*path, "token_env"), text, variable, Fault.EMPTY_VARIABLE)
+        report.empty((*path, "token_env"), variable)
 
 
 def _check_prices(settings: Settings, report: Report) -> None:
     for name, price in settings.prices.items():
         for key in ("input", "output"):
-            path = ("prices", name)
-            if getattr(price, key) is None and not report.has_problem((*path, key)):
-                expected = "expected dollars for a million tokens, such as 2.5, or 0"
-                report.problem(path, f"{dotted(path)}.{key} is missing: {expected}.", fault=Fault.MISSING)
+            if getattr(price, key) is None:
+                report.missing(("prices", name), key, "dollars for a million tokens, such as 2.5, or 0")
     model, budgets = settings.model, settings.budgets
     is_capped = budgets.per_day_usd or budgets.per_session_usd or budgets.per_user_daily_usd
     if is_capped and model.name and Prices(settings.prices).find(model.provider, model.name) is None:
@@ -184,12 +171,8 @@ def _open_secrets(path: Path, tree: Mapping[str, Any]) -> Iterable[Remark]:
     tables += channels.values() if isinstance(channels, dict) else ()
     if not any(isinstance(table, dict) and (table.get("api_key") or table.get("token")) for table in tables):
         return
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError:
-        return
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        text = f"{path.name} holds a secret and is open to other users (mode {mode:04o})."
+    if mode := open_mode(path):
+        text = f"{path.name} holds a secret and is open to other users (mode {mode})."
         yield Remark(0, f"{text} Close it with: chmod 600 {path}", (), fault=Fault.OPEN)
 
 

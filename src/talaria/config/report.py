@@ -79,7 +79,6 @@ class Report:
         self._overrides = overrides
         self._problems: list[Remark] = []
         self._warnings: list[Remark] = []
-        self._reported: set[KeyPath] = set()
 
     def wrong(self, path: KeyPath, raw: object, expected: str) -> None:
         """The value found at `path` is not what may stand there."""
@@ -89,11 +88,19 @@ class Report:
         )
 
     def problem(self, path: KeyPath, text: str, instead: str = "", fault: Fault = Fault.WRONG) -> None:
-        self._reported.add(path)
         self._problems.append(self._placed(path, text, instead, fault))
 
-    def has_problem(self, path: KeyPath) -> bool:
-        return path in self._reported
+    def missing(self, table: KeyPath, key: str, expected: str, instead: str = "") -> None:
+        """The key is needed and not set; not told of one whose value was refused."""
+        if any(remark.path == (*table, key) for remark in self._problems):
+            return
+        text = f"{dotted((*table, key))} is missing: expected {expected}."
+        self.problem(table, text, instead, Fault.MISSING)
+
+    def empty(self, path: KeyPath, variable: str) -> None:
+        """The variable that is named at `path` has no value."""
+        text = f"{dotted(path)} names {variable}, which is not set."
+        self.warn(path, text, variable, Fault.EMPTY_VARIABLE)
 
     def warn(self, path: KeyPath, text: str, instead: str = "", fault: Fault = Fault.WRONG) -> None:
         self._warnings.append(self._placed(path, text, instead, fault))

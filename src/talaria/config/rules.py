@@ -18,11 +18,6 @@ from talaria.core.units import DURATION_FORMS, parse_duration
 from talaria.tools.settings import FAMILIES
 from talaria.turns.settings import FOREVER
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_HOST_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
-_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
-
 Rule = Callable[[Any], str | None]
 
 
@@ -60,37 +55,22 @@ def public_address(url: str) -> str | None:
     return 'an address such as "https://talaria.example.org/hooks/telegram"'
 
 
-def variable_name(name: str) -> str | None:
-    if not name or _VARIABLE.fullmatch(name):
-        return None
-    return "the name of a variable of the environment, such as OPENROUTER_API_KEY, not its value"
-
-
-def listening_host(host: str) -> str | None:
-    return None if _HOST.fullmatch(host) else 'a host name or address such as "127.0.0.1", without a port'
+def matching(pattern: str, expected: str) -> Rule:
+    whole = re.compile(pattern)
+    return lambda text: None if whole.fullmatch(text) else expected
 
 
 def reachable_hosts(hosts: Sequence[str]) -> str | None:
-    if all(_HOST_PORT.fullmatch(host) and int(host.rpartition(":")[2]) <= 65_535 for host in hosts):
+    host_port = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
+    if all(host_port.fullmatch(host) and int(host.rpartition(":")[2]) <= 65_535 for host in hosts):
         return None
     return 'texts of the form "name:port", such as "talaria.example.org:443"'
-
-
-def store_url(url: str) -> str | None:
-    if not url or (url.startswith("sqlite:///") and len(url) > len("sqlite:///")):
-        return None
-    return 'an empty text for talaria.db in the home, or "sqlite:///PATH"'
 
 
 def known_families(families: Sequence[str]) -> str | None:
     if all(family in FAMILIES for family in families):
         return None
     return "names out of " + ", ".join(f'"{family}"' for family in FAMILIES)
-
-
-def short_name(name: str) -> str | None:
-    """Of a provider or an alias: it is written in chats and in the names of variables."""
-    return None if _NAME.fullmatch(name) else "1 to 64 letters, digits, dots, underscores or dashes"
 
 
 def time_or_forever(text: str) -> str | None:
@@ -102,24 +82,27 @@ def time_or_forever(text: str) -> str | None:
         return f'"forever" or {DURATION_FORMS}'
 
 
-def provider_and_model(name: str) -> str | None:
-    provider, _, model = name.partition("/")
-    return None if provider and model else 'a provider and a model, such as "openai/gpt-5" or "mine/*"'
-
-
-def not_empty(text: str) -> str | None:
-    return None if text.strip() else "some text"
-
+# Of a provider or an alias: it is written in chats and in the names of variables.
+short_name = matching("[A-Za-z0-9._-]{1,64}", "1 to 64 letters, digits, dots, underscores or dashes")
+variable_name = matching(
+    "([A-Za-z_][A-Za-z0-9_]*)?",
+    "the name of a variable of the environment, such as OPENROUTER_API_KEY, not its value",
+)
+provider_and_model = matching("(?s:[^/]+/.+)", 'a provider and a model, such as "openai/gpt-5" or "mine/*"')
 
 VALUES: dict[KeyPath, Rule] = {
     ("agent", "timezone"): known_zone,
-    ("aliases", "*"): not_empty,
+    ("aliases", "*"): matching(r"(?s:.*\S.*)", "some text"),
     ("providers", "*", "base_url"): web_address,
     ("providers", "*", "api_key_env"): variable_name,
-    ("http", "host"): listening_host,
+    ("http", "host"): matching(
+        "[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", 'a host name or address such as "127.0.0.1", without a port'
+    ),
     ("http", "hosts"): reachable_hosts,
     ("http", "token_env"): variable_name,
-    ("store", "url"): store_url,
+    ("store", "url"): matching(
+        "(?s:(sqlite:///.+)?)", 'an empty text for talaria.db in the home, or "sqlite:///PATH"'
+    ),
     ("retention", "ended_sessions"): time_or_forever,
     ("channels", "telegram", "api_url"): web_address,
     ("channels", "telegram", "token_env"): variable_name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from talaria.access.budgets import BudgetSettings
+from talaria.access.settings import BudgetSettings
 from talaria.agent.settings import AgentSettings
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.telegram.settings import TelegramSettings

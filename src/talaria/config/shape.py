@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import cache
 from types import NoneType, UnionType
@@ -20,6 +19,7 @@ from talaria.core.units import DURATION_FORMS, SIZE_FORMS, Size, parse_duration,
 Built = TypeVar("Built", bound=msgspec.Struct)
 
 _MISSING = object()
+_MEASURES: dict[Any, Callable[[str], Any]] = {Size: parse_size, timedelta: parse_duration}
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -32,7 +32,7 @@ class Shaper:
 
     def __init__(self, report: Report, root: type[msgspec.Struct]) -> None:
         self._report = report
-        self._known = tuple(_leaves(root, ()))
+        self._known = known_keys(root)
 
     def build(self, kind: type[Built], tree: Mapping[str, Any], path: KeyPath = ()) -> Built:
         hints = _hints(kind)
@@ -64,10 +64,7 @@ class Shaper:
             return self._mapping(kind, raw, path)
         if get_origin(kind) is tuple and _is_struct(get_args(kind)[0]):
             return self._tables(get_args(kind)[0], raw, path)
-        value = _scalar(kind, _parse(kind, raw), meta)
-        if meta is not None and not _fits(value, meta):
-            raise _Mismatch(_describe(kind, meta))
-        return value
+        return _scalar(kind, _parse(kind, raw), meta)
 
     def _mapping(self, kind: Any, raw: Any, path: KeyPath) -> dict[str, Any]:
         """A table whose keys are names: providers, aliases."""
@@ -99,50 +96,15 @@ class Shaper:
 def _scalar(kind: Any, raw: Any, meta: msgspec.Meta | None) -> Any:
     """Raises `_Mismatch` unless `raw` is exactly of the kind: a bool is no number, a number no text."""
     expected = _describe(kind, meta)
-    if kind is Size:
-        return _measure(raw, expected)
-    if kind is timedelta:
-        return _last(raw, expected)
-    if get_origin(kind) is Literal:
-        fits = raw in get_args(kind) and isinstance(raw, str)
-    elif get_origin(kind) is tuple:
-        item, bounds = _plain(get_args(kind)[0])
-        fits = isinstance(raw, list) and all(
-            type(each) is item and (bounds is None or _fits(each, bounds)) for each in raw
-        )
-        raw = tuple(raw) if fits else raw
-    elif kind is float:
-        fits = isinstance(raw, int | float) and not isinstance(raw, bool)
-        raw = float(raw) if fits else raw
-    else:
-        fits = type(raw) is kind
-    if not fits:
-        raise _Mismatch(expected)
-    return raw
-
-
-def _measure(raw: Any, expected: str) -> Size:
-    if isinstance(raw, bool) or not isinstance(raw, int | str):
-        raise _Mismatch(expected)
     try:
-        size = parse_size(raw) if isinstance(raw, str) else Size(raw)
-    except (ValueError, OverflowError) as error:
+        if kind not in _MEASURES:
+            return msgspec.convert(raw, kind if meta is None else Annotated[kind, meta])
+        value = raw if kind is Size and type(raw) is int else _MEASURES[kind](raw)
+    except (AttributeError, TypeError, ValueError) as error:  # a validation error is a ValueError
         raise _Mismatch(expected) from error
-    if size <= 0:
+    if value <= type(value)():
         raise _Mismatch(f"{expected}, above zero")
-    return size
-
-
-def _last(raw: Any, expected: str) -> timedelta:
-    try:
-        duration = parse_duration(raw) if isinstance(raw, str) else None
-    except (ValueError, OverflowError) as error:
-        raise _Mismatch(expected) from error
-    if duration is None:
-        raise _Mismatch(expected)
-    if duration <= timedelta():
-        raise _Mismatch(f"{expected}, above zero")
-    return duration
+    return value
 
 
 def _parse(kind: Any, raw: Any) -> Any:
@@ -184,16 +146,6 @@ def _describe(kind: Any, meta: msgspec.Meta | None) -> str:
         bool: "true or false",
         str: 'a text in quotes, such as "text"',
     }[kind]
-
-
-def _fits(value: Any, meta: msgspec.Meta) -> bool:
-    return (
-        (meta.ge is None or value >= meta.ge)
-        and (meta.gt is None or value > meta.gt)
-        and (meta.le is None or value <= meta.le)
-        and (meta.lt is None or value < meta.lt)
-        and (meta.pattern is None or re.search(meta.pattern, value) is not None)
-    )
 
 
 def _table(raw: Any, kind: Any) -> dict[str, Any]:

@@ -28,24 +28,23 @@ from talaria.core.messages import TokenUsage, ToolOutcome
 
 def scrollback(events: Sequence[Event], *, is_command: bool = False) -> list[str]:
     """What is printed for good: on a console that is no terminal the live part draws nothing."""
-    out = StringIO()
-    view = LiveView(Console(file=out, width=60), is_command=is_command, clock=lambda: 0.0)
-    view.open()
-    for event in events:
-        view.show(event)
-    view.close()
-    return [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
+    written = drawn(events, Console(file=StringIO(), width=60), is_command=is_command)
+    return [line.rstrip() for line in written.splitlines() if line.strip()]
 
 
 def on_terminal(events: Sequence[Event], height: int = 20) -> str:
     """Every byte that a terminal gets."""
-    out = StringIO()
-    view = LiveView(Console(file=out, force_terminal=True, width=60, height=height))
+    return drawn(events, Console(file=StringIO(), force_terminal=True, width=60, height=height))
+
+
+def drawn(events: Sequence[Event], console: Console, *, is_command: bool = False) -> str:
+    view = LiveView(console, is_command=is_command, clock=lambda: 0.0)
     view.open()
     for event in events:
         view.show(event)
     view.close()
-    return out.getvalue()
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
 
 
 def plain(events: Sequence[Event]) -> str:
@@ -63,16 +62,24 @@ def test_markdown_is_rendered_and_printed_once() -> None:
     assert [line.strip() for line in lines] == ["Head", "Some bold text.", "• one", "• two"]
 
 
-def test_a_reply_that_was_not_streamed_is_shown_whole() -> None:
-    assert scrollback([Done("the answer")]) == ["the answer"]
-
-
-def test_the_rest_of_a_reply_that_was_streamed_in_part_follows() -> None:
-    assert scrollback([Delta("the ans"), Done("the answer")]) == ["the answer"]
-
-
-def test_a_reply_other_than_what_was_streamed_is_shown_below_it() -> None:
-    assert scrollback([Delta("draft"), Done("final")]) == ["draft", "final"]
+@pytest.mark.parametrize(
+    ("events", "lines"),
+    [
+        ([Done("the answer")], ["the answer"]),
+        ([Delta("the ans"), Done("the answer")], ["the answer"]),
+        ([Delta("draft"), Done("final")], ["draft", "final"]),
+        ([Queued(2), ReasoningDelta("secret thought"), Delta("hi"), Done("hi")], ["hi"]),
+        ([Delta("half an ans"), Cancelled("half an ans")], ["half an ans", "(cancelled)"]),
+        (
+            [Delta("one try"), Reset(), Delta("ano"), Done("another")],
+            ["one try", "(interrupted; the gateway takes it up again)", "another"],
+        ),
+    ],
+)
+def test_a_reply_is_shown_once_however_much_of_it_was_streamed(
+    events: Sequence[Event], lines: list[str]
+) -> None:
+    assert scrollback(events) == lines
 
 
 def test_tools_are_lines_with_the_telling_argument_and_the_outcome() -> None:
@@ -88,10 +95,6 @@ def test_tools_are_lines_with_the_telling_argument_and_the_outcome() -> None:
     told = ["⚙ search not json … error: no such thing", "⚙ read_file notes.txt … ok"]
     assert scrollback(events) == ["Let me look.", *told, "Found it."]
     assert plain(events).splitlines() == [*told, "Found it."]
-
-
-def test_reasoning_and_waiting_leave_nothing_behind() -> None:
-    assert scrollback([Queued(2), ReasoningDelta("secret thought"), Delta("hi"), Done("hi")]) == ["hi"]
 
 
 def test_trouble_is_told_while_it_lasts_and_a_fallback_stays_on_the_screen() -> None:
@@ -120,15 +123,6 @@ def test_an_error_is_a_sentence_and_a_hint() -> None:
     events: list[Event] = [Delta("partial"), Failed(ErrorInfo("model", "It broke.", "Mend it."))]
     assert scrollback(events) == ["partial", "✗ It broke.", "  Mend it."]
     assert plain(events) == "✗ It broke.\n  Mend it.\n"
-
-
-def test_a_cancelled_turn_keeps_what_was_said() -> None:
-    assert scrollback([Delta("half an ans"), Cancelled("half an ans")]) == ["half an ans", "(cancelled)"]
-
-
-def test_after_a_reset_the_answer_begins_again() -> None:
-    lines = scrollback([Delta("first try"), Reset(), Delta("second try"), Done("second try")])
-    assert lines == ["first try", "(interrupted; the gateway takes it up again)", "second try"]
 
 
 def test_a_command_answer_keeps_its_lines_and_is_no_markdown() -> None:

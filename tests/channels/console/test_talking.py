@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from io import StringIO
 from pathlib import Path
@@ -15,8 +15,15 @@ import pytest
 from aiohttp import web
 
 from talaria.channels.console.ask import Question, Streams, TurnFailed, ask
-from talaria.channels.console.chat import Chat
-from talaria.channels.console.client import Address, GatewayClient, GatewayGone, Patience, Refusal
+from talaria.channels.console.chat import Chat, Screen
+from talaria.channels.console.client import (
+    NO_PATIENCE,
+    Address,
+    GatewayClient,
+    GatewayGone,
+    Patience,
+    Refusal,
+)
 from talaria.channels.console.prompt import Interrupted
 from talaria.channels.console.render import PlainView
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
@@ -111,7 +118,7 @@ async def talking(*streams: list[Event]) -> AsyncIterator[tuple[FakeGateway, Gat
         await gateway.stop()
 
 
-async def collect(client: GatewayClient, patience: Patience | None = None) -> list[Event]:
+async def collect(client: GatewayClient, patience: Patience = NO_PATIENCE) -> list[Event]:
     return [event async for event in client.follow("turn_1", patience)]
 
 
@@ -288,12 +295,13 @@ class Script:
         raise line
 
 
-class Screen:
+class Paper:
     def __init__(self) -> None:
         self._out = StringIO()
 
-    def chat(self, client: GatewayClient, lines: Script) -> Chat:
-        return Chat(client, "terminal", lines, views=lambda _: PlainView(self._out), say=self.say)
+    def chat(self, client: GatewayClient, lines: Script, *files: Path) -> Chat:
+        screen = Screen(lines=lines, views=lambda _: PlainView(self._out), say=self.say)
+        return Chat(client, "terminal", screen, files=files)
 
     def say(self, text: str) -> None:
         self._out.write(f"[{text}]\n")
@@ -304,7 +312,7 @@ class Screen:
 
 
 async def test_messages_are_answered_in_turn() -> None:
-    screen = Screen()
+    screen = Paper()
     async with talking([Done("one")], [Done("two")]) as (gateway, client):
         await screen.chat(client, Script("a", "  ", "b")).run()
     assert screen.text == "one\ntwo\n"
@@ -315,16 +323,13 @@ async def test_a_file_goes_with_the_first_message_and_not_with_a_command(tmp_pat
     path = tmp_path / "a.png"
     path.write_bytes(b"x")
     async with talking([Done("")], [Done("")], [Done("")]) as (gateway, client):
-        lines, screen = Script("/status", "one", "two"), Screen()
-        view = PlainView(StringIO())
-        chat = Chat(client, "t", lines, views=lambda _: view, say=screen.say, files=(path,))
-        await chat.run()
+        await Paper().chat(client, Script("/status", "one", "two"), path).run()
     sent = [msgspec.json.decode(body).get("files") for body in gateway.bodies]
     assert sent == [None, ["file_1"], None]
 
 
 async def test_an_error_ends_the_exchange_but_not_the_chat() -> None:
-    screen = Screen()
+    screen = Paper()
     async with talking([Failed(ErrorInfo("x", "It broke."))], [Done("fine")]) as (gateway, client):
         gateway.refusals.append((400, ErrorInfo("bad_request", "No such thing.", "Try another.")))
         await screen.chat(client, Script("a", "b", "c")).run()
@@ -332,7 +337,7 @@ async def test_an_error_ends_the_exchange_but_not_the_chat() -> None:
 
 
 async def test_ctrl_c_twice_leaves_and_once_only_hints() -> None:
-    screen = Screen()
+    screen = Paper()
     async with talking([Done("one")]) as (gateway, client):
         await screen.chat(client, Script(Interrupted, "a", Interrupted, Interrupted, "never")).run()
     assert screen.text.count("Press Ctrl-C again") == 2
@@ -340,7 +345,7 @@ async def test_ctrl_c_twice_leaves_and_once_only_hints() -> None:
 
 
 async def test_ctrl_c_cancels_the_turn_and_keeps_what_came() -> None:
-    screen = Screen()
+    screen = Paper()
     async with talking([Delta("so far")], [Done("next")]) as (gateway, client):
         gateway.hangs = True
         chat = asyncio.create_task(screen.chat(client, Script("a", "b")).run())
@@ -353,40 +358,35 @@ async def test_ctrl_c_cancels_the_turn_and_keeps_what_came() -> None:
     assert screen.text.endswith("so far\n(cancelled)\nnext\n")
 
 
-async def test_a_reply_that_nobody_waited_for_is_shown_before_the_next() -> None:
-    screen = Screen()
-    async with talking([Delta("…")]) as (gateway, client):
+@asynccontextmanager
+async def orphaned(chat: Callable[[GatewayClient], Chat], paper: Paper) -> AsyncIterator[int]:
+    """A chat whose gateway goes away in the middle of a turn; gives the port at which it was."""
+    async with talking([Delta("half")]) as (gateway, client):
         gateway.hangs = True
-        port = int(gateway.url.rpartition(":")[2])
-        chat_task = asyncio.create_task(screen.chat(client, Script("a", "b")).run())
+        running = asyncio.create_task(chat(client).run())
         await gateway.following.wait()
         await gateway.stop()
         async with asyncio.timeout(10):
-            while "cannot be reached" not in screen.text:
+            while "cannot be reached" not in paper.text:
                 await asyncio.sleep(0.01)
-        other = FakeGateway([Done("late reply")], [Done("next reply")])
+        yield int(gateway.url.rpartition(":")[2])
+        await running
+
+
+async def test_a_reply_that_nobody_waited_for_is_shown_before_the_next() -> None:
+    paper, other = Paper(), FakeGateway([Done("late reply")], [Done("next reply")])
+    async with orphaned(lambda client: paper.chat(client, Script("a", "b")), paper) as port:
         signal.raise_signal(signal.SIGINT)
         await other.start(port)
-        await chat_task
-        await other.stop()
-    assert "Your message is safe" in screen.text
-    assert "No longer waiting. Its reply is shown with your next message." in screen.text
-    assert "[The reply to your earlier message:]\nlate reply\nnext reply\n" in screen.text
+    await other.stop()
+    assert "Your message is safe" in paper.text
+    assert "No longer waiting. Its reply is shown with your next message." in paper.text
+    assert "[The reply to your earlier message:]\nlate reply\nnext reply\n" in paper.text
 
 
 async def test_a_gateway_that_comes_back_goes_on_with_the_turn() -> None:
-    screen = Screen()
-    async with talking([Delta("half")]) as (gateway, client):
-        gateway.hangs = True
-        port = int(gateway.url.rpartition(":")[2])
-        chat_task = asyncio.create_task(screen.chat(client, Script("a")).run())
-        await gateway.following.wait()
-        await gateway.stop()
-        async with asyncio.timeout(10):
-            while "cannot be reached" not in screen.text:
-                await asyncio.sleep(0.01)
-        other = FakeGateway([Reset(), Done("whole")])
+    paper, other = Paper(), FakeGateway([Reset(), Done("whole")])
+    async with orphaned(lambda client: paper.chat(client, Script("a")), paper) as port:
         await other.start(port)
-        await chat_task
-        await other.stop()
-    assert screen.text.endswith("The gateway is back.\nwhole\n")
+    await other.stop()
+    assert paper.text.endswith("The gateway is back.\nwhole\n")

@@ -10,12 +10,10 @@ from typing import TextIO
 
 import msgspec
 
-from talaria.channels.console.clean import clean
-from talaria.channels.console.client import GatewayClient, Patience
-from talaria.channels.console.tool_line import describe_call
+from talaria.channels.console.clean import clean, describe_call
+from talaria.channels.console.client import GatewayClient, Patience, Refusal
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.events import Cancelled, Delta, Done, Event, Failed, Reset, ToolFinished, ToolStarted
-from talaria.core.messages import ToolOutcome
 
 PATIENCE_SECONDS = 30.0
 
@@ -29,12 +27,8 @@ class Question(msgspec.Struct, frozen=True):
     files: tuple[Path, ...] = ()
 
 
-class TurnFailed(TalariaError):
+class TurnFailed(Refusal):
     """The turn ended without a reply."""
-
-    def __init__(self, info: ErrorInfo) -> None:
-        super().__init__(info.message, info.hint)
-        self.type = info.type
 
 
 class Streams(msgspec.Struct, frozen=True):
@@ -96,8 +90,7 @@ class _Printer:
                 self._end_line()
             case ToolFinished():
                 call = self._calls.pop(event.call_id, event.name)
-                outcome = "ok" if event.outcome is ToolOutcome.OK else event.outcome.value
-                _tell(self._streams, f"⚙ {call} … {outcome}")
+                _tell(self._streams, f"⚙ {call} … {event.outcome.value}")
             case Reset():
                 self._end_line()
             case Done():

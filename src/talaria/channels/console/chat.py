@@ -7,8 +7,8 @@ import math
 import re
 import secrets
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -21,13 +21,20 @@ from talaria.core.errors import TalariaError
 from talaria.core.events import FINAL_EVENTS, Event, Failed
 
 _VERB = re.compile(r"`talaria (\w+)")
-_LEAVE_HINT = "Press Ctrl-C again or Ctrl-D to leave."
+
+
+class Screen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chat is held with. `views` makes the view of one turn, `say` prints a line of the chat's own,
+    `guard` is held while a turn is on the screen."""
+
+    lines: Lines
+    views: Callable[[bool], TurnView]
+    say: Callable[[str], None]
+    guard: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class Chat:
-    """`views` makes the view of one turn, `say` prints a line of the chat's own, `guard` is held while a turn
-    is on the screen, `command_line` is how a person runs a verb of this program here, `files` go with the
-    first message.
+    """`command_line` is how a person runs a verb of this program here, `files` go with the first message.
 
     Ctrl-C cancels the running turn; a second one stops waiting for it, and its reply is shown before the next
     message is sent. Nothing but leaving the prompt ends the chat.
@@ -37,54 +44,55 @@ class Chat:
         self,
         client: GatewayClient,
         session: str,
-        lines: Lines,
-        *,
-        views: Callable[[bool], TurnView],
-        say: Callable[[str], None],
-        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+        screen: Screen,
         command_line: Callable[[str], str] = "talaria {}".format,
-        files: Sequence[Path] = (),
+        files: tuple[Path, ...] = (),
     ) -> None:
         self._client = client
-        self._files = tuple(files)
         self._session = session
-        self._lines = lines
-        self._views = views
-        self._say = say
-        self._guard = guard
+        self._screen = screen
         self._command_line = command_line
-        self._interrupt: Callable[[], None] | None = None
+        self._files = files
+        self._running: _Exchange | None = None
         self._unread: list[str] = []  # turns whose reply has not been shown
 
     async def run(self) -> None:
-        with _on_sigint(self._on_sigint):
-            was_interrupted = False
-            while True:
-                try:
-                    text = await self._lines.read()
-                except Interrupted:
-                    if was_interrupted:
-                        return
-                    was_interrupted = True
-                    self._say(_LEAVE_HINT)
-                    continue
-                was_interrupted = False
-                if text is None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._on_sigint)
+        try:
+            await self._read_and_answer()
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+
+    async def _read_and_answer(self) -> None:
+        was_interrupted = False
+        while True:
+            try:
+                text = await self._screen.lines.read()
+            except Interrupted:
+                if was_interrupted:
                     return
-                if text.strip():
-                    await self._exchange(text)
+                was_interrupted = True
+                self._screen.say("Press Ctrl-C again or Ctrl-D to leave.")
+                continue
+            was_interrupted = False
+            if text is None:
+                return
+            if text.strip():
+                await self._exchange(text)
 
     def _on_sigint(self) -> None:
-        if self._interrupt is not None:
-            self._interrupt()
+        """While nothing runs, Ctrl-C is a key of the prompt."""
+        if self._running is not None:
+            self._running.interrupt()
 
     async def _exchange(self, text: str) -> None:
         """Send one message and show its reply; an error ends the exchange, never the chat."""
         for turn_id in list(self._unread):
-            self._say("The reply to your earlier message:")
-            await self._watch(_Exchange(self._client, self._views(False), self._command_line, turn_id))
+            self._screen.say("The reply to your earlier message:")
+            await self._watch(_Exchange(self._client, self._screen.views(False), self._command_line, turn_id))
         is_command = parse_command(text) is not None
-        exchange = _Exchange(self._client, self._views(is_command), self._command_line)
+        exchange = _Exchange(self._client, self._screen.views(is_command), self._command_line)
         exchange.message = (self._session, text, secrets.token_hex(16))
         if not is_command:
             exchange.files, self._files = self._files, ()
@@ -92,12 +100,12 @@ class Chat:
 
     async def _watch(self, exchange: _Exchange) -> None:
         task = asyncio.create_task(exchange.run(), name="chat exchange")
-        self._interrupt = exchange.interrupt
+        self._running = exchange
         try:
-            with self._guard():
+            with self._screen.guard():
                 await asyncio.wait((task,))
         finally:
-            self._interrupt = None
+            self._running = None
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,))
@@ -193,13 +201,3 @@ class _Exchange:
     def _back(self) -> None:
         self._is_gone = False
         self._view.resume("The gateway is back.")
-
-
-@contextmanager
-def _on_sigint(handler: Callable[[], None]) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, handler)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # cannot be written in any encoding
 _SPACE = re.compile(r"\s+")
+_TELLING = ("path", "command", "url", "query", "pattern", "task", "action", "question")
+_LONGEST = 72  # of a tool's name, and of the argument behind it
 
 
 def clean(text: str) -> str:
@@ -22,3 +26,17 @@ def clean_line(text: str, longest: int = 200) -> str:
     """The text as one line of at most `longest` characters."""
     line = _SPACE.sub(" ", clean(text)).strip()
     return line if len(line) <= longest else line[: longest - 1].rstrip() + "…"
+
+
+def describe_call(name: str, arguments: str) -> str:
+    """A tool call in one line: its name and the argument that says most. Broken arguments are shown as the
+    model wrote them: that is what a person wants to see then."""
+    try:
+        fields = msgspec.json.decode(arguments)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        fields = None
+    if isinstance(fields, dict):
+        texts = {key: value for key, value in fields.items() if isinstance(value, str) and value}
+        telling = (key for key in (*_TELLING, *texts) if key in texts)
+        arguments = texts.get(next(telling, ""), "")
+    return f"{clean_line(name, _LONGEST)} {clean_line(arguments, _LONGEST)}".rstrip()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from io import BytesIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
@@ -14,9 +14,12 @@ import aiohttp
 import msgspec
 
 from talaria.access.desk import Invitation
+from talaria.channels.http.views import SessionView, ToldTurn, TurnTicket
 from talaria.core.access import Paired, PairingList
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
 from talaria.core.events import FINAL_EVENTS, Event
+from talaria.core.ids import SessionId
+from talaria.core.ledger import EntryPage
 from talaria.net.sse import SseEvent, SseOverflow, SseParser
 
 T = TypeVar("T")
@@ -26,6 +29,7 @@ _ANSWER_SECONDS = 60.0
 _SILENCE_SECONDS = 60.0  # the gateway sends a comment every 15 seconds
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _OTHER_TOKEN = "It was started with another one: set TALARIA_HTTP_TOKEN to that, or restart the gateway."  # noqa: S105
+_LOST = (aiohttp.ClientError, OSError)
 _EVENT_NAMES = frozenset(str(kind.__struct_config__.tag) for kind in Event.__args__)
 
 
@@ -38,9 +42,8 @@ class GatewayGone(TalariaError):
 class Refusal(TalariaError):
     """The gateway said no, in its own words."""
 
-    def __init__(self, status: int, info: ErrorInfo) -> None:
+    def __init__(self, info: ErrorInfo) -> None:
         super().__init__(info.message, info.hint)
-        self.status = status
         self.type = info.type
 
 
@@ -54,12 +57,9 @@ class Address(msgspec.Struct, frozen=True):
         return f"Address({self.url!r})"
 
 
-class Sent(msgspec.Struct, frozen=True):
-    """A message that is durable in the gateway."""
-
-    turn_id: str
-    session_id: str
-    state: str
+class SessionList(msgspec.Struct, frozen=True):
+    items: tuple[SessionView, ...]
+    next: str | None
 
 
 class Patience(msgspec.Struct, frozen=True):
@@ -68,6 +68,9 @@ class Patience(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     on_gone: Callable[[GatewayGone], None] = lambda error: None
     on_back: Callable[[], None] = lambda: None
+
+
+NO_PATIENCE = Patience()
 
 
 class GatewayClient:
@@ -87,13 +90,10 @@ class GatewayClient:
         return self._address.url
 
     async def __aenter__(self) -> Self:
-        timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS, sock_connect=_CONNECT_SECONDS)
-        self._session = aiohttp.ClientSession(timeout=timeout, trust_env=False)
+        self._session = aiohttp.ClientSession(timeout=_limits(_ANSWER_SECONDS), trust_env=False)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         assert self._session is not None
         await self._session.close()
 
@@ -107,8 +107,8 @@ class GatewayClient:
         *,
         model: str | None = None,
         files: Sequence[str] = (),
-        patience: Patience | None = None,
-    ) -> Sent:
+        patience: Patience = NO_PATIENCE,
+    ) -> TurnTicket:
         """Bring a message. Tries with the same `key` are one message, so trying again is safe. `files` are
         ids of what was uploaded."""
         body: dict[str, object] = {"text": text}
@@ -116,43 +116,51 @@ class GatewayClient:
             body["model"] = model
         if files:
             body["files"] = files
-        answer = await self._persist(
-            lambda: self._call(
-                "POST", f"/api/sessions/{_part(name)}/messages", body, {"Idempotency-Key": key}
-            ),
-            patience or Patience(),
-        )
-        return _decode(answer, Sent)
+        path, headers = f"/api/sessions/{_part(name)}/messages", {"Idempotency-Key": key}
+        answer = await self._persist(lambda: self._call("POST", path, body, headers=headers), patience)
+        return _decode(answer, TurnTicket)
 
-    async def upload(self, path: Path, patience: Patience | None = None) -> str:
+    async def upload(self, path: Path, patience: Patience = NO_PATIENCE) -> str:
         """The id of the file in the gateway. Raises `BadRequest` for one that cannot be read."""
         try:
             data = await asyncio.to_thread(path.read_bytes)
         except OSError as error:
             text = f"The file {path} cannot be read: {error.strerror or error}."
             raise BadRequest(text, "Check its name and its permissions.") from error
-        answer = await self._persist(
-            lambda: self._call("POST", f"/api/files?name={_part(path.name)}", data), patience or Patience()
-        )
-        return _decode(answer, _Uploaded).id
+        place = f"/api/files?name={_part(path.name)}"
+        answer = await self._persist(lambda: self._call("POST", place, data), patience)
+        return _decode(answer, _Id).id
 
-    async def follow(self, turn_id: str, patience: Patience | None = None) -> AsyncGenerator[Event, None]:
+    async def follow(self, turn_id: str, patience: Patience = NO_PATIENCE) -> AsyncGenerator[Event, None]:
         """The turn's events from its beginning to the final one, over lost streams and restarted gateways.
 
         A turn that another process took up again tells its events anew, behind a `Reset`.
         """
-        stream = _Stream(self, f"/api/turns/{_part(turn_id)}/events")
+        last_id = ""
         while True:
-            await self._persist(stream.open, patience or Patience())
+            response = await self._persist(partial(self._open_events, turn_id, last_id), patience)
+            parser = SseParser()
             try:
-                async for event in stream.events():
-                    yield event
-                    if isinstance(event, FINAL_EVENTS):
-                        return
+                async for data in response.content.iter_any():
+                    for item in parser.feed(data):
+                        last_id = item.id
+                        if (event := _event(item)) is not None:
+                            yield event
+                        if isinstance(event, FINAL_EVENTS):
+                            return
+            except (*_LOST, SseOverflow):
+                pass  # however it ended, it is gone on with behind the last event
             finally:
-                stream.close()
+                response.close()
             # While a gateway drains, a stream that ended early ends again at once: no tight loop.
             await asyncio.sleep(_FIRST_PAUSE)
+
+    async def _open_events(self, turn_id: str, last_id: str) -> aiohttp.ClientResponse:
+        headers = {"Accept": "text/event-stream"}
+        if last_id:
+            headers["Last-Event-ID"] = last_id
+        path = f"/api/turns/{_part(turn_id)}/events"
+        return await self._request("GET", path, None, headers, timeout=_limits(None, _SILENCE_SECONDS))
 
     async def cancel(self, turn_id: str) -> None:
         await self._call("POST", f"/api/turns/{_part(turn_id)}/cancel")
@@ -160,6 +168,9 @@ class GatewayClient:
     async def turn(self, turn_id: str) -> bytes:
         """The turn as the gateway writes it."""
         return await self._call("GET", f"/api/turns/{_part(turn_id)}")
+
+    async def tell(self, name: str) -> ToldTurn:
+        return _decode(await self.turn(name), ToldTurn)
 
     # -- pairing
 
@@ -173,30 +184,29 @@ class GatewayClient:
     async def invite(self, channel: str) -> Invitation:
         return _decode(await self._call("POST", "/api/pairings/invite", {"channel": channel}), Invitation)
 
+    async def login_code(self) -> str:
+        """For a link that logs a browser in: good once, for ten minutes."""
+        return _decode(await self._call("POST", "/api/login/codes"), _Code).code
+
     async def snapshot(self) -> str:
         """Where the gateway has put a copy of its database, to be taken away. Takes as long as it takes."""
-        no_limit = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
-        async with await self.request("POST", "/api/backup", None, {}, no_limit) as response:
-            try:
-                return _decode(await response.read(), _Copy).database
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise self._gone(error) from error
+        answer = await self._call("POST", "/api/backup", timeout=_limits(None))
+        return _decode(answer, _Copy).database
 
     # -- reading
 
-    async def sessions(self, limit: int = 50, after: str | None = None) -> bytes:
-        more = f"&after={_part(after)}" if after else ""
-        return await self._call("GET", f"/api/sessions?limit={limit}{more}")
+    async def sessions(self, limit: int) -> SessionList:
+        return _decode(await self._call("GET", f"/api/sessions?limit={limit}"), SessionList)
 
-    async def session(self, name_or_id: str) -> bytes:
-        return await self._call("GET", f"/api/sessions/{_part(name_or_id)}")
+    async def session(self, name_or_id: str) -> SessionView:
+        return _decode(await self._call("GET", f"/api/sessions/{_part(name_or_id)}"), SessionView)
 
-    async def entries(self, name_or_id: str, after: str | None = None) -> bytes:
+    async def entries(self, session_id: SessionId, after: str | None) -> EntryPage:
         more = f"?after={_part(after)}" if after else ""
-        return await self._call("GET", f"/api/sessions/{_part(name_or_id)}/entries{more}")
+        return _decode(await self._call("GET", f"/api/sessions/{session_id}/entries{more}"), EntryPage)
 
-    async def end_session(self, name_or_id: str) -> bytes:
-        return await self._call("POST", f"/api/sessions/{_part(name_or_id)}/end")
+    async def end_session(self, name_or_id: str) -> SessionView:
+        return _decode(await self._call("POST", f"/api/sessions/{_part(name_or_id)}/end"), SessionView)
 
     async def listing(self) -> PairingList:
         """Who is paired, and who waits."""
@@ -212,13 +222,6 @@ class GatewayClient:
         """What may be asked for by name; empty when no model is configured."""
         answer = _decode(await self._call("GET", "/v1/models"), _ModelList)
         return [model.id for model in answer.data]
-
-    async def is_ready(self) -> bool:
-        try:
-            await self._call("GET", "/readyz")
-        except TalariaError:
-            return False
-        return True
 
     # -- calls
 
@@ -249,41 +252,38 @@ class GatewayClient:
         if found is not None:
             self._address = found
 
-    async def _call(
-        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
-    ) -> bytes:
-        response = await self.request(method, path, body, headers or {})
-        async with response:
+    async def _call(self, method: str, path: str, body: object = None, **extra: Any) -> bytes:
+        async with await self._request(method, path, body, **extra) as response:
             try:
                 return await response.read()
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            except _LOST as error:
                 raise self._gone(error) from error
 
-    async def request(
+    async def _request(
         self,
         method: str,
         path: str,
-        body: object,
-        headers: Mapping[str, str],
-        timeout: aiohttp.ClientTimeout | None = None,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        **extra: Any,
     ) -> aiohttp.ClientResponse:
         """A response that says yes, to be closed by the caller. Bytes are sent as they are, any other body as
-        JSON."""
+        JSON; `extra` is for aiohttp."""
         assert self._session is not None
-        extra: dict[str, Any] = {"timeout": timeout} if timeout else {}
+        own = {"Authorization": f"Bearer {self._address.token}"}
         if isinstance(body, bytes):
             extra["data"] = BytesIO(body)  # bytes of this size would be sent in one go
         elif body is not None:
             extra["data"] = msgspec.json.encode(body)
-            headers = {**headers, "Content-Type": "application/json"}
-        headers = {**headers, "Authorization": f"Bearer {self._address.token}"}
+            own["Content-Type"] = "application/json"
+        url = self._address.url + path
         try:
-            response = await self._session.request(method, self._address.url + path, headers=headers, **extra)
+            response = await self._session.request(method, url, headers={**own, **(headers or {})}, **extra)
             if response.status < 400:
                 return response
             async with response:
                 raise _refusal(response.status, await response.read())
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except _LOST as error:
             raise self._gone(error) from error
 
     def _gone(self, error: BaseException) -> GatewayGone:
@@ -296,61 +296,24 @@ class GatewayClient:
         )
 
 
+class _Code(msgspec.Struct):
+    code: str
+
+
 class _Copy(msgspec.Struct, frozen=True):
     database: str
 
 
-class _Uploaded(msgspec.Struct, frozen=True):
-    id: str
-
-
-class _Model(msgspec.Struct, frozen=True):
+class _Id(msgspec.Struct, frozen=True):
     id: str
 
 
 class _ModelList(msgspec.Struct, frozen=True):
-    data: list[_Model]
+    data: list[_Id]
 
 
 class _ErrorBody(msgspec.Struct, frozen=True):
     error: ErrorInfo
-
-
-class _Stream:
-    """A turn's events over one connection after another; each goes on behind the last event seen."""
-
-    def __init__(self, client: GatewayClient, path: str) -> None:
-        self._client = client
-        self._path = path
-        self._last_id = ""
-        self._response: aiohttp.ClientResponse | None = None
-
-    async def open(self) -> None:
-        headers = {"Accept": "text/event-stream"}
-        if self._last_id:
-            headers["Last-Event-ID"] = self._last_id
-        no_limit = aiohttp.ClientTimeout(
-            total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS
-        )
-        self._response = await self._client.request("GET", self._path, None, headers, no_limit)
-
-    async def events(self) -> AsyncIterator[Event]:
-        """Until the connection ends, however it ends."""
-        assert self._response is not None
-        parser = SseParser()
-        try:
-            async for data in self._response.content.iter_any():
-                for item in parser.feed(data):
-                    self._last_id = item.id
-                    event = _event(item)
-                    if event is not None:
-                        yield event
-        except (aiohttp.ClientError, TimeoutError, OSError, SseOverflow):
-            return
-
-    def close(self) -> None:
-        if self._response is not None:
-            self._response.close()
 
 
 def _event(item: SseEvent) -> Event | None:
@@ -375,7 +338,7 @@ def _refusal(status: int, body: bytes) -> TalariaError:
         return GatewayGone(info.message, info.hint)
     if status == 401:
         info = ErrorInfo(info.type, "The gateway does not accept this home's token.", _OTHER_TOKEN)
-    return Refusal(status, info)
+    return Refusal(info)
 
 
 def _decode(data: bytes, kind: type[T]) -> T:
@@ -386,6 +349,10 @@ def _decode(data: bytes, kind: type[T]) -> T:
             f"The gateway's answer is not what this version expects: {error}.",
             "Is it the same version? Restart the gateway after an upgrade.",
         ) from error
+
+
+def _limits(total: float | None, silence: float | None = None) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=total, sock_connect=_CONNECT_SECONDS, sock_read=silence)
 
 
 def _part(text: str) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import termios
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import FormattedText
@@ -21,6 +22,7 @@ from prompt_toolkit.shortcuts import CompleteStyle
 from talaria.commands.table import ALIASES, COMMANDS, canonical
 
 _MENU_ROWS = 6
+_LOCAL_FLAGS = 3
 
 
 class Interrupted(Exception):
@@ -85,17 +87,13 @@ class PipedLines:
         self._descriptor = descriptor
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
-        self._has_ended = False
         # A read of a pipe cannot be cancelled, so the thread is left behind: a daemon, and without the lock
         # of sys.stdin, which the interpreter wants at its end.
         threading.Thread(target=self._pump, name="stdin", daemon=True).start()
 
     async def read(self) -> str | None:
-        if self._has_ended:
-            return None
-        line = await self._lines.get()
-        self._has_ended = line is None
-        return line
+        """To be asked until it says None, and no more."""
+        return await self._lines.get()
 
     def _pump(self) -> None:
         rest = b""
@@ -139,7 +137,7 @@ def _bindings() -> KeyBindings:
         if buffer.document.text_before_cursor.endswith("\\"):
             buffer.delete_before_cursor()
             buffer.insert_text("\n")
-        elif _is_blank(buffer):
+        elif not buffer.text.strip():
             buffer.reset()
         else:
             buffer.validate_and_handle()
@@ -158,5 +156,19 @@ def _bindings() -> KeyBindings:
     return keys
 
 
-def _is_blank(buffer: Buffer) -> bool:
-    return not buffer.text.strip()
+@contextmanager
+def quiet_keyboard(descriptor: int) -> Iterator[None]:
+    """No echo until the end. Ctrl-C stays a signal, and what is typed meanwhile waits for the prompt, even
+    across a Ctrl-C, which usually throws it away."""
+    try:
+        before = termios.tcgetattr(descriptor)
+    except termios.error:
+        yield
+        return
+    quiet = list(before)
+    quiet[_LOCAL_FLAGS] = before[_LOCAL_FLAGS] & ~termios.ECHO | termios.NOFLSH
+    termios.tcsetattr(descriptor, termios.TCSANOW, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSANOW, before)

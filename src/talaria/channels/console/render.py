@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol, TextIO, assert_never
+from typing import TextIO, assert_never
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
@@ -14,8 +14,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from talaria.channels.console.blocks import BlockSplitter
-from talaria.channels.console.clean import clean, clean_line
-from talaria.channels.console.tool_line import describe_call
+from talaria.channels.console.clean import clean, clean_line, describe_call
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import (
     Cancelled,
@@ -41,28 +40,8 @@ _THINKING = "thinking… (Ctrl-C cancels)"
 _MARGIN = 3  # rows of the screen that the live part leaves free
 
 
-class TurnView(Protocol):
-    """One turn on the screen, from `open` to `close`."""
-
-    def open(self) -> None: ...
-
-    def show(self, event: Event) -> None: ...
-
-    def notice(self, text: str) -> None:
-        """A word from the chat itself."""
-        ...
-
-    def pause(self, text: str) -> None:
-        """Nothing can come until `resume`; `text` says why."""
-        ...
-
-    def resume(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class PlainView:
-    """Plain lines for pipes and files: the reply when it is whole, tools as they end."""
+    """A turn in plain lines, for pipes and files: the reply when it is whole, tools as they end."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -98,13 +77,10 @@ class PlainView:
                 assert_never(event)
 
     def notice(self, text: str) -> None:
+        """A word from the chat itself."""
         self._print(clean(text))
 
-    def pause(self, text: str) -> None:
-        self.notice(text)
-
-    def resume(self, text: str) -> None:
-        self.notice(text)
+    pause = resume = notice
 
     def close(self) -> None:
         self._out.flush()
@@ -131,11 +107,12 @@ class LiveView:
         self._blocks = BlockSplitter()
         self._said = ""  # of the current step, to tell what of the final reply is still missing
         self._calls: dict[str, str] = {}
-        self.status = "" if is_command else _THINKING
+        self._status = "" if is_command else _THINKING
         self._usage = TokenUsage()
         self._model = ""
+        self._spinner = Spinner("dots", style="cyan")
         self._live = Live(
-            _Bottom(self),
+            self,
             console=console,
             transient=True,
             refresh_per_second=REFRESHES_PER_SECOND,
@@ -149,7 +126,7 @@ class LiveView:
     def close(self) -> None:
         """Closing twice is closing once. What was streamed stays on the screen."""
         self._flush()
-        self.status = ""
+        self._status = ""
         self._calls.clear()
         self._live.stop()
 
@@ -158,27 +135,28 @@ class LiveView:
         self._console.print(Text(clean(text), style="yellow"))
 
     def pause(self, text: str) -> None:
+        """Nothing can come until `resume`; `text` says why."""
         self.notice(text)
-        self.status = "waiting for the gateway… (Ctrl-C stops waiting)"
+        self._status = "waiting for the gateway… (Ctrl-C stops waiting)"
 
     def resume(self, text: str) -> None:
         self.notice(text)
-        self.status = _THINKING
+        self._status = _THINKING
 
     def show(self, event: Event) -> None:
         match event:
             case Queued(ahead=ahead) if ahead:
-                self.status = f"waiting, {ahead} ahead… (Ctrl-C cancels)"
+                self._status = f"waiting, {ahead} ahead… (Ctrl-C cancels)"
             case Queued() | ReasoningDelta():
-                self.status = _THINKING
+                self._status = _THINKING
             case Delta():
-                self.status = ""
+                self._status = ""
                 self._say(event.text)
             case ToolStarted():
                 self._flush()
                 self._said = ""
                 self._calls[event.call_id] = describe_call(event.name, event.arguments)
-                self.status = ""
+                self._status = ""
             case ToolFinished():
                 self._finish_call(event)
             case Retrying() | ModelLoading() | FellBack():
@@ -229,14 +207,14 @@ class LiveView:
             Text.assemble(("⚙ ", "cyan"), (call, "dim"), (" … ", "dim"), (_outcome(event), style))
         )
         if not self._calls:
-            self.status = _THINKING
+            self._status = _THINKING
 
     def _show_trouble(self, event: Retrying | FellBack | ModelLoading) -> None:
         if isinstance(event, FellBack):
             self.notice(trouble_text(event))
-            self.status = _THINKING
+            self._status = _THINKING
         else:
-            self.status = f"{trouble_text(event)} (Ctrl-C cancels)"
+            self._status = f"{trouble_text(event)} (Ctrl-C cancels)"
 
     def _void(self) -> None:
         """The gateway was restarted: what stands on the screen stays, and the answer begins again below."""
@@ -246,10 +224,10 @@ class LiveView:
             self._console.print(Text("(interrupted; the gateway takes it up again)", style="yellow"))
         self._calls.clear()
         self._said = ""
-        self.status = _THINKING
+        self._status = _THINKING
 
     def _end(self, reply: str) -> None:
-        self.status = ""
+        self._status = ""
         self._calls.clear()
         self._say(self._missing(clean(reply)))
         self._flush()
@@ -270,28 +248,20 @@ class LiveView:
         parts.append(f"{self._clock() - self._began:.1f} s")
         return " · ".join(part for part in parts if part)
 
-    # -- the live part, drawn by the thread of `Live`
-
-    def bottom(self) -> list[RenderableType]:
-        tail = self._blocks.tail
-        parts: list[RenderableType] = [_Rows(self._renderable(tail), is_live=True)] if tail else []
-        parts += [Text(f"⚙ {call} …", style="dim", no_wrap=True) for call in list(self._calls.values())]
-        return parts
-
-
-class _Bottom:
-    """Asks the view when it is drawn, so that a block is never both printed and in the live part."""
-
-    def __init__(self, view: LiveView) -> None:
-        self._view = view
-        self._spinner = Spinner("dots", style="cyan")
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        status = self._view.status
-        yield from self._view.bottom()
+        """The live part. The thread of `Live` asks when it draws, so that a block is never both printed and
+        in here."""
+        status, tail = self._status, self._blocks.tail
+        if tail:
+            yield _Rows(self._renderable(tail), is_live=True)
+        for call in list(self._calls.values()):
+            yield Text(f"⚙ {call} …", style="dim", no_wrap=True)
         if status:
             self._spinner.update(text=Text(status, style="dim"))
             yield self._spinner
+
+
+TurnView = PlainView | LiveView  # one turn on the screen, from `open` to `close`
 
 
 class _Rows:
