@@ -9,7 +9,8 @@ from datetime import UTC
 from pathlib import Path
 from random import Random
 
-from talaria.access.budgets import Budgets, BudgetSettings
+from talaria.access.budgets import Budgets
+from talaria.access.settings import BudgetSettings
 from talaria.agent.bound_tools import ToolBench
 from talaria.agent.calling import Routes
 from talaria.agent.settings import AgentSettings

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from rig import Rig, chat, start
-from talaria.access.budgets import BudgetSettings
+from talaria.access.settings import BudgetSettings
 from talaria.core.delivery import OutboxState, Post
 from talaria.core.errors import IdempotencyConflict, NotFound, StoreError, ToolError
 from talaria.core.ids import Fence, SessionId, TurnId

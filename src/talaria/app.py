@@ -27,25 +27,17 @@ from talaria.agent.bound_tools import ToolBench
 from talaria.agent.calling import Routes
 from talaria.agent.specs import SpecResolver
 from talaria.agent.warm import AgentBuilder
-from talaria.channels.http.api import HttpParts, create_app
-from talaria.channels.http.resources import Endpoint
-from talaria.channels.http.server import HttpServer, allowed_hosts, bind
-from talaria.channels.telegram.settings import find_token, webhook_secret
 from talaria.cluster.leases import LeaseKeeper
-from talaria.config.home import GatewayInfo, Home
+from talaria.config.home import Home
 from talaria.config.live import LiveSettings
 from talaria.config.load import Loaded
 from talaria.config.reloading import Reloader
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
-from talaria.core.errors import ConfigError
 from talaria.core.ids import ChatKey, new_owner_id
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
-from talaria.models.local.endpoint import LocalEndpoint
-from talaria.models.local.manifest import MANIFEST
-from talaria.models.local.opening import open_local
-from talaria.models.presets import LOCAL
+from talaria.models.local.endpoint import LocalEndpoint, open_local
 from talaria.models.prices import Prices
 from talaria.models.probes import FILE as PROBES_FILE
 from talaria.models.probes import Probes
@@ -76,7 +68,6 @@ from talaria.workspace.workspaces import ChatWorkspaces
 
 _log = logging.getLogger("talaria.app")
 LEASE_SECONDS = 30.0
-_FAREWELL_SECONDS = 1.0
 _TURNS_SHARE = 0.8  # of the time for shutting down; the rest is for sending their replies
 
 
@@ -149,13 +140,16 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
         lock = scopes.enter_context(HomeLock(home.path))
         drop_snapshots(home.path)
         store = await scopes.enter_async_context(
-            await SqliteStore.open(database_path(home, settings), clock, is_suspect=lock.follows_crash)
+            await SqliteStore.open(
+                home.find_database(settings.store.url), clock, is_suspect=lock.follows_crash
+            )
         )
         watch = StoreWatch(store, lock, clock)
-        local = open_local(settings.model, settings.local, environ, clock)
+        local = open_local(settings.local, environ, clock)
         providers = await scopes.enter_async_context(
             Providers(settings.providers, environ, clock, local=local)
         )
+        providers.follow(settings.model)
         metrics, health, live = Metrics(), Health(), LiveTurns()
         health.watch("store", watch.trouble)
         in_use = (*providers_in_use(settings.model, settings.aliases), *settings.providers)
@@ -168,7 +162,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
             config_path=str(home.config),
             abilities=settings.models,
             probes=probes,
-            built_in_models=() if LOCAL in settings.providers else [weights.name for weights in MANIFEST],
+            built_in_models=providers.built_in_models,
         )
         bench = ToolBench(_tools(settings), settings.tools, metrics)
         workspaces = ChatWorkspaces(home.path)
@@ -282,103 +276,6 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
             await guard.leave()
 
 
-@asynccontextmanager
-async def serve_channels(
-    gateway: Gateway, environ: Mapping[str, str]
-) -> AsyncIterator[Mapping[str, Endpoint]]:
-    """The configured chat platforms; answers with what they want to be called at. One that cannot run says so
-    in the status and keeps nothing else from running."""
-    settings = gateway.settings.channels.telegram
-    if not settings.is_on:
-        yield {}
-        return
-    try:
-        token = find_token(settings, gateway.home.path, environ)
-    except ConfigError as error:
-        why = f"stopped: {error.user_text}"
-        gateway.channels["telegram"] = lambda: why
-        _log.error("Telegram is off: %s", error)
-        yield {}
-        return
-    # Its HTTP client takes longer to import than the rest of a start; see `Providers.warm`.
-    from talaria.channels.telegram.opening import TelegramParts, open_telegram  # noqa: PLC0415
-    from talaria.channels.telegram.webhook import PATH, TelegramWebhook  # noqa: PLC0415
-
-    parts = TelegramParts(
-        settings=settings,
-        token=token,
-        store=gateway.store,
-        pairings=gateway.store.pairings,
-        delivery=gateway.delivery,
-        submit=gateway.turns.submit,
-        folder_of=partial(chat_folder, gateway.home.path),
-        agent=gateway.settings.agent.name,
-        clock=gateway.clock,
-        on_door=lambda door: gateway.reloader.live.on(
-            ("channels", "telegram", "allowed"),
-            tell=lambda new: door.change_allowed({"telegram": new.channels.telegram.allowed}),
-        ),
-    )
-    async with open_telegram(parts) as telegram:
-        gateway.channels["telegram"] = lambda: telegram.status
-        is_called = settings.mode == "webhook"
-        yield {PATH: TelegramWebhook(telegram, webhook_secret(token))} if is_called else {}
-
-
-@asynccontextmanager
-async def serve_http(
-    gateway: Gateway, token: str, hooks: Mapping[str, Endpoint] | None = None
-) -> AsyncIterator[HttpServer]:
-    """The HTTP API on its socket, with `gateway.json` telling other commands where."""
-    settings = gateway.settings.http
-    bound = bind(settings)
-    app = create_app(
-        HttpParts(
-            turns=gateway.turns,
-            store=gateway.store,
-            histories=gateway.store.histories,
-            snapshot=gateway.snapshot,
-            pairings=gateway.store.pairings,
-            uploads=gateway.uploads,
-            pool=gateway.pool,
-            catalog=gateway.catalog,
-            metrics=gateway.metrics,
-            health=gateway.health,
-            settings=settings,
-            token=token,
-            hosts=allowed_hosts(settings, bound),
-            agent_name=gateway.settings.agent.name,
-            status=gateway.status,
-            hooks=hooks or {},
-        )
-    )
-    server = HttpServer(app, bound)
-    await server.start()
-    try:
-        info = GatewayInfo(os.getpid(), server.address, __version__, gateway.started_at)
-        gateway.home.write_gateway(info)
-        yield server
-    finally:
-        gateway.home.remove_gateway()
-        gateway.health.enter(Phase.DRAINING)
-        # First the turns, so that who waits for one gets its answer; new messages are refused meanwhile.
-        await gateway.drain()
-        await server.stop(_FAREWELL_SECONDS)
-
-
-def database_path(home: Home, settings: Settings) -> Path:
-    url = settings.store.url
-    if not url:
-        return home.database
-    scheme, _, path = url.partition(":///")
-    if scheme != "sqlite" or not path:
-        raise ConfigError(
-            f"store.url is {url!r}, which this version cannot open.",
-            'Leave it empty for talaria.db in the home, or write "sqlite:///path/to/file.db".',
-        )
-    return Path("/" + path) if not path.startswith("~") else Path(path).expanduser()
-
-
 def _drop_files(home: Home, uploads: Uploads, before: float) -> int:
     return drop_old_results(home.files, before) + uploads.forget()
 
@@ -414,8 +311,10 @@ def _follow(live: LiveSettings, followers: _Followers) -> None:
     catalog, specs = followers.catalog, followers.specs
 
     def change_models(new: Settings) -> None:
-        followers.providers.change(new.providers)
-        catalog.change(new.model, new.aliases, followers.providers.known)
+        providers = followers.providers
+        providers.change(new.providers)
+        providers.follow(new.model)
+        catalog.change(new.model, new.aliases, providers.known, providers.built_in_models)
         specs.change(new.agent, followers.bench.tools)
 
     def change_tools(new: Settings) -> None:

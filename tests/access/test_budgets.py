@@ -6,7 +6,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from talaria.access.budgets import BYTES_PER_TOKEN, THINKING_TOKENS, Budgets, BudgetSettings
+from talaria.access.budgets import BYTES_PER_TOKEN, THINKING_TOKENS, Budgets
+from talaria.access.settings import BudgetSettings
 from talaria.core.errors import OverBudget
 from talaria.core.ids import ChatKey, Fence, SessionId, TurnId
 from talaria.core.ledger import UsageWrite

@@ -15,14 +15,15 @@ from talaria.access.desk import PairingDesk
 from talaria.access.door import Door
 from talaria.core.access import Ask, Asked, Origin
 from talaria.core.errors import BadRequest, NotFound, StoreError, TooManyTries
-from talaria.store.memory_pairing import MemoryPairings
+from talaria.store.sqlite.inline import Inline
+from talaria.store.sqlite.pairing import SqlitePairings
 from talaria.store.sqlite.store import SqliteStore
 
 ANN, BOB = private("2001", "Ann"), private("2002", "Bob")
 MINUTE, HOUR = 60.0, 3600.0
 
 
-class CountedPairings(MemoryPairings):
+class CountedPairings(SqlitePairings):
     """With the asking counted."""
 
     asked = 0
@@ -55,7 +56,7 @@ def desk(store: SqliteStore) -> PairingDesk:
 
 @pytest.fixture
 def counted(clock: HandClock) -> CountedPairings:
-    return CountedPairings(clock)
+    return CountedPairings(Inline(clock))
 
 
 @pytest.fixture

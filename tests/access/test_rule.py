@@ -22,7 +22,7 @@ from talaria.access.door import Door
 from talaria.access.rule import authorise
 from talaria.core.access import Invite, Person, Redeem
 from talaria.core.turns import Sender
-from talaria.store.memory_pairing import MemoryPairings
+from talaria.store.memory import MemoryStore
 
 OFFERED = {Way.MESSAGE, Way.COMMAND, Way.FILE}
 
@@ -30,7 +30,7 @@ OFFERED = {Way.MESSAGE, Way.COMMAND, Way.FILE}
 @pytest.fixture
 async def door() -> Door:
     clock = HandClock()
-    pairings = MemoryPairings(clock)
+    pairings = MemoryStore(clock).pairings
     invitation = hash_code(new_code())
     await pairings.invite(Invite("telegram", invitation))
     await pairings.redeem(Redeem(Person("telegram", PAIRED), invitation))
@@ -80,7 +80,7 @@ def test_the_rule(actor: Actor, standing: Standing, ways: set[Way], verdict: Ver
 
 async def test_without_configuration_nobody_is_entitled() -> None:
     clock = HandClock()
-    door = Door(MemoryPairings(clock), {}, clock)
+    door = Door(MemoryStore(clock).pairings, {}, clock)
     for actor in (*UNENTITLED.values(), *ENTITLED.values()):
         for way in Way:
             assert not isinstance(await door.check(actor, way), Entitled)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rig import Rig, start
-from talaria.access.budgets import BudgetSettings
+from talaria.access.settings import BudgetSettings
 from talaria.core.ids import SessionId
 from talaria.core.messages import TokenUsage
 from talaria.core.ports import Store

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, tzinfo
-from typing import Annotated
 
 import msgspec
 
+from talaria.access.settings import BudgetSettings
 from talaria.core.clock import Clock
 from talaria.core.errors import OverBudget
 from talaria.core.ids import SessionId, channel_of
@@ -42,20 +42,6 @@ from talaria.observe.metrics import Metrics
 BYTES_PER_TOKEN = 2
 # What some providers let a model think beyond a limit that the caller set.
 THINKING_TOKENS = 24_000
-
-Dollars = Annotated[
-    float, msgspec.Meta(ge=0, le=1_000_000_000, description="a number of dollars, 0 for no cap")
-]
-
-
-class BudgetSettings(msgspec.Struct, frozen=True):
-    """0 is no cap. `assumed_output` is how many tokens an answer of a model may take whose limit is not
-    known."""
-
-    per_day_usd: Dollars = 0.0
-    per_session_usd: Dollars = 0.0
-    per_user_daily_usd: Dollars = 0.0
-    assumed_output: Annotated[int, msgspec.Meta(ge=1)] = 32_768
 
 
 class Budgets:

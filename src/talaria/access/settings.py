@@ -1,5 +1,5 @@
-"""Which channels people are paired on, and the type of their `allowed` lists: numbers that stay with a
-person, never names that move on."""
+"""`[budgets]`, and the type of a channel's `allowed` list: numbers that stay with a person, never names that
+move on."""
 
 from __future__ import annotations
 
@@ -19,3 +19,17 @@ UserNumbers = Annotated[
         "`talaria pair list` shows the ids of those who have asked)"
     ),
 ]
+
+Dollars = Annotated[
+    float, msgspec.Meta(ge=0, le=1_000_000_000, description="a number of dollars, 0 for no cap")
+]
+
+
+class BudgetSettings(msgspec.Struct, frozen=True):
+    """0 is no cap. `assumed_output` is how many tokens an answer of a model may take whose limit is not
+    known."""
+
+    per_day_usd: Dollars = 0.0
+    per_session_usd: Dollars = 0.0
+    per_user_daily_usd: Dollars = 0.0
+    assumed_output: Annotated[int, msgspec.Meta(ge=1)] = 32_768
