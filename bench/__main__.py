@@ -30,9 +30,9 @@ class Bench:
     """One run. All ratios are within it, because machines differ and are shared."""
 
     def __init__(self, scale: float) -> None:
-        """Below a scale of 1 long conversations are shorter too: growing them takes the most time."""
+        """Below a scale of 1 conversations are shorter too, and there is one round: how good is not asked."""
         self._scale = scale
-        self._long = LONG if scale >= 1 else LONG // 10
+        self._long, self._rounds = (LONG, ROUNDS) if scale >= 1 else (LONG // 10, 1)
         self.rows: list[Row] = []
         self._bare_ms = 0.0
 
@@ -52,7 +52,7 @@ class Bench:
     async def run(self) -> None:
         with model_server() as model:
             self.say("bare aiohttp call")
-            bare = min([await bare_call_cpu(model.url, self.times(300)) for _ in range(ROUNDS)])
+            bare = min([await bare_call_cpu(model.url, self.times(300)) for _ in range(self._rounds)])
             self._bare_ms = bare * 1000
             self.add_cpu("bare aiohttp call, streamed", bare)
             self.say("openai SDK calls")
@@ -97,12 +97,12 @@ class Bench:
 
     def streams(self) -> None:
         """Ours, best of the rounds, and the official SDKs', each in a process of its own."""
-        pieces, rounds = (24, ROUNDS) if self._scale >= 1 else (8, 1)
+        pieces = 24 if self._scale >= 1 else 3
         costs: dict[str, streams.Cost] = {}
         with model_server() as model:
             for kind in (*streams.OURS, *streams.SDKS):
                 self.say(f"{streams.STREAMS} streams, {kind}")
-                times = rounds if kind in streams.OURS else 1
+                times = self._rounds if kind in streams.OURS else 1
                 found = [streams.measure(kind, model.url, pieces) for _ in range(times)]
                 costs[kind] = min(found, key=lambda cost: cost.cpu_us)
         for kind, cost in costs.items():
@@ -115,14 +115,14 @@ class Bench:
     async def accepts(self) -> None:
         self.say("durable accepts, 64 at once")
         # The median: one part of the ratio is the disk, which is as often too good as too bad.
-        gain = median([await group_commit_gain(self.times(200)) for _ in range(5)])
+        gain = median([await group_commit_gain(self.times(200)) for _ in range(2 * self._rounds - 1)])
         self.rows.append(Row("durable accepts, 64 tasks over one", gain, "×", Wanted.AT_LEAST, 10))
         cpu = await http_accept_cpu(self.times(40))
         self.add_cpu("durable accept through HTTP, 64 at once", cpu, Wanted.AT_MOST, 1)
 
     async def agents(self) -> None:
         self.say("warm agents")
-        build, held, transcript = min([await warm_agent_costs(self.times(100)) for _ in range(ROUNDS)])
+        build, held, transcript = min([await warm_agent_costs(self.times(100)) for _ in range(self._rounds)])
         self.add_cpu("agent built from 100 messages", build, Wanted.AT_MOST, 2)
         allowed = 3 * transcript + 20_000
         self.rows.append(Row("agent in memory over its allowance", held / allowed, "×", Wanted.AT_MOST, 1))
@@ -132,24 +132,30 @@ class Bench:
         await client.run(fresh_names(4), self.times(50))
 
         self.say("turns, alone")
-        alone = [await self._batch(client, served, fresh_names(1), self.times(400)) for _ in range(ROUNDS)]
+        alone = [
+            await self._batch(client, served, fresh_names(1), self.times(400)) for _ in range(self._rounds)
+        ]
         self.add_cpu("durable turn through HTTP, alone", min(cpu for cpu, _ in alone), Wanted.AT_MOST, 2)
 
         self.say("turns, 16 sessions at once")
-        crowd = [await self._batch(client, served, fresh_names(16), self.times(120)) for _ in range(ROUNDS)]
+        crowd = [
+            await self._batch(client, served, fresh_names(16), self.times(120)) for _ in range(self._rounds)
+        ]
         self.add_cpu("durable turn, 16 sessions at once", min(cpu for cpu, _ in crowd), Wanted.AT_MOST, 1.2)
         best = max(load.per_second for _, load in crowd)
         self.rows.append(Row("turns with 16 sessions", best, "/s", Wanted.AT_LEAST, 500))
 
         self.say(f"turns at {SHORT} and at {self._long:,} messages")
-        long_names = fresh_names(16)
+        long_names = fresh_names(min(16, self.times(96)))
         await client.run(long_names, self._long // 2)
         short, long = [], []
-        for _ in range(ROUNDS):
+        for _ in range(self._rounds):
             names = fresh_names(self.times(96))
             await client.run(names, 1)
             short.append(await self._one_by_one(client, served, names))
-            long.append(await self._one_by_one(client, served, long_names * max(1, self.times(96) // 16)))
+            long.append(
+                await self._one_by_one(client, served, long_names * (self.times(96) // len(long_names)))
+            )
         self.add_cpu(f"durable turn at {SHORT} messages", min(short))
         self.add_cpu(f"durable turn at {self._long:,} messages", min(long))
         growth = min(long) / min(short)

@@ -22,11 +22,15 @@ import uvloop
 from talaria.core.messages import Text, UserMessage
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
-from talaria.models.endpoint import Endpoint, EndpointSettings
+from talaria.models.endpoint import Endpoint
 from talaria.models.providers import WIRES
+from talaria.models.settings import ProviderSettings
 
 STREAMS = 200
+AT_ONCE = 10
+BREATH = 0.02  # seconds between so many beginnings
 PAUSE = 0.25  # seconds between the pieces of one answer
+SPARE = 40  # pieces, so that no answer ends while others still begin
 OURS = "openai-chat", "anthropic-messages"
 SDKS = "openai", "anthropic"
 
@@ -56,59 +60,73 @@ async def _measure(kind: str, url: str, pieces: int) -> Cost:
     streams = _Streams(call, pieces)
     before = _rss()
     await streams.open(STREAMS)
-    opened, cpu, heard = _rss(), time.process_time(), streams.heard
-    await streams.ended.wait()
-    cpu, heard = time.process_time() - cpu, streams.heard - heard
+    begun, ended = await streams.begun, await streams.ended
     await streams.close()
     await close()
-    return Cost(cpu / heard * 1e6, (opened - before) / STREAMS / 1000)
+    cpu = (ended.cpu - begun.cpu) / (ended.heard - begun.heard)
+    return Cost(cpu * 1e6, (begun.rss - before) / STREAMS / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Taken when it happens: whoever waits for it may be told some pieces later."""
+
+    heard: int
+    cpu: float
+    rss: int
 
 
 class _Streams:
-    """Calls under way. `ended` when the first of them has had all its pieces."""
+    """Calls under way. `begun` when each has had its first piece, `ended` when one has had all since then."""
 
     def __init__(self, call: Call, pieces: int) -> None:
         self._call = call
         self._pieces = pieces
         self._tasks: list[asyncio.Task[None]] = []
         self._silent = 0
-        self._begun = asyncio.Event()
-        self.heard = 0
-        self.ended = asyncio.Event()
+        self._heard = 0
+        self.begun: asyncio.Future[_Look] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[_Look] = asyncio.get_running_loop().create_future()
 
     async def open(self, count: int) -> None:
-        """Returns when each of them has had its first piece."""
-        self._silent += count
-        self._begun.clear()
-        self._tasks += [asyncio.create_task(self._run()) for _ in range(count)]
-        await self._begun.wait()
+        """They begin a few at a time, as people come: what connecting needs for a moment is no cost of an
+        open stream."""
+        self._silent = count
+        for _ in range(count // AT_ONCE):
+            self._tasks += [asyncio.create_task(self._run()) for _ in range(AT_ONCE)]
+            await asyncio.sleep(BREATH)
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _look(self) -> _Look:
+        return _Look(self._heard, time.process_time(), _rss())
+
     async def _run(self) -> None:
-        count = 0
+        count = since = 0
 
         def hear() -> None:
-            nonlocal count
+            nonlocal count, since
             count += 1
-            self.heard += 1
+            self._heard += 1
             if count == 1:
                 self._silent -= 1
                 if not self._silent:
-                    self._begun.set()
-            elif count == self._pieces:
-                self.ended.set()
+                    self.begun.set_result(self._look())
+            elif self.begun.done():
+                since += 1
+                if since == self._pieces and not self.ended.done():
+                    self.ended.set_result(self._look())
 
-        pieces = self._pieces
+        pieces = self._pieces + SPARE
         await self._call(f"[[chunks {pieces}]] [[words {pieces * 2}]] [[chunk-delay {PAUSE}]]", hear)
 
 
 async def _own(kind: str, url: str) -> tuple[Call, Callable[[], Awaitable[None]]]:
     wire = WIRES[kind]
-    endpoint = Endpoint(EndpointSettings("bench", f"{url}/v1", "key"), wire)
+    endpoint = Endpoint("bench", ProviderSettings(f"{url}/v1", api_key="key"), wire)
 
     async def call(text: str, hear: Callable[[], None]) -> None:
         chunks = [wire.encode(UserMessage((Text(text),)))]

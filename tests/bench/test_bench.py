@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,6 +23,7 @@ class Figure(msgspec.Struct):
     verdict: str
 
 
+@pytest.mark.timeout(300)
 def test_the_short_form_measures_every_figure() -> None:
     environ = {name: value for name, value in os.environ.items() if not name.upper().startswith("TALARIA_")}
     done = subprocess.run(
