@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from database_guard import DatabaseGuard
 
@@ -13,6 +15,14 @@ _guard = DatabaseGuard()
 
 def pytest_configure() -> None:
     _guard.install()
+    settings.register_profile("patient", deadline=None)  # how fast an example runs is the machine's affair
+    settings.load_profile("patient")
+
+
+def pytest_collection_finish() -> None:
+    """What all test modules brought stays to the end: `gc.collect` in a test need not walk it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

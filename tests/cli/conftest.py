@@ -6,28 +6,36 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from cli.terminal import Terminal
+from cli.warm import Warm, warmed
 
 Talaria = Callable[..., subprocess.CompletedProcess[str]]
 Serve = Callable[..., "subprocess.Popen[str]"]
 DEADLINE = 30
 
 
+@contextmanager
+def started(server: str, *options: str) -> Iterator[str]:
+    """A server of `talaria.testing` in a process of its own; gives its address."""
+    command = [sys.executable, "-m", f"talaria.testing.{server}", "--port", "0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield next(word for word in process.stdout.readline().split() if "://" in word).rstrip(";,.")
+        finally:
+            process.terminate()
+
+
 @pytest.fixture(scope="session")
 def model_url() -> Iterator[str]:
     """A scripted model that runs for all tests of this folder."""
-    command = [sys.executable, "-m", "talaria.testing.model_server", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            line = server.stdout.readline()
-            yield line.split("; ")[0].removeprefix("Scripted model at ")
-        finally:
-            server.terminate()
+    with started("model_server") as url:
+        yield url
 
 
 @pytest.fixture
@@ -40,37 +48,41 @@ def home(tmp_path: Path, model_url: str) -> Path:
     return path
 
 
+def _environ() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("TALARIA_")}
+    path = f"{Path(sys.prefix) / 'bin'}:{kept['PATH']}"
+    return {**kept, "PATH": path, "TERM": "xterm-256color", "PYTHONWARNINGS": "error"}
+
+
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
     """Nothing of the developer's own settings; `talaria` is on the path, so that hints name it."""
-    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("TALARIA_")}
-    path = f"{Path(sys.prefix) / 'bin'}:{kept['PATH']}"
-    return {**kept, "PATH": path, "HOME": str(tmp_path), "TERM": "xterm-256color", "PYTHONWARNINGS": "error"}
+    return {**_environ(), "HOME": str(tmp_path)}
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    with warmed(_environ()) as warm:
+        yield warm
 
 
 @pytest.fixture
-def talaria(home: Path, environ: dict[str, str]) -> Talaria:
+def talaria(home: Path, environ: dict[str, str], warm: Warm) -> Talaria:
     """Run a command on the home to its end."""
 
     def run(
         *arguments: str, stdin: str = "", env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "talaria", *arguments],
-            input=stdin,
-            env={"TALARIA_HOME": str(home), **environ, **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            check=False,
-        )
+        given = {"TALARIA_HOME": str(home), **environ, **(env or {})}
+        return warm.run(arguments, given, stdin, DEADLINE)
 
     return run
 
 
 @pytest.fixture
 def serve(home: Path, environ: dict[str, str], tmp_path: Path) -> Iterator[Serve]:
-    """Start gateways that print their banner and then run until the test ends; `banner` is their stdout."""
+    """Start gateways that print their banner and then run until the test ends. The banner's first line is in
+    the file `title`, the rest on their stdout."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*options: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
@@ -84,7 +96,9 @@ def serve(home: Path, environ: dict[str, str], tmp_path: Path) -> Iterator[Serve
             )
         started.append(process)
         assert process.stdout is not None
-        assert process.stdout.readline().startswith("Talaria"), (tmp_path / "serve.log").read_text()
+        title = process.stdout.readline()
+        assert title.startswith(" Talaria"), (tmp_path / "serve.log").read_text()
+        (tmp_path / "title").write_text(title)
         return process
 
     yield start

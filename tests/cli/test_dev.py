@@ -58,7 +58,7 @@ def installed(tmp_path: Path) -> list[str]:
 
 
 def test_it_installs_what_is_missing_and_nothing_twice(dev: Dev, tmp_path: Path) -> None:
-    assert "installing Talaria into .venv" in dev("run").stderr
+    assert "installing into .venv; this happens once" in dev("run").stderr
     assert dev("run").stderr == ""
     assert installed(tmp_path) == ["clone"]
     assert dev("pytest").returncode == 0

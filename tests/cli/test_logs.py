@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import Talaria
+from cli.conftest import DEADLINE, Serve, Talaria
 from talaria.cli.log_file import RotatingLog, older
 from talaria.cli.logs import following, readable
-
-Serve = Callable[..., "subprocess.Popen[str]"]
 
 
 def test_a_log_is_bounded_and_the_newest_lines_are_kept(tmp_path: Path) -> None:
@@ -83,7 +81,9 @@ def test_following_goes_over_a_turned_file_without_loss(tmp_path: Path) -> None:
 
 def test_a_gateway_without_a_terminal_is_read_with_logs(talaria: Talaria, home: Path, serve: Serve) -> None:
     assert "There is no log" in talaria("logs").stderr
-    serve()
+    gateway = serve()
+    gateway.terminate()
+    gateway.wait(DEADLINE)
     done = talaria("logs")
     assert done.returncode == 0
     assert "talaria.serve: ready at http://127.0.0.1:" in done.stdout

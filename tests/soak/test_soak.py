@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,19 +20,20 @@ from soak.reservations import Reservations
 QUIET = Progress(is_quiet=True)
 
 
-def temporary_folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("talaria-soak-*"))
+@pytest.fixture(autouse=True)
+def no_folder_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("leak", [0, 200], ids=["as it is", "with a leak of 200 bytes"])
 def test_a_leak_for_each_eviction_is_seen_by_the_allocations(leak: int) -> None:
-    before = temporary_folders()
     endurance = Endurance(2000, 400, QUIET, leak=leak, samples=16)
     figures = asyncio.run(endurance.run())
     missed = [figure.name for figure in figures if not figure.is_reached]
     assert missed == ([ALLOCATIONS] if leak else [])
     assert len(endurance.samples) == 16
-    assert temporary_folders() <= before
 
 
 def test_prefixes_hold_over_evictions_restarts_and_a_foreign_writer() -> None:
@@ -56,7 +58,6 @@ def test_interleavings_and_steps_are_counted_and_judged() -> None:
 
 
 def test_failing_messages_cost_what_the_rule_says_and_build_nothing() -> None:
-    before = temporary_folders()
     failures = Failures(20, QUIET)
     figures = asyncio.run(failures.run())
     assert [figure.name for figure in figures if not figure.is_reached] == []
@@ -64,7 +65,6 @@ def test_failing_messages_cost_what_the_rule_says_and_build_nothing() -> None:
     assert failures.calls["400"] == 20
     assert failures.calls["429"] == 80
     assert 0 < failures.calls["500"] < 80
-    assert temporary_folders() <= before
 
 
 def test_what_is_built_is_counted() -> None:

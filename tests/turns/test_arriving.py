@@ -14,8 +14,8 @@ from talaria.core.events import Event, ModelLoading
 from talaria.core.turns import TurnState
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
-from talaria.testing.fake_arrivals import FakeArrivals
 from talaria.turns.intake import Receipt
+from turns.fake_arrivals import FakeArrivals
 
 ANOTHER = "scripted/elsewhere"
 

@@ -311,7 +311,7 @@ async def test_followers_that_leave_a_silent_turn_leave_nothing_behind(rig: Rig)
 
     def futures() -> int:
         gc.collect()
-        return sum(isinstance(thing, asyncio.Future) for thing in gc.get_objects())
+        return sum(issubclass(type(thing), asyncio.Future) for thing in gc.get_objects())
 
     async def look() -> None:
         async for _ in rig.turns.follow(receipt):
