@@ -19,7 +19,7 @@ from talaria.channels.telegram.wire import User
 from talaria.core.clock import SystemClock
 from talaria.core.ids import ChatKey
 from talaria.core.turns import Inbound
-from talaria.store.memory_pairing import MemoryPairings
+from talaria.store.memory import MemoryStore
 from talaria.testing.telegram_world import BOT_ID, Json, World
 
 ALLOWED = 7
@@ -91,9 +91,7 @@ def mutate(update: Json, random: Random) -> Json:
                 case 0 if isinstance(table, dict):
                     del table[key]
                 case 1 if isinstance(table, dict):
-                    table[random.choice(("from", "sender_chat", "chat", "text", "id", "entities"))] = table[
-                        key
-                    ]
+                    table[random.choice(_PLACES)] = table[key]
                 case _:
                     same = [junk for junk in JUNK if type(junk) is type(table[key])]
                     table[key] = deepcopy(random.choice(same if same and random.random() < 0.7 else JUNK))
@@ -146,7 +144,7 @@ async def fuzz(count: int, seed: int = 0) -> Fuzzed:
     try:
         with tempfile.TemporaryDirectory(prefix="talaria-fuzz-") as folder:
             async with BotApi("http://127.0.0.1:1", "1:token") as api:
-                door = Door(MemoryPairings(clock), {"telegram": [ALLOWED]}, clock)
+                door = Door(MemoryStore(clock).pairings, {"telegram": [ALLOWED]}, clock)
                 parts = DeskParts(api, door, submit, move, lambda key: Path(folder) / "chat", "main")
                 desk = Desk(parts)
                 bot = User(BOT_ID, is_bot=True, first_name="Talaria", username="talaria_bot")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from prefixes import PrefixWatch
 from rig import Rig, chat, start
 from talaria.agent.attachments import IMAGE_INPUT_BYTES, as_told
 from talaria.agent.transcript import Transcript
@@ -19,7 +20,6 @@ from talaria.models.abilities import Abilities
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.settings import FallbackSettings, ModelSettings
 from talaria.store.memory import MemoryStore
-from talaria.testing.prefixes import PrefixWatch
 from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
 
 PHOTO = File("photo.jpg", "inbox/1-photo.jpg", "image/jpeg", 122_880)

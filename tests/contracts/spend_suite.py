@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from contracts.store_orders import LEASE, ME, RIVAL, START, HandClock, accepting, begun, ending
+from contracts.store_orders import LEASE, ME, RIVAL, START, HandClock, accepting, begun, ending, story_of
 from talaria.core.errors import NotFound, StaleFence
 from talaria.core.ids import Fence, SessionId
 from talaria.core.ledger import Accepted, Began, Begin, Commit, TurnEnd, UsageWrite
@@ -192,8 +192,8 @@ class SpendSuite:
         spending = await store.spending(Whose(turn.session_id, ADA, 0.0))
         expected = Spent(2, TOKENS + TOKENS, 7, unpriced=1)
         assert (spending.session, spending.user, spending.everyone) == (expected, expected, expected)
-        story = await store.story(turn.turn_id)
-        assert story is not None and story.spent == expected
+        story = await story_of(store, turn.turn_id)
+        assert story.spent == expected
 
     async def test_a_day_begins_where_it_is_said_to(self, store: Store, clock: HandClock) -> None:
         turn = await paying(store)

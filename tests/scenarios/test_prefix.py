@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from prefixes import PrefixWatch
 from talaria.app import Gateway, open_gateway
 from talaria.config.home import Home
 from talaria.config.load import Loaded
@@ -18,7 +19,6 @@ from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.models.settings import ModelSettings, ProviderSettings
 from talaria.pool.settings import PoolSettings
 from talaria.testing.model_server import ModelServer
-from talaria.testing.prefixes import PrefixWatch
 
 SESSIONS, TURNS = 20, 10
 
