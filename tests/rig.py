@@ -102,6 +102,7 @@ async def start(
     prices: Mapping[str, PriceSettings] | None = None,
     abilities: Mapping[str, Abilities] | None = None,
     arrivals: Arrivals = NOTHING_COMES,
+    takes_up: Callable[[Turn], bool] = lambda turn: True,
 ) -> AsyncIterator[Rig]:
     """Recovered and accepting; leaving drains at once and leaves what runs resumable."""
     clock = clock or SystemClock()
@@ -156,6 +157,7 @@ async def start(
         busy=busy,
         reasoning=None,
         arrivals=arrivals,
+        takes_up=takes_up,
     )
     turns = Turns(parts)
     await turns.recover()

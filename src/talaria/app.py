@@ -34,8 +34,10 @@ from talaria.config.load import Loaded
 from talaria.config.reloading import Reloader
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
+from talaria.core.errors import NoModel
 from talaria.core.ids import ChatKey, new_owner_id
 from talaria.core.tools import MAX_SENT_BYTES
+from talaria.core.turns import Turn
 from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
 from talaria.models.local.endpoint import LocalEndpoint, open_local
 from talaria.models.prices import Prices
@@ -113,6 +115,7 @@ class Gateway:
             "pid": os.getpid(),
             "rss_bytes": read_rss(),
             "phase": self.health.phase,
+            "model": self._model(),
             "endpoints": self.providers.readings(),
             "built_in_model": self.local.status(),
             "channels": {
@@ -124,12 +127,27 @@ class Gateway:
             "config": self.reloader.status(),
         }
 
+    def _model(self) -> dict[str, object]:
+        """What answers by default, and whose keys this process does not have."""
+        now = self.reloader.live.settings
+        try:
+            default = str(self.catalog.default())
+        except NoModel:
+            default = ""
+        in_use = (default.partition("/")[0], *providers_in_use(now.model, now.aliases))
+        return {"default": default, "missing_keys": self.providers.missing_keys(in_use)}
+
 
 @asynccontextmanager
 async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
-    home: Home, loaded: Loaded, environ: Mapping[str, str], clock: Clock | None = None
+    home: Home,
+    loaded: Loaded,
+    environ: Mapping[str, str],
+    clock: Clock | None = None,
+    takes_up: Callable[[Turn], bool] = lambda turn: True,
 ) -> AsyncIterator[Gateway]:
-    """Everything but the channels, recovered and accepting. Leaving it drains.
+    """Everything but the channels, recovered and accepting: what earlier processes left is taken up, as far
+    as `takes_up` says. Leaving it drains.
 
     Raises `ConfigError` and `StoreError`, each with what to do about it.
     """
@@ -217,6 +235,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
                 busy=Busy(settings.sessions.busy),
                 reasoning=None if settings.model.reasoning == "none" else settings.model.reasoning,
                 arrivals=local.stock,
+                takes_up=takes_up,
             )
         )
         _follow(reloader.live, _Followers(providers, catalog, specs, bench, pool, budgets))

@@ -24,6 +24,7 @@ def chat(terminal: Terminal, home: Path) -> Terminal:
 
 def test_a_conversation(chat: Terminal, home: Path) -> None:
     assert "scripted/m · chat “terminal”" in chat.screen()
+    assert "No gateway runs, so this chat runs one itself until you leave" in chat.screen()
     chat.send("hello **there** [[chunks 4]] [[chunk-delay 0.05]]")
     screen = chat.until("You said: hello there", " out · ", "›")
     assert screen.count("You said") == 1

@@ -117,7 +117,8 @@ def test_a_home_serves_one_gateway(serve: Serve, talaria: Talaria) -> None:
     process = serve()
     second = talaria("serve", "--port", "0")
     assert second.returncode == 1
-    assert f"Another process (pid {process.pid}) is using the home" in second.stderr
+    assert "A gateway runs on this home already: http://127.0.0.1:" in second.stderr
+    assert f"(pid {process.pid})" in second.stderr
     assert second.stdout == ""
 
 

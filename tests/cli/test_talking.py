@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,32 @@ def test_ask_runs_a_gateway_inside_when_there_is_none(talaria: Talaria, home: Pa
         done = talaria("ask", "--session", "work", "[[history]]")
         assert (done.stdout, done.stderr, done.returncode) == (f"{history}\n", "", 0)
     assert not (home / "gateway.json").exists()
+
+
+def test_a_command_of_its_own_leaves_alone_what_others_are_owed(
+    serve: Serve, talaria: Talaria, home: Path
+) -> None:
+    """A shell without the key that their messages need would fail them all for good."""
+    with (home / "config.toml").open("a") as config:
+        config.write('[providers.keyed]\nbase_url = "http://127.0.0.1:9/v1"\napi_key_env = "THEIR_KEY"\n')
+    env = {"THEIR_KEY": "sk-theirs", "TALARIA_MODEL__PROVIDER": "keyed"}
+    process = serve(env=env)
+    info = msgspec.json.decode((home / "gateway.json").read_bytes())
+    token = (home / "http.token").read_text().strip()
+    request = urllib.request.Request(
+        f"{info['url']}/api/sessions/theirs/messages",
+        b'{"text": "hello"}',
+        {"Authorization": f"Bearer {token}"},
+    )
+    turn = msgspec.json.decode(urllib.request.urlopen(request).read())["turn_id"]
+    process.kill()
+    process.wait()
+    (home / "gateway.json").unlink()
+    assert talaria("ask", "hi").stdout == "You said: hi\n"
+    assert "Failed" not in talaria("why", turn).stdout
+    theirs = talaria("ask", "--session", "theirs", "go on")
+    assert theirs.returncode == 1
+    assert "THEIR_KEY" in talaria("why", turn).stdout, "who asks there hears of it"
 
 
 def test_a_failed_turn_exits_with_1_and_the_reason(serve: Serve, talaria: Talaria) -> None:

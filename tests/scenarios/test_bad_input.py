@@ -196,8 +196,8 @@ CASES = [
         "home in use",
         lambda world: world.talaria("serve", home=world.running),
         1,
-        "is using the home",
-        "Stop it first (kill ",
+        "runs on this home already",
+        "stop it (kill ",
     ),
     Case(
         "database of a newer program",

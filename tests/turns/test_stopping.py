@@ -234,6 +234,31 @@ async def test_queued_turns_keep_their_order_over_a_restart(store: Store, tmp_pa
         assert (await rig.turns.find(receipts[2].turn.id)).turn.reply == "You said: number 2"
 
 
+async def test_what_is_not_for_this_process_waits_until_its_chat_is_spoken_to(
+    store: Store, tmp_path: Path
+) -> None:
+    async with start(store, tmp_path) as rig:
+        begun, queued = await rig.submit("[[first 1 hang]] zero"), await rig.submit("number 1")
+        elsewhere, model = await rig.submit("[[first 1 hang]] elsewhere", "two"), rig.model
+        while len(model.bodies) < 2:
+            await asyncio.sleep(0)
+    async with start(store, tmp_path, model=model, takes_up=lambda turn: False) as rig:
+        assert (await rig.say("hello", "three")).state is TurnState.DONE
+        assert await rig.turns.adopt() == 0
+        assert len(rig.live) == 0
+        assert (await rig.say("number 2")).reply == "You said: number 2"
+        users = [m.text for m in await messages(store, queued.turn.session_id) if isinstance(m, UserMessage)]
+        assert users == ["[[first 1 hang]] zero", "number 1", "number 2"]
+        assert (await rig.turns.find(begun.turn.id)).turn.state is TurnState.DONE
+        left = (await rig.turns.find(elsewhere.turn.id)).turn
+        assert not left.state.is_final
+        attempts = left.attempts
+    async with start(store, tmp_path, model=model) as rig:
+        done = await rig.turns.wait(await rig.turns.find(elsewhere.turn.id))
+        assert done.state is TurnState.DONE
+        assert done.attempts == attempts + 1
+
+
 async def test_a_turn_that_took_the_process_down_three_times_is_failed_and_told(
     store: Store, tmp_path: Path
 ) -> None:

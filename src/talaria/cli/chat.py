@@ -51,7 +51,7 @@ async def _chat(invocation: Invocation, session: str, files: tuple[Path, ...]) -
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not is_dumb
     home = invocation.home()
     try:
-        async with connect(home, os.environ) as client:
+        async with connect(home, os.environ, session) as client:
             screen = await _terminal(client, home, session) if is_terminal else _pipe()
             await Chat(client, session, screen, invocation.command_line, files).run()
     except asyncio.CancelledError:
@@ -81,6 +81,8 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
     say(f"Talaria {__version__} · {model} · chat “{session}”")
     if is_built_in(model.rpartition("/")[2]):
         say(spoken(TINY))
+    if client.is_inside:
+        say(spoken("No gateway runs, so this chat runs one itself until you leave; `talaria serve` stays."))
     say("Enter sends, /help lists commands, Ctrl-D leaves.")
     return Screen(
         lines=TerminalPrompt(home.path / HISTORY, models),

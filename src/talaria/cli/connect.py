@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -16,8 +17,10 @@ from talaria.cli.options import Invocation
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
+from talaria.core.ids import ChatAddress
 
 if TYPE_CHECKING:
+    from talaria.core.turns import Turn
     from talaria.store.sqlite.store import SqliteStore
 
 T = TypeVar("T")
@@ -47,8 +50,12 @@ async def running_gateway(home: Home, environ: Mapping[str, str]) -> AsyncIterat
 
 
 @asynccontextmanager
-async def connect(home: Home, environ: Mapping[str, str]) -> AsyncIterator[GatewayClient]:
-    """A client of the running gateway, or of one that runs inside until the end, when it drains.
+async def connect(
+    home: Home, environ: Mapping[str, str], session: str | None = None
+) -> AsyncIterator[GatewayClient]:
+    """A client of the running gateway, or of one that runs inside until the end, when it drains. That one
+    takes up what `session` is still owed and leaves the rest to a real one: this shell may lack a key that
+    others' messages need, and would end with the command anyway.
 
     Raises `ConfigError` and `StoreError` when neither can be had.
     """
@@ -56,12 +63,14 @@ async def connect(home: Home, environ: Mapping[str, str]) -> AsyncIterator[Gatew
         if client is not None:
             yield client
             return
-    async with _inside(home, environ) as inner:
+    async with _inside(home, environ, session) as inner:
         yield inner
 
 
 @asynccontextmanager
-async def _inside(home: Home, environ: Mapping[str, str]) -> AsyncIterator[GatewayClient]:
+async def _inside(
+    home: Home, environ: Mapping[str, str], session: str | None
+) -> AsyncIterator[GatewayClient]:
     from talaria.access.logins import Logins
     from talaria.app import open_gateway
     from talaria.cli.log_file import follow, open_log
@@ -77,12 +86,19 @@ async def _inside(home: Home, environ: Mapping[str, str]) -> AsyncIterator[Gatew
     redactor = Redactor([*loaded.secrets, token])
     with open_log(home) as stream, configure(loaded.settings.log, redactor, stream) as log:
         async with (
-            open_gateway(home, loaded, environ) as gateway,
+            open_gateway(home, loaded, environ, takes_up=partial(_is_of, session)) as gateway,
             serve_http(gateway, Logins(token, gateway.clock)) as server,
             GatewayClient(Address(server.address, token)) as client,
         ):
             follow(gateway, log)
             yield client
+
+
+def _is_of(session: str | None, turn: Turn) -> bool:
+    chat = ChatAddress.parse(turn.chat_key)
+    return session is not None and (
+        turn.session_id == session or (chat.channel, chat.kind, chat.chat) == ("http", "api", session)
+    )
 
 
 def ask_home(invocation: Invocation, use: Callable[[Found], Awaitable[T]], *, make: bool = False) -> T:

@@ -26,6 +26,7 @@ from talaria.cli.options import Invocation, common
 from talaria.config.home import Home, HttpToken
 from talaria.config.load import Loaded, load
 from talaria.core.clock import SystemClock
+from talaria.core.errors import ConfigError
 from talaria.core.failpoints import VARIABLE, arm
 from talaria.core.redaction import Redactor
 from talaria.fronts import serve_channels, serve_http
@@ -62,6 +63,12 @@ def command(invocation: Invocation, host: str | None, port: str | None, yes: boo
     environ |= {YES: "1"} if yes else {}
     environ |= {NO_MODEL: "1"} if no_model else {}
     home = invocation.home()
+    if (running := home.read_gateway()) is not None and home.is_locked():
+        raise ConfigError(
+            f"A gateway runs on this home already: {running.url} (pid {running.pid}).",
+            f"`talaria chat` and `talaria open` reach it. To start another, stop it (kill {running.pid}; "
+            "a chat that runs one itself ends with Ctrl-D), or name another home with --home.",
+        )
     loaded = load(home.path, environ)
     warnings = [*loaded.warnings, *home.prepare()]
     token = home.http_token(environ, loaded.settings.http.token_env)

@@ -27,7 +27,7 @@ from talaria.turns.live import LiveTurn, LiveTurns
 class Parts:
     """`bind_tools` gives a turn the tools of its agent; `stamp` writes a time as models read it; sessions
     last used before `cutoff` have expired; `on_end` hears of each that ends, `on_live` of each
-    turn that comes to life here."""
+    turn that comes to life here. Of what others left unsettled, `takes_up` says what is taken up unasked."""
 
     store: Store
     models: Models
@@ -51,6 +51,7 @@ class Parts:
     busy: Busy
     reasoning: str | None
     arrivals: Arrivals = NOTHING_COMES
+    takes_up: Callable[[Turn], bool] = lambda turn: True
 
     def user_message(self, said: tuple[Part, ...], at: float) -> UserMessage | None:
         """What the model reads of a message that was accepted at `at`."""

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from talaria.agent.journal import Journal
 from talaria.core.errors import NotFound, StoreError
 from talaria.core.events import Event
-from talaria.core.ids import SessionId, TurnId
+from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.ledger import Begin, TurnEnd
 from talaria.core.sessions import Session
 from talaria.core.turns import Inbound, Turn, TurnState
@@ -35,12 +35,14 @@ class Turns:
         self._mailbox = Mailbox(self._run)
         self._runner = Runner(parts, CommandRunner(parts, self._mailbox.waiting))
         self._intake = Intake(parts, self._mailbox)
+        self._left: dict[ChatKey, list[Turn]] = {}
 
     async def recover(self) -> int:
         """Take up what earlier processes left unsettled, then open the intake.
 
         What had begun comes first, since its session's log is in the middle of it; the rest in its old order.
-        Stateless calls are cancelled instead: whoever made them is gone. Answers how many were taken up.
+        Stateless calls are cancelled instead: whoever made them is gone. What is not for this process to take
+        up stays as it is until its chat is spoken to. Answers how many were taken up.
         """
         count = await self._take_up(await self._parts.store.reclaim(self._parts.keeper.owner))
         self._intake.open()
@@ -50,7 +52,10 @@ class Turns:
         """Take up what other processes on the same store have let go of; how many."""
         parts, keeper = self._parts, self._parts.keeper
         left = await parts.store.orphans(keeper.owner, parts.clock.now() - 2 * keeper.lease_seconds)
-        return await self._take_up([turn for turn in left if parts.live.get(turn.id) is None])
+        known = {turn.id for turns in self._left.values() for turn in turns}
+        return await self._take_up(
+            [turn for turn in left if parts.live.get(turn.id) is None and turn.id not in known]
+        )
 
     async def watch_orphans(self) -> None:
         """Adopts with the rhythm of leases, until cancelled."""
@@ -59,14 +64,21 @@ class Turns:
             await self.adopt()
 
     async def _take_up(self, unsettled: Sequence[Turn]) -> int:
+        ours: list[Turn] = []
+        for turn in unsettled:
+            if is_ephemeral(turn):
+                await self._cancel_orphan(turn)
+            elif self._parts.takes_up(turn):
+                ours.append(turn)
+            else:
+                self._left.setdefault(turn.chat_key, []).append(turn)
+        return self._readmit(ours)
+
+    def _readmit(self, unsettled: Sequence[Turn]) -> int:
         count = 0
         hosts = {turn.id for turn in unsettled if turn.merged_into is None}
         for turn in sorted(unsettled, key=lambda turn: turn.attempts == 0):
-            if turn.merged_into in hosts:
-                continue
-            if is_ephemeral(turn):
-                await self._cancel_orphan(turn)
-            else:
+            if turn.merged_into not in hosts:
                 self._intake.readmit(turn, [steer for steer in unsettled if steer.merged_into == turn.id])
                 count += 1
         if count:
@@ -91,6 +103,8 @@ class Turns:
 
     async def submit(self, inbound: Inbound) -> Receipt:
         """Durable when it returns: the message will be answered, or its failure told. See `Intake.submit`."""
+        if left := self._left.pop(inbound.chat_key, None):
+            self._readmit(left)
         return await self._intake.submit(inbound)
 
     async def call(self, call: StatelessCall) -> Receipt:

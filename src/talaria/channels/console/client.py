@@ -89,6 +89,11 @@ class GatewayClient:
     def url(self) -> str:
         return self._address.url
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the gateway runs in this process and ends with it."""
+        return self._find is None
+
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(timeout=_limits(_ANSWER_SECONDS), trust_env=False)
         return self
