@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import Serve
+from cli.conftest import Serve, Talaria
 from cli.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -52,6 +52,16 @@ def test_ctrl_c_cancels_the_turn_and_the_chat_goes_on(chat: Terminal) -> None:
     chat.until("Cancelling…", "(cancelled)", "› typed ahead")
     chat.press("Enter")
     chat.until("You said: typed ahead", "›")
+
+
+def test_a_session_shows_its_own_model(terminal: Terminal, home: Path, talaria: Talaria) -> None:
+    assert talaria("ask", "--session", "terminal", "hello").returncode == 0
+    config = (home / "config.toml").read_text()
+    (home / "config.toml").write_text(config.replace('name = "m"', 'name = "another"'))
+    terminal.start(sys.executable, "-m", "talaria", "chat", "--home", str(home))
+    screen = terminal.until("Ctrl-D leaves.", "›")
+    assert "scripted/m · chat “terminal”" in screen
+    assert "This session keeps its model; /new begins one with scripted/another." in screen
 
 
 def test_several_lines_are_one_message(chat: Terminal) -> None:

@@ -75,10 +75,13 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
 
     try:
         models = await client.models()
-        model = next((name for name in models if "/" in name), "no model is configured yet")
+        usual = next((name for name in models if "/" in name), "no model is configured yet")
     except TalariaError:  # it does not say what may be asked for by name
-        models, model = [], f"gateway at {client.url}"
+        models, usual = [], f"gateway at {client.url}"
+    model = await _model_of(client, session) or usual
     say(f"Talaria {__version__} · {model} · chat “{session}”")
+    if models and model != usual:
+        say(f"This session keeps its model; /new begins one with {usual}.")
     if is_built_in(model.rpartition("/")[2]):
         say(spoken(TINY))
     if client.is_inside:
@@ -90,6 +93,14 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
         say=say,
         guard=lambda: quiet_keyboard(sys.stdin.fileno()),
     )
+
+
+async def _model_of(client: GatewayClient, session: str) -> str | None:
+    """What answers in the session; None for one that has not begun."""
+    try:
+        return (await client.session(session)).model
+    except TalariaError:
+        return None
 
 
 def _pipe() -> Screen:

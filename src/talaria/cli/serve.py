@@ -47,11 +47,16 @@ Examples:
 @click.command("serve", epilog=EXAMPLES)
 @common
 @click.option("--host", metavar="ADDRESS", help="Listen there instead of http.host.")
-@click.option("--port", metavar="PORT", help="Listen there instead of http.port; 0 takes any free one.")
+@click.option(
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(0, 65_535),
+    help="Listen there instead of http.port; 0 takes any free one.",
+)
 @click.option("--yes", is_flag=True, help="Fetch the built-in model also where no terminal is.")
 @click.option("--no-model", is_flag=True, help="Do not fetch the built-in model.")
 @click.pass_obj
-def command(invocation: Invocation, host: str | None, port: str | None, yes: bool, no_model: bool) -> int:
+def command(invocation: Invocation, host: str | None, port: int | None, yes: bool, no_model: bool) -> int:
     """Run the gateway until SIGTERM or Ctrl-C.
 
     Messages that were accepted are answered before it ends, or taken up again by the next start. A second
@@ -95,9 +100,9 @@ def _log_stream(home: Home) -> AbstractContextManager[TextIO]:
     return nullcontext(sys.stderr) if sys.stderr.isatty() else open_log(home, sys.stderr)
 
 
-def _with_options(environ: Mapping[str, str], host: str | None, port: str | None) -> dict[str, str]:
+def _with_options(environ: Mapping[str, str], host: str | None, port: int | None) -> dict[str, str]:
     """The options are another way to write the variables, and are checked like them."""
-    given = {"TALARIA_HTTP__HOST": host, "TALARIA_HTTP__PORT": port}
+    given = {"TALARIA_HTTP__HOST": host, "TALARIA_HTTP__PORT": None if port is None else str(port)}
     return {**environ, **{name: value for name, value in given.items() if value is not None}}
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pty
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,13 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from talaria.channels.console.prompt import CommandCompleter, Interrupted, PipedLines, TerminalPrompt
+from talaria.channels.console.prompt import (
+    CommandCompleter,
+    Interrupted,
+    PipedLines,
+    TerminalPrompt,
+    quiet_keyboard,
+)
 
 ALT_ENTER, CTRL_C, CTRL_D = "\x1b\r", "\x03", "\x04"
 
@@ -111,3 +118,10 @@ def test_models_are_completed_behind_their_command(text: str, found: list[str]) 
     completer = CommandCompleter(["main", "openai/gpt-5", "fast"])
     completions = completer.get_completions(Document(text), CompleteEvent())
     assert [completion.text for completion in completions] == found
+
+
+def test_a_terminal_that_was_closed_meanwhile_is_no_error() -> None:
+    ours, theirs = pty.openpty()
+    with quiet_keyboard(theirs):
+        os.close(ours)
+    os.close(theirs)

@@ -7,7 +7,7 @@ import os
 import termios
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -171,4 +171,5 @@ def quiet_keyboard(descriptor: int) -> Iterator[None]:
     try:
         yield
     finally:
-        termios.tcsetattr(descriptor, termios.TCSANOW, before)
+        with suppress(termios.error):  # the terminal was closed
+            termios.tcsetattr(descriptor, termios.TCSANOW, before)

@@ -108,7 +108,10 @@ class SessionRoutes:
         return json_answer({"items": [SessionView.of(session) for session in page.items], "next": page.next})
 
     async def show(self, call: Call) -> Reply:
-        return json_answer(SessionView.of(await self._rooms.session(call.path("x"))))
+        session = await self._rooms.session(call.path("x"))
+        pinned = session.spec_id and await self._parts.store.spec(session.spec_id)
+        model = f"{pinned.spec.provider}/{pinned.spec.model}" if pinned else None
+        return json_answer(SessionView.of(session, model))
 
     async def entries(self, call: Call) -> Reply:
         session = await self._rooms.session(call.path("x"))

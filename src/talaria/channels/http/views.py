@@ -106,7 +106,8 @@ class TurnTicket(msgspec.Struct, frozen=True):
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """`name` is what the session is called in paths, for sessions of this channel."""
+    """`name` is what the session is called in paths, for sessions of this channel; `model` what answers in
+    it, which only the view of a single session tells."""
 
     id: SessionId
     name: str | None
@@ -116,9 +117,10 @@ class SessionView(msgspec.Struct, frozen=True):
     updated_at: float
     revision: str
     ended_at: float | None
+    model: str | None = None
 
     @classmethod
-    def of(cls, session: Session) -> SessionView:
+    def of(cls, session: Session, model: str | None = None) -> SessionView:
         address = ChatAddress.parse(session.chat_key)
         return cls(
             session.id,
@@ -129,4 +131,5 @@ class SessionView(msgspec.Struct, frozen=True):
             session.updated_at,
             str(session.revision),
             session.ended_at,
+            model,
         )
