@@ -12,6 +12,7 @@ from talaria import __version__
 from talaria.access.logins import Logins
 from talaria.app import Gateway
 from talaria.channels.http.api import HttpParts, create_app
+from talaria.channels.http.login import ENDED
 from talaria.channels.http.resources import Endpoint
 from talaria.channels.http.server import HttpServer, allowed_hosts, bind
 from talaria.channels.telegram.settings import find_token, webhook_secret
@@ -73,6 +74,7 @@ async def serve_http(
 ) -> AsyncIterator[HttpServer]:
     """The HTTP API on its socket, with `gateway.json` telling other commands where."""
     settings = gateway.settings.http
+    logins.restore(await gateway.store.cursor(ENDED) or "")
     bound = bind(settings)
     app = create_app(
         HttpParts(

@@ -72,6 +72,21 @@ def test_no_changed_cookie_is_good(clock: FakeClock) -> None:
         assert not logins.is_cookie(other)
 
 
+def test_an_ended_login_stays_ended_in_other_processes_and_is_forgotten_in_time(clock: FakeClock) -> None:
+    logins = Logins("token", clock)
+    one, other = logged_in(logins), logged_in(logins)
+    told = logins.end(one)
+    assert not logins.is_cookie(one)
+    assert logins.is_cookie(other)
+    again = Logins("token", clock)
+    again.restore(told)
+    assert not again.is_cookie(one)
+    clock.advance(COOKIE_SECONDS - 1)
+    later = logged_in(again)
+    clock.advance(1)
+    assert again.end(later).count("\n") == 0, "the first is over anyway"
+
+
 def test_there_is_no_door_without_a_token(clock: FakeClock) -> None:
     with pytest.raises(ValueError, match="needs a token"):
         Logins("", clock)

@@ -19,7 +19,7 @@ _MAX_CODES: Final = 16
 class Logins:
     """Who has the token may do everything. Codes are kept by this process alone, so a restart voids those
     that nobody used. A cookie is signed with a key made from the token: it is good after a restart
-    too, and void once the token changes.
+    too, and void once the token changes or its login was ended.
     """
 
     def __init__(self, token: str, clock: Clock) -> None:
@@ -29,6 +29,7 @@ class Logins:
         self._key = hmac.digest(self._token, b"talaria login cookie", "sha256")
         self._clock = clock
         self._codes: dict[bytes, float] = {}
+        self._ended: set[str] = set()  # the claims of logins that were ended before their time
 
     def is_token(self, given: bytes) -> bool:
         return hmac.compare_digest(given, self._token)
@@ -52,6 +53,18 @@ class Logins:
         claim, _, _ = cookie.rpartition(".")
         if not hmac.compare_digest(self._sign(claim).encode(), cookie.encode()):
             return False
+        return self._is_current(claim) and claim not in self._ended
+
+    def end(self, cookie: str) -> str:
+        """End the login of a good cookie. Answers with what `restore` needs to know in another process."""
+        self._ended.add(cookie.rpartition(".")[0])
+        self._ended = set(filter(self._is_current, self._ended))
+        return "\n".join(self._ended)
+
+    def restore(self, ended: str) -> None:
+        self._ended.update(ended.splitlines())
+
+    def _is_current(self, claim: str) -> bool:
         return self._clock.now() < int(claim.partition(".")[0])
 
     def _sign(self, claim: str) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from talaria.access.logins import Logins
 from talaria.app import Gateway, open_gateway
 from talaria.channels.http.api import HttpParts, create_app
+from talaria.channels.http.login import ENDED
 from talaria.channels.http.server import HttpServer, allowed_hosts, bind
 from talaria.config.home import Home
 from talaria.config.load import Loaded
@@ -69,6 +70,8 @@ async def serve(
     """Like the gateway's own, but for the two times that a test cannot wait for."""
     settings = gateway.settings.http
     bound = bind(settings)
+    logins = Logins(TOKEN, gateway.clock)
+    logins.restore(await gateway.store.cursor(ENDED) or "")
     parts = HttpParts(
         turns=gateway.turns,
         store=gateway.store,
@@ -81,7 +84,7 @@ async def serve(
         metrics=gateway.metrics,
         health=gateway.health,
         settings=settings,
-        logins=Logins(TOKEN, gateway.clock),
+        logins=logins,
         hosts=allowed_hosts(settings, bound),
         agent_name=gateway.settings.agent.name,
         status=status,

@@ -13,7 +13,6 @@ from channels.http.gateway import TOKEN, Api, run_gateway
 from talaria.testing.model_server import ModelServer
 
 SEND = "/api/sessions/one/messages"
-COOKIE = "talaria_login"
 
 
 @pytest_asyncio.fixture
@@ -34,7 +33,8 @@ async def new_code(api: Api) -> str:
 async def log_in(api: Api, browser: aiohttp.ClientSession) -> str:
     async with browser.post("/api/login", json={"code": await new_code(api)}) as response:
         assert response.status == 204
-        return response.cookies[COOKIE].value
+        (cookie,) = response.cookies.values()
+        return f"{cookie.key}={cookie.value}"
 
 
 async def test_a_code_becomes_a_cookie_that_opens_all(api: Api, browser: aiohttp.ClientSession) -> None:
@@ -49,10 +49,6 @@ async def test_a_code_becomes_a_cookie_that_opens_all(api: Api, browser: aiohttp
         assert response.status == 200
     async with browser.post(SEND, json={"text": "hi"}) as response:
         assert response.status == 202
-    async with browser.post("/api/logout") as response:
-        assert response.status == 204
-    async with browser.get("/api/status") as response:
-        assert response.status == 401
 
 
 async def test_a_used_code_says_how_to_get_another(api: Api, browser: aiohttp.ClientSession) -> None:
@@ -70,9 +66,10 @@ async def test_a_used_code_says_how_to_get_another(api: Api, browser: aiohttp.Cl
 async def test_a_cookie_outlives_a_restart(tmp_path: Path, model: ModelServer) -> None:
     async with run_gateway(tmp_path, model) as api, aiohttp.ClientSession(api.url) as browser:
         cookie = await log_in(api, browser)
-    given = {"Cookie": f"a=b; {COOKIE}={cookie}"}
+    given = {"Cookie": f"a=b; {cookie}"}
+    port = int(cookie.partition("=")[0].rpartition("_")[2])
     async with (
-        run_gateway(tmp_path, model) as api,
+        run_gateway(tmp_path, model, port=port) as api,
         aiohttp.ClientSession(api.url, headers=given) as browser,
         browser.get("/api/pool") as response,
     ):
@@ -95,6 +92,7 @@ async def test_a_cookie_outlives_a_restart(tmp_path: Path, model: ModelServer) -
         ("POST", {"Origin": "OURS"}, 202),
         ("POST", {"Origin": "OURS", "Sec-Fetch-Site": "same-origin"}, 202),
         ("POST", {"Origin": "OURS", "Authorization": "Bearer wrong"}, 401),
+        ("POST", {"Origin": "OURS", "Authorization": "Basic of-a-proxy"}, 202),
         ("POST", {"Authorization": f"Bearer {TOKEN}"}, 202),
     ],
 )
@@ -103,7 +101,7 @@ async def test_only_our_own_page_may_use_the_cookie(
 ) -> None:
     cookie = await log_in(api, browser)
     given = {name: api.url if value == "OURS" else value for name, value in headers.items()}
-    given["Cookie"] = f"{COOKIE}={cookie}"
+    given["Cookie"] = cookie
     path, body = (SEND, {"text": "hi"}) if method == "POST" else ("/api/pool", None)
     async with (
         aiohttp.ClientSession(api.url) as plain,
@@ -116,6 +114,36 @@ async def test_only_our_own_page_may_use_the_cookie(
             assert error["hint"]
 
 
+async def test_logging_out_ends_the_login_also_where_its_cookie_was_copied_to(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    async with run_gateway(tmp_path, model) as api, aiohttp.ClientSession(api.url) as browser:
+        cookie, port = await log_in(api, browser), int(api.url.rpartition(":")[2])
+        given = {"Cookie": cookie, "Origin": api.url}
+        async with aiohttp.ClientSession(api.url, headers=given) as copy:
+            async with copy.post("/api/logout") as response:
+                assert response.status == 204
+                assert "Max-Age=0" in response.headers["Set-Cookie"]
+            async with copy.get("/api/pool") as response:
+                assert response.status == 401
+    async with (
+        run_gateway(tmp_path, model, port=port) as api,
+        aiohttp.ClientSession(api.url, headers=given) as copy,
+        copy.get("/api/pool") as response,
+    ):
+        assert response.status == 401, "after a restart too"
+
+
+async def test_a_cookie_of_the_same_name_by_another_server_locks_nobody_out(
+    api: Api, browser: aiohttp.ClientSession
+) -> None:
+    cookie = await log_in(api, browser)
+    name = cookie.partition("=")[0]
+    given = {"Cookie": f"{name}=junk; {cookie}; {name}="}
+    async with aiohttp.ClientSession(api.url) as plain, plain.get("/api/pool", headers=given) as response:
+        assert response.status == 200
+
+
 async def test_a_cookie_cannot_make_another_login(api: Api, browser: aiohttp.ClientSession) -> None:
     await log_in(api, browser)
     async with browser.post("/api/login/codes") as response:
@@ -123,13 +151,25 @@ async def test_a_cookie_cannot_make_another_login(api: Api, browser: aiohttp.Cli
         assert (await response.json())["error"]["type"] == "token_needed"
 
 
-async def test_over_tls_the_cookie_is_secure(tmp_path: Path, model: ModelServer) -> None:
-    async with run_gateway(tmp_path, model, hosts=("agents.example",)) as api:
-        headers = {"Host": "agents.example", "Origin": "https://agents.example"}
-        async with (
-            aiohttp.ClientSession() as plain,
-            plain.post(
-                f"{api.url}/api/login", json={"code": await new_code(api)}, headers=headers
-            ) as response,
-        ):
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("agents.example", "https://agents.example", 204),
+        ("agents.example:443", "https://agents.example", 204),
+        ("agents.example:443", "https://agents.example:443", 204),
+        ("agents.example", "http://agents.example", 403),
+        ("agents.example:80", "https://agents.example", 421),
+    ],
+)
+async def test_behind_a_proxy_with_tls_the_usual_port_may_be_left_out(
+    tmp_path: Path, model: ModelServer, host: str, origin: str, status: int
+) -> None:
+    headers = {"Host": host, "Origin": origin}
+    async with (
+        run_gateway(tmp_path, model, hosts=("agents.example:443",)) as api,
+        aiohttp.ClientSession(api.url, headers=headers) as plain,
+        plain.post("/api/login", json={"code": await new_code(api)}) as response,
+    ):
+        assert response.status == status
+        if status == 204:
             assert response.headers["Set-Cookie"].endswith("; Secure")

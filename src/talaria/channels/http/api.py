@@ -31,7 +31,7 @@ def create_app(parts: HttpParts) -> ASGIApp:
     desk = TurnDesk(parts)
     sessions, turns = SessionRoutes(parts, desk), TurnRoutes(parts, desk)
     openai, status = OpenAIRoutes(parts, desk), StatusRoutes(parts)
-    pairings, files, login = PairingRoutes(parts), FileRoutes(parts), LoginRoutes(parts.logins)
+    pairings, files, login = PairingRoutes(parts), FileRoutes(parts), LoginRoutes(parts.logins, parts.store)
     pages = PageRoutes()
     table: dict[str, dict[str, Endpoint]] = {
         "/api/sessions/{x}/messages": {"POST": sessions.send},

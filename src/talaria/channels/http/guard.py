@@ -12,7 +12,7 @@ from talaria.access.rule import authorise
 from talaria.channels.http.answers import refusal
 from talaria.channels.http.calls import Call
 from talaria.channels.http.errors import Refused
-from talaria.channels.http.login import cookie_of
+from talaria.channels.http.login import cookies_of, is_bearer
 from talaria.observe.metrics import Metrics
 
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz", "/api/login"})
@@ -20,6 +20,7 @@ ASSETS = "/assets/"
 REFUSED = "refused"
 _CALLER = Actor("http", "api", ChatKind.PRIVATE, "api")
 _ONCE = (b"host", b"origin", b"authorization", b"cookie")
+_USUAL_PORTS = {"http": ":80", "https": ":443"}
 _HARMLESS = frozenset({"GET", "HEAD"})
 _OWN_PAGE = frozenset({None, b"same-origin", b"none"})  # none: the address was typed
 
@@ -42,10 +43,15 @@ class Guard:
         hooks: Mapping[str, ASGIApp] | None = None,
     ) -> None:
         self._app = app
-        self._hosts = frozenset(host.lower().encode("latin-1") for host in hosts)
-        self._origins = frozenset(
-            scheme + host for host in self._hosts for scheme in (b"http://", b"https://")
-        )
+        named = [host.lower() for host in hosts]
+        origins = [f"{scheme}://{host}" for host in named for scheme in _USUAL_PORTS]
+        for host in tuple(named):
+            for scheme, port in _USUAL_PORTS.items():
+                if host.endswith(port):  # which browsers leave out
+                    named.append(host.removesuffix(port))
+                    origins.append(f"{scheme}://{host.removesuffix(port)}")
+        self._hosts = frozenset(host.encode("latin-1") for host in named)
+        self._origins = frozenset(origin.encode("latin-1") for origin in origins)
         self._logins = logins
         self._metrics = metrics
         self._hooks = dict(hooks or {})
@@ -100,25 +106,16 @@ class Guard:
         headers, path = call.headers, call.scope["path"]
         if path in OPEN_PATHS or path.startswith(ASSETS):
             return None
-        authorization = headers.get(b"authorization")
-        if authorization is None and b"cookie" in headers:
-            return self._cookie_objection(call)
-        if self._is_entitled(authorization or b""):
-            return None
-        return _unauthorized(
-            "This call needs the gateway's token." if authorization is None else "The token is wrong."
-        )
-
-    def _is_entitled(self, authorization: bytes) -> bool:
-        scheme, _, token = authorization.partition(b" ")
-        return _may_call(scheme.lower() == b"bearer" and self._logins.is_token(token.strip()))
+        authorization = headers.get(b"authorization", b"")
+        if is_bearer(authorization):
+            is_token = self._logins.is_token(authorization[7:].strip())
+            return None if _may_call(is_token) else _unauthorized("The token is wrong.")
+        return self._cookie_objection(call)
 
     def _cookie_objection(self, call: Call) -> Refused | None:
-        cookie = cookie_of(call)
-        if cookie is None:
-            return _unauthorized("This call needs the gateway's token.")
-        if not _may_call(self._logins.is_cookie(cookie)):
-            return _unauthorized("This login is over.")
+        cookies = cookies_of(call)
+        if not _may_call(any(map(self._logins.is_cookie, cookies))):
+            return _unauthorized("This login is over." if cookies else "This call needs the gateway's token.")
         is_ours = call.headers.get(b"sec-fetch-site") in _OWN_PAGE
         if is_ours and (call.method in _HARMLESS or b"origin" in call.headers):
             return None
