@@ -58,3 +58,24 @@ def test_there_is_nothing_to_save_in_an_empty_home(talaria: Talaria, tmp_path: P
     done = talaria("restore", str(bad))
     assert done.returncode == 1
     assert "no whole backup" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_bot_s_token_comes_back_and_the_rest_is_named(
+    talaria: Talaria, serve: Serve, home: Path, tmp_path: Path
+) -> None:
+    gateway = serve()
+    gateway.terminate()
+    gateway.wait(30)
+    (home / "telegram.token").write_text("1:secret")
+    (home / "service.env").write_text("KEY='k'\n")
+    archive, other = tmp_path / "a.tar.gz", tmp_path / "other"
+    done = talaria("backup", str(archive))
+    assert done.returncode == 0, done.stderr
+    assert "telegram.token" in done.stderr and "keep it as safe" in done.stderr
+    assert "Not in it: " in done.stdout and "service.env" in done.stdout and "http.token" in done.stdout
+    restored = talaria("restore", str(archive), "--home", str(other))
+    assert restored.returncode == 0, restored.stderr
+    assert (other / "telegram.token").read_text() == "1:secret"
+    assert (other / "telegram.token").stat().st_mode & 0o777 == 0o600
+    assert not (other / "service.env").exists()
+    assert restored.stdout.rstrip().endswith(f"serve --home {other}")

@@ -159,3 +159,37 @@ def test_edit_notices_that_someone_else_wrote(talaria: Talaria, config: Path) ->
     assert done.returncode == 1
     assert "by someone else meanwhile" in done.stderr
     assert config.read_text() == FILE + "\n"
+
+
+def test_unset_takes_an_empty_table_with_it_unless_it_has_a_comment(talaria: Talaria, config: Path) -> None:
+    config.write_text('[pool]\nmax_agents = 3\n\n[log]\nlevel = "debug"\n')
+    assert talaria("config", "unset", "log.level").returncode == 0
+    assert config.read_text().rstrip() == "[pool]\nmax_agents = 3"
+    config.write_text('[pool]\nmax_agents = 3\n\n[log]\n# loud for now\nlevel = "debug"\n')
+    assert talaria("config", "unset", "log.level").returncode == 0
+    assert "# loud for now" in config.read_text()
+    config.write_text('[channels.telegram]\ngroups = "all"\n')
+    assert talaria("config", "unset", "channels.telegram.groups").returncode == 0
+    assert config.read_text().strip() == ""
+
+
+def test_sizes_and_durations_are_shown_as_people_write_them(talaria: Talaria, config: Path) -> None:
+    assert talaria("config", "get", "pool.max_bytes").stdout == "256MiB\n"
+    assert talaria("config", "get", "pool.idle_ttl").stdout == "1h\n"
+    assert (
+        talaria("config", "get", "pool.max_bytes", env={"TALARIA_POOL__MAX_BYTES": "1001"}).stdout == "1001\n"
+    )
+
+
+def test_a_negative_value_is_no_option(talaria: Talaria, config: Path) -> None:
+    done = talaria("config", "set", "http.port", "-1")
+    assert done.returncode == 1
+    assert "http.port is -1: expected" in done.stderr
+    assert "no such option" in talaria("config", "set", "--nonsense", "http.port", "1").stderr.lower()
+
+
+def test_a_table_that_stands_twice_is_told_in_plain_words(talaria: Talaria, config: Path) -> None:
+    config.write_text('[pool]\nmax_agents = 3\n[pool]\nidle_ttl = "1h"\n')
+    said = talaria("config", "get").stderr
+    assert "(" not in said.splitlines()[0]
+    assert "pool stands there twice" in said

@@ -124,3 +124,10 @@ def test_help_installs_nothing(dev: Dev, tmp_path: Path) -> None:
     for word in ((), ("help",), ("--help",)):
         assert "./dev run" in dev(*word).stdout
     assert installed(tmp_path) == []
+
+
+def test_help_lists_what_users_do_before_what_developers_do(dev: Dev) -> None:
+    said = dev("--help").stdout
+    for verb in ("run", "chat", "setup", "open", "connect", "service", "logs", "backup"):
+        assert 0 <= said.index(f"./dev {verb} ") < said.index("./dev test")
+    assert "40,000 interleavings" in said

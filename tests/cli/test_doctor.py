@@ -20,9 +20,10 @@ Doctor = Callable[[Path], tuple[int, Findings]]
 
 
 @pytest.fixture
-def doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Doctor:
+def doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Doctor:
     for name in [name for name in os.environ if name.upper().startswith("TALARIA_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("TALARIA_CACHE", str(tmp_path / "cache"))  # the developer may have a model
 
     def examine(home: Path) -> tuple[int, Findings]:
         status = main(["doctor", "--json", "--home", str(home)])

@@ -167,9 +167,6 @@ NEWER = ("PRAGMA application_id = 1413565505", "PRAGMA user_version = 9999")
 CASES: dict[str, Case] = {
     # files
     "home open": Case("home", "open to other users", lambda w: w.home.chmod(0o755)),
-    "home is a file": Case("home", "is a file", a_file("")),
-    "files is a file": Case("home", "a folder is needed", a_file("files")),
-    "logs is a file": Case("home", "a folder is needed", a_file("logs")),
     "token open": Case("token", "open to other users", secret_file("http.token", "x" * 40)),
     "token short": Case("token", "has 5 characters", secret_file("http.token", "short", 0o600)),
     "token with spaces": Case("token", "spaces", secret_file("http.token", "two words, not one", 0o600)),
@@ -177,7 +174,6 @@ CASES: dict[str, Case] = {
     "bot token file open": Case("secrets", "bot.token holds a secret", secret_file("bot.token", TOKEN)),
     "service variables open": Case("secrets", "service.env holds", secret_file("service.env", "A='b'\n")),
     "database garbage": Case("store", "talaria.db", secret_file("talaria.db", "no database at all " * 99)),
-    "database of another program": Case("store", "of another program", database()),
     "database from the future": Case("store", "newer Talaria", database(*NEWER)),
     "a stuck process": Case("gateway", "says nowhere where it is", stuck_process),
     # config.toml
@@ -192,7 +188,6 @@ CASES: dict[str, Case] = {
     "table to come": Case("config", "mcp is not in this version", "[mcp.servers.x]\na = 1\n"),
     "not TOML": Case("config", "not valid TOML", "[pool\n"),
     "not UTF-8": Case("config", "not valid UTF-8", other_encoding),
-    "config is a folder": Case("config", "cannot be read", config_as_folder),
     "secret open": Case("config", "holds a secret", open_secret),
     "variable wrong": Case("config", "TALARIA_POOL__MAX_AGENTS", {"TALARIA_POOL__MAX_AGENTS": "x"}),
     "variable unknown": Case("config", "TALARIA_POOL__COLOUR", {"TALARIA_POOL__COLOUR": "x"}),
@@ -208,7 +203,7 @@ CASES: dict[str, Case] = {
         "endpoint", "cannot be reached", replaced("MODEL_URL", "http://127.0.0.1:9/v1"), "MODEL_URL\n"
     ),
     "key refused": Case(
-        "call", "did not accept the key", {"MY_KEY": "sk-wrong"}, f"{KEY}\ny\n{MODEL}\n", calls=True
+        "call", "did not accept the key", {"MY_KEY": "sk-wrong"}, f"{KEY}\n{MODEL}\ny\n", calls=True
     ),
     "model refused": Case(
         "call", "does not know this model", replaced('"good-1"', '"bad-1"'), f"{MODEL}\n", calls=True

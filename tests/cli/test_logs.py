@@ -80,7 +80,9 @@ def test_following_goes_over_a_turned_file_without_loss(tmp_path: Path) -> None:
 
 
 def test_a_gateway_without_a_terminal_is_read_with_logs(talaria: Talaria, home: Path, serve: Serve) -> None:
-    assert "There is no log" in talaria("logs").stderr
+    said = talaria("logs").stderr
+    assert "There is no log" in said
+    assert "started in a terminal writes its log to that terminal" in said
     gateway = serve()
     gateway.terminate()
     gateway.wait(DEADLINE)

@@ -125,7 +125,8 @@ def test_home_may_stand_before_or_behind_the_command(capsys: pytest.CaptureFixtu
     [
         ("file", (), "The home HOME is a file, not a folder.\n  Name a folder that you can write"),
         ("folder", (), "config.toml line 2: pool.max_agents"),
-        ("new", ("--port", "many"), 'TALARIA_HTTP__PORT: http.port is "many"'),
+        ("new", ("--port", "many"), "Invalid value for '--port': 'many'"),
+        ("new", ("--port", "99999"), "Invalid value for '--port': 99999"),
     ],
 )
 def test_what_keeps_it_from_starting_is_told_in_a_sentence(
@@ -135,7 +136,7 @@ def test_what_keeps_it_from_starting_is_told_in_a_sentence(
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "config.toml").write_text('[pool]\nmax_agents = "many"\n')
     home = tmp_path / name
-    assert main(["serve", "--home", str(home), *options]) == 1
+    assert main(["serve", "--home", str(home), *options]) == (2 if options else 1)
     told = capsys.readouterr().err
     assert told.startswith(f"talaria: {said.replace('HOME', str(home))}")
     assert "Traceback" not in told

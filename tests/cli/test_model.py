@@ -55,3 +55,9 @@ def test_what_another_process_fetches_is_not_removed(talaria: Talaria, tmp_path:
         done = talaria("model", "remove", DEFAULT, env={"TALARIA_CACHE": str(cache.folder)})
     assert done.returncode == 1
     assert f"Another process fetches {DEFAULT} now." in done.stderr
+
+
+def test_a_star_is_explained_only_where_one_is(talaria: Talaria) -> None:
+    assert "* " not in talaria("model", "list").stdout
+    env = {"TALARIA_MODEL__PROVIDER": "local", "TALARIA_MODEL__NAME": ""}
+    assert "* answers by default" in talaria("model", "list", env=env).stdout

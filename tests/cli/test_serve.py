@@ -20,6 +20,7 @@ import pytest
 
 from talaria import __version__
 from talaria.models.local.manifest import DEFAULT
+from talaria.models.local.needs import unmet
 
 Talaria = Callable[..., subprocess.CompletedProcess[str]]
 Serve = Callable[..., "subprocess.Popen[str]"]
@@ -145,7 +146,12 @@ def test_a_database_of_a_newer_version_is_left_alone(talaria: Talaria, home: Pat
 def test_without_a_model_it_runs_and_says_what_to_do(serve: Serve, home: Path) -> None:
     (home / "config.toml").unlink()
     banner = read_banner(serve(env={"OPENAI_API_KEY": "sk-not-spent"}))
-    assert banner["model"].startswith(f"built-in {DEFAULT}: The built-in model")
+    about = banner["model"]
+    if unmet() is None:
+        assert about == f"built-in {DEFAULT}: not here yet (491 MB)"
+        assert banner["get"] == "it: talaria model pull --home " + str(home)
+    else:
+        assert about.startswith(f"built-in {DEFAULT}: ")
     assert banner["or:"].startswith("talaria setup")
     assert "found: OPENAI_API_KEY" in banner["or:"]
 

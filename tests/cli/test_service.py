@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import Talaria
-from talaria.cli.service import launchd_agent, systemd_unit
+from cli.conftest import Serve, Talaria
+from talaria.cli.service import launchd_agent, linger_note, systemd_unit
 
 ODD = Path("/srv/my 100% home$")
 
@@ -73,8 +73,7 @@ def test_it_is_written_and_removed_also_without_a_service_manager(
     assert talaria("service", "status", env=env).returncode == 1
     done = talaria("service", "install", env=env)
     assert done.returncode == 0, done.stderr
-    assert "systemd does not run here" in done.stdout
-    assert "systemctl --user restart" in done.stdout
+    assert "There is no service manager here" in done.stdout
     assert "sk-secret" not in done.stdout
     (unit,) = (tmp_path / "c" / "systemd" / "user").iterdir()
     assert f"--home {home}" in unit.read_text()
@@ -95,3 +94,44 @@ def test_a_variable_that_is_not_set_is_refused(talaria: Talaria, tmp_path: Path)
     done = talaria("service", "install", "--no-start", "--env", "NOT_THERE", env=env)
     assert done.returncode == 1
     assert "NOT_THERE is not set in this shell" in done.stderr
+
+
+def test_without_a_service_manager_it_says_what_else_keeps_it_running(
+    talaria: Talaria, tmp_path: Path
+) -> None:
+    env = {"XDG_CONFIG_HOME": str(tmp_path / "c"), "PATH": "/nowhere"}
+    done = talaria("service", "install", env=env)
+    assert "no service manager" in done.stdout
+    assert "systemctl" not in done.stdout
+    for other in ("restart policy", "tmux", "nohup"):
+        assert other in done.stdout
+
+
+def test_a_key_that_the_service_would_not_have_is_told(talaria: Talaria, home: Path, tmp_path: Path) -> None:
+    (home / "config.toml").write_text('[model]\nprovider = "openai"\nname = "gpt-5"\n')
+    env = {"XDG_CONFIG_HOME": str(tmp_path / "c"), "PATH": "/nowhere", "OPENAI_API_KEY": ""}
+    done = talaria("service", "install", "--no-start", env=env)
+    assert "OPENAI_API_KEY" in done.stderr and "no key" in done.stderr
+    assert (
+        "OPENAI_API_KEY"
+        not in talaria("service", "install", "--no-start", env={**env, "OPENAI_API_KEY": "sk-1"}).stderr
+    )
+    assert "OPENAI_API_KEY" not in talaria("service", "install", "--no-start", env=env).stderr  # it has it
+
+
+def test_a_gateway_that_holds_the_home_is_told_of(talaria: Talaria, serve: Serve, tmp_path: Path) -> None:
+    gateway = serve()
+    env = {"XDG_CONFIG_HOME": str(tmp_path / "c"), "PATH": "/nowhere"}
+    done = talaria("service", "install", "--no-start", env=env)
+    assert f"kill {gateway.pid}" in done.stderr and "runs on" in done.stderr
+
+
+def test_lingering_is_told_of_when_it_is_off(tmp_path: Path) -> None:
+    for said, notes in (("no", 1), ("yes", 0)):
+        fake = tmp_path / said / "loginctl"
+        fake.parent.mkdir()
+        fake.write_text(f"#!/bin/sh\necho {said}\n")
+        fake.chmod(0o755)
+        told = linger_note("ada", str(fake))
+        assert told.count("loginctl enable-linger ada") == notes
+    assert linger_note("ada", str(tmp_path / "none")) == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,9 @@ import msgspec
 import pytest
 
 from cli.conftest import Serve, Talaria
+from cli.terminal import Terminal
+
+needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
 
 def test_ask_goes_through_the_running_gateway(serve: Serve, talaria: Talaria, home: Path) -> None:
@@ -126,6 +130,36 @@ def test_an_interrupted_ask_exits_with_130(home: Path, environ: dict[str, str], 
     assert (process.returncode, out, err) == (130, b"", b"")
 
 
+@needs_tmux
+def test_on_a_terminal_a_line_moves_until_the_answer_comes(
+    home: Path, terminal: Terminal, serve: Serve
+) -> None:
+    serve()
+    message = '[[call todo {"items": []}]] [[delay 2.5]] [[reply fine]]'
+    terminal.start(sys.executable, "-m", "talaria", "ask", "--home", str(home), message)
+    terminal.until("⚙ todo … ok", "waiting … 1 s")
+    terminal.until("waiting … 2 s")
+    screen = terminal.until("fine", "LEFT WITH 0")
+    assert screen.split() == ["⚙", "todo", "…", "ok", "fine", "LEFT", "WITH", "0"]
+
+
+@needs_tmux
+@pytest.mark.parametrize("is_running", [True, False])
+def test_an_interrupted_ask_says_what_became_of_the_message(
+    is_running: bool, home: Path, terminal: Terminal, serve: Serve, environ: dict[str, str]
+) -> None:
+    if is_running:
+        serve()
+    command = [sys.executable, "-m", "talaria", "ask", "--home", str(home), "--session", "x", "[[hang]]"]
+    terminal.start(*command)
+    terminal.until("waiting … 2 s")
+    terminal.press("C-c")
+    look = f"talaria sessions show x --home {home}"
+    said = "".join(terminal.until("Cancelled. The message is saved", "LEFT WITH 130").split("\n"))
+    assert f"without an answer: {look}" in said
+    assert "[[hang]]" in _show(home, environ)
+
+
 def _show(home: Path, environ: dict[str, str]) -> str:
     command = [sys.executable, "-m", "talaria", "sessions", "show", "x", "--home", str(home)]
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=False).stdout
@@ -161,6 +195,7 @@ def test_sessions_are_listed_shown_and_ended(
     assert "⚙ read_file no.txt\n  ↳ read_file: error: " in shown
     ended = talaria("sessions", "end", "work")
     assert ended.stdout.startswith("Ended ses_")
+    assert "had ended already" in talaria("sessions", "end", ended.stdout.split()[1].rstrip(".")).stdout
     assert "(ended)" in talaria("sessions", "list").stdout
     missing = talaria("sessions", "show", "nope")
     assert missing.returncode == 1

@@ -74,7 +74,8 @@ def test_an_open_home_is_left_as_it_is_with_a_warning(home: Home) -> None:
     home.path.chmod(0o755)
 
     assert home.prepare() == (
-        f"The home {home.path} is open to other users (mode 0755). Close it with: chmod 700 {home.path}",
+        f"The home {home.path} is open to other users (mode 0755). "
+        f"If it is for Talaria alone, close it with: chmod 700 {home.path}",
     )
     assert mode(home.path) == 0o755
 

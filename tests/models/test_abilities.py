@@ -189,6 +189,7 @@ async def test_what_was_listed_stays_known_when_the_endpoint_fails_or_talks_nons
         await probes.refresh()
         assert probes.find(*NAME) is not None
     assert Probes(source, clock, ("openrouter",), tmp_path / "models.json").find(*NAME) is not None
+    assert (tmp_path / "models.json").stat().st_mode & 0o777 == 0o600
 
 
 async def test_what_was_listed_at_another_address_is_not_believed(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ async def test_the_command_says_where_it_is_and_ends_cleanly(number: signal.Sign
     line = (await process.stdout.readline()).decode()
     assert "TALARIA_MODEL__PROVIDER=scripted" in line
     url = line.split()[3].rstrip(";")
+    assert f"TALARIA_PROVIDERS__SCRIPTED__BASE_URL={url}" in line, "it is not where the gateway looks"
     body = {"model": "m", "messages": [USER]}
     async with aiohttp.ClientSession() as http, http.post(url + "/chat/completions", json=body) as response:
         assert response.status == 200

@@ -242,3 +242,15 @@ async def test_another_process_can_drive_it() -> None:
     finally:
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
+
+
+async def test_a_port_that_is_taken_is_said_in_one_line(server: TelegramServer) -> None:
+    port = server.url.rpartition(":")[2]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "talaria.testing.telegram_server", "--port", port,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, err = await process.communicate()
+    assert process.returncode == 1
+    assert err.decode().startswith(f"telegram_server: cannot listen on 127.0.0.1:{port}: ")
+    assert err.count(b"\n") == 1

@@ -15,11 +15,12 @@ from talaria.channels.console.client import GatewayClient
 from talaria.cli.connect import Found, gateway_or_store
 from talaria.cli.loop import run_loop
 from talaria.cli.options import Invocation, spoken, verb
+from talaria.cli.service import ENVIRONMENT
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import NotFound, TalariaError
 from talaria.core.units import format_size
-from talaria.store.archive import Manifest, Packing, new_snapshot, pack
+from talaria.store.archive import BOT_TOKEN, CONFIG, Manifest, Packing, new_snapshot, pack
 from talaria.store.sqlite.schema import latest_version
 
 
@@ -34,8 +35,9 @@ from talaria.store.sqlite.schema import latest_version
 def command(invocation: Invocation, path: Path | None, force: bool) -> None:
     """Save the home in one file: sessions, files, memory and configuration.
 
-    Works beside a running gateway. The file is readable for you only. The HTTP token and the logs are not in
-    it; config.toml is, with whatever keys are written there.
+    Works beside a running gateway. The file is readable for you only. The HTTP token, the variables of the
+    service and the logs are not in it; config.toml is, with whatever keys are written there, and the token of
+    a Telegram bot.
     """
     home = invocation.home()
     target = _target(path)
@@ -44,11 +46,14 @@ def command(invocation: Invocation, path: Path | None, force: bool) -> None:
     click.echo(f"Saved {len(manifest.members)} files ({format_size(manifest.size)}) in {target}, {size}.")
     if manifest.left_out:
         click.echo(f"Left out, because they are links or no plain files: {len(manifest.left_out)}", err=True)
-    if _has_keys(home):
-        click.echo(
-            "config.toml has keys written in it, and so has the backup: keep it as safe as they are.",
-            err=True,
-        )
+    secret = [CONFIG] * _has_keys(home) + [BOT_TOKEN] * (home.path / BOT_TOKEN).is_file()
+    if secret:
+        what = f"It holds secrets, those in {' and '.join(secret)}"
+        click.echo(f"{what}: keep it as safe as they are.", err=True)
+    kept = (home.token_file.name, ENVIRONMENT, home.logs.name)
+    absent = [name for name in kept if (home.path / name).exists()]
+    if absent:
+        click.echo(f"Not in it: {', '.join(absent)}; a start or `service install` makes them anew.")
     click.echo(spoken(f"`talaria restore {target}` brings it back."))
 
 

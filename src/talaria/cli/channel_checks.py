@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
 
 from talaria.channels.telegram.client import BotApi, BotApiError, Refused
 from talaria.channels.telegram.settings import TelegramSettings, find_token
@@ -22,12 +23,17 @@ def check_running(status: Mapping[str, object]) -> Iterator[Finding]:
     for name, state in channels.items() if isinstance(channels, dict) else ():
         if name != "http" and not str(state).startswith(("ready", "starting")):
             fix = "Mend that and restart the gateway." if str(state).startswith("stopped") else ""
-            yield problem(name, f"The gateway's channel is {state}.", fix)
+            yield problem(name, f"The gateway's channel is {str(state).rstrip('.')}.", fix)
 
 
 async def check_telegram(
-    home: Home, settings: TelegramSettings, environ: Mapping[str, str]
+    home: Home,
+    settings: TelegramSettings,
+    environ: Mapping[str, str],
+    running: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Finding]:
+    """`running` is the status of a gateway, whose own variables may have a token that this shell has not."""
+    state = str(((running or {}).get("channels") or {}).get("telegram", ""))
     if not settings.is_on:
         return
     try:
@@ -44,6 +50,9 @@ async def check_telegram(
     except TimeoutError:
         yield problem("telegram", f"{settings.api_url} does not answer.", "Check the network.")
     except TalariaError as error:
+        if state.startswith("ready"):
+            yield ok("telegram", "The gateway's channel is ready.")
+            return
         yield failed("telegram", error, _CONNECT)
     else:
         yield ok("telegram", f"@{bot.username} answers; updates come by {settings.mode}.")

@@ -8,15 +8,16 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from talaria import __version__
-from talaria.channels.console.client import GatewayClient
 from talaria.channels.http.server import bind
 from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
 from talaria.cli.channel_checks import check_running, check_telegram
+from talaria.cli.columns import count
 from talaria.cli.config_checks import (
     check_broken_config,
     check_config,
@@ -25,7 +26,7 @@ from talaria.cli.config_checks import (
 )
 from talaria.cli.connect import running_gateway
 from talaria.cli.database_check import check_database
-from talaria.cli.findings import Finding, failed, ok, problem, shell, warn
+from talaria.cli.findings import Finding, Level, end_command, failed, ok, problem, shell, warn
 from talaria.cli.model_checks import check_agent
 from talaria.config.environment import read_overrides
 from talaria.config.home import Home, open_mode
@@ -36,37 +37,59 @@ from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.units import format_age, format_size
 from talaria.store.filesystems import check_filesystem
 from talaria.store.sqlite.engine import engine_version, is_single_process_only
+from talaria.store.sqlite.schema import NotOurs
 
 ANSWER_SECONDS = 10.0
 LITTLE_SPACE, NO_SPACE = 1 << 30, 100 << 20
+Status: TypeAlias = Mapping[str, Any]  # what `GET /api/status` answers
 
 
 async def examine(home: Home, environ: Mapping[str, str], *, calls: bool = False) -> list[Finding]:
     """`calls`: whether the model is called, once."""
-    findings = [*check_machine(home), *check_home(home)]
+    findings = [*check_machine(home), *check_home(home, environ)]
     loaded: Loaded | None = None
     try:
         loaded = load(home.path, environ)
     except ConfigError as error:
         findings += check_broken_config(home, error)
-    else:
-        findings += check_config(home, loaded)
     settings = loaded.settings if loaded is not None else Settings()
+    status, gateway = await _look_at_gateway(home, settings, environ)
+    if loaded is not None:
+        findings += check_config(home, loaded, is_running=status is not None)
     findings += check_token(home, environ, settings.http.token_env)
     findings += check_secret_files(home, settings)
+    findings += [finding for finding in gateway if finding not in findings]
+    if loaded is None:
+        return findings
+    agent = check_agent(home, settings, environ, calls=calls, running=status)
+    findings += [finding async for finding in agent]
+    looked = check_telegram(home, settings.channels.telegram, environ, status)
+    telegram = [finding async for finding in looked]
+    if any(finding.level is Level.PROBLEM for finding in telegram):  # one fault, told once
+        findings = [finding for finding in findings if finding.name != "telegram"]
+    return [*findings, *telegram]
+
+
+async def _look_at_gateway(
+    home: Home, settings: Settings, environ: Mapping[str, str]
+) -> tuple[Status | None, list[Finding]]:
+    """What the running gateway says of itself, if one runs and answers; and what is to be said of it."""
     try:
         async with running_gateway(home, environ) as client:
-            if client is not None:
-                findings += [finding async for finding in check_gateway(client)]
-            else:
-                findings += check_idle(home, settings, environ)
-    except TalariaError as error:  # a running gateway whose token cannot be had
-        if (finding := failed("token", error)) not in findings:
-            findings.append(finding)
-    if loaded is not None:
-        findings += [finding async for finding in check_agent(home, settings, environ, calls=calls)]
-        findings += [finding async for finding in check_telegram(home, settings.channels.telegram, environ)]
-    return findings
+            if client is None:
+                return None, [*check_idle(home, settings, environ)]
+            async with asyncio.timeout(ANSWER_SECONDS):
+                status = await client.status()
+            return status, [*check_gateway(client.url, status)]
+    except TimeoutError:
+        info = home.read_gateway()
+        where = f"The gateway at {info.url}" if info else "The gateway"
+        text = f"{where} runs, but does not answer within {ANSWER_SECONDS:g} seconds."
+        return None, [problem("gateway", text, "Restart it; what it has accepted is not lost.")]
+    except ConfigError as error:  # its token cannot be had
+        return None, [failed("token", error)]
+    except TalariaError as error:
+        return None, [failed("gateway", error)]
 
 
 def check_machine(home: Home) -> Iterator[Finding]:
@@ -107,7 +130,8 @@ def _check_disk(folder: Path) -> Finding:
     return level("disk", f"{format_size(free)} free.", f"Make room on the disk that holds {folder}.")
 
 
-def check_home(home: Home) -> Iterator[Finding]:
+def check_home(home: Home, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """A path may be mistyped: nothing that is printed here moves or closes what Talaria did not make."""
     path, elsewhere = home.path, "Name a folder that you can write with --home or TALARIA_HOME."
     if not path.exists():
         parent = _existing(path)
@@ -116,52 +140,50 @@ def check_home(home: Home) -> Iterator[Finding]:
         else:
             yield problem("home", f"{path} cannot be made: {parent} cannot be written.", elsewhere)
     elif not path.is_dir():
-        yield problem("home", f"{path} is a file, not a folder.", elsewhere, _move_away(path))
+        is_named = environ.get("TALARIA_HOME") and Home.find(None, environ) == home
+        unset = "unset TALARIA_HOME" if is_named else ""
+        yield problem("home", f"{path} is a file, not a folder.", elsewhere, unset)
     elif not os.access(path, os.W_OK | os.X_OK):
         yield problem("home", f"{path} cannot be written by this user.", elsewhere)
     else:
         if mode := open_mode(path):
             text = f"{path} is open to other users (mode {mode})."
-            yield warn("home", text, "", shell("chmod", "700", path))
+            if _is_ours(path):
+                yield warn("home", text, "", shell("chmod", "700", path))
+            else:
+                fix = "It does not look like a home: name a folder of its own, or close it yourself."
+                yield warn("home", text, fix)
         else:
             yield ok("home", f"{path}, for this user only.")
         for folder in (home.files, home.logs):
             if folder.exists() and not folder.is_dir():
                 text = f"{folder} is a file, and a folder is needed there."
-                yield problem("home", text, "", _move_away(folder))
+                yield problem("home", text, "Talaria did not make it: move it away, or name another home.")
 
 
-def _move_away(path: Path) -> str:
-    return shell("mv", path, path.with_name(f"{path.name}.not-a-folder"))
+def _is_ours(path: Path) -> bool:
+    """Whether this user's folder looks like a home."""
+    home = Home(path)
+    is_home = any(each.exists() for each in (home.lock, home.token_file, home.config))
+    return is_home and path.stat().st_uid == os.getuid()
 
 
-async def check_gateway(client: GatewayClient) -> AsyncIterator[Finding]:
+def check_gateway(url: str, status: Status) -> Iterator[Finding]:
     """What the running gateway says of itself; it also speaks for the store, which is its."""
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            status = await client.status()
-    except TalariaError as error:
-        yield failed("gateway", error)
-        return
-    except TimeoutError:
-        text = f"The gateway at {client.url} runs, but does not answer within {ANSWER_SECONDS:g} seconds."
-        yield problem("gateway", text, "Restart it; what it has accepted is not lost.")
-        return
     version, pid = status.get("version"), status.get("pid")
     if version != __version__:
         text = f"The running gateway is version {version}, this program is {__version__}."
-        yield warn("gateway", text, f"Restart it: kill {pid}, then `talaria serve`.")
+        yield warn("gateway", text, f"Restart it: {end_command(pid) or 'stop it'}, then `talaria serve`.")
     if status.get("ready"):
         rss = format_size(int(status.get("rss_bytes") or 0))
-        yield ok("gateway", f"Running at {client.url} (pid {pid}, {rss} of memory), accepting.")
+        yield ok("gateway", f"Running at {url} (pid {pid}, {rss} of memory), accepting.")
     else:
         reasons = "; ".join(status.get("reasons") or ["it does not say why"])
-        yield problem("gateway", f"Running at {client.url} (pid {pid}), but not accepting: {reasons}.")
-    for finding in check_running(status):
-        yield finding
+        yield problem("gateway", f"Running at {url} (pid {pid}), but not accepting: {reasons}.")
+    yield from check_running(status)
     if pending := (status.get("config") or {}).get("pending"):
         text = f"{', '.join(pending)} in config.toml will count from the gateway's next start on."
-        yield warn("gateway", text, "Stop it and start it again:", f"kill {pid}")
+        yield warn("gateway", text, "Stop it and start it again:", end_command(pid))
     store, owed = status.get("store") or {}, status.get("owed") or {}
     size, sessions = format_size(int(store.get("size_bytes", 0))), store.get("sessions", 0)
     noun = "session" if sessions == 1 else "sessions"
@@ -177,7 +199,7 @@ def _owed(turns: Mapping[str, int], owed: Mapping[str, float]) -> str:
     """What was accepted and not answered yet, and for how long the oldest of it waits."""
     waiting = [f"{turns[state]} {state}" for state in ("accepted", "running", "waiting") if turns.get(state)]
     if replies := owed.get("replies"):
-        waiting.append(f"{replies} replies unsent")
+        waiting.append(f"{count(int(replies), 'reply', 'replies')} unsent")
     if not waiting:
         return "Nothing: every turn is settled and every reply sent."
     return f"{', '.join(waiting)}; the oldest for {format_age(owed.get('oldest_seconds', 0.0))}."
@@ -190,7 +212,7 @@ def check_idle(home: Home, settings: Settings, environ: Mapping[str, str]) -> It
             "gateway",
             f"A process holds {home.lock}, but says nowhere where it is.",
             "If it does not go away by itself, end it:",
-            f'kill "$(cat {shell(home.lock)})"',
+            end_command(home.lock.read_text().strip()),
         )
         return
     yield ok("gateway", "Not running. `talaria serve` starts it.")
@@ -202,10 +224,18 @@ def check_idle(home: Home, settings: Settings, environ: Mapping[str, str]) -> It
         try:
             yield ok("store", check_database(home))
         except TalariaError as error:
-            aside = home.database.with_name(time.strftime("talaria.db.%Y%m%d-%H%M%S"))
-            fix = f"{error.hint} Without a backup, this begins anew and keeps the file:".strip()
-            yield problem("store", error.user_text, fix, shell("mv", home.database, aside))
+            if isinstance(error, NotOurs):
+                yield failed("store", error)
+            else:
+                fix = f"{error.hint} Without a backup, this begins anew and keeps the old:".strip()
+                yield problem("store", error.user_text, fix, _move_aside(home))
     yield _check_port(settings, environ)
+
+
+def _move_aside(home: Home) -> str:
+    """The database with its log, which has the newest of it."""
+    aside = home.path / time.strftime("damaged-%Y%m%d-%H%M%S")
+    return f"{shell('mkdir', aside)} && mv {shell(home.database)}* {shell(aside)}/"
 
 
 def _check_port(settings: Settings, environ: Mapping[str, str]) -> Finding:

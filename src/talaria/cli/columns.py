@@ -16,3 +16,7 @@ def columns(rows: Sequence[tuple[str, ...]]) -> str:
 
 def when(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, assert_never
 
-from talaria.cli.findings import Finding, failed, ok, problem, shell, warn
+from talaria.cli.findings import Finding, failed, ok, problem, shell, type_key, warn
 from talaria.cli.service import ENVIRONMENT
 from talaria.config.home import Home, open_mode
 from talaria.config.load import Loaded
@@ -25,25 +25,35 @@ def check_broken_config(home: Home, error: ConfigError) -> Iterator[Finding]:
     elif home.config.is_file():
         yield failed("config", error, "talaria config edit")
     else:
-        away = home.config.with_name("config.toml.not-a-file")
-        yield failed("config", error, shell("mv", home.config, away))
+        yield failed("config", error)
 
 
-def check_config(home: Home, loaded: Loaded) -> Iterator[Finding]:
-    for remark in loaded.remarks:
+def check_config(home: Home, loaded: Loaded, *, is_running: bool = False) -> Iterator[Finding]:
+    """A running gateway has variables of its own, and is asked for them; this shell's do not matter then."""
+    remarks = [each for each in loaded.remarks if not (is_running and each.fault is Fault.EMPTY_VARIABLE)]
+    for remark in remarks:
         yield warn("config", remark.text, "", _remedy(remark, home.config))
-    if not loaded.remarks:
+    if not remarks:
         there = "is fine" if loaded.path else "is not there; everything runs on defaults"
         yield ok("config", f"{home.config} {there}.")
 
 
 def check_secret_files(home: Home, settings: Settings) -> Iterator[Finding]:
     """Files of ours that hold a secret are nobody else's to read."""
-    names = [settings.channels.telegram.token_file, ENVIRONMENT]
+    names = [settings.channels.telegram.token_file, ENVIRONMENT, home.database.name]
     for path in (home.path / name for name in names if name):
         if mode := open_mode(path):
-            text = f"{path} holds a secret and is open to other users (mode {mode})."
-            yield warn("secrets", text, "", shell("chmod", "600", path))
+            holds = "what was said" if path == home.database else "a secret"
+            command = _close(path, home.path)
+            fix = "" if command else f"It is not in the home; if it is Talaria's alone: chmod 600 {path}"
+            text = f"{path} holds {holds} and is open to other users (mode {mode})."
+            yield warn("secrets", text, fix, command)
+
+
+def _close(path: Path, home: Path) -> str:
+    """Empty for what a link or a name leads to outside of the home: others may need it."""
+    is_inside = path.resolve().is_relative_to(home.resolve())
+    return shell("chmod", "600", path) if is_inside else ""
 
 
 def check_token(home: Home, environ: Mapping[str, str], token_env: str) -> Iterator[Finding]:
@@ -51,16 +61,17 @@ def check_token(home: Home, environ: Mapping[str, str], token_env: str) -> Itera
     if token_env and token_env in environ:
         fine, anew = f"The HTTP token comes from {token_env}.", shell("unset", token_env)
     else:
-        fine, anew = f"{file}, for this user only.", shell("rm", "-r", file)
+        away = shell("mv", file, file.with_name("http.token.unusable")) if file.is_file() else ""
+        fine, anew = f"{file}, for this user only.", away
         try:
             file.stat()
         except OSError:
             if not home.is_locked():
                 yield ok("token", "There is no HTTP token yet; the first start makes one.")
             return
-        if mode := open_mode(file):
+        if file.is_file() and (mode := open_mode(file)):
             text = f"{file} is open to other users (mode {mode})."
-            yield warn("token", text, "", shell("chmod", "600", file))
+            yield warn("token", text, "", _close(file, home.path))
             return
     try:
         home.find_token(environ, token_env)
@@ -75,7 +86,7 @@ def _remedy(remark: Remark, file: Path) -> str:  # noqa: PLR0911 - one per fault
         return shell("unset", remark.variable)
     match remark.fault:
         case Fault.OPEN:
-            return shell("chmod", "600", file)
+            return _close(file, file.parent)
         case Fault.UNKNOWN:
             return _rename(remark, file)
         case Fault.MISSING:
@@ -83,8 +94,7 @@ def _remedy(remark: Remark, file: Path) -> str:  # noqa: PLR0911 - one per fault
         case Fault.EMPTY_VARIABLE if remark.path[:2] == ("channels", "telegram"):
             return "talaria connect telegram --wait 0"
         case Fault.EMPTY_VARIABLE:
-            # Typed in, not pasted: a key does not belong into a shell's history.
-            return f"read -r {remark.instead} && export {remark.instead}"
+            return type_key(remark.instead)
         case Fault.NO_PRICE:
             return shell("talaria", "config", "set", remark.instead)
         case Fault.WRONG:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from talaria.cli.columns import count
 from talaria.config.home import Home
 from talaria.core.units import format_size
 from talaria.store.home_lock import HomeLock
@@ -45,6 +46,7 @@ def check_database(home: Home) -> str:
             _, turns, replies, _ = counts(connection, None)
             unsettled = sum(turns[state] for state in UNSETTLED)
             if unsettled or replies:
-                owed = f"; the next start takes up {unsettled} turns and {replies} replies"
+                taken = f"{count(unsettled, 'turn')} and {count(replies, 'reply', 'replies')}"
+                owed = f"; the next start takes up {taken}"
     state = "" if version == latest else f", to be upgraded to {latest} at the next start"
     return f"{path}: whole, schema {version}{state}, {format_size(path.stat().st_size)}{owed}."

@@ -13,11 +13,11 @@ from talaria.channels.console.clean import clean
 from talaria.cli.checks import examine
 from talaria.cli.findings import Finding, Level
 from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, spoken, verb
+from talaria.cli.options import Invocation, verb
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.PROBLEM: "red"}
 _NAME_WIDTH = 8
-_PROGRAM = re.compile(r"(^|&& )talaria (\w+)")
+_PROGRAM = re.compile(r"(^|&& |`)talaria (\w+)")
 
 
 @verb(
@@ -50,8 +50,9 @@ def command(invocation: Invocation, as_json: bool, calls: bool) -> int:
 
 def _typable(finding: Finding, invocation: Invocation) -> Finding:
     """With commands as they are typed here: this program, on this home."""
-    command = _PROGRAM.sub(lambda match: match[1] + invocation.command_line(match[2]), finding.command)
-    return Finding(finding.name, finding.level, spoken(finding.text), spoken(finding.fix), command)
+    texts = (finding.text, finding.fix, finding.command)
+    typed = (_PROGRAM.sub(lambda match: match[1] + invocation.command_line(match[2]), text) for text in texts)
+    return Finding(finding.name, finding.level, *typed)
 
 
 def _print(findings: Sequence[Finding]) -> None:

@@ -44,6 +44,21 @@ def failed(name: str, error: TalariaError, command: str = "") -> Finding:
     return problem(name, error.user_text, error.hint, command)
 
 
+def end_command(pid: object) -> str:
+    """Ends a process of ours. Empty when the number means another one here, as that of a gateway in a
+    container does."""
+    try:
+        is_ours = b"talaria" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        is_ours = not Path("/proc/self").exists()  # not to be seen on this system
+    return f"kill {pid}" if is_ours else ""
+
+
+def type_key(variable: str) -> str:
+    """Typed in unseen, not pasted: a key does not belong into a shell's history."""
+    return f"read -rs {variable} && export {variable}"
+
+
 def shell(*words: str | Path) -> str:
     """A command line out of its words."""
     return shlex.join(map(str, words))

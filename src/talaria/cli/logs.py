@@ -36,7 +36,8 @@ _GLANCE = 0.25
 def command(invocation: Invocation, follow: bool, lines: int, as_json: bool) -> None:
     """Show the log of a gateway that runs as a service, or in any way without a terminal.
 
-    One that was started in a terminal logs there. The files are in logs/ in the home: at most four of 5 MiB.
+    One that was started in a terminal writes its log to that terminal. The files are in logs/ in the home:
+    at most four of 5 MiB.
     """
     path = _find(invocation)
     shown: Callable[[str], str] = str if as_json else readable
@@ -57,7 +58,8 @@ def _find(invocation: Invocation) -> Path:
             return home.logs / name
     raise NotFound(
         f"There is no log in {home.logs}.",
-        "A gateway in a terminal logs there; `talaria service install` runs one that logs to a file.",
+        "A gateway that was started in a terminal writes its log to that terminal. Only one without a "
+        "terminal, as a service is, writes files.",
     )
 
 

@@ -41,7 +41,8 @@ def _list(invocation: Invocation) -> None:
     used = _in_use(invocation)
     head = ("", "MODEL", "SIZE", "LICENCE", "HERE", "")
     click.echo(columns([head, *(_row(weights, cache, is_used=weights is used) for weights in MANIFEST)]))
-    click.echo(f"\n* answers by default here. Kept in {cache.folder} (TALARIA_CACHE names another folder).")
+    star = "" if used is None else "* answers by default here. "
+    click.echo(f"\n{star}Kept in {cache.folder} (TALARIA_CACHE names another folder).")
 
 
 @command.verb("pull", *EXAMPLES)

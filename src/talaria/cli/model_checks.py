@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
-from talaria.cli.findings import Finding, Level, failed, ok, problem, shell, warn
+from talaria.cli.findings import Finding, Level, end_command, failed, ok, problem, shell, type_key, warn
 from talaria.cli.trial import try_model
 from talaria.config.home import Home
 from talaria.config.report import dotted
@@ -17,6 +18,7 @@ from talaria.core.errors import ModelRefused, TalariaError
 from talaria.models.catalog import Catalog, Choice, fallback_chain
 from talaria.models.local.endpoint import LocalEndpoint, open_local
 from talaria.models.local.needs import unmet
+from talaria.models.local.progress import Stage
 from talaria.models.presets import LOCAL
 from talaria.models.prices import Prices
 from talaria.models.probes import FILE as PROBES_FILE
@@ -28,9 +30,18 @@ REACH_SECONDS = 3.0
 
 
 async def check_agent(
-    home: Home, settings: Settings, environ: Mapping[str, str], *, calls: bool
+    home: Home,
+    settings: Settings,
+    environ: Mapping[str, str],
+    *,
+    calls: bool,
+    running: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Finding]:
-    """The model's key is looked for and its server's port is knocked at; it is called only when asked to."""
+    """The model's key is looked for and its server's port is knocked at; it is called only when asked to.
+
+    `running` is the status of a gateway: it has variables of its own, so its own word on its model counts.
+    """
+    told = (running or {}).get("model")
     local = open_local(settings.local, environ, SystemClock())
     async with Providers(settings.providers, environ, local=local) as providers:
         catalog = Catalog(
@@ -45,16 +56,24 @@ async def check_agent(
         )
         try:
             choice = catalog.default()
-            providers.get(choice.provider)
+            if not told:
+                providers.get(choice.provider)
         except TalariaError as error:
-            yield failed("model", error, "talaria setup")
+            if not told:
+                yield failed("model", error, "talaria setup")
             choice = None
+        if running and told:
+            for finding in _check_running(running, choice):
+                yield finding
+            choice = choice if str(choice) == told["default"] else None
         if choice is not None and choice.provider == LOCAL and providers.built_in_models:
-            yield _check_built_in(local, choice)
+            if not (running and _is_fetching(running)):
+                yield _check_built_in(local, choice)
         elif choice is not None:
             known = catalog.abilities(choice.provider, choice.model).describe()
             about = f"Known of it: {known}." if known else "What it can do is not known."
-            yield ok("model", f"{choice}; its key is there or not needed. {about}")
+            if not told:
+                yield ok("model", f"{choice}; its key is there or not needed. {about}")
             is_reached = True
             for provider in dict.fromkeys((choice.provider, *_fallbacks(settings, providers))):
                 finding = await _reach(provider, providers.base_url(provider), settings)
@@ -65,6 +84,32 @@ async def check_agent(
         for finding in _check_aliases(catalog, settings):
             yield finding
     yield _check_tools(settings)
+
+
+def _check_running(running: Mapping[str, Any], choice: Choice | None) -> Iterator[Finding]:
+    told = running["model"]
+    used, missing = str(told["default"]), told["missing_keys"]
+    stop = end_command(running.get("pid")) or "where it runs"
+    for provider, variable in missing.items():
+        text = f"The running gateway has no key for {provider}: {variable} is not among its variables."
+        fix = f"Stop it ({stop}) and start it with the key; a service gets it from `talaria service install`:"
+        level = problem if used.startswith(f"{provider}/") else warn
+        yield level("model", text, fix, f"{type_key(variable)} && talaria serve")
+    if not used:
+        yield problem("model", "The running gateway has no model.", "", "talaria setup")
+    elif used.partition("/")[0] not in missing:
+        key = "" if used.startswith(f"{LOCAL}/") else "; its key is there or not needed"
+        yield ok("model", f"The running gateway answers with {used}{key}.")
+    if used and choice is not None and str(choice) != used:
+        text = (
+            f"This shell's settings differ: they name {choice}, and the running gateway answers with {used}."
+        )
+        yield warn("model", text, "It was started with other variables; if these are meant, restart it here.")
+
+
+def _is_fetching(running: Mapping[str, Any]) -> bool:
+    weights = (running.get("built_in_model") or {}).get("weights") or {}
+    return weights.get("stage") in (Stage.WAITING, Stage.FETCHING, Stage.VERIFYING)
 
 
 def _check_built_in(local: LocalEndpoint, choice: Choice) -> Finding:

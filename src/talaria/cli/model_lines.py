@@ -11,7 +11,9 @@ from talaria.cli.options import Invocation, spoken
 from talaria.core.errors import NoModel
 from talaria.models.catalog import Choice
 from talaria.models.finder import Found
-from talaria.models.local.progress import Progress, Stage
+from talaria.models.local.endpoint import NotHere
+from talaria.models.local.manifest import DEFAULT, find_weights
+from talaria.models.local.progress import Progress, Stage, megabytes
 from talaria.models.presets import LOCAL
 
 _MOVE_SECONDS = 0.5
@@ -35,15 +37,22 @@ def model_lines(gateway: Gateway, found: Sequence[Found], invocation: Invocation
     if not answers_built_in(gateway):
         return [str(choice)]
     lines = [f"built-in {choice.model}: {_state(gateway, choice)}"]
-    if gateway.local.refusal(choice.model) is None:
+    if (refusal := gateway.local.refusal(choice.model)) is None:
         lines.append("tiny: private, offline, no key, and it makes frequent mistakes")
+    elif isinstance(refusal, NotHere):
+        name = "" if choice.model == DEFAULT else f" {choice.model}"
+        lines.append(f"get it: {invocation.command_line('model pull')}{name}")
+    else:
+        lines.append(spoken(refusal.hint))
     offer = f"(found: {', '.join(map(str, found))})" if found else "(sets a real one)"
     return [*lines, f"or: {invocation.command_line('setup')}   {offer}"]
 
 
 def _state(gateway: Gateway, choice: Choice) -> str:
     if (refusal := gateway.local.refusal(choice.model)) is not None:
-        return spoken(f"{refusal.user_text} {refusal.hint}")
+        is_fetchable = isinstance(refusal, NotHere)
+        size = megabytes(find_weights(choice.model).size)
+        return f"not here yet ({size} MB)" if is_fetchable else spoken(refusal.user_text)
     progress = gateway.local.stock.progress
     if progress is None or progress.stage is Stage.HERE:
         return "ready"
@@ -51,24 +60,16 @@ def _state(gateway: Gateway, choice: Choice) -> str:
 
 
 async def show_progress(gateway: Gateway, out: TextIO) -> None:
-    """On a terminal, until the weights are here or have failed. The cursor stays at the line's beginning, so
-    that a line of the log takes its place."""
-    stock, last = gateway.local.stock, None
+    """On a terminal, until the weights are here or have failed, which the log says. The cursor stays at the
+    line's beginning, so that a line of the log takes its place."""
+    stock = gateway.local.stock
     while stock.is_any:
         out.write(f"\r\033[K  {_moving(stock.progress)}\r")
         out.flush()
-        last = stock.progress
         await asyncio.sleep(_MOVE_SECONDS)
-    if last is not None:
-        out.write(f"\r\033[K  {_moving(stock.progress)}\n")
-        out.flush()
+    out.write("\r\033[K")
+    out.flush()
 
 
 def _moving(progress: Progress | None) -> str:
-    if progress is None:
-        return ""
-    if progress.stage is Stage.HERE:
-        return (
-            f"{progress.model} is here, verified against its published SHA-256; what waited is answered now."
-        )
-    return f"{progress.model}: {progress.line()}"
+    return "" if progress is None else f"{progress.model}: {progress.line()}"

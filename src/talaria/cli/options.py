@@ -87,7 +87,8 @@ def _remember_home(context: click.Context, option: click.Parameter, value: str |
 
 def verb(name: str, *examples: str) -> Callable[[Function], click.Command]:
     """A command of its own. The function is given the `Invocation`; its options stand below."""
-    return lambda function: click.command(name, epilog=_shown(examples))(common(click.pass_obj(function)))
+    declare = click.command(name, cls=_Command, epilog=_shown(examples))
+    return lambda function: declare(common(click.pass_obj(function)))
 
 
 def group(name: str, *examples: str, later: Collection[str] = ()) -> Callable[[Function], Group]:
@@ -99,6 +100,13 @@ def group(name: str, *examples: str, later: Collection[str] = ()) -> Callable[[F
 def _shown(examples: Collection[str]) -> str:
     lines = "".join(f"\n  {example}" for example in examples)
     return f"\b\nExample{'s' if len(examples) > 1 else ''}:{lines}"
+
+
+class _Command(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """A negative number is a value and no option; every other unknown option is told."""
+        ctx.ignore_unknown_options = any(arg[:1] == "-" and arg[1:2].isdigit() for arg in args)
+        return super().parse_args(ctx, args)
 
 
 class Group(click.Group):

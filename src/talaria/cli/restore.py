@@ -16,7 +16,7 @@ from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import ConfigError, StoreError
 from talaria.core.units import format_size
-from talaria.store.archive import CONFIG, DATABASE, FOLDERS, Manifest, unpack
+from talaria.store.archive import BOT_TOKEN, CONFIG, DATABASE, FOLDERS, Manifest, unpack
 from talaria.store.home_lock import HomeLock
 
 _REPLACED = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", CONFIG, *FOLDERS)
@@ -48,6 +48,7 @@ def command(invocation: Invocation, file: Path) -> None:
     click.echo(f"Restored {len(manifest.members)} files ({format_size(manifest.size)}) of {made}.")
     if aside is not None:
         click.echo(f"What was there before is in {aside}; delete it when you are sure.")
+    click.echo(f"To start it: {invocation.command_line('serve')}")
 
 
 def restore(home: Home, file: Path) -> tuple[Manifest, Path | None]:
@@ -68,12 +69,13 @@ def _swap(home: Path, fresh: Path, aside: Path) -> Path | None:
     """Moves within one disk. The old database goes with its log before the new one comes."""
     moved = None
     try:
-        for name in _REPLACED:
+        tokens = (BOT_TOKEN,) if (fresh / BOT_TOKEN).exists() else ()  # older backups have none
+        for name in (*_REPLACED, *tokens):
             if (home / name).exists() or (home / name).is_symlink():
                 aside.mkdir(mode=0o700, exist_ok=True)
                 (home / name).rename(aside / name)
                 moved = aside
-        for name in _REPLACED:
+        for name in (*_REPLACED, *tokens):
             if (fresh / name).exists():
                 (fresh / name).rename(home / name)
     except OSError as error:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import plistlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
 import msgspec
 
+from talaria.cli.findings import end_command, type_key
 from talaria.cli.options import Invocation, group, spoken
 from talaria.config.edit import write_secret
 from talaria.config.home import DEFAULT_HOME, Home
 from talaria.config.load import load
+from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError
-from talaria.models.presets import PRESETS
+from talaria.models.catalog import providers_in_use
+from talaria.models.providers import Providers
 
 ENVIRONMENT = "service.env"
 _PATIENCE = 15
@@ -44,40 +49,92 @@ def _install(invocation: Invocation, no_start: bool, variables: tuple[str, ...])
     a service does not see what your shell exports.
     """
     home, service = invocation.home(), _service(invocation)
-    if not no_start and service.is_usable and not service.file.exists() and home.is_locked():
-        info = home.read_gateway()
-        stop = f"kill {info.pid}" if info else "Ctrl-C where it runs"
-        raise ConfigError(
-            f"A gateway runs on {home.path} already, and two cannot.",
-            f"Stop it ({stop}), then run `talaria service install` again.",
-        )
-    names = write_environment(home, variables, os.environ)
+    is_started = service.is_usable and not no_start
     is_renewed = service.file.exists()
+    if is_started and not is_renewed and home.is_locked():
+        raise _held(home, invocation)
+    names = write_environment(home, variables, os.environ)
     service.file.parent.mkdir(parents=True, exist_ok=True)
     service.file.write_text(service.text, encoding="utf-8")
     click.echo(f"Written: {service.file}")
     if names:
         click.echo(f"Written: {home.path / ENVIRONMENT} (mode 0600), with {', '.join(names)}")
-    if not service.is_usable:
-        click.echo(f"{service.manager} does not run here, so the service is not started.")
-    if no_start or not service.is_usable:
-        click.echo("To start it:")
-        for line in service.start:
-            click.echo(f"  {' '.join(line)}")
+    for lack in _lacking(home, names, invocation):
+        click.echo(lack, err=True)
+    if not is_started:
+        if home.is_locked() and not is_renewed:
+            held = _held(home, invocation)
+            click.echo(f"{held.user_text}\n  {held.hint}", err=True)
+        click.echo(_to_start(service, invocation))
         return 0
     if is_renewed:  # launchd starts no service that it knows already
         for line in service.stop:
             _run(line, quiet_failure=True)
+        if not _comes(lambda: not home.is_locked()):
+            raise _held(home, invocation)
     if not all(map(_run, service.start)):
         return 1
-    if not _comes_up(home):
+    if not _comes(lambda: home.is_locked() and home.read_gateway() is not None):
         click.echo(f"talaria: It was started, but is not ready after {_PATIENCE} s.", err=True)
         click.echo(f"  To see why: {invocation.command_line('doctor')}", err=True)
         return 1
     click.echo(spoken("It runs, and starts with your login. `talaria logs -f` shows what it says."))
-    for note in service.notes:
+    if service.manager == "systemd" and (note := linger_note(getpass.getuser())):
         click.echo(note)
     return 0
+
+
+def _to_start(service: Service, invocation: Invocation) -> str:
+    if service.is_usable:
+        return "\n  ".join(["To start it:", *map(" ".join, service.start)])
+    serve = invocation.command_line("serve")
+    return f"""\
+There is no service manager here ({service.manager} does not run), so nothing starts the gateway by itself.
+What else keeps it running:
+  in a container   the container's own restart policy, with this as its command: {serve}
+  in tmux          tmux new-session -d {shlex.quote(serve)}
+  in background    nohup {serve} >/dev/null 2>&1 &"""
+
+
+def _held(home: Home, invocation: Invocation) -> ConfigError:
+    info = home.read_gateway()
+    stop = (end_command(info.pid) if info else "") or "Ctrl-C where it runs"
+    return ConfigError(
+        f"A gateway runs on {home.path} already, and two cannot.",
+        f"Stop it ({stop}), then: {invocation.command_line('service install')}",
+    )
+
+
+def _lacking(home: Home, names: Iterable[str], invocation: Invocation) -> Iterator[str]:
+    """The keys that the configuration needs, and that no file and none of the service's variables has."""
+    given = dict.fromkeys(names, "given")
+    settings = load(home.path, given).settings
+    missing, telegram = _missing(settings, given), settings.channels.telegram
+    if telegram.token_env and not (telegram.token or telegram.token_file or telegram.token_env in given):
+        missing["Telegram"] = telegram.token_env
+    for name, variable in missing.items():
+        again = f"{type_key(variable)} && {invocation.command_line('service install')}"
+        yield f"The service has no key for {name}: {variable} is not set here.\n  To give it one: {again}"
+
+
+def _missing(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    return Providers(settings.providers, environ).missing_keys(
+        providers_in_use(settings.model, settings.aliases)
+    )
+
+
+def linger_note(user: str, loginctl: str = "loginctl") -> str:
+    """What to do where the user's services end with the last login; empty where they do not."""
+    try:
+        done = subprocess.run(  # noqa: S603
+            [loginctl, "show-user", user, "--property=Linger", "--value"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    except OSError:
+        return ""
+    if done.stdout.strip() == "yes":
+        return ""
+    return f"To keep it running while you are logged out: loginctl enable-linger {user}"
 
 
 @command.verb("status", "talaria service status")
@@ -129,10 +186,11 @@ def _service(invocation: Invocation) -> Service:
     raise ConfigError("Services are made for Linux and macOS.", "`talaria serve` runs the gateway anywhere.")
 
 
-def _comes_up(home: Home) -> bool:
-    """A service manager calls a program started that may yet dislike its configuration."""
+def _comes(condition: Callable[[], bool]) -> bool:
+    """A service manager calls a program started that may yet dislike its configuration, and stopped what
+    still ends."""
     end = time.monotonic() + _PATIENCE
-    while not (home.is_locked() and home.read_gateway()):
+    while not condition():
         if time.monotonic() > end:
             return False
         time.sleep(0.1)
@@ -163,7 +221,6 @@ class Service(msgspec.Struct, frozen=True):
     stop: tuple[tuple[str, ...], ...]
     status: tuple[str, ...]
     is_usable: bool
-    notes: tuple[str, ...] = ()
 
 
 def systemd_unit(words: Sequence[str], home: Path, config: Path, *, is_usable: bool) -> Service:
@@ -198,7 +255,6 @@ WantedBy=default.target
         ((*control, "disable", "--now", unit),),
         (*control, "--no-pager", "--lines=0", "status", unit),
         is_usable,
-        ("To keep it running while you are logged out: loginctl enable-linger",),
     )
 
 
@@ -229,22 +285,34 @@ def launchd_agent(words: Sequence[str], home: Path, user: Path, *, is_usable: bo
 
 
 def write_environment(home: Home, wanted: Iterable[str], environ: Mapping[str, str]) -> list[str]:
-    """The variables that the configuration names and this shell has, for a service, which has no shell.
-    Answers with their names. Raises `ConfigError` for a wanted one that is not set."""
+    """The variables that the configuration names and this shell has, for a service, which has no shell; one
+    that this shell has not stays as it was given before. Answers with their names. Raises `ConfigError` for a
+    wanted one that is not set."""
     settings = load(home.path, environ).settings
     named = [provider.api_key_env for provider in settings.providers.values()]
-    if settings.model.provider in PRESETS:
-        named.append(PRESETS[settings.model.provider].api_key_env)
+    named += _missing(settings, {}).values()
     named.append(settings.channels.telegram.token_env)
     for name in wanted:
         if name not in environ:
             raise ConfigError(f"{name} is not set in this shell.", f"Set it first: export {name}=…")
-    names = [name for name in dict.fromkeys([*named, *wanted]) if name and environ.get(name)]
-    home.prepare()
     path = home.path / ENVIRONMENT
-    if names:
-        write_secret(path, "".join(f"{name}={_quoted(name, environ[name])}\n" for name in names))
-    return names
+    lines = _given_before(path)
+    lines = {name: line for name, line in lines.items() if name in named}
+    for name in dict.fromkeys([*named, *wanted]):
+        if name and environ.get(name):
+            lines[name] = f"{name}={_quoted(name, environ[name])}\n"
+    home.prepare()
+    if lines:
+        write_secret(path, "".join(lines.values()))
+    return [*lines]
+
+
+def _given_before(path: Path) -> dict[str, str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except OSError:
+        return {}
+    return {line.partition("=")[0]: line for line in lines if "=" in line}
 
 
 def _name(home: Path) -> str:

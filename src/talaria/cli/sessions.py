@@ -83,8 +83,14 @@ def _show(invocation: Invocation, session: str) -> None:
 @click.argument("session", metavar="NAME_OR_ID")
 def _end(invocation: Invocation, session: str) -> None:
     """End a session. Its history stays."""
-    ended = _at_desk(invocation, lambda desk: desk.end_session(session), session)
-    click.echo(f"Ended {ended.id}.")
+
+    async def end(desk: StoreDesk | GatewayClient) -> str:
+        found = await desk.session(session)
+        if found.ended_at is not None:
+            return f"{found.id} had ended already, {when(found.ended_at)}."
+        return f"Ended {(await desk.end_session(session)).id}."
+
+    click.echo(_at_desk(invocation, end, session))
 
 
 class StoreDesk:

@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
+from talaria.cli.columns import count
 from talaria.cli.connect import running_gateway
 from talaria.cli.loop import run_loop
 from talaria.cli.options import Invocation, verb
@@ -62,16 +63,16 @@ def render(status: dict[str, Any], pool: dict[str, Any]) -> RenderableType:
 
 
 def _facts(status: dict[str, Any], pool: dict[str, Any]) -> list[tuple[str, str]]:
-    turns, counters = status["turns"], pool["counters"]
+    turns, counters, owed = status["turns"], pool["counters"], status["owed"]
     found = sum(counters[name] for name in ("hits", "builds", "catchups", "rebuilds"))
     warm = f"{(counters['hits'] + counters['catchups']) * 100 // found} % found warm" if found else "none yet"
-    evicted = sum(count for name, count in counters.items() if name.startswith("evicted_"))
+    evicted = sum(number for name, number in counters.items() if name.startswith("evicted_"))
     endpoints = ", ".join(f"{name} ({_condition(about)})" for name, about in status["endpoints"].items())
     return [
         ("gateway", f"{status['version']}, {status['phase']}, up {status['uptime_seconds']:.0f} s"),
         ("memory", format_size(status["rss_bytes"])),
-        ("turns", ", ".join(f"{count} {state}" for state, count in turns.items() if count) or "none yet"),
-        ("owed", f"{status['owed']['turns']} turns, {status['owed']['replies']} replies"),
+        ("turns", ", ".join(f"{number} {state}" for state, number in turns.items() if number) or "none yet"),
+        ("owed", f"{count(owed['turns'], 'turn')}, {count(owed['replies'], 'reply', 'replies')}"),
         (
             "pool",
             f"{pool['size']} of {pool['cap']} agents, {pool['busy']} busy, "

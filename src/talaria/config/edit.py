@@ -19,7 +19,7 @@ from talaria.config.report import BadConfig, dotted, nearest
 from talaria.config.settings import Settings
 from talaria.config.shape import kind_at, known_keys, value_of_text
 from talaria.core.errors import BadRequest, ConfigError
-from talaria.core.units import format_duration
+from talaria.core.units import Size, format_duration, write_size
 
 SECRET_KEYS = frozenset({"api_key", "token"})
 
@@ -58,7 +58,9 @@ def edited(path: Path, text: str, table: KeyPath, values: Mapping[str, object | 
     try:
         document = tomlkit.parse(text)
         place: tomlkit.TOMLDocument | tomlkit.items.Table = document
+        around = []
         for depth, name in enumerate(table):
+            around.append((place, name))
             if name not in place:
                 if not depth and text.strip():
                     document.add(tomlkit.nl())
@@ -71,9 +73,22 @@ def edited(path: Path, text: str, table: KeyPath, values: Mapping[str, object | 
                 place[key] = _laid_out(value)
             elif key in place:
                 place.remove(key)
+        for outer, name in reversed(around):
+            if not _is_bare(outer[name]):
+                break
+            outer.remove(name)
         return tomlkit.dumps(document)
     except TOMLKitError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.", "`talaria config edit` opens it.") from error
+
+
+def _is_bare(table: object) -> bool:
+    """Whether nothing would be missed: no key, and no comment."""
+    from tomlkit.items import AbstractTable  # noqa: PLC0415
+
+    if not isinstance(table, AbstractTable) or len(table):
+        return False
+    return not table.trivia.comment and "#" not in table.as_string()
 
 
 def replace_config(home: Path, text: str, *, is_secret: bool = False) -> None:
@@ -204,7 +219,9 @@ def values(settings: Settings, text: str, environ: Mapping[str, str]) -> Iterato
             source = f"config.toml line {lines[path]}"
         else:
             source = "default"
-        yield Value(path, _toml(path, value), source)
+        is_size = kind_at(Settings, path) is Size
+        shown = write_size(Size(value)) if is_size and isinstance(value, int) else value
+        yield Value(path, _toml(path, shown), source)
 
 
 def _leaves(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, object]]:

@@ -100,7 +100,7 @@ class Home(msgspec.Struct, frozen=True):
             raise ConfigError(f"The home {self.path} {why}.", hint) from error
         if mode := open_mode(self.path):
             text = f"The home {self.path} is open to other users (mode {mode})."
-            return (f"{text} Close it with: chmod 700 {self.path}",)
+            return (f"{text} If it is for Talaria alone, close it with: chmod 700 {self.path}",)
         return ()
 
     # -- the token of the HTTP API

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,7 @@ from talaria.models.presets import LOCAL, PRESETS, SCRIPTED
 from talaria.models.prices import Prices
 
 FILE_NAME = "config.toml"
+_TWICE = re.compile(r"Cannot (?:declare|overwrite|mutate immutable namespace) (\('.*'\,?\))(?: twice)?")
 _PLACE = re.compile(r"(?P<what>.*?) \(at (?P<where>.*)\)", re.DOTALL)
 
 
@@ -94,6 +96,7 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         found = _PLACE.fullmatch(str(error))
         where, what = (found["where"], found["what"]) if found else ("", str(error))
+        what = _TWICE.sub(lambda match: f"{dotted(ast.literal_eval(match[1]))} stands there twice", what)
         if where == "end of document":
             where = f"line {text.rstrip().count(chr(10)) + 1}, at the end of the file"
         raise ConfigError(

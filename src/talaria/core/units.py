@@ -60,6 +60,12 @@ def parse_size(text: str) -> Size:
         raise ValueError(f"expected {SIZE_FORMS}, and not that large") from None
 
 
+def write_size(size: Size) -> str | int:
+    """As `parse_size` reads it: "256MiB"; bytes where no larger unit says it exactly."""
+    unit = next((unit for unit in ("GiB", "MiB", "KiB") if size and size % _BYTES[unit] == 0), "")
+    return f"{size // _BYTES[unit]}{unit}" if unit else int(size)
+
+
 def format_size(count: int) -> str:
     value = float(count)
     for unit in ("B", "KiB", "MiB"):
@@ -67,6 +73,11 @@ def format_size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
+
+
+def format_wait(seconds: float) -> str:
+    """What is left of a wait, which nobody knows to the second: "a moment", "42 s", "3 min"."""
+    return "a moment" if seconds < 1.5 else format_age(seconds)
 
 
 def format_age(seconds: float) -> str:

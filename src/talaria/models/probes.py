@@ -111,7 +111,7 @@ class Probes:
             return self._failed(provider, url, now, error.user_text)
         except BROKEN as error:
             return self._failed(provider, url, now, f"its list of models cannot be read ({error})")
-        _log.info("%s lists %d models", provider, len(models))
+        _log.info("%s lists %d model%s", provider, len(models), "" if len(models) == 1 else "s")
         return Probe(url, now, models)
 
     def _failed(self, provider: str, url: str, now: float, why: str) -> Probe:
@@ -138,6 +138,7 @@ def _load(path: Path) -> dict[str, Probe]:
 def _save(path: Path, found: Mapping[str, Probe]) -> None:
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     try:
+        unfinished.touch(0o600)
         unfinished.write_bytes(msgspec.json.encode(found))
         unfinished.replace(path)
     except OSError as error:

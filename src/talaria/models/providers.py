@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from importlib import import_module
 from types import TracebackType
@@ -124,6 +124,13 @@ class Providers:
     def base_url(self, provider: str) -> str:
         """As it is configured. Raises `NoModel`."""
         return self._find(provider).base_url
+
+    def missing_keys(self, names: Iterable[str]) -> dict[str, str]:
+        """Of these providers those that need a key and have none, with the variable it would come from."""
+        known = {name: self._settings[name] for name in names if name in self._settings}
+        return {
+            name: each.api_key_env for name, each in known.items() if each.api_key_env and not self._key(each)
+        }
 
     async def list_models(self, provider: str) -> bytes:
         """The provider's own list of its models. Raises `NoModel` and `ModelError`."""

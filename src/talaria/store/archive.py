@@ -1,8 +1,9 @@
 """A home as one file: a compressed tar with a manifest that tells what must be in it.
 
-It holds the database, `config.toml`, `files/` and `memory/`. The HTTP token, logs and everything about the
-running process stay out; links and special files that tools left in chats' folders are not followed and not
-kept. The manifest comes last, when everything has been read once.
+It holds the database, `config.toml`, the token of Telegram's bot, `files/` and `memory/`. The HTTP token, the
+variables of the service, logs and everything about the running process stay out; links and special files that
+tools left in chats' folders are not followed and not kept. The manifest comes last, when everything has been
+read once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import msgspec
 
 from talaria.core.errors import BadRequest, StoreError
 
-DATABASE, CONFIG, MANIFEST = "talaria.db", "config.toml", "manifest.json"
+DATABASE, CONFIG, BOT_TOKEN, MANIFEST = "talaria.db", "config.toml", "telegram.token", "manifest.json"
 FOLDERS = ("files", "memory")
 _FORMAT = 1
 _SNAPSHOT = ".snapshot-"
@@ -126,8 +127,9 @@ def _write(packing: Packing, file: IO[bytes], on_progress: Progress) -> Manifest
 
 def _sources(packing: Packing) -> Iterator[tuple[str, Path]]:
     yield DATABASE, packing.snapshot
-    if (packing.home / CONFIG).is_file():
-        yield CONFIG, packing.home / CONFIG
+    for name in (CONFIG, BOT_TOKEN):
+        if (packing.home / name).is_file():
+            yield name, packing.home / name
     for folder in FOLDERS:
         for parent, folders, files in os.walk(packing.home / folder):
             folders.sort()
@@ -206,7 +208,7 @@ def _is_expected(name: str) -> bool:
     if path.is_absolute() or ".." in path.parts or "\0" in name or path.as_posix() != name:
         return False
     if len(path.parts) == 1:
-        return name in (DATABASE, CONFIG, MANIFEST)
+        return name in (DATABASE, CONFIG, BOT_TOKEN, MANIFEST)
     return path.parts[0] in FOLDERS
 
 

@@ -312,9 +312,11 @@ async def _serve(arguments: argparse.Namespace) -> None:
         models=arguments.model,
     )
     async with server:
+        is_usual = (arguments.host, arguments.port) == ("127.0.0.1", DEFAULT_PORT)
+        address = "" if is_usual else f" TALARIA_PROVIDERS__SCRIPTED__BASE_URL={server.base_url}"
         await say_and_wait(
             f"Scripted model at {server.base_url}; to use it, start the gateway with "
-            "TALARIA_MODEL__PROVIDER=scripted (--help lists the marks that it understands)"
+            f"TALARIA_MODEL__PROVIDER=scripted{address} (--help lists the marks that it understands)"
         )
 
 

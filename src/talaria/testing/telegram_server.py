@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from collections import defaultdict, deque
 from dataclasses import dataclass
 from enum import StrEnum
@@ -333,7 +334,12 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0 picks a free one")
     parser.add_argument("--token", default=TOKEN, help="the bot's token (default: %(default)s)")
-    asyncio.run(_run(parser.parse_args()))
+    arguments = parser.parse_args()
+    try:
+        asyncio.run(_run(arguments))
+    except OSError as error:
+        where = f"{arguments.host}:{arguments.port}"
+        parser.exit(1, f"telegram_server: cannot listen on {where}: {os.strerror(error.errno or 0)}\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from io import BytesIO
@@ -157,7 +158,7 @@ class BotApi:
             ) as response:
                 yield response
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            reason = getattr(error, "strerror", None) or "no answer"
+            reason = _reason(error)
             raise Unreached(f"{self._url} cannot be reached: {reason}.", "Is the network up?") from None
         except aiohttp.InvalidURL:
             raise Unreached(f"{self._url} is no address.", "Correct channels.telegram.api_url.") from None
@@ -177,3 +178,9 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
         if len(data) > max_bytes:
             raise TooLarge(f"There are more than {max_bytes} bytes.")
     return bytes(data)
+
+
+def _reason(error: OSError) -> str:
+    """asyncio's own text names the socket and not the fault."""
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if number and number > 0 else getattr(error, "strerror", None) or "no answer"

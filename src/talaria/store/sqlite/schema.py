@@ -44,13 +44,17 @@ def migrate(connection: driver.Connection, path: Path) -> int:
     return latest
 
 
+class NotOurs(StoreError):
+    """A database that Talaria did not make."""
+
+
 def check_version(connection: driver.Connection, path: Path, latest: int) -> int:
     """The database's version. Raises `StoreError` for one of another program or of a newer one."""
     (current,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if application != APPLICATION_ID and (current or application or tables):
-        raise StoreError(
+        raise NotOurs(
             f"{path} is a database of another program.", "Move it away, or name another file in [store] url."
         )
     if current > latest:
