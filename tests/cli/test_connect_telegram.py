@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from cli.conftest import DEADLINE, Talaria, started
+from cli.conftest import DEADLINE, Serve, Talaria, started
+from cli.terminal import Terminal
 from talaria.testing.telegram_server import TOKEN
 
 
@@ -70,7 +72,7 @@ def test_the_first_who_presents_the_code_is_paired_and_then_answered(
     platform("say", user=7, text=f"/start {code}")
     rest, _ = connecting.communicate(timeout=DEADLINE)
     assert connecting.returncode == 0
-    assert "Ada is paired." in rest
+    assert f"Ada is paired.\nNext: talaria serve --home {home}\n" in rest
     assert TOKEN not in "".join(lines) + rest
     assert config.read_text().startswith(before)
     assert TOKEN not in config.read_text()
@@ -94,6 +96,47 @@ def test_the_first_who_presents_the_code_is_paired_and_then_answered(
             _, log = gateway.communicate(timeout=DEADLINE)
     assert gateway.returncode == 0
     assert TOKEN not in log
+
+
+def test_a_running_gateway_is_restarted_before_anybody_is_waited_for(
+    home: Path, environ: dict[str, str], platform: Platform, serve: Serve
+) -> None:
+    gateway = serve()
+    with subprocess.Popen(
+        [sys.executable, "-m", "talaria", "connect", "telegram", "--api-url", platform.url],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"TALARIA_HOME": str(home), **environ},
+    ) as connecting:  # fmt: skip
+        assert connecting.stdin is not None
+        assert connecting.stdout is not None
+        connecting.stdin.write(TOKEN + "\n")
+        connecting.stdin.flush()
+        lines: list[str] = []
+        while not (lines and lines[-1].startswith("Waiting for that, 300 seconds at most")):
+            lines.append(connecting.stdout.readline())
+            assert lines[-1], lines
+        told = [line.split()[0] for line in lines if line.strip()]
+        assert told == ["Connected", "Restart", "Stop", "Open", "or", "Whoever", "Waiting"]
+        assert f"talaria serve --home {home}" in "".join(lines)
+        code = next(line for line in lines if line.startswith("or send")).split()[-1]
+        gateway.terminate()
+        gateway.wait(DEADLINE)
+        serve()
+        platform("say", user=7, text=f"/start {code}")
+        rest, _ = connecting.communicate(timeout=DEADLINE)
+    assert rest.strip() == "Ada is paired."
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_in_a_terminal_a_line_moves_until_somebody_comes(
+    home: Path, platform: Platform, terminal: Terminal
+) -> None:
+    command = [sys.executable, "-m", "talaria", "connect", "telegram", "--api-url", platform.url]
+    terminal.start("env", f"MY_TOKEN={TOKEN}", *command, "--token-env", "MY_TOKEN", "--home", str(home))
+    terminal.until("waiting for /start … 1 s of 300")
+    screen = terminal.until("waiting for /start … 2 s of 300")
+    code = next(line for line in screen.splitlines() if line.startswith("or send")).split()[-1]
+    platform("say", user=7, text=f"/start {code}")
+    assert "waiting for /start" not in terminal.until("Ada is paired.", "LEFT WITH 0")
 
 
 def test_a_token_that_telegram_refuses_is_not_written(

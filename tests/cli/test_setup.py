@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,13 @@ import pytest
 
 from cli.conftest import Talaria, started
 from cli.terminal import Terminal
-from talaria.cli.setup_plan import find_foreign_keys
+from talaria.cli.addresses import is_like_address, read_address
+from talaria.cli.setup_plan import Candidate, find_foreign_keys
+from talaria.models.local.manifest import DEFAULT
 
 KEY = "sk-right-0123456789"
 GOOD, OTHER = "good-1", "good-2"
+needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +63,17 @@ def test_without_questions(talaria: Talaria, config: Path, strict_url: str) -> N
     ("options", "key", "said"),
     [
         (("--model", GOOD), "sk-wrong", "did not accept the key (HTTP 401)"),
-        (("--model", "nobody"), KEY, "does not know this model or address (HTTP 404)"),
-        (("--model", GOOD, "--base-url", "http://127.0.0.1:9/v1"), KEY, "cannot be reached"),
-        (("--model", GOOD, "--key-env", "NOT_SET"), KEY, "NOT_SET is not set"),
+        (("--model", "good-11"), KEY, f"no model named good-11 (HTTP 404). It has: {GOOD}, {OTHER}."),
+        (("--model", GOOD, "--base-url", "http://127.0.0.1:9/v1"), KEY, "or correct --base-url"),
+        (("--model", GOOD, "--key-env", "NOT_SET"), KEY, "export NOT_SET=…"),
         ((), KEY, "With --yes, name --provider and --model."),
+        (("--model", "m", "--base-url", "", "--provider", "openia"), KEY, "Did you mean openai?"),
+        (("--model", "m", "--base-url", "", "--provider", "own"), KEY, "add --base-url URL"),
+        (
+            ("--model", "m", "--base-url", "", "--provider", "http://127.0.0.1:9999/v1"),
+            KEY,
+            "Write: --provider NAME --base-url http://127.0.0.1:9999/v1",
+        ),
     ],
 )
 def test_what_does_not_work_is_not_written(
@@ -73,6 +84,7 @@ def test_what_does_not_work_is_not_written(
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+    assert "/model" not in done.stderr, "that is for chats"
     assert len(done.stderr.strip().splitlines()) == 2, "one sentence and one action"
     assert config.read_text() == before
 
@@ -107,14 +119,86 @@ def test_a_broken_file_is_told_before_anything_is_asked(talaria: Talaria, config
 
 
 def test_what_is_no_address_is_asked_again(talaria: Talaria, config: Path, strict_url: str) -> None:
-    answers = f"localhost:9\n{strict_url}\n{KEY}\ny\n{GOOD}\n"
+    answers = f"no address\n{strict_url}\n{KEY}\n{GOOD}\ny\n"
     done = talaria("setup", "--provider", "mine", stdin=answers)
     assert done.returncode == 0, done.stderr
     assert "expected an address such as" in done.stdout + done.stderr
     assert f'base_url = "{strict_url}"' in config.read_text()
 
 
+def test_an_address_without_its_end_is_completed(talaria: Talaria, config: Path, strict_url: str) -> None:
+    bare = strict_url.removesuffix("/v1").removeprefix("http://")
+    done = talaria("setup", *mine(bare), "--model", GOOD, env={"MY_KEY": KEY})
+    assert done.returncode == 0, done.stderr
+    assert f"at {strict_url}: that address is used" in done.stdout
+    assert f'base_url = "{strict_url}"' in config.read_text()
+
+
+def test_an_address_where_nothing_is_can_be_corrected(
+    talaria: Talaria, config: Path, strict_url: str
+) -> None:
+    options = ("--provider", "mine", "--base-url", f"{strict_url}/wrong/v1", "--model", GOOD)
+    done = talaria("setup", *options, stdin=f"{KEY}\n{strict_url}\n{GOOD}\ny\n")
+    assert done.returncode == 0, done.stderr
+    assert "(HTTP 404)" in done.stdout
+    assert f'base_url = "{strict_url}"' in config.read_text()
+
+
+def test_a_server_that_is_gone_leads_back_to_the_choice(
+    talaria: Talaria, config: Path, strict_url: str
+) -> None:
+    """The model that was meant for it is forgotten with it."""
+    with socket.socket() as ollama:
+        if ollama.connect_ex(("127.0.0.1", 11434)) == 0:
+            pytest.skip("Ollama runs on this machine")
+    config.write_text(
+        f'[model]\nprovider = "mine"\nname = "{GOOD}"\n'
+        f'[providers.mine]\nbase_url = "{strict_url}"\napi_key_env = "MY_KEY"\n'
+    )
+    done = talaria("setup", "--provider", "ollama", "--model", "x", stdin="1\n", env={"MY_KEY": KEY})
+    assert done.returncode == 0, done.stderr
+    assert "ollama (model x) cannot be reached" in done.stdout
+    assert f"mine/{GOOD} answered" in done.stdout
+
+
+def test_what_is_written_is_shown_by_its_keys(talaria: Talaria, config: Path, strict_url: str) -> None:
+    config.write_text('[model]\nprovider = "mine"\nname = "old"\n[providers.mine]\napi_key = "sk-old"\n')
+    done = talaria("setup", *mine(strict_url), "--model", GOOD, env={"MY_KEY": KEY})
+    written = done.stdout.partition("Written to ")[2].splitlines()[1:6]
+    assert written == [
+        f'  model.name = "{GOOD}"',
+        f'  providers.mine.base_url = "{strict_url}"',
+        "  providers.mine.api_key (taken out)",
+        '  providers.mine.api_key_env = "MY_KEY"',
+        "",
+    ]
+    again = talaria("setup", *mine(strict_url), "--model", GOOD, env={"MY_KEY": KEY})
+    assert "config.toml stays as it was." in again.stdout
+    assert talaria("ask", "hello", env={"MY_KEY": KEY}).stdout.strip() == "You said: hello"
+
+
+@pytest.mark.parametrize(
+    ("typed", "address", "name"),
+    [
+        ("http://127.0.0.1:9999/v1/", "http://127.0.0.1:9999/v1", "local-9999"),
+        ("127.0.0.1:8123", "http://127.0.0.1:8123", "local-8123"),
+        ("localhost", "http://localhost", "local-server"),
+        ("192.168.0.7:8000/v1", "http://192.168.0.7:8000/v1", "192-168-0-7-8000"),
+        ("api.example.com/v1", "https://api.example.com/v1", "example"),
+        ("https://api.openai.com/v1", "https://api.openai.com/v1", "openai"),
+        ("https://openai.example/v1", "https://openai.example/v1", "openai-example"),
+    ],
+)
+def test_an_address_names_its_provider(typed: str, address: str, name: str) -> None:
+    assert is_like_address(typed)
+    assert read_address(typed) == address
+    assert Candidate.at(address).provider == name
+
+
 def test_the_built_in_model_needs_no_call(talaria: Talaria, config: Path) -> None:
+    done = talaria("setup", "--provider", "local", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert f'provider = "local"\nname = "{DEFAULT}"\n' in config.read_text()
     done = talaria("setup", "--provider", "local", "--model", "smollm2-135m", "--yes")
     assert done.returncode == 0, done.stderr
     assert "model pull smollm2-135m" in done.stdout
@@ -154,51 +238,123 @@ def test_keys_of_other_tools_are_found_and_left_alone(tmp_path: Path) -> None:
     assert [each.where for each in find_foreign_keys(tmp_path)] == ["key of Hermes in ~/.hermes/.env"]
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_in_a_terminal_what_was_wrong_is_asked_again(
-    terminal: Terminal, home: Path, config: Path, strict_url: str
-) -> None:
+@pytest.fixture
+def setup(terminal: Terminal, home: Path) -> Terminal:
+    """A terminal in which it asks which one."""
     terminal.start(sys.executable, "-m", "talaria", "setup", "--home", str(home))
+    return terminal
+
+
+def choose(terminal: Terminal, shown: str) -> None:
     screen = terminal.until("Looking for keys and model servers", "Which one")
-    choice = next(line.split()[0] for line in screen.splitlines() if "an address of your own" in line)
-    terminal.send(choice)
-    terminal.until("Provider:")
-    terminal.send("mine")
-    terminal.until("Address of mine")
-    terminal.send(strict_url)
-    terminal.until("Key of mine (not shown; empty: none):")
-    terminal.send("sk-wrong-one")
-    terminal.until("[y/N]:")
-    terminal.send("n")
-    terminal.until("mine did not accept the key (HTTP 401).", "Type another key", "Key of mine")
-    terminal.send(KEY)
-    terminal.until("[y/N]:")
-    terminal.send("y")
-    terminal.until(f"Models of mine: {GOOD}, {OTHER}", "Which model:")
-    terminal.send("nobody")
-    terminal.until("does not know this model", "Name another model", "Which model:")
-    terminal.send(OTHER)
-    screen = terminal.until(f"mine/{OTHER} answered", 'api_key = "(not shown)"', "LEFT WITH 0")
+    terminal.send(next(line.split()[0] for line in screen.splitlines() if shown in line))
+
+
+@needs_tmux
+def test_in_a_terminal_what_was_wrong_is_asked_again(config: Path, setup: Terminal, strict_url: str) -> None:
+    setup.until("Which one")
+    setup.send("banana")
+    setup.until("Type a number from 1 to ", "Which one")
+    choose(setup, "an address of your own")
+    setup.until("Provider:")
+    setup.send("mine")
+    setup.until("Address of mine")
+    setup.send("http://127.0.0.1:9/v1")
+    setup.until("Key of mine (not shown; empty: none):")
+    setup.press("Enter")
+    setup.until("cannot be reached", "correct the address", "[http://127.0.0.1:9/v1]:")
+    setup.send(strict_url)
+    setup.until("mine wants a key (HTTP 401).", "Type the right key", "Key of mine (not shown):")
+    setup.send("sk-wrong-one")
+    setup.until("mine did not accept the key (HTTP 401).", "Type the right key", "Key of mine (not shown):")
+    setup.send(KEY)
+    setup.until(f"Models of mine: {GOOD}, {OTHER}", "Which model:")
+    setup.send("nobody")
+    screen = setup.until("no model named nobody", "Name another model", "Which model:")
+    assert "[y/N]" not in screen, "no key is written before it has worked"
+    setup.send(OTHER)
+    setup.until(f"mine/{OTHER} answered", "[y/N]:")
+    setup.send("y")
+    screen = setup.until('providers.mine.api_key = "(not shown)"', "LEFT WITH 0")
     assert KEY not in screen
     assert "sk-wrong" not in screen
+    assert screen.count("[y/N]") == 1
     assert f'api_key = "{KEY}"' in config.read_text()
     assert config.stat().st_mode & 0o777 == 0o600
     assert config.read_text().startswith("# by hand\n[pool]\nmax_agents = 3 # few\n")
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_another_tool_s_key_is_named_and_not_written_without_a_yes(
-    terminal: Terminal, home: Path, config: Path, tmp_path: Path, strict_url: str
-) -> None:
+@needs_tmux
+def test_in_a_terminal_an_address_is_taken_for_one(config: Path, setup: Terminal, strict_url: str) -> None:
+    bare = strict_url.removesuffix("/v1").removeprefix("http://")
+    name = f"local-{bare.rpartition(':')[2]}"
+    choose(setup, "an address of your own")
+    setup.until("Provider:")
+    setup.send(bare)
+    setup.until(f"Taken as http://{bare}", f"It is called {name} here.", f"Key of {name}")
+    setup.send(KEY)
+    setup.until(f"It lists its models at {strict_url}", "Which model:")
+    setup.send(GOOD)
+    setup.until("answered", "[y/N]:")
+    setup.send("n")
+    variable = name.upper().replace("-", "_") + "_API_KEY"
+    setup.until("The key was only tried, and is written nowhere.", f"export {variable}=…", "LEFT WITH 0")
+    assert KEY not in config.read_text()
+    assert f'base_url = "{strict_url}"\napi_key_env = "{variable}"' in config.read_text()
+
+
+@pytest.fixture
+def configured(config: Path, strict_url: str) -> Path:
+    config.write_text(
+        f'[model]\nprovider = "mine"\nname = "{GOOD}"\n\n'
+        f'[providers.mine]\nbase_url = "{strict_url}"\napi_key_env = "MY_KEY"\n'
+    )
+    return config
+
+
+@needs_tmux
+def test_what_is_used_now_comes_first_and_wants_its_key_only(configured: Path, setup: Terminal) -> None:
+    screen = setup.until("Which one [1]:")
+    first = next(line for line in screen.splitlines() if line.startswith("  1  "))
+    assert first.split() == ["1", f"mine/{GOOD}", "(now", "used)"]
+    setup.press("Enter")
+    setup.until("Key of mine (not shown):")
+    setup.send(KEY)
+    assert "another program" not in setup.until(f"mine/{GOOD} answered", "[y/N]:")
+    before = configured.read_text()
+    setup.send("n")
+    setup.until("config.toml stays as it was.", "LEFT WITH 0")
+    assert configured.read_text() == before
+
+
+@pytest.fixture
+def slow_config(config: Path) -> Iterator[Path]:
+    with started("model_server", "--latency", "2.5") as url:
+        config.write_text(f'[model]\nprovider = "slow"\nname = "x"\n[providers.slow]\nbase_url = "{url}"\n')
+        yield config
+
+
+@needs_tmux
+def test_in_a_terminal_a_line_moves_while_it_is_tried(slow_config: Path, setup: Terminal) -> None:
+    setup.until("Which one [1]:")
+    setup.press("Enter")
+    setup.until("Trying slow/x … 1 s of 30")
+    setup.until("Trying slow/x … 2 s of 30")
+    assert "Trying" not in setup.until("slow/x answered in", "LEFT WITH 0")
+
+
+@pytest.fixture
+def codex(config: Path, tmp_path: Path) -> Path:
     (tmp_path / ".codex").mkdir()
     (tmp_path / ".codex/auth.json").write_text(json.dumps({"OPENAI_API_KEY": "sk-codex-secret"}))
-    before = config.read_text()
-    terminal.start(sys.executable, "-m", "talaria", "setup", "--home", str(home))
-    screen = terminal.until("key of Codex in", "Which one")
-    number = next(line.split()[0] for line in screen.splitlines() if "key of Codex" in line)
-    terminal.send(number)
-    terminal.until("Talaria reads no file of another program", "[y/N]:")
-    terminal.press("C-c")
-    screen = terminal.until("LEFT WITH 130")
-    assert "sk-codex-secret" not in screen
-    assert config.read_text() == before
+    return config
+
+
+@needs_tmux
+def test_another_tool_s_key_is_named_and_not_used_by_default(codex: Path, setup: Terminal) -> None:
+    if "  1  openai" in setup.until("key of Codex in", "Which one"):  # no server runs on this machine
+        setup.press("Enter")
+        setup.until("Which one:\nWhich one:", "Which one:")
+    setup.press("C-c")
+    assert "sk-codex-secret" not in setup.until("LEFT WITH 130")
+    assert codex.read_text() == "# by hand\n[pool]\nmax_agents = 3 # few\n"

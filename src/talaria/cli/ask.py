@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from talaria.channels.console.ask import Question, Streams, ask
+from talaria.channels.console.ask import WAITING, Question, Streams, ask
+from talaria.channels.console.waiting import MovingLine
 from talaria.cli.connect import connect
 from talaria.cli.loop import run_loop
 from talaria.cli.options import F, Invocation, verb
@@ -49,12 +50,14 @@ def command(  # noqa: PLR0917 - click passes them by name
     message = _read_stdin() if text is None or text == "-" else text
     if not message.strip() and not files:
         raise click.UsageError("There is nothing to send: the message is empty.")
-    streams = Streams(sys.stdout, sys.stderr, is_live=sys.stdout.isatty(), is_chatty=sys.stderr.isatty())
     question = Question(message, session or "", model or "", files)
 
     async def run() -> None:
-        async with connect(invocation.home(), os.environ) as client:
-            await ask(client, question, streams, as_json=as_json)
+        async with MovingLine(sys.stderr, "" if as_json else WAITING) as line:
+            is_chatty = sys.stderr.isatty() and not as_json
+            streams = Streams(sys.stdout, sys.stderr, sys.stdout.isatty(), line if is_chatty else None)
+            async with connect(invocation.home(), os.environ, session) as client:
+                await ask(client, question, streams, invocation.command_line, as_json=as_json)
 
     run_loop(run())
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -13,21 +15,25 @@ from talaria.access.actors import Entitled, Way
 from talaria.access.desk import Invitation, PairingDesk
 from talaria.access.door import Door
 from talaria.channels.console.client import GatewayClient
+from talaria.channels.console.waiting import MovingLine
 from talaria.channels.telegram.client import BotApi, Refused
 from talaria.channels.telegram.parse import Heard, decode, parse
 from talaria.channels.telegram.settings import API_URL
 from talaria.channels.telegram.wire import WANTED_UPDATES, Update, User
-from talaria.cli.connect import gateway_or_store
+from talaria.cli.connect import gateway_or_store, running_gateway
 from talaria.cli.loop import run_loop
 from talaria.cli.options import Invocation, group
 from talaria.config.edit import set_keys, write_secret
 from talaria.config.home import Home
 from talaria.config.load import load
+from talaria.core.access import Person
 from talaria.core.clock import SystemClock
-from talaria.core.errors import ConfigError
+from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.ports import Pairings
 
 TOKEN_FILE = "telegram.token"  # noqa: S105 - a file's name
+_TRY_SECONDS = 20.0
+_FOR_GATEWAY, _FOR_START = "waiting for the gateway's restart", "waiting for /start"
 _MOST = 100  # updates that can be looked at without confirming any
 
 
@@ -48,36 +54,43 @@ def _telegram(invocation: Invocation, token_env: str | None, api_url: str | None
     The token goes to telegram.token in the home, for this user only, unless --token-env names a variable. It
     is tried first, and nothing is written when Telegram refuses it.
     """
-    run_loop(_connect(invocation.home(), token_env, api_url, wait))
+    run_loop(_connect(invocation, token_env, api_url, wait))
 
 
-async def _connect(home: Home, token_env: str | None, api_url: str | None, wait: int) -> None:
+async def _connect(invocation: Invocation, token_env: str | None, api_url: str | None, wait: int) -> None:
+    home = invocation.home()
+    serve = invocation.command_line("serve")
     loaded = load(home.path, os.environ)  # a broken file is told before anything is asked
     url = api_url or loaded.settings.channels.telegram.api_url or API_URL
     async with BotApi(url, _token(token_env)) as api:
         try:
-            bot = await api.call("getMe", User)
+            async with MovingLine(sys.stdout, "Trying the token", _TRY_SECONDS):
+                bot = await api.call("getMe", User)
         except Refused as refusal:
             if not refusal.is_about_token:
                 raise
             raise ConfigError(
                 "Telegram does not know this token.", "Copy it whole from @BotFather, such as 123456:ABC…."
             ) from None
+        before = _files(home)
         _write(home, token_env, api.token, url)
         click.echo(f"Connected @{bot.username}: {home.config} names it.")
         async with gateway_or_store(home, make=True) as found:
             assert not isinstance(found, Path)
+            is_running = isinstance(found, GatewayClient)
             if isinstance(found, GatewayClient):
-                _tell(bot, await found.invite("telegram"))
-                click.echo("Restart the gateway first: it reads its configuration when it starts.")
-                return
-            _tell(bot, await PairingDesk(found.pairings).invite("telegram"))
-            sys.stdout.flush()
-            name = await _await_first(found.pairings, api, bot, wait) if wait else None
-    if name is not None:
-        click.echo(f"{name} is paired. `talaria serve` starts the gateway.")
-    else:
-        click.echo("Nobody came yet. `talaria serve` starts the gateway; the code works there too.")
+                if _files(home) != before or not (await found.status())["channels"].get("telegram"):
+                    click.echo("Restart the running gateway now: it takes up a channel when it starts.")
+                    click.echo(f"  Stop it, then: {serve}")
+                known = {each.person for each in (await found.listing()).paired}
+                _tell(bot, await found.invite("telegram"), wait)
+                name = await _await_gateway(home, known, wait)
+            else:
+                _tell(bot, await PairingDesk(found.pairings).invite("telegram"), wait)
+                name = await _await_first(found.pairings, api, bot, wait)
+    click.echo(f"{name} is paired." if name else "Nobody came yet; the code stays good for an hour.")
+    if not is_running:
+        click.echo(f"Next: {serve}")
 
 
 def _token(token_env: str | None) -> str:
@@ -106,10 +119,37 @@ def _write(home: Home, token_env: str | None, token: str, url: str) -> None:
     set_keys(home.config, ("channels", "telegram"), keys)
 
 
-def _tell(bot: User, invitation: Invitation) -> None:
+def _files(home: Home) -> list[str]:
+    """What a gateway was started with, as far as it is written here."""
+    paths = (home.config, home.path / TOKEN_FILE)
+    return [path.read_text() if path.exists() else "" for path in paths]
+
+
+def _tell(bot: User, invitation: Invitation, wait: int) -> None:
     click.echo(f"\nOpen  https://t.me/{bot.username}?start={invitation.code}")
     click.echo(f"or send the bot  /start {invitation.code}")
-    click.echo("Whoever does so first may talk to your agent.\n")
+    click.echo("Whoever does so first may talk to your agent.")
+    if wait:
+        click.echo(f"Waiting for that, {wait} seconds at most (Ctrl-C: do not wait; the code stays good).")
+    click.echo("")
+    sys.stdout.flush()
+
+
+async def _await_gateway(home: Home, known: Collection[Person], wait: int) -> str | None:
+    """Whom the gateway lets in, before or after its restart."""
+    clock = SystemClock()
+    deadline = clock.elapsed() + wait
+    async with MovingLine(sys.stdout, _FOR_GATEWAY, wait) as line:
+        while clock.elapsed() < deadline:
+            with suppress(TalariaError):  # it goes, or comes
+                async with running_gateway(home, os.environ) as client:
+                    is_on = client is not None and (await client.status())["channels"].get("telegram")
+                    line.say(_FOR_START if is_on else _FOR_GATEWAY)
+                    for each in (await client.listing()).paired if client is not None else ():
+                        if each.person.channel == "telegram" and each.person not in known:
+                            return each.person.name or each.person.user_id
+            await clock.sleep(1)
+    return None
 
 
 async def _await_first(pairings: Pairings, api: BotApi, bot: User, wait: int) -> str | None:
@@ -118,18 +158,19 @@ async def _await_first(pairings: Pairings, api: BotApi, bot: User, wait: int) ->
     door = Door(pairings, {}, clock)
     deadline = clock.elapsed() + wait
     seen: set[int] = set()
-    while clock.elapsed() < deadline:
-        updates = await _peek(api)
-        for update in updates:
-            if update is not None and update.update_id not in seen:
-                seen.add(update.update_id)
-                name = await _let_in(door, api, bot, update)
-                if name is not None:
-                    return name
-        if len(updates) >= _MOST:
-            return None
-        if updates:
-            await clock.sleep(1)
+    async with MovingLine(sys.stdout, _FOR_START, wait):
+        while clock.elapsed() < deadline:
+            updates = await _peek(api)
+            for update in updates:
+                if update is not None and update.update_id not in seen:
+                    seen.add(update.update_id)
+                    name = await _let_in(door, api, bot, update)
+                    if name is not None:
+                        return name
+            if len(updates) >= _MOST:
+                return None
+            if updates:
+                await clock.sleep(1)
     return None
 
 

@@ -4,27 +4,71 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable
+from difflib import get_close_matches
+from enum import Enum, auto
+from typing import TypeVar
 
 import click
 import msgspec
 
+from talaria.channels.console.waiting import within
+from talaria.cli.addresses import is_like_address, read_address
 from talaria.cli.loop import run_loop
 from talaria.cli.options import Invocation, spoken, verb
-from talaria.cli.setup_plan import BUILT_IN_MODELS, Candidate, find_candidates, list_models, write
+from talaria.cli.setup_plan import Candidate, find_candidates, reach, write
+from talaria.cli.setup_questions import (
+    KNOWN,
+    ask_address,
+    ask_choice,
+    ask_kept,
+    ask_model,
+    complete,
+    named_by_address,
+    taken_address,
+)
 from talaria.cli.trial import try_model
 from talaria.config.load import load
-from talaria.config.report import BadConfig
-from talaria.config.rules import web_address
+from talaria.config.report import BadConfig, nearest
 from talaria.config.settings import Settings
-from talaria.core.errors import ModelRefused, ModelUnavailable, NoModel, TalariaError
+from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable, NoModel, TalariaError
 from talaria.models.catalog import Choice
-from talaria.models.local.manifest import find_weights
-from talaria.models.presets import LOCAL, PRESETS, SCRIPTED
+from talaria.models.local.manifest import DEFAULT, find_weights
 from talaria.models.prices import Prices
 
-MOST_SHOWN = 15
-BUILT_IN = Candidate(LOCAL, "the built-in model: small, private, offline; no key", models=BUILT_IN_MODELS)
+T = TypeVar("T")
+LIST_SECONDS, TRY_SECONDS = 12.0, 30.0
+MOST_NEAR = 8
+
+
+class UnknownModel(ModelRefused):
+    """The provider lists its models, and this is none of them."""
+
+
+class Trouble(Enum):
+    """What has to be changed before another try."""
+
+    KEY = auto()
+    MODEL = auto()
+    ADDRESS = auto()
+    SERVER = auto()
+    CALL = auto()
+
+
+IN_DIALOGUE = {
+    Trouble.KEY: "Type the right key; an empty one leads back to the choice.",
+    Trouble.MODEL: "Name another model, or press Ctrl-C to leave.",
+    Trouble.ADDRESS: "Start its server, or correct the address; Enter tries the same again.",
+    Trouble.SERVER: "Start its server or look at the network, or choose another.",
+    Trouble.CALL: "Enter tries it again; or name another model, or press Ctrl-C to leave.",
+}
+IN_OPTIONS = {
+    Trouble.KEY: "Put the right key into its variable; --key-env NAME names another.",
+    Trouble.MODEL: "Name another with --model.",
+    Trouble.ADDRESS: "Start its server, or correct --base-url; most addresses end with /v1.",
+    Trouble.SERVER: "Start its server or look at the network, or name another with --provider.",
+    Trouble.CALL: "Try again in a moment, or name another with --model.",
+}
 
 
 @verb(
@@ -53,14 +97,15 @@ def command(  # noqa: PLR0917 - click passes them by name
     otherwise.
     """
     settings = _settings(invocation)
-    given = Candidate.given(provider, base_url, key_env, settings) if provider else None
+    given = _given(provider, base_url, key_env, settings, asks=not yes) if provider else None
     if yes:
-        if given is None or not model:
+        name = model or (DEFAULT if given is not None and given.is_built_in else "")
+        if given is None or not name:
             raise click.UsageError("With --yes, name --provider and --model.")
-        chosen = run_loop(_tried(given, model))
+        chosen = _told(given, name)
     else:
         try:
-            chosen = _asked(given, model)
+            chosen = _asked(given, model or "", settings)
         except click.Abort:
             click.echo("")
             if sys.stdin.isatty():
@@ -78,25 +123,97 @@ def _settings(invocation: Invocation) -> Settings:
         return error.settings or Settings()
 
 
-def _asked(candidate: Candidate | None, model: str | None) -> tuple[Candidate, str]:
+def _given(
+    provider: str, base_url: str | None, key_env: str | None, settings: Settings, *, asks: bool
+) -> Candidate:
+    """What the options name. Raises `NoModel` for a name that is nobody's."""
+    if is_like_address(provider) and provider not in settings.providers:
+        address = read_address(provider)
+        if asks and sys.stdin.isatty() and address and not base_url:
+            return named_by_address(address)
+        raise NoModel(
+            f"--provider takes a name, and {provider} is an address.",
+            f"Write: --provider NAME --base-url {address or 'URL'}",
+        )
+    given = Candidate.given(provider, taken_address(base_url) if base_url else "", key_env, settings)
+    near = nearest(provider, KNOWN)
+    if given.is_named_only and (near or not asks):
+        meant = f" Did you mean {near}?" if near else f" Known are: {', '.join(KNOWN)}."
+        raise NoModel(
+            f"There is no provider named {provider}.{meant}", "For a server of your own, add --base-url URL."
+        )
+    return given
+
+
+# -- the two ways to a choice that works
+
+
+def _told(candidate: Candidate, model: str) -> tuple[Candidate, str]:
+    """As the options say; whatever is wrong with them is an error that names the option."""
+    variable = candidate.key_env
+    if variable and not candidate.key and not os.environ.get(variable):
+        raise NoModel(
+            f"{candidate.provider} needs a key, and {variable} is not set.",
+            f"Set it (export {variable}=…), or name the variable that holds the key: --key-env NAME.",
+        )
+    try:
+        if candidate.lacks_version:
+            candidate, _ = _reached(candidate)
+        run_loop(_try(candidate, model))
+    except ModelError as error:
+        error.hint = IN_OPTIONS[_trouble(error, candidate)]
+        raise
+    return candidate, model
+
+
+def _asked(candidate: Candidate | None, model: str, settings: Settings) -> tuple[Candidate, str]:
     """Asks until something works. What does not is told in one sentence, and only that is asked again."""
+    tried = ""
     while True:
         try:
-            candidate = _complete(candidate or _choose())
-            name = model or _ask_model(candidate, run_loop(list_models(candidate, os.environ)))
-            return run_loop(_tried(candidate, name))
-        except ModelRefused as error:
+            candidate = complete(candidate or _choose(settings))
+            model = model or candidate.model
+            is_open = not model or candidate.lacks_version
+            candidate, listed = _reached(candidate) if is_open else (candidate, [])
+            model = tried = model or ask_model(candidate, listed, tried)
+            run_loop(_try(candidate, model))
+            return ask_kept(candidate), model
+        except ModelError as error:
             assert candidate is not None
-            if error.status in (401, 403):
-                candidate = candidate.without_key()
-                _say(error, "Type another key; an empty one leads back to the choice.")
-            else:
-                _say(error, "Name another model, or press Ctrl-C to leave.")
+            trouble = _trouble(error, candidate)
+            if trouble is Trouble.KEY and not candidate.key_env:
+                error.user_text = f"{candidate.provider} wants a key (HTTP {error.status})."
+            _say(error, IN_DIALOGUE[trouble])
+            if trouble is not Trouble.KEY and (trouble is not Trouble.ADDRESS or error.status == 404):
+                candidate, model = msgspec.structs.replace(candidate, model=""), ""
+            if trouble in (Trouble.MODEL, Trouble.SERVER):
+                tried = ""
+            candidate = _corrected(candidate, trouble)
         except TalariaError as error:
-            is_silent = isinstance(error, ModelUnavailable)
-            _say(error, "Start its server, or choose another." if is_silent else error.hint)
-            candidate = None
-        model = None
+            _say(error, error.hint)
+            candidate, model = None, ""
+
+
+def _corrected(candidate: Candidate, trouble: Trouble) -> Candidate | None:
+    match trouble:
+        case Trouble.KEY:
+            return candidate.without_key()
+        case Trouble.ADDRESS:
+            return ask_address(candidate)
+        case Trouble.SERVER:
+            return None
+        case _:
+            return candidate
+
+
+def _trouble(error: ModelError, candidate: Candidate) -> Trouble:
+    if error.status in (401, 403):
+        return Trouble.KEY
+    if isinstance(error, UnknownModel) or (error.status == 404 and not candidate.base_url):
+        return Trouble.MODEL
+    if error.status == 404 or error.status is None:
+        return Trouble.ADDRESS if candidate.base_url else Trouble.SERVER
+    return Trouble.CALL
 
 
 def _say(error: TalariaError, action: str) -> None:
@@ -104,118 +221,91 @@ def _say(error: TalariaError, action: str) -> None:
     click.echo(f"  {spoken(action)}\n")
 
 
-async def _tried(candidate: Candidate, model: str) -> tuple[Candidate, str]:
+# -- calls
+
+
+def _choose(settings: Settings) -> Candidate:
+    click.echo("Looking for keys and model servers on this machine …")
+    found = run_loop(find_candidates(os.environ))
+    if not found:
+        click.echo("Found no key and no model server.")
+    now = Candidate.now_used(settings)
+    return ask_choice([now, *found] if now is not None else found)
+
+
+def _reached(candidate: Candidate) -> tuple[Candidate, list[str]]:
+    """What it lists, and the candidate at the address where it does."""
+    found, listed = run_loop(
+        _within(LIST_SECONDS, f"Asking {candidate.provider} for its models", reach(candidate, os.environ))
+    )
+    if found.base_url != candidate.base_url:
+        click.echo(f"It lists its models at {found.base_url}: that address is used.")
+    return found, listed
+
+
+async def _try(candidate: Candidate, model: str) -> None:
     if candidate.is_built_in:
         find_weights(model)
         click.echo(
             spoken(f"Nothing to try: `talaria model pull {model}` fetches it, or the gateway's start.")
         )
-        return candidate, model
-    click.echo(f"Trying {candidate.provider}/{model} with one tiny call …")
+        return
+    choice = Choice(candidate.provider, model)
     async with candidate.providers(os.environ) as providers:
-        answer = await try_model(providers, Choice(candidate.provider, model), Prices())
+        try:
+            call = try_model(providers, choice, Prices())
+            answer = await _within(TRY_SECONDS, f"Trying {choice}", call, late=408)
+        except ModelRefused as error:
+            if error.status != 404:
+                raise
+            raise await _unknown(candidate, model) or error from None
     click.echo(click.style(answer, fg="green"))
-    return candidate, model
+
+
+async def _unknown(candidate: Candidate, model: str) -> UnknownModel | None:
+    """Whether it is the model that is not known, and which of those that are come near."""
+    try:
+        _, listed = await reach(msgspec.structs.replace(candidate, models=()), os.environ)
+    except ModelError:
+        return None
+    if not listed or model in listed:
+        return None
+    near = get_close_matches(model, listed, MOST_NEAR, 0.3) or listed[:MOST_NEAR]
+    more = ", …" if len(near) < len(listed) else ""
+    text = f"{candidate.provider} has no model named {model} (HTTP 404). It has: {', '.join(near)}{more}."
+    return UnknownModel(text, status=404)
+
+
+async def _within(seconds: float, text: str, work: Awaitable[T], late: int | None = None) -> T:
+    try:
+        return await within(seconds, text, work, sys.stdout)
+    except TimeoutError:
+        raise ModelUnavailable(f"{text}: no answer within {seconds:.0f} seconds.", status=late) from None
+
+
+# -- the end
 
 
 def _write(invocation: Invocation, candidate: Candidate, model: str) -> None:
     home = invocation.home()
     lines = write(home, candidate, model, os.environ)
-    click.echo(f"\nWritten to {home.config}:")
+    click.echo(f"\nWritten to {home.config}:" if lines else f"\n{home.config} stays as it was.")
     for line in lines:
         click.echo(f"  {line}")
     click.echo("")
     chat, serve = invocation.command_line("chat"), invocation.command_line("serve")
     variable = "" if candidate.is_kept else candidate.key_env
-    if variable:
-        click.echo(f"The key was not written: it stays in {variable}.")
     if variable and variable not in os.environ:
+        click.echo(f"The key was only tried, and is written nowhere. To keep it, set {variable} yourself:")
         click.echo(f"Next: export {variable}=…, then start the gateway in that shell: {serve}")
+        click.echo(f"  (or {invocation.command_line('setup')} once more, and answer y)")
     elif variable and home.is_locked():
+        click.echo(f"The key stays in {variable}.")
         click.echo(f"Next: restart the gateway from a shell that has {variable}: {serve}")
     elif home.is_locked():
         click.echo("The running gateway takes it up within seconds, for new sessions: /new in a chat.")
         click.echo(f"Next: {chat}")
     else:
+        if variable:
+            click.echo(f"The key stays in {variable}.")
         click.echo(f"Next: {serve}, and in another terminal {chat}")
-
-
-# -- the questions
-
-
-def _choose() -> Candidate:
-    click.echo("Looking for keys and model servers on this machine …")
-    candidates = run_loop(find_candidates(os.environ))
-    if not candidates:
-        click.echo("Found no key and no model server.")
-    offered = [*candidates, BUILT_IN, Candidate("other", "another provider, or an address of your own")]
-    width = max(len(each.provider) for each in offered)
-    for number, each in enumerate(offered, 1):
-        click.echo(f"  {number}  {each.provider.ljust(width)}  {each.where}")
-    number = click.prompt("Which one", type=click.IntRange(1, len(offered)), default=1)
-    return offered[number - 1] if number < len(offered) else Candidate(_ask_provider())
-
-
-def _complete(candidate: Candidate) -> Candidate:
-    """With an address and a key, if it needs them. A key of another tool is used with a yes only."""
-    if candidate.is_built_in:
-        return candidate
-    if candidate.provider not in PRESETS and not candidate.base_url:
-        address = click.prompt(f"Address of {candidate.provider}, up to /v1", value_proc=_address)
-        candidate = msgspec.structs.replace(candidate, base_url=address)
-    if candidate.key:
-        return _kept(candidate) if candidate.where else candidate
-    preset = PRESETS.get(candidate.provider)
-    if candidate.key_env and os.environ.get(candidate.key_env) and not candidate.is_refused:
-        return candidate
-    if preset is not None and not preset.api_key_env:
-        return candidate
-    if candidate.models and not candidate.is_refused:
-        return candidate  # a server that answered without one
-    return _with_key(candidate)
-
-
-def _address(text: str) -> str:
-    """Asked again until it is one."""
-    if expected := web_address(text.strip()):
-        raise click.UsageError(f"expected {expected}.")
-    return text.strip()
-
-
-def _ask_model(candidate: Candidate, listed: Sequence[str]) -> str:
-    if candidate.provider == SCRIPTED:
-        return SCRIPTED
-    if listed:
-        shown = ", ".join(listed[:MOST_SHOWN])
-        more = f" and {len(listed) - MOST_SHOWN} more" if len(listed) > MOST_SHOWN else ""
-        click.echo(f"Models of {candidate.provider}: {shown}{more}")
-    default = listed[0] if len(listed) == 1 or candidate.is_built_in else None
-    return str(click.prompt("Which model", default=default)).strip()
-
-
-def _ask_provider() -> str:
-    known = [name for name in PRESETS if name != SCRIPTED]
-    click.echo(f"Known providers: {', '.join(known)}. Any other name is for an address of your own.")
-    return str(click.prompt("Provider")).strip()
-
-
-def _with_key(candidate: Candidate) -> Candidate:
-    variable = candidate.key_env or (PRESETS[candidate.provider].api_key_env if candidate.is_known else "")
-    question = f"Key of {candidate.provider} (not shown; empty: none)"
-    is_hidden = sys.stdin.isatty()
-    key = click.prompt(question, default="", show_default=False, hide_input=is_hidden).strip()
-    if not key:
-        if candidate.is_refused:
-            raise NoModel(f"{candidate.provider} wants a key.", "Choose again, or press Ctrl-C to leave.")
-        return candidate
-    name = variable or f"{candidate.provider.upper().replace('-', '_').replace('.', '_')}_API_KEY"
-    return _kept(msgspec.structs.replace(candidate, key=key, key_env=name))
-
-
-def _kept(candidate: Candidate) -> Candidate:
-    """A key that is in no variable of ours has to be put somewhere, and that is asked."""
-    if candidate.where:
-        click.echo(f"That is the {candidate.where}. Talaria reads no file of another program when it runs.")
-    question = f"Write the key into config.toml, readable for you only? (No: you set {candidate.key_env})"
-    is_kept = click.confirm(question, default=False)
-    return msgspec.structs.replace(candidate, where="", is_kept=is_kept)  # asked once

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
-from talaria.config.edit import check_change, edited, file_only, replace_config
+from talaria.cli.addresses import name_for
+from talaria.cli.columns import count
+from talaria.config.edit import SECRET_KEYS, check_change, edited, file_only, replace_config
 from talaria.config.home import Home
 from talaria.config.load import read_config
+from talaria.config.positions import KeyPath
+from talaria.config.report import dotted
 from talaria.config.settings import Settings
 from talaria.core.errors import ModelError
 from talaria.models.finder import find
@@ -26,8 +33,9 @@ BUILT_IN_MODELS = tuple(weights.name for weights in MANIFEST)
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A provider that could be used. `base_url` is empty for a known one at its own address. `key` is one
-    that stands in no variable; it is written only when `is_kept` says so, and never shown."""
+    """A provider that could be used, with its `model` where that is settled. `base_url` is empty for a known
+    one at its own address. `key` is one that stands in no variable; it is written, or stays in config.toml,
+    only when `is_kept` says so, and is never shown. `is_keyless` is what a person said."""
 
     provider: str
     where: str = ""
@@ -36,7 +44,10 @@ class Candidate(msgspec.Struct, frozen=True):
     key: str = ""
     is_kept: bool = False
     is_refused: bool = False
+    is_keyless: bool = False
     models: tuple[str, ...] = ()
+    model: str = ""
+    api: Literal["openai-chat", "openai-responses", "anthropic-messages"] | None = None
 
     def __repr__(self) -> str:
         return f"Candidate({self.provider!r}, {self.where!r})"
@@ -52,8 +63,40 @@ class Candidate(msgspec.Struct, frozen=True):
             provider,
             base_url=base_url or configured.base_url,
             key_env=key_env or configured.api_key_env or own,
-            key=configured.api_key,
+            key="" if key_env else configured.api_key,
+            is_kept=bool(configured.api_key and not key_env),
+            api=configured.api,
         )
+
+    @classmethod
+    def now_used(cls, settings: Settings) -> Candidate | None:
+        model = settings.model
+        if not model.provider:
+            return None
+        given = cls.given(model.provider, None, None, settings)
+        return msgspec.structs.replace(given, where="(now used)", model=model.name)
+
+    @classmethod
+    def at(cls, address: str) -> Candidate:
+        """The known one that is there, or one that is named by its address."""
+        for name, preset in PRESETS.items():
+            if preset.base_url == address:
+                return cls(name, key_env=preset.api_key_env)
+        return cls(name_for(address), base_url=address)
+
+    @property
+    def label(self) -> str:
+        return f"{self.provider}/{self.model}" if self.model else self.provider
+
+    @property
+    def is_foreign(self) -> bool:
+        """Its key is another program's."""
+        return bool(self.key and self.where and not self.is_kept)
+
+    @property
+    def is_named_only(self) -> bool:
+        """Neither known nor told where it is."""
+        return not (self.provider in PRESETS or self.base_url or self.is_built_in)
 
     @property
     def is_built_in(self) -> bool:
@@ -63,13 +106,23 @@ class Candidate(msgspec.Struct, frozen=True):
     def is_known(self) -> bool:
         return self.provider in PRESETS and not self.base_url
 
+    @property
+    def is_own_variable(self) -> bool:
+        """The known provider's key is where it is looked for anyway."""
+        return self.is_known and self.key_env == PRESETS[self.provider].api_key_env
+
+    @property
+    def lacks_version(self) -> bool:
+        """The address may have to be longer."""
+        return bool(self.base_url) and not re.search(r"/v\d", urlsplit(self.base_url).path)
+
     def without_key(self) -> Candidate:
         """After it was refused: wherever it came from, it is asked for."""
         return msgspec.structs.replace(self, where="", key="", is_kept=False, is_refused=True)
 
     def settings(self) -> ProviderSettings:
         variable = "" if self.key else self.key_env
-        return ProviderSettings(base_url=self.base_url, api_key=self.key, api_key_env=variable, max_retries=0)
+        return ProviderSettings(self.base_url, self.api, self.key, variable, max_retries=0)
 
     def providers(self, environ: Mapping[str, str]) -> Providers:
         return Providers({self.provider: self.settings()}, environ)
@@ -84,18 +137,29 @@ async def find_candidates(environ: Mapping[str, str]) -> list[Candidate]:
         else:
             is_preset = found.provider in PRESETS
             url = "" if is_preset and PRESETS[found.provider].base_url == found.base_url else found.base_url
-            where = f"{found.name} at {found.base_url}, {len(found.models)} models"
+            where = f"{found.name} at {found.base_url}, {count(len(found.models), 'model')}"
             candidates.append(Candidate(found.provider, where, base_url=url, models=found.models))
     return [*candidates, *find_foreign_keys(Path(environ.get("HOME") or "/"))]
 
 
-async def list_models(candidate: Candidate, environ: Mapping[str, str]) -> list[str]:
-    """What the provider lists; empty when it lists nothing. Raises `ModelError` when it refuses the key."""
+async def reach(candidate: Candidate, environ: Mapping[str, str]) -> tuple[Candidate, list[str]]:
+    """What the provider lists, empty when that is nothing, and the address where it did: one that was given
+    without /v1 is tried with it too. Raises `ModelError` when the key is refused or nobody is there."""
+    listed = await _list(candidate, environ)
+    if not listed and candidate.lacks_version:
+        longer = msgspec.structs.replace(candidate, base_url=f"{candidate.base_url.rstrip('/')}/v1")
+        if listed := await _list(longer, environ):
+            return longer, listed
+    return candidate, listed
+
+
+async def _list(candidate: Candidate, environ: Mapping[str, str]) -> list[str]:
     if candidate.models or candidate.is_built_in:
         return list(candidate.models or BUILT_IN_MODELS)
     async with candidate.providers(environ) as providers:
         try:
-            return list(read_models(await providers.list_models(candidate.provider)))
+            listed = read_models(await providers.list_models(candidate.provider))
+            return [name for name in listed if name.isprintable()]
         except ModelError as error:
             if error.status in (401, 403) or error.status is None:
                 raise
@@ -105,25 +169,53 @@ async def list_models(candidate: Candidate, environ: Mapping[str, str]) -> list[
 
 
 def write(home: Home, candidate: Candidate, model: str, environ: Mapping[str, str]) -> list[str]:
-    """Write the choice, checked first, and answer with the lines that are new. Raises `ConfigError`."""
-    before = read_config(home.config) or ""
-    text = edited(home.config, before, ("model",), {"provider": candidate.provider, "name": model})
+    """Write the choice, checked first, and answer with the keys that have changed. Raises `ConfigError`."""
+    before = text = read_config(home.config) or ""
+    tables: dict[KeyPath, dict[str, object | None]] = {
+        ("model",): {"provider": candidate.provider, "name": model},
+        ("providers", candidate.provider): _provider_keys(candidate),
+    }
+    lines = []
+    for table, keys in tables.items():
+        old = _find_table(before, table)
+        changed = {key: value for key, value in keys.items() if value != old.get(key)}
+        if changed:
+            text = edited(home.config, text, table, changed)
+        lines += [_line((*table, key), value) for key, value in changed.items()]
+    if lines:
+        check_change(home.path, tuple(tables), before, text, file_only(environ))
+        home.prepare()
+        replace_config(home.path, text, is_secret=candidate.is_kept)
+    return lines
+
+
+def _provider_keys(candidate: Candidate) -> dict[str, object | None]:
+    """What is called later is what was tried: nothing that stood there before may come between."""
     keys: dict[str, object | None] = {}
-    if candidate.base_url:
-        keys["base_url"] = candidate.base_url
+    if candidate.base_url or candidate.is_known:
+        keys["base_url"] = candidate.base_url or None
     if candidate.is_kept:
         keys |= {"api_key": candidate.key, "api_key_env": None}
-    elif candidate.key_env and not candidate.is_known:
-        keys |= {"api_key_env": candidate.key_env}
-    if keys:
-        text = edited(home.config, text, ("providers", candidate.provider), keys)
-    touched = (("model",), ("providers", candidate.provider))
-    check_change(home.path, touched, before, text, file_only(environ))
-    home.prepare()
-    replace_config(home.path, text, is_secret=candidate.is_kept)
-    old = set(before.splitlines())
-    shown = [line for line in text.splitlines() if line.strip() and line not in old]
-    return [line.replace(candidate.key, "(not shown)") if candidate.key else line for line in shown]
+    elif candidate.key_env:
+        keys |= {"api_key": None, "api_key_env": None if candidate.is_own_variable else candidate.key_env}
+    return keys
+
+
+def _find_table(text: str, path: KeyPath) -> Mapping[str, Any]:
+    try:
+        tree: Any = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return {}  # `edited` says what is wrong with it
+    for name in path:
+        tree = tree.get(name, {}) if isinstance(tree, dict) else {}
+    return tree if isinstance(tree, dict) else {}
+
+
+def _line(path: KeyPath, value: object | None) -> str:
+    if value is None:
+        return f"{dotted(path)} (taken out)"
+    shown = "(not shown)" if path[-1] in SECRET_KEYS else value
+    return f"{dotted(path)} = {msgspec.json.encode(shown).decode()}"
 
 
 # -- keys of other tools

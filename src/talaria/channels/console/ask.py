@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import aclosing, suppress
+from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import TextIO
 
@@ -12,10 +13,22 @@ import msgspec
 
 from talaria.channels.console.clean import clean, describe_call
 from talaria.channels.console.client import GatewayClient, Patience, Refusal
+from talaria.channels.console.waiting import MovingLine
 from talaria.core.errors import ErrorInfo, TalariaError
-from talaria.core.events import Cancelled, Delta, Done, Event, Failed, Reset, ToolFinished, ToolStarted
+from talaria.core.events import (
+    Cancelled,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    ModelLoading,
+    Reset,
+    ToolFinished,
+    ToolStarted,
+)
 
 PATIENCE_SECONDS = 30.0
+WAITING = "waiting"
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -32,16 +45,25 @@ class TurnFailed(Refusal):
 
 
 class Streams(msgspec.Struct, frozen=True):
-    """`is_live` streams the reply to `out` as it comes; `is_chatty` tells about tools on `err`."""
+    """`is_live` streams the reply to `out` as it comes; with a `line`, which moves on `err`, there is more
+    told there."""
 
     out: TextIO
     err: TextIO
     is_live: bool = False
-    is_chatty: bool = False
+    line: MovingLine | None = None
 
 
-async def ask(client: GatewayClient, question: Question, streams: Streams, *, as_json: bool = False) -> None:
-    """Raises `TurnFailed` when there is no reply. If it is cancelled itself, it cancels the turn."""
+async def ask(
+    client: GatewayClient,
+    question: Question,
+    streams: Streams,
+    command_line: Callable[[str], str] = "talaria {}".format,
+    *,
+    as_json: bool = False,
+) -> None:
+    """Raises `TurnFailed` when there is no reply. If it is cancelled itself, it cancels the turn.
+    `command_line` says how a command is typed."""
     session = question.session or f"ask-{secrets.token_hex(5)}"
     patience = Patience(
         PATIENCE_SECONDS, on_gone=lambda error: _tell(streams, error.user_text + " Trying again …")
@@ -61,8 +83,12 @@ async def ask(client: GatewayClient, question: Question, streams: Streams, *, as
             async for event in events:
                 printer.show(event)
     except asyncio.CancelledError:
-        with suppress(TalariaError):
+        look = command_line(f"sessions show {session}")
+        try:
             await client.cancel(sent.turn_id)
+            _tell(streams, f"Cancelled. The message is saved, without an answer: {look}")
+        except TalariaError:
+            _tell(streams, f"The message is saved; the gateway may still answer it: {look}")
         raise
     if as_json:
         streams.out.write((await client.turn(sent.turn_id)).decode() + "\n")
@@ -88,9 +114,13 @@ class _Printer:
             case ToolStarted():
                 self._calls[event.call_id] = describe_call(event.name, event.arguments)
                 self._end_line()
+                self._wait_for(f"⚙ {self._calls[event.call_id]}")
             case ToolFinished():
                 call = self._calls.pop(event.call_id, event.name)
                 _tell(self._streams, f"⚙ {call} … {event.outcome.value}")
+                self._wait_for(WAITING)
+            case ModelLoading():
+                self._wait_for(event.sentence())
             case Reset():
                 self._end_line()
             case Done():
@@ -104,8 +134,14 @@ class _Printer:
             case _:
                 pass
 
+    def _wait_for(self, what: str) -> None:
+        if self._streams.line is not None:
+            self._streams.line.say(what)
+
     def _stream(self, text: str) -> None:
         if self._is_live:
+            if self._streams.line is not None:
+                self._streams.line.hide()
             self._said += clean(text)
             self._streams.out.write(clean(text))
             self._streams.out.flush()
@@ -118,6 +154,8 @@ class _Printer:
     def _finish(self, reply: str) -> None:
         if self._is_silent:
             return
+        if self._streams.line is not None:
+            self._streams.line.hide()
         reply = clean(reply)
         if reply.startswith(self._said):
             self._streams.out.write(reply[len(self._said) :])
@@ -131,6 +169,7 @@ class _Printer:
 
 
 def _tell(streams: Streams, text: str) -> None:
-    if streams.is_chatty:
+    if streams.line is not None:
+        streams.line.hide()
         streams.err.write(clean(text) + "\n")
         streams.err.flush()

@@ -1,0 +1,130 @@
+"""What `talaria setup` asks a person."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import click
+import msgspec
+
+from talaria.cli.addresses import is_like_address, read_address
+from talaria.cli.setup_plan import BUILT_IN_MODELS, Candidate
+from talaria.config.report import nearest
+from talaria.core.errors import NoModel
+from talaria.models.presets import LOCAL, PRESETS, SCRIPTED
+
+MOST_SHOWN = 15
+KNOWN = [name for name in PRESETS if name != SCRIPTED]
+BUILT_IN = Candidate(LOCAL, "the built-in model: small, private, offline; no key", models=BUILT_IN_MODELS)
+
+
+def ask_choice(found: Sequence[Candidate]) -> Candidate:
+    offered = [*found, BUILT_IN, Candidate("other", "another provider, or an address of your own")]
+    width = max(len(each.label) for each in offered)
+    for number, each in enumerate(offered, 1):
+        click.echo(f"  {number}  {each.label.ljust(width)}  {each.where}")
+    # Another program's key is chosen by somebody who means it.
+    default = None if offered[0].is_foreign else 1
+    number = click.prompt("Which one", default=default, value_proc=_number_up_to(len(offered)))
+    return offered[number - 1] if number < len(offered) else _ask_provider()
+
+
+def _number_up_to(most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        number = int(text) if str(text).strip().isdecimal() else 0
+        if not 1 <= number <= most:
+            raise click.UsageError(f"Type a number from 1 to {most}, or Ctrl-C.")
+        return number
+
+    return read
+
+
+def _ask_provider() -> Candidate:
+    click.echo(f"Known providers: {', '.join(KNOWN)}.")
+    click.echo("Or an address of your own, such as http://127.0.0.1:8000/v1.")
+    name = str(click.prompt("Provider")).strip()
+    if is_like_address(name):
+        return named_by_address(taken_address(name))
+    near = None if name in PRESETS else nearest(name, KNOWN)
+    return Candidate(near if near and click.confirm(f"Did you mean {near}?", default=True) else name)
+
+
+def named_by_address(address: str) -> Candidate:
+    candidate = Candidate.at(address)
+    click.echo(f"It is called {candidate.provider} here.")
+    return candidate
+
+
+def complete(candidate: Candidate) -> Candidate:
+    """With an address and a key, if it needs them."""
+    if candidate.is_built_in:
+        return candidate
+    if candidate.is_named_only:
+        candidate = ask_address(candidate)
+    if candidate.key:
+        return candidate
+    preset = PRESETS.get(candidate.provider)
+    if candidate.key_env and os.environ.get(candidate.key_env) and not candidate.is_refused:
+        return candidate
+    if preset is not None and not preset.api_key_env and not candidate.is_refused:
+        return candidate
+    answers_without = candidate.models or candidate.is_keyless or (candidate.model and not candidate.key_env)
+    return candidate if answers_without and not candidate.is_refused else _with_key(candidate)
+
+
+def ask_address(candidate: Candidate) -> Candidate:
+    """Asked again until it is one; what it was is offered."""
+    address = click.prompt(
+        f"Address of {candidate.provider}, up to /v1",
+        default=candidate.base_url or None,
+        value_proc=taken_address,
+    )
+    return msgspec.structs.replace(candidate, base_url=address, models=())
+
+
+def taken_address(text: str) -> str:
+    """What was left out is said."""
+    address = read_address(text)
+    if not address:
+        raise click.UsageError(f"expected an address such as http://127.0.0.1:8000/v1, not {text}.")
+    if "://" not in text:
+        click.echo(f"Taken as {address}")
+    return address
+
+
+def ask_model(candidate: Candidate, listed: Sequence[str], default: str = "") -> str:
+    if candidate.provider == SCRIPTED:
+        return SCRIPTED
+    if listed:
+        shown = ", ".join(listed[:MOST_SHOWN])
+        more = f" and {len(listed) - MOST_SHOWN} more" if len(listed) > MOST_SHOWN else ""
+        click.echo(f"Models of {candidate.provider}: {shown}{more}")
+    if len(listed) == 1 or candidate.is_built_in:
+        default = listed[0]
+    return str(click.prompt("Which model", default=default or None)).strip()
+
+
+def _with_key(candidate: Candidate) -> Candidate:
+    variable = candidate.key_env or (PRESETS[candidate.provider].api_key_env if candidate.is_known else "")
+    none = "" if candidate.is_refused or variable else "; empty: none"
+    question = f"Key of {candidate.provider} (not shown{none})"
+    is_hidden = sys.stdin.isatty()
+    key = click.prompt(question, default="", show_default=False, hide_input=is_hidden).strip()
+    if not key:
+        if candidate.is_refused or variable:
+            raise NoModel(f"{candidate.provider} wants a key.", "Choose again, or press Ctrl-C to leave.")
+        return msgspec.structs.replace(candidate, is_keyless=True)
+    name = variable or f"{candidate.provider.upper().replace('-', '_').replace('.', '_')}_API_KEY"
+    return msgspec.structs.replace(candidate, where="", key=key, key_env=name)
+
+
+def ask_kept(candidate: Candidate) -> Candidate:
+    """A key that is in no variable of ours, and works, has to be put somewhere."""
+    if not candidate.key or candidate.is_kept:
+        return candidate
+    if candidate.is_foreign:
+        click.echo(f"That is the {candidate.where}. Talaria reads no file of another program when it runs.")
+    question = f"Write the key into config.toml, readable for you only? (No: you set {candidate.key_env})"
+    return msgspec.structs.replace(candidate, is_kept=click.confirm(question, default=False))

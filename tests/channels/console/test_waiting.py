@@ -1,0 +1,46 @@
+"""The line that moves while somebody waits: on terminals only, and gone afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from io import StringIO
+
+import pytest
+
+from talaria.channels.console.waiting import MovingLine, within
+
+
+class Tty(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+async def test_it_says_what_is_waited_for_and_leaves_nothing() -> None:
+    out = Tty()
+    async with MovingLine(out, "Trying a/b", 30) as line:
+        await asyncio.sleep(0)
+        line.say("tool\x1b[2J " + "x" * 500)
+    drawn = out.getvalue().split("\r\033[K")
+    assert drawn[1] == "Trying a/b … 0 s of 30"
+    assert "\x1b" not in drawn[2]
+    assert len(drawn[2]) < 500, "it fits its line"
+    assert drawn[3:] == [""]
+
+
+async def test_nothing_is_drawn_while_it_is_hidden() -> None:
+    out = Tty()
+    async with MovingLine(out, "waiting") as line:
+        await asyncio.sleep(0)
+        line.hide()
+        shown = out.getvalue()
+    assert shown == out.getvalue()
+
+
+async def test_without_a_terminal_one_line_stays_and_none_moves() -> None:
+    out = StringIO()
+    with pytest.raises(TimeoutError):
+        await within(0.01, "Trying a/b", asyncio.Event().wait(), out)
+    assert out.getvalue() == "Trying a/b …\n"
+    async with MovingLine(out, "waiting") as line:
+        line.say("more")
+    assert out.getvalue() == "Trying a/b …\n"
