@@ -27,15 +27,16 @@ BIN = Path(sys.prefix) / "bin"
 WIDTH, HEIGHT = 100, 40
 DEADLINE = 30.0
 KEY = "sk-an-example"
-_PORT = re.compile(r"127\.0\.0\.1:\d+(?!\d|/v1)")  # of the gateway, which takes any free one
+_ADDRESS = re.compile(r"127\.0\.0\.1:\d+")  # the gateway and the model server take any free port
 _FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)  # they would be fetched from elsewhere
 
 
 class Terminal:
     """A shell in a tmux of its own, in a home of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, model_url: str) -> None:
         self._folder = folder
+        self._model_url = model_url
         self._socket = f"talaria-pictures-{uuid.uuid4().hex[:8]}"
         path = f"{BIN}:{os.environ['PATH']}"
         self._environ = {
@@ -72,7 +73,7 @@ class Terminal:
         return self._tmux("capture-pane", "-p", "-e")
 
     def draw(self, name: str, title: str) -> None:
-        screen = _PORT.sub("127.0.0.1:8765", self.screen().replace(str(self._folder), "/home/you"))
+        screen = _ADDRESS.sub(self._shown, self.screen().replace(str(self._folder), "/home/you"))
         lines = [line.rstrip() for line in screen.splitlines()]
         while lines and lines[-1] in ("", "$"):
             lines.pop()
@@ -81,6 +82,9 @@ class Terminal:
             console.print(Text.from_ansi(line), soft_wrap=False)
         svg = console.export_svg(title=title, unique_id=f"talaria-{name}")
         (FOLDER / f"{name}.svg").write_text(_FONTS.sub("", svg), encoding="utf-8")
+
+    def _shown(self, address: re.Match[str]) -> str:
+        return f"127.0.0.1:{8000 if address[0] in self._model_url else 8765}"
 
     def close(self) -> None:
         self._tmux("kill-server", check=False)
@@ -110,13 +114,11 @@ def draw_setup(terminal: Terminal, url: str) -> None:
     terminal.send(last, "Provider")
     terminal.send("mine", "Address of mine")
     terminal.send(url, "Key of mine")
-    terminal.send("sk-mistyped", "[y/N]")
-    terminal.send("n", "Type another key")
-    terminal.send(KEY, "[y/N]:")
-    terminal.until("Write the key")
+    terminal.send("sk-mistyped", "Type the right key")
     time.sleep(0.3)
-    terminal.send("y", "Which model")
-    terminal.send("qwen3-coder", "Next:")
+    terminal.send(KEY, "Which model")
+    terminal.send("qwen3-coder", "[y/N]:")
+    terminal.send("y", "Next:")
     terminal.draw("setup", "talaria setup")
 
 
@@ -151,7 +153,7 @@ def main() -> None:
         terminals: list[Terminal] = []
         try:
             for draw in drawn:
-                terminals.append(Terminal(Path(folder)))
+                terminals.append(Terminal(Path(folder), url))
                 draw(terminals[-1], url)
         finally:
             for terminal in reversed(terminals):

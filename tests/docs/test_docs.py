@@ -138,7 +138,7 @@ def test_keys_to_come_are_documented_as_such() -> None:
         assert f"`{member}`" in text
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
+@pytest.mark.parametrize("page", ["docs/quickstart.md", "docs/configuration.md"])
 def test_examples_of_the_configuration_can_be_used(page: str, tmp_path: Path) -> None:
     examples = fenced((ROOT / page).read_text(), "toml")
     assert examples
@@ -174,11 +174,14 @@ def dev_verbs() -> set[str]:
     return {verb for pattern in patterns for verb in pattern.split(" | ") if verb.isalpha()}
 
 
-def test_the_commands_of_the_readme_exist() -> None:
-    lines = [line for block in fenced(README, "sh") for line in block.splitlines()]
-    table = [cell for cells in rows(section(README, "What is here")) for cell in cells]
-    used = re.findall(r"(?:^|\s|`)(\./dev|talaria) ([a-z]+)", "\n".join([*lines, *table]))
-    assert {"run", "chat", "ask", "test"} <= {verb for _, verb in used}
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_that_pages_print_exist(page: Path) -> None:
+    text = page.read_text()
+    lines = [line for block in fenced(text, "sh") for line in block.splitlines()]
+    orders = "\n".join([*lines, *re.findall(r"`([^`\n]+)`", text)])
+    used = re.findall(r"(?:^|&& |^\w+=\S+ )(\./dev|talaria) ([a-z]+)", orders, re.MULTILINE)
+    if text == README:
+        assert {"run", "setup", "chat", "ask", "backup", "test"} <= {verb for _, verb in used}
     for program, verb in used:
         assert verb in PROGRAM_COMMANDS or (program == "./dev" and verb in dev_verbs()), f"{program} {verb}"
     for module in re.findall(r"python -m ([\w.]+)", "\n".join(lines)):
