@@ -84,12 +84,19 @@ class Bench:
     async def tiny_model(self) -> None:
         """Only in the long form, and only where its weights are: nothing is fetched for a figure."""
         why = "the short form leaves it out" if self._scale < 1 else tiny.missing()
-        self.say(f"right first answers of the built-in model{f': skipped, {why}' if why else ''}")
+        self.say(f"right answers of the built-in model{f': skipped, {why}' if why else ''}")
         if why:
             return
         score = await tiny.evaluate()
+        wanted = {
+            "request": ("first answers", 20),
+            "dialogue": ("answers from results", 9),
+            "chat": ("replies", 6),
+        }
+        for kind, (what, limit) in wanted.items():
+            name = f"built-in model, right of {score.of[kind]} {what}"
+            self.rows.append(Row(name, score.right[kind], "", Wanted.AT_LEAST, limit))
         self.rows += [
-            Row(f"built-in model, right of {score.of} first answers", score.right, "", Wanted.AT_LEAST, 20),
             Row("built-in model, load", score.load_seconds, "s"),
             Row("built-in model, answers", score.tokens_per_second, "tokens/s"),
             Row("built-in model, RSS", score.rss_bytes / 1e6, "MB"),

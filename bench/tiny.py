@@ -1,4 +1,4 @@
-"""How well the built-in model chooses: thirty requests, each asked alone, scored by its first answer."""
+"""How well the built-in model does: first answers to requests, answers from results, and plain talk."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import asyncio
 import os
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from talaria.agent.prompt import render_prompt
 from talaria.core.clock import SystemClock
-from talaria.core.messages import Text, UserMessage
+from talaria.core.messages import (
+    AssistantMessage,
+    Message,
+    Text,
+    ToolCall,
+    ToolOutcome,
+    ToolResult,
+    ToolResults,
+    UserMessage,
+)
 from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.models.local.cache import Cache
 from talaria.models.local.endpoint import LocalEndpoint
@@ -25,16 +33,88 @@ from talaria.models.local.stock import Stock
 from talaria.tools.registry import builtin_registry
 from talaria.tools.settings import ToolSettings
 
-REQUESTS = Path(__file__).parent / "evaluation.toml"
+CASES = Path(__file__).parent / "evaluation.toml"
+_REFUSALS = ("cannot", "can't", "can’t", "can only", "unable", "not able to")
+
+
+class Request(msgspec.Struct, frozen=True):
+    """Asked alone; its first answer is a call of `tool`, or a reply."""
+
+    say: str
+    tool: str
+    path: tuple[str, ...] | None = None
+    pattern: tuple[str, ...] | None = None
+
+    def is_right(self, answer: AssistantMessage) -> bool:
+        if not self.tool:
+            return _is_reply(answer)
+        if len(answer.tool_calls) != 1 or answer.tool_calls[0].name != self.tool:
+            return False
+        given = msgspec.json.decode(answer.tool_calls[0].arguments)
+        wanted = {"path": self.path, "pattern": self.pattern}
+        return all(given.get(key, "") in values for key, values in wanted.items() if values is not None)
+
+
+class Dialogue(msgspec.Struct, frozen=True):
+    """A request whose call has its result; the answer is a reply that tells it."""
+
+    say: str
+    tool: str
+    arguments: str
+    result: str
+    has: tuple[str, ...]
+    failed: bool = False
+
+    def is_right(self, answer: AssistantMessage) -> bool:
+        text = answer.text.lower()
+        return _is_reply(answer) and all(
+            any(word in text for word in words.lower().split("|")) for words in self.has
+        )
+
+    def messages(self) -> list[Message]:
+        call = ToolCall("c1", self.tool, self.arguments)
+        outcome = ToolOutcome.ERROR if self.failed else ToolOutcome.OK
+        result = ToolResult("c1", self.tool, self.result, outcome)
+        return [_said(self.say), AssistantMessage("", (call,)), ToolResults((result,))]
+
+
+class Chat(msgspec.Struct, frozen=True):
+    """Words that need no tool, alone or `after` a dialogue; the answer is a reply and no refusal."""
+
+    say: str
+    after: str = ""
+
+    def is_right(self, answer: AssistantMessage) -> bool:
+        return _is_reply(answer) and not any(word in answer.text.lower() for word in _REFUSALS)
+
+
+class Cases(msgspec.Struct, frozen=True):
+    request: tuple[Request, ...]
+    dialogue: tuple[Dialogue, ...]
+    chat: tuple[Chat, ...]
+
+    def each(self) -> Iterator[tuple[Request | Dialogue | Chat, list[Message]]]:
+        """What is asked, and the conversation that asks it."""
+        for request in self.request:
+            yield request, [_said(request.say)]
+        told = {dialogue.say: dialogue for dialogue in self.dialogue}
+        for dialogue in self.dialogue:
+            yield dialogue, dialogue.messages()
+        for chat in self.chat:
+            before: list[Message] = []
+            if chat.after:
+                before = [*told[chat.after].messages(), AssistantMessage(told[chat.after].result)]
+            yield chat, [*before, _said(chat.say)]
 
 
 class Score(msgspec.Struct, frozen=True):
-    right: int
-    of: int
+    """How many answers were right, by kind of case, and what they cost."""
+
+    right: dict[str, int]
+    of: dict[str, int]
     load_seconds: float
     tokens_per_second: float
     rss_bytes: int
-    misses: tuple[str, ...]
 
 
 def missing(name: str = DEFAULT) -> str:
@@ -44,10 +124,8 @@ def missing(name: str = DEFAULT) -> str:
     return "" if Cache.find(os.environ).has(find_weights(name)) else f"the weights of {name} are not cached"
 
 
-def load_requests() -> list[dict[str, Any]]:
-    with REQUESTS.open("rb") as file:
-        found: list[dict[str, Any]] = tomllib.load(file)["request"]
-    return found
+def load_cases() -> Cases:
+    return msgspec.convert(tomllib.loads(CASES.read_text("utf-8")), Cases)
 
 
 async def evaluate(name: str = DEFAULT, tell: Callable[[str], None] = lambda line: None) -> Score:
@@ -56,46 +134,42 @@ async def evaluate(name: str = DEFAULT, tell: Callable[[str], None] = lambda lin
     endpoint = LocalEndpoint(cache, Stock(cache, os.environ, clock), runtime, clock)
     wire, tools = endpoint.wire, builtin_registry(ToolSettings()).resolve(ToolSettings().enabled)
     prefix = wire.render_prefix(render_prompt("main", "", tools.names), tools.specs)
-    misses, spoken, seconds = [], 0, 0.0
+    right, of, spoken, seconds = dict[str, int](), dict[str, int](), 0, 0.0
 
-    async def ask(said: str) -> Completion:
-        user = wire.encode(UserMessage((Text(said),), stamp="2026-11-16 09:00 UTC"))
-        return await endpoint.complete(ModelCall(name, prefix, [user]), _ignore)
+    async def ask(conversation: list[Message]) -> Completion:
+        return await endpoint.complete(ModelCall(name, prefix, [*map(wire.encode, conversation)]), _ignore)
 
     try:
         began = time.perf_counter()
         await runtime.up(name, cache.path(find_weights(name)), lambda: None)
         load_seconds = time.perf_counter() - began
-        await ask("Hi")  # reads the prefix
-        requests = load_requests()
-        for request in requests:
+        await ask([_said("Hi")])  # reads the prefix
+        for case, conversation in load_cases().each():
             began = time.perf_counter()
-            completion = await ask(request["say"])
+            completion = await ask(conversation)
             seconds += time.perf_counter() - began
             spoken += completion.usage.output
-            if not is_right(request, completion):
-                misses.append(request["say"])
-            tell(f"{is_right(request, completion)!s:5} {request['say'][:50]:50} {_shown(completion)[:90]}")
+            kind, is_right = type(case).__name__.lower(), case.is_right(completion.message)
+            right[kind] = right.get(kind, 0) + is_right
+            of[kind] = of.get(kind, 0) + 1
+            tell(f"{kind:8} {is_right!s:5} {case.say[:46]:46} {_shown(completion.message)[:110]}")
         rss = int(Path(f"/proc/{runtime.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     finally:
         await endpoint.close()
-    right = len(requests) - len(misses)
-    return Score(right, len(requests), load_seconds, spoken / seconds, rss, tuple(misses))
+    return Score(right, of, load_seconds, spoken / seconds, rss)
 
 
-def is_right(request: dict[str, Any], completion: Completion) -> bool:
-    calls = completion.message.tool_calls
-    if not request["tool"]:
-        return not calls and bool(completion.message.text.strip())
-    if len(calls) != 1 or calls[0].name != request["tool"]:
-        return False
-    arguments = msgspec.json.decode(calls[0].arguments)
-    return all(arguments.get(key, "") in request[key] for key in ("path", "pattern") if key in request)
+def _said(text: str) -> UserMessage:
+    return UserMessage((Text(text),), stamp="2026-11-16 09:00 UTC")
 
 
-def _shown(completion: Completion) -> str:
-    calls = completion.message.tool_calls
-    return f"{calls[0].name} {calls[0].arguments}" if calls else repr(completion.message.text)
+def _is_reply(answer: AssistantMessage) -> bool:
+    return not answer.tool_calls and bool(answer.text.strip())
+
+
+def _shown(answer: AssistantMessage) -> str:
+    calls = answer.tool_calls
+    return f"{calls[0].name} {calls[0].arguments}" if calls else repr(answer.text)
 
 
 def _ignore(delta: ModelDelta) -> None:

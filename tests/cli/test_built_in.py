@@ -170,7 +170,7 @@ def test_the_first_start_reads_as_the_quickstart_shows_it(
     terminal.until("installing … 1 s   Collecting aiohttp")
     terminal.until("installing … 2 s   Collecting aiohttp")
     installed.touch()
-    screen = terminal.until("spend cap", "s left")
+    screen = terminal.until("spend cap", " left")
     lines = [line.rstrip() for line in screen.splitlines() if line.strip()]
     for form, line in zip(TRANSCRIPT, lines, strict=False):
         assert re.fullmatch(form, line), f"{form} is not in\n{screen}"

@@ -57,6 +57,22 @@ def test_every_event_has_a_name() -> None:
     assert set(EVENT_NAMES) == set(get_args(Event)) == {type(event) for event in EVENTS}
 
 
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (ModelLoading("m", "fetching", 31.4, 128 * 10**6, 491 * 10**6), ", about 31 s (128 of 491 MB)."),
+        (ModelLoading("m", "fetching", 300.0, 1 * 10**6, 491 * 10**6), ", about 5 min (1 of 491 MB)."),
+        (ModelLoading("m", "verifying", 0.0, 491 * 10**6, 491 * 10**6), ", in a moment (491 of 491 MB)."),
+        (ModelLoading("m", "waiting"), "Saved. I answer when the model is ready."),
+        (ModelLoading("m", "loading", 3.0), "The model is being loaded, about 3 s."),
+        (ModelLoading("m", "reading"), "The model is thinking."),
+    ],
+)
+def test_how_long_a_model_takes_is_said_as_far_as_it_is_known(event: ModelLoading, said: str) -> None:
+    assert event.sentence().endswith(said)
+    assert event.is_on_its_way == event.sentence().startswith("Saved.")
+
+
 def test_a_turn_ends_with_one_of_three_events() -> None:
     assert {EVENT_NAMES[kind] for kind in FINAL_EVENTS} == {"done", "failed", "cancelled"}
 

@@ -6,6 +6,7 @@ import msgspec
 
 from talaria.core.errors import ErrorInfo
 from talaria.core.messages import TokenUsage, ToolOutcome
+from talaria.core.units import format_wait
 
 
 class Queued(msgspec.Struct, frozen=True, tag="queued"):
@@ -59,7 +60,8 @@ class UsageReported(msgspec.Struct, frozen=True, tag="usage"):
 
 class ModelLoading(msgspec.Struct, frozen=True, tag="model.loading"):
     """`model` (provider/name) cannot answer yet: its weights are fetched, verified or loaded (`stage`), which
-    takes `seconds` more, if anybody can tell. `done` of `total` bytes are here."""
+    takes `seconds` more, if anybody can tell. `done` of `total` bytes are here. The last stage is "reading":
+    it is loaded, and its first word comes when it has read the conversation."""
 
     model: str
     stage: str
@@ -67,8 +69,18 @@ class ModelLoading(msgspec.Struct, frozen=True, tag="model.loading"):
     done: int = 0
     total: int = 0
 
+    @property
+    def is_on_its_way(self) -> bool:
+        """Its weights are not all here: this takes long enough for a message of its own."""
+        return self.stage not in ("loading", "reading")
+
     def sentence(self) -> str:
-        when = "" if self.seconds is None else f", about {self.seconds:.0f} s"
+        if self.stage == "reading":
+            return "The model is thinking."
+        when = ""
+        if self.seconds is not None:
+            wait = format_wait(self.seconds)
+            when = f", in {wait}" if wait == "a moment" else f", about {wait}"
         if self.stage == "loading":
             return f"The model is being loaded{when}."
         size = f" ({self.done / 1e6:.0f} of {self.total / 1e6:.0f} MB)" if self.total else ""

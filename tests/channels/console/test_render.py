@@ -15,6 +15,7 @@ from talaria.core.events import (
     Event,
     Failed,
     FellBack,
+    ModelLoading,
     Queued,
     ReasoningDelta,
     Reset,
@@ -108,6 +109,24 @@ def test_trouble_is_told_while_it_lasts_and_a_fallback_stays_on_the_screen() -> 
     note = "[Answered by spare/n, because acme is failing.]"
     assert scrollback(events) == [told, "hi", note]
     assert plain(events).splitlines() == ["↻ acme is failing. Trying again in 2 s …", told, "hi", "", note]
+
+
+def test_a_model_that_is_loaded_thinks_until_its_first_word() -> None:
+    fetching = ModelLoading("local/tiny", "fetching", 0.2, 491_000_000, 491_000_000)
+    loading, reading = ModelLoading("local/tiny", "loading", 3.0), ModelLoading("local/tiny", "reading")
+    shown = StringIO()
+    console = Console(file=shown, width=90)
+    view = LiveView(console)
+    for event in (loading, reading):
+        view.show(event)
+        console.print(view)
+    first, second = shown.getvalue().splitlines()
+    assert first.endswith("The model is being loaded, about 3 s. (Ctrl-C cancels)")
+    assert second.endswith("thinking… (Ctrl-C cancels)")
+    assert plain([fetching, loading, reading, Done("hi")]).splitlines() == [
+        "Saved. I answer when the model is ready, in a moment (491 of 491 MB).",
+        "hi",
+    ]
 
 
 def test_usage_is_added_up_in_one_line_at_the_end() -> None:

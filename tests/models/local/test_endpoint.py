@@ -79,7 +79,10 @@ async def test_it_starts_with_the_first_call_and_says_that_it_loads(local: Local
     assert local.runtime.pid is None
     completion, heard = await local.ask("hello")
     assert completion.message.text == "You said: hello"
-    assert heard[0] == ModelLoading(f"local/{DEFAULT}", "loading", 3.0)
+    assert heard[:2] == [
+        ModelLoading(f"local/{DEFAULT}", "loading", 3.0),
+        ModelLoading(f"local/{DEFAULT}", "reading"),
+    ]
     assert "".join(delta.text for delta in heard if isinstance(delta, TextDelta)) == "You said: hello"
     assert (completion.usage.input, completion.usage.output) == (10, 5)
     pid = local.runtime.pid
@@ -208,7 +211,8 @@ async def test_a_call_waits_for_weights_that_are_on_their_way(tmp_path: Path) ->
     here.set()
     completion, heard = await asking
     assert completion.message.text == "You said: hello"
-    assert [delta.stage for delta in heard if isinstance(delta, ModelLoading)] == ["fetching", "loading"]
+    stages = [delta.stage for delta in heard if isinstance(delta, ModelLoading)]
+    assert stages == ["fetching", "loading", "reading"]
     running.cancel()
     await local.endpoint.close()
 

@@ -63,6 +63,30 @@ async def test_what_is_wanted_later_takes_the_place_of_what_is_on_its_way(tmp_pa
     assert running.cancelled()
 
 
+async def test_what_nobody_wants_any_more_is_not_fetched(tmp_path: Path) -> None:
+    begun, is_over = asyncio.Event(), asyncio.Event()
+
+    async def fetcher(weights: Weights, cache: Cache, *rest: object) -> Path:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_over.set()
+        return cache.path(weights)
+
+    stock = Stock(Cache(tmp_path), {}, FakeClock(), find_weights(DEFAULT), fetcher)
+    running = asyncio.create_task(stock.run())
+    waiting = asyncio.create_task(stock.arrival(lambda loading: None))
+    await begun.wait()
+    stock.follow(ModelSettings("openai", "gpt-5"))
+    await is_over.wait()
+    assert await waiting
+    assert (stock.is_any, stock.progress) == (False, None)
+    assert not running.done()
+    running.cancel()
+    await asyncio.wait((running,))
+
+
 def test_a_processor_without_avx2_is_seen(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor : 0\nflags : fpu sse4_2 avx\n")

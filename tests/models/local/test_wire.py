@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from talaria.agent.prompt import render_prompt
 from talaria.core.messages import (
@@ -30,6 +31,7 @@ PREFIX = WIRE.render_prefix(render_prompt("main", "", [spec.name for spec in TOO
 HELLO = UserMessage((Text("hello"),))
 LOOK = AssistantMessage("", (ToolCall("c1", "read_file", '{"path":"a.txt"}'),))
 SEEN = ToolResults((ToolResult("c1", "read_file", "four words of text"),))
+ASKED = "\n\nTell me all that this result says."
 
 
 def body(*messages: Message, prefix: Prefix = PREFIX, **more: Any) -> dict[str, Any]:
@@ -48,7 +50,7 @@ def choices(sent: dict[str, Any]) -> list[str]:
 
 
 def test_few_tools_are_offered_as_one_schema_and_none_of_them_writes() -> None:
-    sent = body(HELLO)
+    sent = body(UserMessage((Text("Is www.example.org a nice place?"),)))
     assert choices(sent) == ["list_files", "read_file", "search_files", "reply"]
     assert "tools" not in sent
     assert all(
@@ -82,23 +84,75 @@ def test_examples_name_only_tools_that_are_offered() -> None:
 def test_a_call_and_its_result_are_words_that_a_tiny_model_knows() -> None:
     sent = body(HELLO, LOOK, SEEN)["messages"][-2:]
     assert sent[0] == {"role": "assistant", "content": '{"tool": "read_file", "arguments": {"path":"a.txt"}}'}
-    assert sent[1] == {"role": "user", "content": "Result of read_file:\nfour words of text"}
+    assert sent[1] == {"role": "user", "content": f"Result of read_file:\nfour words of text{ASKED}"}
 
 
 def test_a_failed_call_says_so_and_a_long_result_is_cut() -> None:
     failed = ToolResults((ToolResult("c1", "read_file", "no such file", ToolOutcome.ERROR),))
-    assert body(failed)["messages"][-1]["content"] == "Result of read_file (error):\nno such file"
+    assert body(failed)["messages"][-1]["content"] == f"Result of read_file (error):\nno such file{ASKED}"
     long = ToolResults((ToolResult("c1", "read_file", "x" * (MAX_RESULT + 7)),))
     told = body(long)["messages"][-1]["content"]
-    assert told.endswith("xx\n[7 more characters]")
+    assert told.endswith(f"xx\n[7 more characters]{ASKED}")
     assert len(told) < MAX_RESULT + 100
 
 
-def test_after_two_results_in_a_row_it_has_to_talk() -> None:
-    assert choices(body(HELLO, LOOK, SEEN)) != ["reply"]
-    assert choices(body(HELLO, LOOK, SEEN, LOOK, SEEN)) == ["reply"]
-    assert choices(body(HELLO, LOOK, SEEN, LOOK, SEEN, HELLO)) != ["reply"]
-    assert choices(body(HELLO, LOOK, SEEN, AssistantMessage("Four."), HELLO, LOOK, SEEN)) != ["reply"]
+def seen(name: str, outcome: ToolOutcome = ToolOutcome.OK) -> ToolResults:
+    return ToolResults((ToolResult("c1", name, "four words of text", outcome),))
+
+
+FAILED = seen("read_file", ToolOutcome.ERROR)
+ALL = ["list_files", "read_file", "search_files", "reply"]
+
+
+@pytest.mark.parametrize(
+    ("said", "may"),
+    [
+        ([SEEN], ["reply"]),
+        ([seen("list_files")], ["read_file", "reply"]),
+        ([seen("search_files")], ["read_file", "reply"]),
+        ([FAILED], ALL),
+        ([FAILED, LOOK, seen("list_files")], ["reply"]),
+        ([FAILED, LOOK, FAILED], ["reply"]),
+        ([FAILED, AssistantMessage("None."), HELLO, LOOK, FAILED], ALL),
+        ([SEEN, AssistantMessage("Four."), HELLO], ALL),
+    ],
+)
+def test_after_a_result_it_tells_it_and_after_two_in_a_row_it_has_to(
+    said: list[Message], may: list[str]
+) -> None:
+    assert choices(body(HELLO, LOOK, *said)) == may
+
+
+@pytest.mark.parametrize(
+    ("said", "may"),
+    [
+        ("Read notes.txt", ALL[:-1]),
+        ("Was steht in Einkauf.TXT?", ALL[:-1]),
+        ("show config/settings.toml", ALL[:-1]),
+        ("show config/settings", ALL),
+        ("What is in the README?", ALL),
+        ("Have you seen example.org?", ALL),
+        ("Write a Python function. Then stop.", ["list_files", "search_files", "reply"]),
+        ("list the files here", ["list_files", "search_files", "reply"]),
+        ("In which of my notes did I mention the dentist?", ["list_files", "search_files"]),
+        ("Which files mention a.b?", ALL[:-1]),
+        ("what's in the directory src?", ["list_files", "search_files"]),
+        ("What is my name?", ["list_files", "search_files", "reply"]),
+    ],
+)
+def test_who_names_a_file_has_it_looked_at_and_where_none_was_named_none_is_read(
+    said: str, may: list[str]
+) -> None:
+    assert choices(body(UserMessage((Text(said),), stamp="2026-11-16 09:00 UTC"))) == may
+
+
+def test_no_example_refuses_and_a_result_is_told_as_in_the_examples() -> None:
+    shown = msgspec.json.decode(b"[" + PREFIX.system + b"]")
+    answers = [message["content"] for message in shown if message["role"] == "assistant"]
+    assert not any(word in answer for answer in answers for word in ("cannot", "can't", "only"))
+    [result] = [n for n, message in enumerate(shown) if message["content"].endswith(ASKED)]
+    found = shown[result]["content"].removesuffix(ASKED).splitlines()[1:]
+    assert all(line.lower() in shown[result + 1]["content"] for line in found)
 
 
 def test_an_image_is_a_word_that_it_cannot_be_seen() -> None:

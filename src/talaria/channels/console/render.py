@@ -68,7 +68,7 @@ class PlainView:
                 self._print(clean(event.reply))
                 self._print("(cancelled)")
             case ModelLoading():
-                if not self._was_told and event.stage != "loading":
+                if not self._was_told and event.is_on_its_way:
                     self._was_told = True
                     self._print(event.sentence())
             case Queued() | Delta() | ReasoningDelta() | UsageReported() | Reset():
@@ -147,7 +147,7 @@ class LiveView:
         match event:
             case Queued(ahead=ahead) if ahead:
                 self._status = f"waiting, {ahead} ahead… (Ctrl-C cancels)"
-            case Queued() | ReasoningDelta():
+            case Queued() | ReasoningDelta() | ModelLoading(stage="reading"):
                 self._status = _THINKING
             case Delta():
                 self._status = ""

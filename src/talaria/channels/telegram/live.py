@@ -45,7 +45,7 @@ class Progress:
         if self._mode == "off":
             return False
         match event:
-            case ModelLoading() if not self._loading and event.stage != "loading":
+            case ModelLoading() if not self._loading and event.is_on_its_way:
                 self._loading = event.sentence()  # once: nobody wants a message edited for minutes
                 return True
             case Delta(text=text):

@@ -36,6 +36,10 @@ _LOAD_SECONDS = 3.0  # what people are told to expect
 _FIRST_TOKEN = timedelta(minutes=5)  # a long conversation is read at a hundred tokens a second
 
 
+class NotHere(ModelRefused):
+    """The weights were not fetched yet, and nobody fetches them now."""
+
+
 class LocalEndpoint:
     """See the `Model` port. One call at a time: the model has one slot, and sessions take turns at it."""
 
@@ -76,12 +80,18 @@ class LocalEndpoint:
         async with self._permits.held(call.session_id):
             weights = _known(call.model)
 
+            has_loaded = False
+
             def loads() -> None:
+                nonlocal has_loaded
+                has_loaded = True
                 sink(ModelLoading(f"{LOCAL}/{weights.name}", "loading", _LOAD_SECONDS))
 
             try:
                 path = await self._ready(weights, sink)
                 running = await self._runtime.up(weights.name, path, loads)
+                if has_loaded:
+                    sink(ModelLoading(f"{LOCAL}/{weights.name}", "reading"))
                 return await (await self._endpoint(running)).complete(call, sink)
             except ModelUnavailable as error:
                 if (how := await self._runtime.death()) is None:
@@ -108,7 +118,7 @@ class LocalEndpoint:
             return None
         if (failure := self.stock.failure) is not None:
             return ModelRefused(failure.user_text, failure.hint)
-        return ModelRefused(
+        return NotHere(
             f"The built-in model {name} is not on this machine yet.",
             f"Fetch it with `talaria model pull {name}` ({megabytes(weights.size)} MB), "
             "or choose another with `talaria setup`.",

@@ -8,7 +8,10 @@ from enum import StrEnum
 
 import msgspec
 
-_WINDOW_SECONDS = 60.0  # parts come in bursts
+from talaria.core.units import format_wait
+
+_WINDOW_SECONDS = 10.0
+_FIRST_SECONDS = 2.0  # what is measured in less says nothing
 
 
 class Stage(StrEnum):
@@ -20,7 +23,7 @@ class Stage(StrEnum):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """`rate` is bytes a second over the last seconds, zero while it is not known."""
+    """`rate` is bytes a second over the last ten seconds, zero while it is not known."""
 
     model: str
     stage: Stage
@@ -32,6 +35,8 @@ class Progress(msgspec.Struct, frozen=True):
 
     @property
     def seconds_left(self) -> float | None:
+        if self.done >= self.total:
+            return 0.0
         return (self.total - self.done) / self.rate if self.rate > 0 else None
 
     def view(self) -> dict[str, object]:
@@ -46,8 +51,7 @@ class Progress(msgspec.Struct, frozen=True):
         parts = [f"{self.stage} {megabytes(self.done)}/{megabytes(self.total)} MB"]
         if self.rate:
             parts.append(f"{self.rate / 1e6:.1f} MB/s")
-        if (left := self.seconds_left) is not None:
-            parts.append(f"{spoken_seconds(left)} left")
+            parts.append(f"{format_wait(self.seconds_left or 0.0)} left")
         return ", ".join(parts)
 
 
@@ -55,12 +59,9 @@ def megabytes(count: int) -> str:
     return f"{count / 1e6:.0f}" if count >= 10_000_000 else f"{count / 1e6:.1f}"
 
 
-def spoken_seconds(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
 class Meter:
-    """Makes snapshots of one fetch and hands them on."""
+    """Makes snapshots of one fetch and hands them on. What was here before, and what is fetched again after a
+    source has failed, makes no difference to the rate: it counts the bytes that came."""
 
     def __init__(
         self, model: str, total: int, now: Callable[[], float], report: Callable[[Progress], None]
@@ -69,17 +70,27 @@ class Meter:
         self._total = total
         self._now = now
         self._report = report
-        self._seen: deque[tuple[float, int]] = deque()
+        self._done: int | None = None
+        self._came = 0
+        self._seen: deque[tuple[float, int]] = deque()  # when so much had come
         self.source = ""
 
     def at(self, done: int, stage: Stage = Stage.FETCHING) -> None:
-        now = self._now()
-        if self._seen and done < self._seen[-1][1]:
-            self._seen.clear()
-        if not self._seen or now - self._seen[-1][0] > 0.2:
-            self._seen.append((now, done))
-        while now - self._seen[0][0] > _WINDOW_SECONDS and len(self._seen) > 2:
-            self._seen.popleft()
-        began, first = self._seen[0]
-        rate = (done - first) / (now - began) if now - began > 0.2 else 0.0
+        if self._done is not None:
+            self._came += max(0, done - self._done)
+        self._done = done
+        # What another process fetches is seen in bursts of whole parts.
+        rate = self._rate() if stage is Stage.FETCHING else 0.0
         self._report(Progress(self._model, stage, done, self._total, rate, self.source))
+
+    def _rate(self) -> float:
+        """Time begins with the first bytes: how long it took to find them is no measure of the rest."""
+        now = self._now()
+        if self._came and (not self._seen or now - self._seen[-1][0] > 0.2):
+            self._seen.append((now, self._came))
+        while len(self._seen) > 1 and now - self._seen[1][0] >= _WINDOW_SECONDS:
+            self._seen.popleft()
+        if not self._seen or now - self._seen[0][0] < _FIRST_SECONDS:
+            return 0.0
+        began, before = self._seen[0]
+        return (self._came - before) / (now - began)

@@ -6,8 +6,11 @@ model of this size calls the wrong one often enough.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+
+import msgspec
 
 from talaria.core.tools import ToolSpec
 
@@ -29,27 +32,41 @@ _OFFERED = {
 _RULES = """\
 You see the person's files only through tools. Answer with one JSON object: {"tool": NAME, "arguments": {…}} \
 to look into the files, or {"reply": TEXT} to talk. Look when the person names a file or asks about their \
-files. Talk for everything else: greetings, thanks, questions about the world, jokes, poems, translations, \
-code. You cannot write, delete or send anything."""
-# The tool that an example is about, what a person says, and the right answer.
-_EXAMPLES: tuple[tuple[str, str, str], ...] = (
-    ("", "Good morning!", '{"reply": "Good morning! What can I do for you?"}'),
-    ("read_file", "When is lunch in plan.md?", '{"tool": "read_file", "arguments": {"path": "plan.md"}}'),
-    ("", "What is the capital of Norway?", '{"reply": "The capital of Norway is Oslo."}'),
-    ("list_files", "What files do I have?", '{"tool": "list_files", "arguments": {}}'),
-    (
-        "search_files",
-        "Where did I write about Lisbon?",
-        '{"tool": "search_files", "arguments": {"pattern": "Lisbon"}}',
+files; when you get a result, reply with what it says. Talk for everything else: greetings, thanks, \
+questions about the world, jokes, poems, translations, code."""
+_RESULT = "Result of "
+_ASKED = "\n\nTell me all that this result says."
+RESULT = msgspec.json.encode({"role": "user", "content": _RESULT})[:-2]  # how a chunk with results begins
+
+
+class _Example(NamedTuple):
+    """What a person says and the right answer: words, or the value of a tool's argument; then what the tool
+    finds, and what is said of it. A tiny model copies examples word by word, so none of them refuses."""
+
+    said: str
+    reply: str
+    tool: str = ""
+    value: str = ""
+    result: str = ""
+
+
+_EXAMPLES = (
+    _Example("Good morning!", "Good morning! What can I do for you?"),
+    _Example(
+        "When is lunch in plan.md?", "plan.md says: lunch at 13:15.", "read_file", "plan.md", "Lunch at 13:15"
     ),
-    ("", "Write one line about autumn.", '{"reply": "Leaves let go, and the wind keeps them company."}'),
-    (
-        "list_files",
-        "Are there pictures in holiday?",
-        '{"tool": "list_files", "arguments": {"path": "holiday"}}',
-    ),
-    ("", "Please delete old.txt.", '{"reply": "I cannot delete files; I can only look at them."}'),
+    _Example("What is the capital of Norway?", "The capital of Norway is Oslo."),
+    _Example("What files do I have?", "", "list_files"),
+    _Example("Where did I write about Lisbon?", "", "search_files", "Lisbon"),
+    _Example("Write one line about autumn.", "Leaves let go, and the wind keeps them company."),
+    _Example("Are there pictures in holiday?", "", "list_files", "holiday"),
+    _Example("I slept badly.", "That sounds hard. I hope that tonight is better."),
 )
+
+
+def told(name: str, text: str, failed: str = "") -> str:
+    """A tool's result as the person's next words, the last of which ask for an answer."""
+    return f"{_RESULT}{name}{failed}:\n{text}{_ASKED}"
 
 
 def offered(tools: Sequence[ToolSpec]) -> list[ToolSpec]:
@@ -67,10 +84,21 @@ def opening(prompt: str, tools: Sequence[ToolSpec]) -> list[dict[str, str]]:
     lines = [prompt, "", _RULES, "", "Tools:"]
     lines += [f"- {name}({_OFFERED[name].argument}): {_OFFERED[name].words}" for name in names]
     messages = [{"role": "system", "content": "\n".join(lines)}]
-    for tool, said, answer in _EXAMPLES:
-        if not tool or tool in names:
-            messages += [{"role": "user", "content": said}, {"role": "assistant", "content": answer}]
+    for example in _EXAMPLES:
+        if not example.tool or example.tool in names:
+            messages += _shown(example)
     return messages
+
+
+def _shown(example: _Example) -> Iterator[dict[str, str]]:
+    yield {"role": "user", "content": example.said}
+    if example.tool:
+        arguments = {_OFFERED[example.tool].argument: example.value} if example.value else {}
+        yield {"role": "assistant", "content": json.dumps({"tool": example.tool, "arguments": arguments})}
+    if example.result:
+        yield {"role": "user", "content": told(example.tool, example.result)}
+    if example.reply:
+        yield {"role": "assistant", "content": json.dumps({"reply": example.reply})}
 
 
 def answer_schema(tools: Sequence[ToolSpec]) -> dict[str, Any]:
@@ -89,3 +117,6 @@ def _call_schema(name: str, tool: _Tool) -> dict[str, Any]:
     required = [tool.argument] if tool.is_needed else []
     arguments = _object({tool.argument: {"type": "string"}}, required)
     return _object({"tool": {"const": name}, "arguments": arguments}, ["tool", "arguments"])
+
+
+READ_SCHEMA = _call_schema("read_file", _OFFERED["read_file"])

@@ -55,10 +55,19 @@ class Stock:
             self.want(wanted)
 
     def follow(self, model: ModelSettings) -> None:
-        """Want the built-in model that answers by default, if it may be fetched unasked and could run."""
+        """Want the built-in model that answers by default, if it may be fetched unasked and could run; of one
+        that does not answer any more, what has come is kept for another time."""
         weights = chosen(model)
-        if weights is not None and may_pull(self._environ) and unmet() is None:
+        if weights is None:
+            self._want_nothing()
+        elif may_pull(self._environ) and unmet() is None:
             self.want(weights)
+
+    def _want_nothing(self) -> None:
+        self._wanted, self._is_coming, self.progress = None, False, None
+        self._changed.set()
+        if self._bringing is not None:
+            self._bringing.cancel()
 
     def want(self, weights: Weights) -> None:
         """It takes the place of another that is on its way; who waits for that waits for this."""

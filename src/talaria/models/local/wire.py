@@ -28,19 +28,16 @@ from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
 from talaria.models.faults import Faults
 from talaria.models.local.answer import ObjectAnswer
-from talaria.models.local.prompt import REPLY_SCHEMA, answer_schema, offered, opening
+from talaria.models.local.choices import narrowed
+from talaria.models.local.prompt import answer_schema, offered, opening, told
 from talaria.models.openai_chat import OpenAIChat
 
 MAX_OUTPUT = 512
 MAX_RESULT = 2_000  # characters that a tiny model is shown of one result
-_CALLS_IN_A_ROW = 2
-_RESULT = "Result of "
 _UNSEEN = Text("[an image, which this model cannot see]")
 
 _CHAT = OpenAIChat()
 _encode = msgspec.json.Encoder().encode
-_RESULT_BYTES = _encode({"role": "user", "content": _RESULT})[:-2]
-_ONLY_REPLY = _encode(REPLY_SCHEMA)
 
 
 class LocalChat:
@@ -79,8 +76,8 @@ class LocalChat:
         schema, prefix = call.prefix.tools, call.prefix
         sampling = call.sampling or b'"temperature":0'
         if _is_ours(schema):
-            schema = _ONLY_REPLY if _has_looked_enough(call.chunks) else schema
-            sampling += b',"response_format":{"type":"json_schema","json_schema":{"schema":%b}}' % schema
+            may = narrowed(schema, call.chunks)
+            sampling += b',"response_format":{"type":"json_schema","json_schema":{"schema":%b}}' % may
             prefix = Prefix(prefix.system, b"")
         limit = min(call.max_output or MAX_OUTPUT, MAX_OUTPUT)
         return _CHAT.body(
@@ -100,11 +97,4 @@ def _told(result: ToolResult) -> str:
     text, rest = result.text[:MAX_RESULT], len(result.text) - MAX_RESULT
     cut = f"\n[{rest} more characters]" if rest > 0 else ""
     failed = "" if result.outcome is ToolOutcome.OK else f" ({result.outcome})"
-    return f"{_RESULT}{result.name}{failed}:\n{text}{cut}"
-
-
-def _has_looked_enough(chunks: Sequence[bytes]) -> bool:
-    """A tiny model that may look again and again does: after two results in a row it has to talk."""
-    return len(chunks) >= 2 * _CALLS_IN_A_ROW and all(
-        chunk.startswith(_RESULT_BYTES) for chunk in chunks[-1 : -2 * _CALLS_IN_A_ROW : -2]
-    )
+    return told(result.name, text + cut, failed)
