@@ -98,8 +98,53 @@ async def test_text_made_to_be_slow_is_not(visitor: Visitor) -> None:
       const { show } = await import("/assets/markdown.js");
       const pieces = ["**a ", "[a", "[", "`a ", "*a_b~~", "> ", "- ", "\\\\", "http://(", "| a |\\n|--|\\n",
         "a\\n\\n"];
-      for (const piece of pieces) show(document.createElement("div"), piece.repeat(300_000 / piece.length));
+      const many = (piece, more = "") => piece.repeat(100_000) + more;
+      const texts = [`# a${many(" ", "x")}`, `# ${many(" ", "x")}${many(" ", "\u2028x")}`,
+        `a|\n${many(" ", "x")}|`, `a|\n|${many("-", "x")}`, `[a](${many(" ")}`,
+        `[a](b${many(" ", "x")}`, `http://a${many(".", "x")}`,
+        `# a${many("#", "x")}`, `---${many(" ", "x")}`];
+      texts.push(...pieces.map((piece) => piece.repeat(300_000 / piece.length)));
+      for (const text of texts) show(document.createElement("div"), text);
     }""")
+
+
+async def test_a_long_chat_costs_only_what_is_seen_of_it(visitor: Visitor) -> None:
+    """What is out of sight is not laid out, and a stream of thoughts is one piece of text."""
+    await visitor.say("hello")
+    await visitor.page.locator("#log .agent").wait_for()
+    style = "getComputedStyle(document.querySelector('#log .agent')).contentVisibility"
+    assert await visitor.page.evaluate(style) == "auto"
+    pieces = await visitor.page.evaluate("""async () => {
+      const { Transcript } = await import("/assets/transcript.js");
+      const [log, live] = [document.createElement("div"), document.createElement("div")];
+      const transcript = new Transcript(log, live);
+      transcript.beginLive(null);
+      for (let count = 0; count < 100; count += 1) transcript.take({ type: "reasoning", text: "so " });
+      await new Promise(requestAnimationFrame);
+      return [live.querySelector(".thoughts").childNodes.length, live.textContent.split("so ").length - 1];
+    }""")
+    assert pieces == [1, 100]
+
+
+async def test_a_result_in_the_log_is_not_replaced_by_its_preview(visitor: Visitor) -> None:
+    """Events come again after a reload in mid-turn."""
+    shown = await visitor.page.evaluate("""async () => {
+      const { Transcript } = await import("/assets/transcript.js");
+      const [log, live] = [document.createElement("div"), document.createElement("div")];
+      const transcript = new Transcript(log, live);
+      const calls = [{ id: "1", name: "t", arguments: "" }];
+      const asked = { type: "assistant", reasoning: [], text: "", tool_calls: calls };
+      const told = { type: "tool_results", results: [{ call_id: "1", outcome: "ok", text: "all of it" }] };
+      const finished = { type: "tool.finished", call_id: "1", outcome: "ok", preview: "all" };
+      transcript.add([{ seq: 1, body: asked }]);
+      transcript.beginLive(null);
+      transcript.take(finished);
+      const before = log.querySelector(".result").textContent;
+      transcript.add([{ seq: 2, body: told }]);
+      transcript.take(finished);
+      return [before, log.querySelector(".result").textContent, live.textContent];
+    }""")
+    assert shown == ["all", "all of it", "Working"]
 
 
 async def test_stop_cancels_the_turn(visitor: Visitor) -> None:
@@ -122,6 +167,18 @@ async def test_messages_wait_for_the_one_before_and_commands_pass(visitor: Visit
     await visitor.settled()
     said = await visitor.conversation()
     assert [said.count(text) for text in ("[[delay 30]]", "and then", "/stop", "Stopped.")] == [1, 1, 1, 1]
+
+
+async def test_a_message_whose_turn_has_come_does_not_wait_any_more(visitor: Visitor) -> None:
+    await visitor.say("[[delay 30]]")
+    await visitor.page.locator("#live .person").wait_for()
+    await visitor.say("[[delay 31]]")
+    await visitor.page.locator("#waiting .person").wait_for()
+    await visitor.page.get_by_role("button", name="Stop").click()
+    await visitor.page.locator("#live, #log").get_by_text("[[delay 31]]").wait_for()
+    await visitor.sees("Working", "#live")
+    await visitor.page.get_by_role("button", name="Stop").click()
+    await visitor.settled()
 
 
 async def test_a_command_is_answered_and_new_begins_anew(visitor: Visitor) -> None:
@@ -153,21 +210,6 @@ async def test_a_failed_turn_says_what_why_and_what_to_do_also_after_a_reload(vi
     assert await visitor.conversation() == before
 
 
-async def test_a_refused_message_comes_back_into_the_field(visitor: Visitor) -> None:
-    await visitor.page.route("**/messages", refuse)
-    await visitor.say("too much")
-    await visitor.sees("The disk is full.")
-    assert await visitor.page.locator("#text").input_value() == "too much"
-    await visitor.page.unroute("**/messages")
-    await visitor.page.keyboard.press("Enter")
-    await visitor.sees("You said: too much")
-
-
-async def refuse(route: Any) -> None:
-    error = {"type": "store", "message": "The disk is full.", "hint": "Make room."}
-    await route.fulfill(status=503, json={"error": error})
-
-
 async def test_files_go_with_the_message(visitor: Visitor) -> None:
     await visitor.page.locator("#file").set_input_files(
         [
@@ -177,7 +219,7 @@ async def test_files_go_with_the_message(visitor: Visitor) -> None:
     )
     await visitor.page.get_by_role("button", name="Remove note.txt").wait_for()
     await visitor.say("look")
-    await visitor.sees("note.txt (1 kB)", "#log .person")
+    await visitor.sees("note.txt (5 B)", "#log .person")
     await visitor.settled()
     assert (await visitor.page.locator("#log .person img").get_attribute("src")).startswith("data:image/png")
     user = next(body for body in await visitor.entries() if body["type"] == "user")
@@ -219,7 +261,7 @@ async def test_two_chats_are_two_addresses_and_back_goes_back(visitor: Visitor) 
     await visitor.page.go_back()
     await visitor.sees("You said: in the first")
     await visitor.page.go_forward()
-    await visitor.page.wait_for_function("text.value === 'a draft of the second'")
+    await visitor.has_written("a draft of the second")
 
 
 async def test_a_new_chat_has_nothing_of_the_one_before(visitor: Visitor) -> None:

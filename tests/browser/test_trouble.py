@@ -24,8 +24,12 @@ async def test_a_restart_in_mid_turn_heals_and_the_answer_is_shown_once(
     await visitor.say(SLOW)
     await visitor.page.locator("#live").get_by_text("word1 word2").wait_for()
     await mortal.kill(end)
-    await visitor.sees("The gateway is away. Reconnecting …", "#line")
+    await visitor.sees("The gateway does not answer.", "#line")
     await visitor.say("typed while it was away")
+    await visitor.sees("waits for the gateway", "#waiting")
+    assert not await visitor.page.locator("#stop, .state").filter(visible=True).count()
+    line, header = [await visitor.page.locator(it).bounding_box() for it in ("#line", "#main > header")]
+    assert line["y"] + line["height"] <= header["y"]
     await mortal.start()
     await visitor.sees("You said: typed while it was away")
     await visitor.settled()
@@ -63,12 +67,87 @@ async def test_a_message_whose_answer_got_lost_is_not_doubled(visitor: Visitor) 
 async def test_a_message_that_could_not_be_sent_outlives_the_page(visitor: Visitor) -> None:
     await visitor.page.route("**/messages", lambda route: route.abort())
     await visitor.say("kept")
-    await visitor.sees("The gateway is away. Reconnecting …", "#line")
+    await visitor.sees("The gateway does not answer. What you send is kept and goes out when it is", "#line")
     await visitor.page.reload()
     await visitor.page.locator("#waiting").get_by_text("kept").wait_for()
     await visitor.page.unroute_all()
     await visitor.sees("You said: kept")
     await visitor.settled()
+
+
+@pytest.mark.parametrize("path", ["**/events", "**/api/sessions/web-*"])
+async def test_an_answer_that_fails_once_is_asked_for_again(visitor: Visitor, path: str) -> None:
+    failing = [500]
+
+    async def fail_once(route: Any) -> None:
+        if failing and route.request.method == "GET":
+            await route.fulfill(status=failing.pop(), body="broken")
+        else:
+            await route.fallback()
+
+    await visitor.page.route(path, fail_once)
+    await visitor.say("hello")
+    await visitor.sees("You said: hello")
+    await visitor.settled()
+    assert not failing
+
+
+async def test_a_turn_that_cannot_be_followed_stops_nobody(visitor: Visitor) -> None:
+    asked: list[str] = []
+
+    async def refuse_the_first(route: Any) -> None:
+        asked.append(route.request.url)
+        if asked[-1] == asked[0]:
+            await route.fulfill(status=403, body="no")
+        else:
+            await route.continue_()
+
+    await visitor.page.route("**/events", refuse_the_first)
+    await visitor.say("first")
+    await visitor.sees("The gateway answered with status 403.")
+    await visitor.say("second")
+    await visitor.sees("You said: second")
+    await visitor.sees("You said: first")
+    await visitor.settled()
+
+
+async def test_a_session_that_goes_while_it_is_read_is_no_fault(visitor: Visitor) -> None:
+    await visitor.page.route("**/entries?*", lambda route: route.fulfill(status=404, body="pruned"))
+    await visitor.say("[[reply undefined is what it is]]")
+    await visitor.page.locator("#said").get_by_text("undefined is what it is").wait_for()
+    await visitor.settled()
+
+
+async def test_a_fault_of_the_page_does_not_end_its_looking(visit: Visit) -> None:
+    visitor = await visit(logged_in=False)
+    await visitor.page.clock.install()
+    await visitor.follow_link(await visitor.new_link())
+    await visitor.page.wait_for_load_state("networkidle")
+    await visitor.page.route("**/api/sessions?*", lambda route: route.fulfill(json={}))
+    async with visitor.page.expect_event("pageerror"):
+        await visitor.page.clock.fast_forward(11_000)
+    await visitor.page.unroute_all()
+    visitor.troubles.clear()
+    name = await visitor.name()
+    await visitor.gateway.call("POST", f"/api/sessions/{name}/messages?wait=10", json={"text": "theirs"})
+    await visitor.page.clock.fast_forward(11_000)
+    await visitor.sees("You said: theirs")
+
+
+async def test_waiting_leaves_nothing_behind_and_titles_are_asked_for_once(visitor: Visitor) -> None:
+    left = await visitor.page.evaluate("""async () => {
+      const { pause } = await import("/assets/net.js");
+      const { titles } = await import("/assets/keep.js");
+      const listeners = new Set();
+      const signal = {
+        addEventListener: (kind, listener) => listeners.add(listener),
+        removeEventListener: (kind, listener) => listeners.delete(listener),
+      };
+      await pause(1, signal);
+      for (let count = 0; count < 310; count += 1) titles.learn(`ses_made_up_${count}`, []);
+      return [listeners.size, titles.of("ses_made_up_0")];
+    }""")
+    assert left == [0, ""]
 
 
 async def test_a_reload_in_mid_turn_finds_the_turn_again(visitor: Visitor) -> None:
@@ -109,4 +188,4 @@ async def test_a_draft_and_a_login_that_ended_lose_nothing(visitor: Visitor) -> 
     await visitor.page.locator("#login").wait_for()
     await visitor.follow_link(await visitor.new_link())
     await visitor.page.locator("#chats a", has_text="hello").first.click()
-    await visitor.page.wait_for_function("text.value === 'half a thought'")
+    await visitor.has_written("half a thought")

@@ -55,6 +55,12 @@ class Visitor:
         await self.page.locator("#text").fill(text)
         await self.page.keyboard.press("Enter")
 
+    async def has_written(self, text: str) -> None:
+        """In the field, now or soon."""
+        from playwright.async_api import expect
+
+        await expect(self.page.locator("#text")).to_have_value(text)
+
     async def sees(self, text: str, selector: str = "#scroll") -> None:
         """Exactly once, now or soon."""
         await self.page.locator(selector).get_by_text(text).wait_for()

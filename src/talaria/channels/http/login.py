@@ -37,7 +37,7 @@ class LoginRoutes:
                 401,
                 "bad_code",
                 f"This code was used, is older than {CODE_SECONDS / 60:g} minutes, or was never given.",
-                "`talaria open` makes a new link.",
+                "`talaria open` (in a clone: `./dev open`) makes a new link.",
             )
         return Answer(b"", 204, _set_cookie(call, cookie, COOKIE_SECONDS))
 

@@ -3,7 +3,8 @@
 import { drawChats, label, learnTitles, narrow, readChats, showMore, toggleSide } from "./chats.js";
 import { Composer } from "./composer.js";
 import { $, make } from "./elements.js";
-import { drafts, forgetAll, newName, outbox } from "./keep.js";
+import { forgetAll, newName, outbox } from "./keep.js";
+import { show } from "./markdown.js";
 import { call, line, pause, Refused } from "./net.js";
 import { Room } from "./room.js";
 import { megabytes, Transcript, trouble } from "./transcript.js";
@@ -21,13 +22,14 @@ const page = {
 };
 let room = null;
 let status = null;
-let posting = Promise.resolve(); // in the order in which they were sent, whatever chat is open meanwhile
+const posting = new Map(); // of each chat, in the order in which they were sent, whatever chat is open meanwhile
+const underway = new Set(); // the keys of those
 let isPinned = true; // the end of the conversation stays in view
 
 function fail(error) {
   if (error.name === "AbortError") return; // the chat was left
-  if (!(error instanceof Refused)) throw error;
-  if (error.status === 401) ask(null);
+  if (!(error instanceof Refused)) reportError(error); // a fault of this page, which goes on
+  else if (error.status === 401) ask(null);
   else transcript.remark(null, trouble(error));
 }
 
@@ -52,8 +54,7 @@ async function begin(code) {
   }
   $("login").hidden = true;
   $("app").hidden = false;
-  outbox.retire();
-  outbox.all().filter((item) => !item.turn).forEach(post);
+  outbox.retire().forEach((item) => composer.giveBack(item));
   route();
   await refresh();
 }
@@ -146,25 +147,28 @@ function send(text, files) {
 }
 
 function post(item) {
-  posting = posting.then(() => bring(item)).catch(fail);
+  if (underway.has(item.key)) return;
+  underway.add(item.key);
+  const before = posting.get(item.chat) ?? Promise.resolve();
+  posting.set(item.chat, before.then(() => bring(item)).catch(fail).finally(() => underway.delete(item.key)));
 }
 
 /** Brings a message to the gateway. The same key each time: it may have arrived although no answer did. */
 async function bring(item) {
-  const body = JSON.stringify({ text: item.text, files: item.files.map((file) => file.id) });
   const headers = { "Idempotency-Key": item.key };
   try {
+    await Promise.all(item.files.map((file) => file.ready));
+    outbox.update(item);
+    const body = JSON.stringify({ text: item.text, files: item.files.map((file) => file.id) });
     item.turn = (await call("POST", `/api/sessions/${item.chat}/messages`, { body, headers })).turn_id;
   } catch (error) {
     if (error.status === 401) throw error; // it goes out after the next login
     outbox.drop(item);
-    drafts.set(item.chat, drafts.of(item.chat) || item.text);
-    if (room?.name !== item.chat) return;
-    room.refused(item, error);
-    composer.refill();
+    composer.giveBack(item);
+    if (room?.name === item.chat) room.refused(item, error);
     return;
   }
-  outbox.put(item);
+  outbox.update(item);
   if (room?.name === item.chat) room.sent(item);
   refresh();
 }
@@ -186,6 +190,7 @@ async function refresh() {
     status = await call("GET", "/api/status");
     const chats = await readChats();
     if (!room) return;
+    outbox.unsent().forEach(post); // also what a tab that was closed has left
     drawChats(room.ref);
     room.draw();
     if (!room.isBusy && chats.some((session) => room.isBehind(session))) await room.catchUp();
@@ -220,8 +225,17 @@ $("scroll").onscroll = () => {
   isPinned = $("scroll").scrollHeight - $("scroll").scrollTop - $("scroll").clientHeight < 80;
 };
 $("more").onclick = () => { showMore(); refresh(); };
-line.addEventListener("away", () => { $("line").textContent = "The gateway is away. Reconnecting …"; });
-line.addEventListener("back", () => { $("line").textContent = ""; });
+line.addEventListener("change", ({ detail }) => {
+  const kept = "What you send is kept and goes out when it is back.";
+  const text = detail ? `${detail} ${kept}` : `The gateway does not answer. ${kept} (Is it running? \`talaria serve\`)`;
+  show($("line"), detail === null ? "" : text);
+  document.body.toggleAttribute("data-away", detail !== null);
+});
+addEventListener("storage", ({ key }) => {
+  if (!room || !outbox.is(key)) return;
+  room.share();
+  refresh();
+});
 addEventListener("hashchange", () => {
   const code = takeCode();
   if (code) begin(code);

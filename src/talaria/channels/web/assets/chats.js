@@ -2,7 +2,7 @@
 
 import { $, make } from "./elements.js";
 import { titles } from "./keep.js";
-import { call } from "./net.js";
+import { attempt, call } from "./net.js";
 
 const PAGE = 50;
 const LEARNED = 20; // titles that are asked for at a look
@@ -29,11 +29,12 @@ export function showMore() {
   shown += PAGE;
 }
 
-/** First words for chats without a title, asked for once and then kept. */
+/** First words for chats without a title, asked for once and then kept. One that cannot be read stops nobody. */
 export async function learnTitles() {
   const unknown = sessions.filter((session) => !session.title && titles.of(session.id) === undefined);
   for (const { id } of unknown.slice(0, LEARNED)) {
-    titles.learn(id, (await call("GET", `/api/sessions/${id}/entries?limit=3`)).entries);
+    const log = await attempt("GET", `/api/sessions/${id}/entries?limit=3`).catch(() => null);
+    if (log) titles.learn(id, log.entries);
   }
   return unknown.length > 0;
 }

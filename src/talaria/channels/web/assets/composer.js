@@ -6,10 +6,11 @@ import { call } from "./net.js";
 
 const UPLOAD_MS = 600_000;
 
-/** `send(text, files)` gets what was written; `fail(error)` what could not be uploaded. */
+/** `send(text, files)` gets what was written, `fail(error)` what could not be uploaded.
+ * A file is { name, size, url, ready, gone, id?, isLost? }; it may be sent before it is `ready`, which may fail. */
 export class Composer {
   #chat = null; // its name; null: nothing can be written here
-  #files = []; // { name, size, url, ready, id? }
+  #attached = new Map(); // the files of each chat
 
   constructor(send, fail) {
     this.send = send;
@@ -29,16 +30,27 @@ export class Composer {
 
   open(chat) {
     this.#chat = chat;
-    this.#files = [];
     $("composer").hidden = !chat;
-    this.refill();
+    this.#fill(chat ? drafts.of(chat) : "");
+  }
+
+  #fill(text) {
+    $("text").value = text;
+    this.#changed();
     this.#drawFiles();
   }
 
-  /** With the draft as it is kept. */
-  refill() {
-    $("text").value = this.#chat ? drafts.of(this.#chat) : "";
-    this.#changed();
+  /** A message that did not go out stands here again, below what was written since. */
+  giveBack({ chat, text, files }) {
+    const isOpen = chat === this.#chat;
+    const both = [isOpen ? $("text").value : drafts.of(chat), text].filter(Boolean).join("\n\n");
+    this.#attached.set(chat, [...this.#of(chat), ...files.filter((file) => file.id || (file.ready && !file.isLost))]);
+    if (isOpen) this.#fill(both);
+    else drafts.set(chat, both);
+  }
+
+  #of(chat) {
+    return this.#attached.get(chat) ?? [];
   }
 
   #changed() {
@@ -47,13 +59,11 @@ export class Composer {
     if (this.#chat) drafts.set(this.#chat, $("text").value);
   }
 
-  async #submit() {
-    const chat = this.#chat;
-    await Promise.all(this.#files.map((file) => file.ready)); // those that failed have taken themselves away
-    const [text, files] = [$("text").value, this.#files];
-    if (chat !== this.#chat || !(text.trim() || files.length)) return;
-    drafts.set(chat, "");
-    this.open(chat);
+  #submit() {
+    const [text, files] = [$("text").value, this.#of(this.#chat)];
+    if (!(text.trim() || files.length)) return;
+    this.#attached.delete(this.#chat);
+    this.#fill("");
     this.send(text, files);
   }
 
@@ -82,11 +92,16 @@ export class Composer {
   }
 
   #attach(given) {
-    for (const file of this.#chat ? given : []) {
+    const chat = this.#chat;
+    for (const file of chat ? given : []) {
       const url = file.type.startsWith("image/") ? URL.createObjectURL(file) : "";
-      const entry = { name: file.name || "picture.png", size: file.size, url };
-      entry.ready = this.#upload(entry, file).catch((error) => { this.#detach(entry); this.fail(error); });
-      this.#files.push(entry);
+      const entry = { name: file.name || "picture.png", size: file.size, url, gone: new AbortController() };
+      entry.ready = this.#upload(entry, file);
+      entry.ready.catch((error) => {
+        entry.isLost = true;
+        if (this.#detach(chat, entry)) this.fail(error);
+      });
+      this.#attached.set(chat, [...this.#of(chat), entry]);
     }
     this.#drawFiles();
   }
@@ -94,18 +109,25 @@ export class Composer {
   async #upload(entry, file) {
     const headers = { "Content-Type": file.type || "application/octet-stream" };
     const path = `/api/files?name=${encodeURIComponent(entry.name)}`;
-    entry.id = (await call("POST", path, { body: file, headers, ms: UPLOAD_MS })).id;
+    entry.id = (await call("POST", path, { body: file, headers, ms: UPLOAD_MS, signal: entry.gone.signal })).id;
     this.#drawFiles();
   }
 
-  #detach(entry) {
-    this.#files = this.#files.filter((other) => other !== entry);
+  /** Whether it was still here: one that was sent is its message's. */
+  #detach(chat, entry) {
+    const files = this.#of(chat);
+    if (!files.includes(entry)) return false;
+    this.#attached.set(chat, files.filter((other) => other !== entry));
+    entry.gone?.abort();
+    URL.revokeObjectURL(entry.url);
     this.#drawFiles();
+    return true;
   }
 
   #drawFiles() {
-    $("files").replaceChildren(...this.#files.map((file) => {
-      const onclick = () => { this.#detach(file); $("text").focus(); };
+    const chat = this.#chat;
+    $("files").replaceChildren(...this.#of(chat).map((file) => {
+      const onclick = () => { this.#detach(chat, file); $("text").focus(); };
       const remove = make("button", { type: "button", className: "plain", textContent: "×", onclick });
       remove.ariaLabel = `Remove ${file.name}`;
       const picture = file.url ? [make("img", { src: file.url, alt: "" })] : [];

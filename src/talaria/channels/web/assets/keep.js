@@ -28,34 +28,39 @@ export const drafts = {
   set: (chat, text) => write(`draft.${chat}`, text),
 };
 
+/** An upload and a blob's address die with the page. */
+function bare(item) {
+  return { ...item, files: item.files.map(({ id, name, size }) => ({ id, name, size })) };
+}
+
 /** Messages from the moment they are sent until their turn is over: { key, chat, text, files, at, turn? }. */
 export const outbox = {
+  is: (key) => key === `${PREFIX}outbox`, // the name of what another tab has changed
   all: () => read("outbox", []),
   of: (chat) => outbox.all().filter((item) => item.chat === chat),
-  put(item) {
-    const items = outbox.all();
-    const place = items.findIndex((other) => other.key === item.key);
-    const files = item.files.map(({ id, name, size }) => ({ id, name, size })); // a blob's address dies with us
-    items.splice(place < 0 ? items.length : place, 1, { ...item, files });
-    write("outbox", items);
-  },
+  /** Those that may go out: nothing that belongs to them is still being uploaded. */
+  unsent: () => outbox.all().filter((item) => !item.turn && item.files.every((file) => file.id)),
+  add: (item) => write("outbox", [...outbox.all(), bare(item)]),
+  /** One that is gone stays so: another tab has seen its end. */
+  update: (item) => write("outbox", outbox.all().map((other) => (other.key === item.key ? bare(item) : other))),
   drop: (item) => write("outbox", outbox.all().filter((other) => other.key !== item.key)),
-  /** What is too old to be sent again becomes a draft, unless the gateway has it. */
+  /** Gives up what is too old to be sent again, or lost a file with the page; told are those the gateway has not. */
   retire() {
-    for (const item of outbox.all()) {
-      if (Date.now() - item.at < STALE_MS) continue;
-      if (!item.turn) drafts.set(item.chat, drafts.of(item.chat) || item.text);
-      outbox.drop(item);
-    }
+    const isLate = (item) => Date.now() - item.at > STALE_MS || !(item.turn || item.files.every((file) => file.id));
+    const late = outbox.all().filter(isLate);
+    late.forEach(outbox.drop);
+    return late.filter((item) => !item.turn);
   },
 };
 
+const known = read("titles", {}); // all that were learned; the browser keeps the last of them
+
 export const titles = {
   /** Empty: nothing was said there yet. Undefined: not known. */
-  of: (session) => read("titles", {})[session],
+  of: (session) => known[session],
   learn(session, entries) {
     const said = entries.find(({ body }) => body.type === "user")?.body.parts.find((part) => part.type === "text");
-    const known = { ...read("titles", {}), [session]: titles.of(session) || (said?.text ?? "").trim().slice(0, 80) };
+    known[session] ||= (said?.text ?? "").trim().slice(0, 80);
     write("titles", Object.fromEntries(Object.entries(known).slice(-MOST_TITLES)));
   },
 };

@@ -1,13 +1,14 @@
-/* Markdown as DOM nodes. Content becomes text nodes and a fixed set of elements, never markup. */
+/* Markdown as DOM nodes. Content becomes text nodes and a fixed set of elements, never markup.
+   No pattern has two neighbours that fit the same text: hostile text would make them try every share of it. */
 
 import { make } from "./elements.js";
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`\s]*)/;
-const HEADING = /^(#{1,6})\s+(.*?)\s*#*$/;
+const HEADING = /^(#{1,6})\s+(\S.*)$/;
 const RULE = /^ {0,3}([-*_])( *\1){2,} *$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])( +|$)/;
-const SEPARATOR = /^ *\|?( *:?-+:? *\|)+( *:?-+:? *)?$/;
+const SEPARATOR = /^:?-+:?$/;
 const DEEPEST = 6; // how far marks are nested, and so what hostile text can cost
 
 /** Makes `node` show `text`. Blocks that did not change keep their elements, so a stream can call this often. */
@@ -48,14 +49,15 @@ function block(lines, at, depth) {
     return [Math.min(close + 1, lines.length), () => code(lines.slice(at + 1, close).join("\n"), fence[2])];
   }
   const heading = HEADING.exec(first);
-  if (heading) return [at + 1, () => inline(make(`h${Math.min(heading[1].length + 1, 6)}`), heading[2])];
+  if (heading) return [at + 1, () => inline(make(`h${Math.min(heading[1].length + 1, 6)}`), unclosed(heading[2]))];
   if (RULE.test(first)) return [at + 1, () => make("hr")];
   if (depth < DEEPEST && QUOTE.test(first)) {
     const end = run((row) => QUOTE.test(row));
     return [end, () => fill(make("blockquote"), lines.slice(at, end).map((row) => row.replace(QUOTE, "")), depth)];
   }
   if (depth < DEEPEST && ITEM.test(first)) return list(lines, at, run, depth);
-  if (first.includes("|") && SEPARATOR.test(lines[at + 1] ?? "")) {
+  const next = lines[at + 1] ?? "";
+  if (first.includes("|") && next.includes("|") && cells(next).every((cell) => SEPARATOR.test(cell))) {
     const end = run((row) => row.includes("|"));
     return [end, () => table(lines.slice(at, end))];
   }
@@ -96,8 +98,23 @@ function item(rows, depth) {
   return node;
 }
 
+/** A heading without the marks at its end, which stand apart: `# C# #` is about C#. */
+function unclosed(text) {
+  const words = trimmed(text.trimEnd(), "#");
+  return words.trimEnd() === words ? text.trimEnd() : words.trimEnd();
+}
+
+function trimmed(text, marks) {
+  let end = text.length;
+  while (end && marks.includes(text[end - 1])) end -= 1;
+  return text.slice(0, end);
+}
+
+function cells(row) {
+  return row.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
+}
+
 function table([head, , ...rows]) {
-  const cells = (row) => row.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
   const line = (row, tag) => make("tr", {}, ...cells(row).map((cell) => inline(make(tag), cell)));
   const body = make("tbody", {}, ...rows.map((row) => line(row, "td")));
   return make("div", { className: "wide" }, make("table", {}, make("thead", {}, line(head, "th")), body));
@@ -121,7 +138,7 @@ function code(text, language) {
 }
 
 const OPENERS = /\\([!-/:-@[-`{-~])|`+|\*\*|__|~~|\*|_|!?\[|https?:\/\/[^\s<>"`]+|\n/g;
-const LINK = /^((?:[^[\]]|\[[^[\]]*\])*)\]\(\s*<?([^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?(?:\s+"[^"]*")?\s*\)/;
+const LINK = /^((?:[^[\]]|\[[^[\]]*\])*)\]\(\s?<?([^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?(?:\s"[^"]*")?\s?\)/;
 const ELEMENTS = { "**": "strong", "__": "strong", "~~": "del", "*": "em", "_": "em" };
 
 /** Appends `text` to `node` with its marks as elements. */
@@ -153,7 +170,7 @@ function span(text, found, depth) {
   }
   if (depth >= DEEPEST) return null;
   if (mark.startsWith("http")) {
-    const url = mark.replace(mark.includes("(") ? /[.,;:!?'*_~]+$/ : /[.,;:!?'*_~)\]]+$/, "");
+    const url = trimmed(mark, mark.includes("(") ? ".,;:!?'*_~" : ".,;:!?'*_~)]");
     return { node: link(url, make("a", { textContent: url })), end: found.index + url.length };
   }
   if (mark.endsWith("[")) {

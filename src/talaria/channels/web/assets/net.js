@@ -10,22 +10,27 @@ export class Refused extends Error {
   }
 }
 
-/** Nobody answered, or something in between did. */
-class Away extends Error {}
+/** Nobody answered, or something in between did, or the gateway cannot now: `words` are its own, if it has any. */
+class Away extends Error {
+  constructor(message, words = "") {
+    super(message);
+    this.words = words;
+  }
+}
 
 const CALL_MS = 30_000;
 const SILENCE_MS = 40_000; // the gateway says something every 15 seconds
 const SHORTEST_MS = 250;
-const LONGEST_MS = 4_000;
+const LONGEST_MS = 2_000;
 
-/** Tells "away" and "back". */
+/** Tells "change": `detail` is null when every call is answered, else what the gateway said of it, if anything. */
 export const line = new EventTarget();
-let isAway = false;
+const unanswered = new Map();
 
-function note(away) {
-  if (away === isAway) return;
-  isAway = away;
-  line.dispatchEvent(new Event(away ? "away" : "back"));
+function note(path, words) {
+  if (words === null ? !unanswered.delete(path) : unanswered.get(path) === words) return;
+  if (words !== null) unanswered.set(path, words);
+  line.dispatchEvent(new CustomEvent("change", { detail: [...unanswered.values()].at(-1) ?? null }));
 }
 
 async function open(method, path, { body, headers, signal } = {}) {
@@ -34,21 +39,25 @@ async function open(method, path, { body, headers, signal } = {}) {
     answer = await fetch(path, { method, body, headers, signal, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    note(true);
+    if (body instanceof File) await prove(body);
     throw new Away(error.message);
   }
   const error = answer.ok ? null : (await answer.json().catch(() => null))?.error;
-  if ([502, 503, 504].includes(answer.status) && (!error || error.type === "draining")) {
-    note(true);
-    throw new Away(String(answer.status));
-  }
-  note(false);
+  if (answer.status >= 500) throw new Away(String(answer.status), error ? `${error.message} ${error.hint}` : "");
+  note(path, null);
   if (!answer.ok) throw new Refused(answer.status, error);
   return answer;
 }
 
+/** A browser tells a file that cannot be read and a gateway that is away by the same error. */
+async function prove(file) {
+  const message = `${file.name} cannot be read.`;
+  const hint = "It was moved or deleted, or it is a folder. Attach it again; a folder has to be packed into one file.";
+  await file.slice(0, 1).arrayBuffer().catch(() => { throw new Refused(0, { type: "unreadable", message, hint }); });
+}
+
 /** One try. Raises `Refused`, `Away`, and an AbortError when `signal` says so. */
-async function attempt(method, path, { signal, ms = CALL_MS, ...more } = {}) {
+export async function attempt(method, path, { signal, ms = CALL_MS, ...more } = {}) {
   const limit = AbortSignal.timeout(ms);
   const answer = await open(method, path, { ...more, signal: signal ? AbortSignal.any([signal, limit]) : limit });
   if (answer.status === 204) return null;
@@ -58,42 +67,49 @@ async function attempt(method, path, { signal, ms = CALL_MS, ...more } = {}) {
   });
 }
 
-/** `work` until it is answered, however long the gateway is away. */
-async function patiently(signal, work) {
-  for (let ms = SHORTEST_MS; ; ms = Math.min(2 * ms, LONGEST_MS)) {
-    try {
-      return await work();
-    } catch (error) {
-      if (!(error instanceof Away)) throw error;
+/** `work`, which calls `path`, until it is answered, however long the gateway is away. */
+async function patiently(path, signal, work) {
+  try {
+    for (let ms = SHORTEST_MS; ; ms = Math.min(2 * ms, LONGEST_MS)) {
+      try {
+        return await work();
+      } catch (error) {
+        if (!(error instanceof Away)) throw error;
+        note(path, error.words);
+      }
+      await pause(ms * (0.75 + Math.random() / 2), signal);
     }
-    await pause(ms * (0.75 + Math.random() / 2), signal);
+  } finally {
+    note(path, null);
   }
 }
 
 export function call(method, path, more = {}) {
-  return patiently(more.signal, () => attempt(method, path, more));
+  return patiently(path, more.signal, () => attempt(method, path, more));
 }
 
 export function pause(ms, signal) {
   return new Promise((resolve, reject) => {
-    const timer = setTimeout(resolve, ms);
-    signal?.addEventListener("abort", () => { clearTimeout(timer); reject(signal.reason); }, { once: true });
+    const stop = () => { clearTimeout(timer); reject(signal.reason); };
+    const timer = setTimeout(() => { signal?.removeEventListener("abort", stop); resolve(); }, ms);
+    signal?.addEventListener("abort", stop, { once: true });
   });
 }
 
 /** Gives `take` the turn's events to the last one, over breaks of the line and restarts of the gateway. */
 export async function follow(turn, take, signal) {
+  const path = `/api/turns/${encodeURIComponent(turn)}/events`;
   let after = 0;
   let isOver = false;
   const listen = async () => {
-    for await (const [id, event] of stream(`/api/turns/${encodeURIComponent(turn)}/events`, after, signal)) {
+    for await (const [id, event] of stream(path, after, signal)) {
       after = id;
       isOver = ["done", "failed", "cancelled"].includes(event.type);
       await take(event);
     }
     if (!isOver) throw new Away("the stream ended early");
   };
-  await patiently(signal, listen);
+  await patiently(path, signal, listen);
 }
 
 async function* stream(path, after, signal) {
@@ -121,8 +137,7 @@ async function* stream(path, after, signal) {
       }
     }
   } catch (error) {
-    if (signal.aborted || error instanceof Refused) throw error;
-    note(true);
+    if (signal.aborted || error instanceof Refused || error instanceof Away) throw error;
     throw new Away(error.message);
   } finally {
     clearTimeout(timer);

@@ -1,5 +1,6 @@
 /* The open chat: catching up with its log, sending, and following its turns one after the other. */
 
+import { make } from "./elements.js";
 import { outbox, randomHex, titles } from "./keep.js";
 import { call, follow, Refused } from "./net.js";
 import { answer, quiet, said, trouble } from "./transcript.js";
@@ -48,9 +49,24 @@ export class Room {
     this.#attend().catch(this.page.fail);
   }
 
-  /** Whether the list's view of our session is ahead of what is shown here. */
+  /** Whether the list's view of our session, or of the first one of our name, is ahead of what is shown here. */
   isBehind(session) {
-    return session.id === this.session?.id && Number(session.revision.split(".")[1]) > this.#seq;
+    const isOurs = this.session ? session.id === this.session.id : this.name && session.name === this.name;
+    return isOurs && Number(session.revision.split(".")[1]) > this.#seq;
+  }
+
+  /** What other tabs did to the messages of this chat. */
+  share() {
+    const kept = this.name ? outbox.of(this.name) : [];
+    const isKept = (item) => !item.key || item === this.watching || kept.some(({ key }) => key === item.key);
+    this.#queue = this.#queue.filter(isKept);
+    for (const item of kept) {
+      const ours = this.#queue.find(({ key }) => key === item.key);
+      if (ours) ours.turn ??= item.turn;
+      else this.#queue.push(item);
+    }
+    this.draw();
+    this.#attend().catch(this.page.fail);
   }
 
   #get(path) {
@@ -80,6 +96,7 @@ export class Room {
       after = this.#seq ? `&after=${this.#seq}` : "";
       const page = await this.#get(`/api/sessions/${session.id}/entries?limit=500${after}`);
       this.#gone.signal.throwIfAborted();
+      if (!page) return []; // it was pruned between the two
       this.page.transcript.add(page.entries);
       titles.learn(session.id, page.entries);
       for (const { seq, turn_id: turn, body } of page.entries) {
@@ -98,10 +115,10 @@ export class Room {
 
   // -- sending
 
-  /** `files`: { id, name, size, url? }. Taken from here on: kept by the browser until the gateway has it. */
+  /** `files`: { id, name, size, url?, ready? }. Taken from here on: kept by the browser until the gateway has it. */
   send(text, files) {
     const item = { key: randomHex(16), chat: this.name, text, files, at: Date.now() };
-    outbox.put(item);
+    outbox.add(item);
     this.#queue.push(item);
     this.draw();
     return item;
@@ -133,9 +150,16 @@ export class Room {
       for (let item; (item = this.#queue[0])?.turn; ) {
         this.watching = item;
         this.draw();
-        await this.#watch(item);
+        try {
+          await this.#watch(item);
+        } catch (error) {
+          this.page.fail(error); // a login that ended leaves the room
+          this.#gone.signal.throwIfAborted();
+          this.page.transcript.endLive();
+        }
         this.#queue = this.#queue.filter((other) => other !== item);
         if (item.key) outbox.drop(item);
+        item.files?.forEach((file) => URL.revokeObjectURL(file.url));
         this.page.refresh();
       }
     } finally {
@@ -153,7 +177,7 @@ export class Room {
       else if (event.type === "reset") { // the log has what was finished before; the rest comes again
         await this.#sync();
         begin();
-      } else transcript.take(event);
+      } else if (event.type !== "queued" || await this.#isWaiting(event, item)) transcript.take(event);
     };
     begin();
     try {
@@ -166,16 +190,22 @@ export class Room {
     if (last) this.#conclude(item, last);
   }
 
+  /** Whether others still come first: it is told once, before ours that were ahead ended. */
+  async #isWaiting({ ahead }, { turn }) {
+    return ahead > 0 && (await this.#get(`/api/turns/${turn}`))?.state === "accepted";
+  }
+
   /** What is said of the end of a turn beside the log. */
   #conclude(item, event) {
     const { transcript } = this.page;
     const isLogged = transcript.has(item.turn);
+    const words = this.#words.get(item.turn);
     const asked = isLogged || !item.key ? [] : [bubble(item)];
     if (event.type === "failed") transcript.remark(item.turn, ...asked, trouble(event.error));
     else if (event.type === "cancelled") transcript.remark(item.turn, ...asked, quiet("Stopped."));
     else if (!isLogged && item.text?.startsWith("/")) transcript.remark(item.turn, ...asked, answer(event.reply));
-    else if (event.reply.startsWith(this.#words.get(item.turn))) {
-      const note = event.reply.slice(this.#words.get(item.turn).length).trim(); // another model, or cut off
+    else if (words !== undefined && event.reply.startsWith(words)) {
+      const note = event.reply.slice(words.length).trim(); // another model, or cut off
       if (note) transcript.remark(item.turn, quiet(note));
     }
     const failure = event.error && `${event.error.message} ${event.error.hint}`;
@@ -194,6 +224,12 @@ function isAnswer(body) {
 
 function bubble(item) {
   if (!item.key) return null;
-  const files = item.files.map((file) => (file.url ? { type: "image", url: file.url } : { type: "file", ...file }));
-  return said([...(item.text ? [{ type: "text", text: item.text }] : []), ...files]);
+  const parts = item.text ? [{ type: "text", text: item.text }] : [];
+  for (const { name, size, url } of item.files) { // as the log will have them
+    parts.push({ type: "file", name, size });
+    if (url) parts.push({ type: "image", url });
+  }
+  const node = said(parts);
+  if (!item.turn) node.lastChild.append(make("small", { className: "late", textContent: "waits for the gateway" }));
+  return node;
 }

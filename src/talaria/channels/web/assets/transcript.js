@@ -81,7 +81,7 @@ export class Transcript {
       case "delta": return this.#say(event.text);
       case "reasoning": return this.#think(event.text);
       case "tool.started": return this.#start(event);
-      case "tool.finished": return this.#finish(event.call_id, event.outcome, event.preview);
+      case "tool.finished": return this.#preview(event);
       case "queued": return this.#tell(`Waiting, ${event.ahead} before it`);
       case "model.loading": return this.#tell(loading(event));
       case "retry": return this.#tell(`${event.model}: ${event.reason} Trying again in ${Math.ceil(event.seconds)} s`);
@@ -109,9 +109,10 @@ export class Transcript {
   }
 
   #think(text) {
-    this.#thought ??= this.#put(thinking(""));
-    this.#thought.lastChild.append(text);
+    this.#thought ??= Object.assign(this.#put(thinking("")), { words: "" });
+    this.#thought.words += text;
     this.#tell("Thinking");
+    this.#later(this.#thought, (node) => { node.lastChild.textContent = node.words; });
   }
 
   /** Once a frame, however fast the pieces come. */
@@ -142,6 +143,13 @@ export class Transcript {
     return node;
   }
 
+  /** Events come again after a reload: what the log has of a result is more than what they tell. */
+  #preview({ call_id: id, outcome, preview }) {
+    const node = this.#tools.get(id);
+    this.#tell("Working");
+    if (!(node?.dataset.outcome && this.#log.contains(node))) this.#finish(id, outcome, preview);
+  }
+
   #finish(id, outcome, text) {
     const node = this.#tools.get(id);
     if (!node) return;
@@ -149,7 +157,6 @@ export class Transcript {
     node.querySelector(".outcome").textContent = OUTCOMES[outcome] ?? outcome;
     node.querySelector(".result")?.remove();
     node.append(make("pre", { className: "result", textContent: text, tabIndex: 0 }));
-    if (this.#live.contains(node)) this.#tell("Working");
   }
 }
 
@@ -195,9 +202,15 @@ export function trouble(error) {
 }
 
 function loading({ stage, seconds, done, total }) {
-  const left = seconds === null ? "" : `, about ${Math.ceil(seconds)} s`;
+  if (stage === "reading") return "Thinking";
+  const left = seconds === null ? "" : `, ${wait(seconds)}`;
   if (stage === "loading") return `The model is being loaded${left}`;
   return `Saved. The answer comes when the model is here${left} (${stage} ${megabytes(done)}/${megabytes(total)} MB)`;
+}
+
+function wait(seconds) {
+  if (seconds < 1.5) return "in a moment";
+  return seconds < 120 ? `about ${Math.round(seconds)} s` : `about ${Math.round(seconds / 60)} min`;
 }
 
 export function megabytes(bytes) {
@@ -205,6 +218,7 @@ export function megabytes(bytes) {
 }
 
 function size(bytes) {
+  if (bytes < 1e3) return `${bytes} B`;
   return bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
