@@ -323,7 +323,7 @@ def test_what_is_used_now_comes_first_and_wants_its_key_only(configured: Path, s
     assert "another program" not in setup.until(f"mine/{GOOD} answered", "[y/N]:")
     before = configured.read_text()
     setup.send("n")
-    setup.until("config.toml stays as it was.", "LEFT WITH 0")
+    setup.until("config.toml stays", "LEFT WITH 0")
     assert configured.read_text() == before
 
 
