@@ -12,7 +12,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,14 +58,27 @@ async def _measure(kind: str, url: str, pieces: int) -> Cost:
         *(call("[[chunks 3]] [[words 6]] [[chunk-delay 0.01]]", lambda: None) for _ in range(20))
     )
     gc.collect()
-    streams = _Streams(call, pieces)
     before = _rss()
-    await streams.open(STREAMS)
-    begun, ended = await streams.begun, await streams.ended
-    await streams.close()
+    # A few at a time, as people come: what connecting needs for a moment is no cost of an open stream.
+    async with _opened(call, pieces, BREATH) as streams:
+        opened = await streams.begun
+    # All at once, so that their pieces come in step: waking up the loop is shared, and what is left is what
+    # a piece costs.
+    async with _opened(call, pieces, 0) as streams:
+        begun, ended = await streams.begun, await streams.ended
     await close()
     cpu = (ended.cpu - begun.cpu) / (ended.heard - begun.heard)
-    return Cost(cpu * 1e6, (begun.rss - before) / STREAMS / 1000)
+    return Cost(cpu * 1e6, (opened.rss - before) / STREAMS / 1000)
+
+
+@asynccontextmanager
+async def _opened(call: Call, pieces: int, breath: float) -> AsyncIterator[_Streams]:
+    streams = _Streams(call, pieces)
+    await streams.open(STREAMS, breath)
+    try:
+        yield streams
+    finally:
+        await streams.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +102,12 @@ class _Streams:
         self.begun: asyncio.Future[_Look] = asyncio.get_running_loop().create_future()
         self.ended: asyncio.Future[_Look] = asyncio.get_running_loop().create_future()
 
-    async def open(self, count: int) -> None:
-        """They begin a few at a time, as people come: what connecting needs for a moment is no cost of an
-        open stream."""
+    async def open(self, count: int, breath: float) -> None:
+        """So many seconds after each few of them."""
         self._silent = count
         for _ in range(count // AT_ONCE):
             self._tasks += [asyncio.create_task(self._run()) for _ in range(AT_ONCE)]
-            await asyncio.sleep(BREATH)
+            await asyncio.sleep(breath)
 
     async def close(self) -> None:
         for task in self._tasks:

@@ -75,7 +75,7 @@ class Visitor:
         """What stands there, from the first line to the last."""
         said, told = "> * > :is(.bubble, .words, summary)", "> :is(p, .error)"
         pieces = self.page.locator(f":is(#log, #live, #waiting) {said}, :is(#log, #live) {told}")
-        texts: list[str] = await pieces.all_inner_texts()
+        texts: list[str] = await pieces.all_text_contents()  # a tab behind another is not laid out
         return [" ".join(text.split()) for text in texts]
 
     async def count_in_every_frame(self, text: str) -> Callable[[], Awaitable[int]]:
