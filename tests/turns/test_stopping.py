@@ -240,7 +240,8 @@ async def test_what_is_not_for_this_process_waits_until_its_chat_is_spoken_to(
     async with start(store, tmp_path) as rig:
         begun, queued = await rig.submit("[[first 1 hang]] zero"), await rig.submit("number 1")
         elsewhere, model = await rig.submit("[[first 1 hang]] elsewhere", "two"), rig.model
-        while len(model.bodies) < 2:
+        third = await rig.submit("[[hang]]", "four")
+        while len(model.bodies) < 3:
             await asyncio.sleep(0)
     async with start(store, tmp_path, model=model, takes_up=lambda turn: False) as rig:
         assert (await rig.say("hello", "three")).state is TurnState.DONE
@@ -253,6 +254,7 @@ async def test_what_is_not_for_this_process_waits_until_its_chat_is_spoken_to(
         left = (await rig.turns.find(elsewhere.turn.id)).turn
         assert not left.state.is_final
         attempts = left.attempts
+        assert (await rig.turns.cancel(await rig.turns.find(third.turn.id))).state is TurnState.CANCELLED
     async with start(store, tmp_path, model=model) as rig:
         done = await rig.turns.wait(await rig.turns.find(elsewhere.turn.id))
         assert done.state is TurnState.DONE

@@ -88,6 +88,7 @@ class Turns:
     async def drain(self, deadline: float) -> int:
         """Refuse what is new, let what runs finish until `deadline` seconds, leave the rest resumable."""
         self._intake.close()
+        self._left.clear()
         self._parts.arrivals.let_go()
         left = await self._mailbox.drain(deadline)
         self._runner.drain()
@@ -103,8 +104,7 @@ class Turns:
 
     async def submit(self, inbound: Inbound) -> Receipt:
         """Durable when it returns: the message will be answered, or its failure told. See `Intake.submit`."""
-        if left := self._left.pop(inbound.chat_key, None):
-            self._readmit(left)
+        self._readmit(self._left.pop(inbound.chat_key, ()))
         return await self._intake.submit(inbound)
 
     async def call(self, call: StatelessCall) -> Receipt:
@@ -142,9 +142,10 @@ class Turns:
 
     async def cancel(self, receipt: Receipt) -> Turn:
         """Ask the turn to stop and wait until it has. A settled turn stays as it is."""
-        if receipt.live is None:
+        self._readmit(self._left.pop(receipt.turn.chat_key, ()))
+        live = receipt.live or self._parts.live.get(receipt.turn.id)
+        if live is None:
             return receipt.turn
-        live = receipt.live
         live.stop(StopReason.USER)
         if not live.turn.attempts and self._mailbox.withdraw(live) and not self._mailbox.put_past(live):
             live.abandon()
