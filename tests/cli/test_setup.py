@@ -184,6 +184,7 @@ def test_what_is_written_is_shown_by_its_keys(talaria: Talaria, config: Path, st
         ("127.0.0.1:8123", "http://127.0.0.1:8123", "local-8123"),
         ("localhost", "http://localhost", "local-server"),
         ("192.168.0.7:8000/v1", "http://192.168.0.7:8000/v1", "192-168-0-7-8000"),
+        ("8.8.4.4/v1", "https://8.8.4.4/v1", "8-8-4-4"),
         ("api.example.com/v1", "https://api.example.com/v1", "example"),
         ("https://api.openai.com/v1", "https://api.openai.com/v1", "openai"),
         ("https://openai.example/v1", "https://openai.example/v1", "openai-example"),

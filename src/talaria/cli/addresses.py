@@ -34,7 +34,7 @@ def name_for(address: str) -> str:
     if host in ("localhost", "::1") or host.startswith("127."):
         return f"local{port or '-server'}"
     whole = re.sub(r"[^a-z0-9]+", "-", host).strip("-") + port
-    short = whole if _is_near(host) else host.split(".")[-2]
+    short = whole if _is_near(host) or host[-1:].isdigit() else host.split(".")[-2]
     return whole if short in PRESETS else short
 
 
