@@ -55,6 +55,7 @@ _EXAMPLES = (
     _Example(
         "When is lunch in plan.md?", "plan.md says: lunch at 13:15.", "read_file", "plan.md", "Lunch at 13:15"
     ),
+    _Example("Who are you?", "I am a small model that runs on your own machine. I make mistakes."),
     _Example("What is the capital of Norway?", "The capital of Norway is Oslo."),
     _Example("What files do I have?", "", "list_files"),
     _Example("Where did I write about Lisbon?", "", "search_files", "Lisbon"),
