@@ -17,7 +17,7 @@ from random import Random
 
 from soak.report import Curve, Figure, Progress
 from talaria.channels.telegram.webhook import PATH
-from talaria.core.failpoints import Point
+from talaria.core.failpoints import Failpoint
 from talaria.store.sqlite.engine import driver
 from talaria.testing.crowd import Crowd, settled
 from talaria.testing.gateway_process import GatewayProcess
@@ -38,13 +38,13 @@ _MANNERS: dict[int, tuple[Kind, ...]] = {
     15: (*_KINDS, Kind.STEER, Kind.STEER),
     16: (*_KINDS, Kind.STOP, Kind.STOP),
 }
-_NEEDED = {Point.STARTED: Kind.TOOL, Point.RAN: Kind.TOOL, Point.SHOWN: Kind.SLOW}
+_NEEDED = {Failpoint.STARTED: Kind.TOOL, Failpoint.RAN: Kind.TOOL, Failpoint.SHOWN: Kind.SLOW}
 
 
-def plans(random: Random) -> Iterator[Point | None]:
+def plans(random: Random) -> Iterator[Failpoint | None]:
     """Every point in any order, with a kill at random after every second one, over and over."""
     while True:
-        for n, point in enumerate(random.sample(list(Point), len(Point))):
+        for n, point in enumerate(random.sample(list(Failpoint), len(Failpoint))):
             yield point
             if n % 2:
                 yield None
@@ -117,7 +117,7 @@ class Killing:
         *,
         workers: int = 2,
         seed: int = 1,
-        points: Callable[[Random], Iterator[Point | None]] = plans,
+        points: Callable[[Random], Iterator[Failpoint | None]] = plans,
         source: Path | None = None,
         patience: float = 60.0,
     ) -> None:
@@ -185,7 +185,7 @@ class _Worker:
         self._random = random
         self._tally = tally
 
-    async def kill(self, point: Point | None) -> None:
+    async def kill(self, point: Failpoint | None) -> None:
         """One life: messages before and during it, and its end at the point, or at any moment."""
         gateway, random = self._gateway, self._random
         for _ in range(random.randrange(3)):

@@ -20,7 +20,7 @@ import msgspec
 from chaos.killing import Killing
 from chaos.pausing import Pausing
 from soak.report import Progress
-from talaria.core.failpoints import Point
+from talaria.core.failpoints import Failpoint
 
 ROOT = Path(__file__).parent.parent
 _COPIED = ("src", "tests", "soak", "bench", "incidents", "chaos")
@@ -40,7 +40,7 @@ class Edit(msgspec.Struct, frozen=True):
 class Kills(msgspec.Struct, frozen=True):
     """Noticed by kills at these points."""
 
-    points: tuple[Point, ...]
+    points: tuple[Failpoint, ...]
 
 
 class Pauses(msgspec.Struct, frozen=True):
@@ -73,14 +73,14 @@ _HANDLE = """\
         offset = max(_update_id(raw) for raw in updates) + 1
         if offset > self._offset:
             await self._cursors.set_cursor(_cursor_of(bot), str(offset))
-            reach(Point.ACKNOWLEDGED)
+            hit(Failpoint.ACKNOWLEDGED)
             self._offset = offset
 """
 _HANDLE_LATE = """\
         offset = max(_update_id(raw) for raw in updates) + 1
         if offset > self._offset:
             await self._cursors.set_cursor(_cursor_of(bot), str(offset))
-            reach(Point.ACKNOWLEDGED)
+            hit(Failpoint.ACKNOWLEDGED)
             self._offset = offset
         await self._desk.handle([update for raw in updates if (update := decode(raw)) is not None], bot)
 """
@@ -90,11 +90,11 @@ _OFFSET_EARLY = """\
         await self._cursors.set_cursor(_cursor_of(bot), str(offset))
 """
 _SUBMIT = """\
-        reach(Point.RECEIVED)
+        hit(Failpoint.RECEIVED)
         await self._parts.submit(inbound)
 """
 _DEDUPE_BESIDE = """\
-        reach(Point.RECEIVED)
+        hit(Failpoint.RECEIVED)
         seen = self.__dict__.setdefault("_seen", set())
         if (inbound.chat_key, inbound.key) in seen:
             return
@@ -105,13 +105,13 @@ _CLAIM = """\
             claimed = await self._store.outbox.claim(row, self._clock.now() + 2 * seconds)
             if claimed is None:
                 return
-            reach(Point.CLAIMED)
+            hit(Failpoint.CLAIMED)
             mark = await self._attempt(outlet, claimed, was_tried=row.state is OutboxState.SENDING)
-            reach(Point.DELIVERED)
+            hit(Failpoint.DELIVERED)
 """
 _CLAIM_LATE = """\
             mark = await self._attempt(outlet, row, was_tried=row.state is OutboxState.SENDING)
-            reach(Point.DELIVERED)
+            hit(Failpoint.DELIVERED)
             claimed = await self._store.outbox.claim(row, self._clock.now() + 2 * seconds)
             if claimed is None:
                 return
@@ -123,7 +123,7 @@ MUTANTS = (
         "acknowledge before commit",
         "the cursor is stored before the messages that it confirms",
         (Edit("channels/telegram/channel.py", _HANDLE, _HANDLE_LATE),),
-        Kills((Point.RECEIVED,)),
+        Kills((Failpoint.RECEIVED,)),
     ),
     Mutant(
         "offset advanced early",
@@ -135,7 +135,7 @@ MUTANTS = (
         "reply before outbox",
         "the live message is the reply already, before its row is there",
         (Edit("channels/telegram/live.py", "if part.strip()) + CURSOR", "if part.strip())"),),
-        Kills((Point.SHOWN,)),
+        Kills((Failpoint.SHOWN,)),
     ),
     Mutant(
         "rerun of a started tool",
@@ -147,7 +147,7 @@ MUTANTS = (
                 "if step.state is StepState.ENDED:",
             ),
         ),
-        Kills((Point.RAN,)),
+        Kills((Failpoint.RAN,)),
     ),
     Mutant(
         "unfenced commit",
@@ -159,25 +159,25 @@ MUTANTS = (
         "dedupe outside the transaction",
         "known messages are remembered in memory",
         (Edit("channels/telegram/desk.py", _SUBMIT, _DEDUPE_BESIDE),),
-        Kills((Point.ACCEPTED,)),
+        Kills((Failpoint.ACCEPTED,)),
     ),
     Mutant(
         "`sending` marked after the send",
         "a kill in between leaves a row that looks untried",
         (Edit("turns/delivery.py", _CLAIM, _CLAIM_LATE),),
-        Kills((Point.DELIVERED,)),
+        Kills((Failpoint.DELIVERED,)),
     ),
     Mutant(
         "resend without a mark",
         "a second copy looks like another answer",
         (Edit("turns/delivery.py", "is_repeat=was_tried and not outlet.takes_nonce", "is_repeat=False"),),
-        Kills((Point.DELIVERED,)),
+        Kills((Failpoint.DELIVERED,)),
     ),
     Mutant(
         "`sending` taken for sent",
         "what was on its way when the process died is not looked at again",
         (Edit("store/sqlite/rows.py", "pending' OR state = 'sending')\"", "pending')\""),),
-        Kills((Point.CLAIMED,)),
+        Kills((Failpoint.CLAIMED,)),
     ),
     Mutant(
         "steer lost at the finish",
@@ -250,8 +250,8 @@ async def attempt(mutant: Mutant) -> Caught:
                 return await _tested(mutant, node, copy)
 
 
-async def _killed(mutant: Mutant, points: Sequence[Point], source: Path) -> Caught:
-    def only(random: Random) -> Iterator[Point | None]:
+async def _killed(mutant: Mutant, points: Sequence[Failpoint], source: Path) -> Caught:
+    def only(random: Random) -> Iterator[Failpoint | None]:
         return cycle(points)
 
     for seed in _SEEDS:

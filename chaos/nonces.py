@@ -15,7 +15,7 @@ import msgspec
 
 from rig import inbound, start
 from soak.report import Figure, Progress
-from talaria.core.delivery import Post
+from talaria.core.delivery import OutgoingMessage
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_outlet import FakeOutlet, Fault
@@ -32,7 +32,7 @@ class Platform(FakeOutlet):
         super().__init__(takes_nonce=takes_nonce)
         self._random = random
 
-    async def deliver(self, post: Post) -> str:
+    async def deliver(self, post: OutgoingMessage) -> str:
         await ticks(self._random.randrange(6))
         fault = self._random.choice(_FAULTS)
         if fault is not None:

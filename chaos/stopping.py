@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from soak.report import Figure, Progress
-from talaria.core.failpoints import Point
+from talaria.core.failpoints import Failpoint
 from talaria.testing.crowd import Crowd, settled
 from talaria.testing.gateway_process import GatewayProcess, lone_gateway
 from talaria.testing.model_server import ModelServer
@@ -195,7 +195,7 @@ class Poison:
         """Armed the same way in each life; ends with one in which nothing is owed any more."""
         while self.deaths < 10:
             crowd.send(22, Kind.TEXT)
-            await gateway.spawn(f"{Point.SHOWN}=1")
+            await gateway.spawn(f"{Failpoint.SHOWN}=1")
             if await gateway.ready() and await _outlives(gateway, crowd):
                 return
             await gateway.wait()

@@ -27,7 +27,7 @@ from talaria.core.ids import (
 )
 from talaria.core.ledger import Accept, Began, Binding, Commit, Fresh, Start, UsageWrite
 from talaria.core.messages import Text, TokenUsage
-from talaria.core.spending import Cap, Reserve, Scope, Whose
+from talaria.core.spending import Cap, Reserve, Scope, SpendingQuery
 from talaria.core.turns import Inbound, Sender
 from talaria.store.sqlite.store import SqliteStore
 
@@ -68,7 +68,7 @@ class Reservations:
             tallies = await asyncio.gather(*(self._process(path, seed) for seed in range(PROCESSES)))
             async with await SqliteStore.open(path, SystemClock()) as store:
                 spending, *users = [
-                    await store.spending(Whose(SessionId(""), user, 0.0)) for user in ("", *USERS)
+                    await store.spending(SpendingQuery(SessionId(""), user, 0.0)) for user in ("", *USERS)
                 ]
         self.total = Tally(
             sum(tally.granted for tally in tallies),
@@ -116,7 +116,7 @@ async def spend(path: Path, share: int, seed: int, limit: int) -> Tally:
                     continue
                 tally.granted += 1
                 if n % 16 == 0:
-                    seen = await store.spending(Whose(session_id, user, 0.0))
+                    seen = await store.spending(SpendingQuery(session_id, user, 0.0))
                     tally.worst = max(tally.worst, seen.everyone.cost + seen.reserved)
                 paid = random.randint(0, amount)
                 usage = (UsageWrite(n, "p", "m", TokenUsage(1), paid, user),)

@@ -20,7 +20,7 @@ from talaria.cluster.leases import LeaseKeeper
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.ids import ChatAddress, ChatKey, new_owner_id
 from talaria.core.messages import Text
-from talaria.core.ports import Arrivals, Models, Store
+from talaria.core.ports import Models, PendingModels, Store
 from talaria.core.turns import Inbound, Sender, Turn
 from talaria.models.abilities import Abilities
 from talaria.models.catalog import Catalog, fallback_chain
@@ -101,7 +101,7 @@ async def start(
     budgets: BudgetSettings | None = None,
     prices: Mapping[str, PriceSettings] | None = None,
     abilities: Mapping[str, Abilities] | None = None,
-    arrivals: Arrivals = NOTHING_COMES,
+    arrivals: PendingModels = NOTHING_COMES,
     takes_up: Callable[[Turn], bool] = lambda turn: True,
 ) -> AsyncIterator[Rig]:
     """Recovered and accepting; leaving drains at once and leaves what runs resumable."""

@@ -16,12 +16,12 @@ import msgspec
 
 from rig import Rig, chat, start
 from talaria.access.settings import BudgetSettings
-from talaria.core.delivery import OutboxState, Post
+from talaria.core.delivery import OutboxState, OutgoingMessage
 from talaria.core.errors import IdempotencyConflict, NotFound, StoreError, ToolError
 from talaria.core.ids import Fence, SessionId, TurnId
-from talaria.core.ledger import Accept, Accepted, Commit, Committed, Ended, TurnEnd, TurnStory
+from talaria.core.ledger import Accept, Accepted, Commit, Committed, Ended, TurnEnd, TurnRecord
 from talaria.core.messages import AssistantMessage, Text, ToolResults, UserMessage
-from talaria.core.spending import Whose
+from talaria.core.spending import SpendingQuery
 from talaria.core.tools import ToolContext, ToolSpec
 from talaria.core.turns import Inbound, Sender, StepState, Turn, TurnState
 from talaria.models.prices import PriceSettings
@@ -68,7 +68,7 @@ class Platform(FakeOutlet):
         self._random = random
         self.is_sick = False
 
-    async def deliver(self, post: Post) -> str:
+    async def deliver(self, post: OutgoingMessage) -> str:
         await asyncio.sleep(self._random.uniform(0, 0.05))
         if self.is_sick and self._random.random() < 0.3:
             self.faults.append(self._random.choice(SEND_FAULTS))
@@ -302,16 +302,16 @@ class TurnWorld:
     async def check(self) -> None:
         ledger = self.ledger
         for accepted in ledger.accepted:
-            story = await ledger.story(accepted.id)
-            assert story is not None
-            assert story.turn.state.is_final, f"{story.turn} was accepted and never settled"
-            ends = 0 if story.turn.merged_into else 1
-            assert ledger.ends[accepted.id] == ends, f"{story.turn} was not settled once"
-            self._check_replies(story)
-            assert all(step.state is StepState.ENDED for step in story.steps)
-            if story.turn.usage is not None and story.turn.merged_into is None:
-                assert story.turn.usage == story.spent.tokens, "a call was counted twice or not at all"
-        spending = await ledger.spending(Whose(SessionId(""), "", 0.0))
+            record = await ledger.turn_record(accepted.id)
+            assert record is not None
+            assert record.turn.state.is_final, f"{record.turn} was accepted and never settled"
+            ends = 0 if record.turn.merged_into else 1
+            assert ledger.ends[accepted.id] == ends, f"{record.turn} was not settled once"
+            self._check_replies(record)
+            assert all(step.state is StepState.ENDED for step in record.steps)
+            if record.turn.usage is not None and record.turn.merged_into is None:
+                assert record.turn.usage == record.spent.tokens, "a call was counted twice or not at all"
+        spending = await ledger.spending(SpendingQuery(SessionId(""), "", 0.0))
         assert spending.reserved == 0, "money is still set aside for nobody"
         for session_id in {turn.session_id for turn in ledger.accepted}:
             await self._check_log(session_id)
@@ -319,15 +319,15 @@ class TurnWorld:
         for tool in self.tools:
             assert all(times == 1 for times in tool.done.values()), "a call was run again"
 
-    def _check_replies(self, story: TurnStory) -> None:
+    def _check_replies(self, record: TurnRecord) -> None:
         """What is owed was sent, and nothing twice that does not say so."""
-        turn = story.turn
+        turn = record.turn
         if turn.inbound.address is None or turn.merged_into is not None:
-            assert story.replies == ()
+            assert record.replies == ()
             return
         if turn.state is not TurnState.CANCELLED:
-            assert story.replies, f"{turn} owes a reply"
-        for row in story.replies:
+            assert record.replies, f"{turn} owes a reply"
+        for row in record.replies:
             taken = [post for post in self.platform.taken if post.nonce == row.nonce]
             assert row.state in (OutboxState.SENT, OutboxState.FAILED), f"{row} was never sent"
             assert row.state is OutboxState.FAILED or taken, f"{row} says it was sent"
@@ -355,11 +355,11 @@ class TurnWorld:
                 calls = log[position - 1].body
                 assert isinstance(calls, AssistantMessage) and calls.tool_calls, "results without a call"
         for turn in self.ledger.accepted:
-            story = await self.ledger.story(turn.id)
-            assert story is not None
+            record = await self.ledger.turn_record(turn.id)
+            assert record is not None
             if (
-                story.turn.session_id == session_id
-                and story.turn.state is TurnState.DONE
+                record.turn.session_id == session_id
+                and record.turn.state is TurnState.DONE
                 and turn.inbound.parts
             ):
                 is_command = bool(turn.command)
@@ -380,7 +380,7 @@ def explore(seed: int, mix: Mix) -> Explored:
         assert isinstance(loop, SimLoop)
         states = (await world.ledger.stats()).turns
         ended = len(world.workspaces.ended)
-        joined = [(await world.ledger.story(turn.id)) for turn in world.ledger.accepted]
+        joined = [(await world.ledger.turn_record(turn.id)) for turn in world.ledger.accepted]
         return Explored(
             loop.steps,
             states,
@@ -389,7 +389,7 @@ def explore(seed: int, mix: Mix) -> Explored:
             world.refused,
             world.gone,
             ended,
-            sum(story is not None and story.turn.merged_into is not None for story in joined),
+            sum(record is not None and record.turn.merged_into is not None for record in joined),
             sum(post.is_repeat for post in world.platform.taken),
         )
 

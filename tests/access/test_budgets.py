@@ -21,9 +21,9 @@ from talaria.core.spending import (
     Reserve,
     Scope,
     Spending,
+    SpendingQuery,
     Spent,
     Standing,
-    Whose,
 )
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.metrics import Metrics
@@ -43,14 +43,14 @@ class Recorder:
 
     def __init__(self, answer: Overrun | None = None) -> None:
         self.orders: list[Reserve] = []
-        self.asked: list[Whose] = []
+        self.asked: list[SpendingQuery] = []
         self._answer = answer
 
     async def reserve(self, order: Reserve) -> Overrun | None:
         self.orders.append(order)
         return self._answer
 
-    async def spending(self, whose: Whose) -> Spending:
+    async def spending(self, whose: SpendingQuery) -> Spending:
         self.asked.append(whose)
         return Spending(Spent(), Spent(), Spent(1, TokenUsage(5), 12_500_000, 1), 7)
 
@@ -189,4 +189,4 @@ async def test_the_status_has_the_day_and_the_caps() -> None:
         "caps_usd": {"per_day_usd": "5.00", "per_session_usd": "0.50"},
         "resets": "2026-11-16 00:00 CET",
     }
-    assert store.asked == [Whose(SessionId(""), "", 1_794_697_200.0)]
+    assert store.asked == [SpendingQuery(SessionId(""), "", 1_794_697_200.0)]

@@ -252,9 +252,9 @@ async def test_a_fallback_answers_and_the_user_is_told_once(chained: World) -> N
     assert (await chained.messages())[-1] == AssistantMessage(
         "You said: hello", model="spare-model", provider="backup"
     ), "the note is for the user, not for the transcript"
-    story = await chained.rig.store.story(turn.id)
-    assert story is not None
-    assert [step.name for step in story.steps] == ["spare-model"]
+    record = await chained.rig.store.turn_record(turn.id)
+    assert record is not None
+    assert [step.name for step in record.steps] == ["spare-model"]
     assert 'talaria_model_fallbacks_total{provider="scripted"} 1' in metrics(chained)
     assert 'talaria_model_calls_total{outcome="ok",provider="backup"} 1' in metrics(chained)
 
@@ -365,9 +365,9 @@ async def test_what_a_fallback_used_is_booked_on_it(chained: World) -> None:
     turn, _ = await chained.say("[[usage 100 40 5 0]] hello")
     assert turn.usage is not None and turn.usage.input == 100
     assert 'talaria_tokens_total{kind="cached",provider="backup"} 40' in metrics(chained)
-    story = await chained.rig.store.story(turn.id)
-    assert story is not None
-    assert [step.kind for step in story.steps] == [StepKind.MODEL]
+    record = await chained.rig.store.turn_record(turn.id)
+    assert record is not None
+    assert [step.kind for step in record.steps] == [StepKind.MODEL]
 
 
 def metrics(world: World) -> str:

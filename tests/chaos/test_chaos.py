@@ -14,7 +14,7 @@ from chaos.nonces import explore_many
 from chaos.pausing import Pausing
 from chaos.stopping import Cancelling, Draining, Poison
 from soak.report import Figure, Progress
-from talaria.core.failpoints import Point
+from talaria.core.failpoints import Failpoint
 
 QUIET = Progress(is_quiet=True)
 
@@ -63,7 +63,7 @@ def test_a_message_that_kills_the_process_is_tried_three_times_and_told() -> Non
 
 def test_every_labelled_point_is_reached_somewhere() -> None:
     code = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
-    assert [point for point in Point if f"reach(Point.{point.name})" not in code] == []
+    assert [point for point in Failpoint if f"hit(Failpoint.{point.name})" not in code] == []
 
 
 @pytest.fixture(scope="module")

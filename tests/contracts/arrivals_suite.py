@@ -1,4 +1,4 @@
-"""What every `Arrivals` does. A subclass gives one with something on its way, and lets it arrive."""
+"""What every `PendingModels` does. A subclass gives one with something on its way, and lets it arrive."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from talaria.core.events import ModelLoading
-from talaria.core.ports import Arrivals
+from talaria.core.ports import PendingModels
 
 PROVIDER, MODEL = "local", "qwen2.5-coder-0.5b"
 
 
 class Coming(NamedTuple):
-    arrivals: Arrivals
+    arrivals: PendingModels
     arrive: Callable[[], None]
 
 

@@ -8,7 +8,13 @@ from typing import Protocol
 
 import pytest
 
-from talaria.core.delivery import DeliveryDelayed, DeliveryError, DeliveryRefused, DeliveryUnknown, Post
+from talaria.core.delivery import (
+    DeliveryDelayed,
+    DeliveryError,
+    DeliveryRefused,
+    DeliveryUnknown,
+    OutgoingMessage,
+)
 from talaria.core.ports import Outlet
 
 
@@ -40,22 +46,27 @@ class OutletSuite:
 
     async def test_a_post_is_shown_and_an_edit_takes_its_place(self) -> None:
         async with self.open() as wall:
-            first = await wall.outlet.deliver(Post(wall.address, "one", "n1"))
-            second = await wall.outlet.deliver(Post(wall.address, "two", "n2"))
+            first = await wall.outlet.deliver(OutgoingMessage(wall.address, "one", "n1"))
+            second = await wall.outlet.deliver(OutgoingMessage(wall.address, "two", "n2"))
             assert first != second
-            assert await wall.outlet.deliver(Post(wall.address, "other", "n3", edits=first)) == first
+            assert (
+                await wall.outlet.deliver(OutgoingMessage(wall.address, "other", "n3", edits=first)) == first
+            )
             assert wall.shown() == ["other", "two"]
 
     async def test_the_same_edit_again_is_done(self) -> None:
         async with self.open() as wall:
-            first = await wall.outlet.deliver(Post(wall.address, "one", "n1"))
+            first = await wall.outlet.deliver(OutgoingMessage(wall.address, "one", "n1"))
             for _ in range(2):
-                assert await wall.outlet.deliver(Post(wall.address, "two", "n2", edits=first)) == first
+                assert (
+                    await wall.outlet.deliver(OutgoingMessage(wall.address, "two", "n2", edits=first))
+                    == first
+                )
             assert wall.shown() == ["two"]
 
     async def test_an_edit_of_what_is_gone_is_a_send(self) -> None:
         async with self.open() as wall:
-            sent = await wall.outlet.deliver(Post(wall.address, "one", "n1", edits="987654"))
+            sent = await wall.outlet.deliver(OutgoingMessage(wall.address, "one", "n1", edits="987654"))
             assert sent != "987654"
             assert wall.shown() == ["one"]
 
@@ -73,15 +84,17 @@ class OutletSuite:
         async with self.open() as wall:
             wall.next_send(trouble)
             with pytest.raises(error):
-                await wall.outlet.deliver(Post(wall.address, "one", "n1"))
+                await wall.outlet.deliver(OutgoingMessage(wall.address, "one", "n1"))
             assert wall.shown() == (["one"] if is_shown else [])
-            await wall.outlet.deliver(Post(wall.address, "two", "n2"))
+            await wall.outlet.deliver(OutgoingMessage(wall.address, "two", "n2"))
             assert wall.shown()[-1] == "two"
 
     async def test_a_repeat_is_dropped_or_visible(self) -> None:
         async with self.open() as wall:
-            await wall.outlet.deliver(Post(wall.address, "one", "n1"))
-            await wall.outlet.deliver(Post(wall.address, "one", "n1", is_repeat=not wall.outlet.takes_nonce))
+            await wall.outlet.deliver(OutgoingMessage(wall.address, "one", "n1"))
+            await wall.outlet.deliver(
+                OutgoingMessage(wall.address, "one", "n1", is_repeat=not wall.outlet.takes_nonce)
+            )
             first, *more = wall.shown()
             assert first == "one"
             assert len(more) == (0 if wall.outlet.takes_nonce else 1)
@@ -94,5 +107,5 @@ class OutletSuite:
             assert len(pieces) > 1
             assert "".join("".join(pieces).split()) == "".join(reply.split())
             for number, piece in enumerate(pieces):
-                await wall.outlet.deliver(Post(wall.address, piece, f"n{number}"))
+                await wall.outlet.deliver(OutgoingMessage(wall.address, piece, f"n{number}"))
             assert len(wall.shown()) == len(pieces)

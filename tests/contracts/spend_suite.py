@@ -9,13 +9,13 @@ import asyncio
 
 import pytest
 
-from contracts.store_orders import LEASE, ME, RIVAL, START, HandClock, accepting, begun, ending, story_of
+from contracts.store_orders import LEASE, ME, RIVAL, START, HandClock, accepting, begun, ending, record_of
 from talaria.core.errors import NotFound, StaleFence
 from talaria.core.ids import Fence, SessionId
 from talaria.core.ledger import Accepted, Began, Begin, Commit, TurnEnd, UsageWrite
 from talaria.core.messages import TokenUsage
 from talaria.core.ports import Store
-from talaria.core.spending import Cap, Overrun, Reserve, Scope, Spent, Standing, Whose
+from talaria.core.spending import Cap, Overrun, Reserve, Scope, SpendingQuery, Spent, Standing
 from talaria.core.turns import TurnState
 
 ADA, BOB = "test:ada", "test:bob"
@@ -54,7 +54,7 @@ async def paying(store: Store, user: str = ADA, session: str | None = None) -> P
 
 
 async def reserved(store: Store) -> int:
-    return (await store.spending(Whose(SessionId(""), "", 0.0))).reserved
+    return (await store.spending(SpendingQuery(SessionId(""), "", 0.0))).reserved
 
 
 class SpendSuite:
@@ -114,7 +114,7 @@ class SpendSuite:
             return 7
 
         assert sum(await asyncio.gather(*map(spend, turns))) == 98
-        assert (await store.spending(Whose(SessionId(""), "", 0.0))).everyone.cost == 98
+        assert (await store.spending(SpendingQuery(SessionId(""), "", 0.0))).everyone.cost == 98
 
     # -- settling
 
@@ -122,7 +122,7 @@ class SpendSuite:
         turn = await paying(store)
         await store.reserve(turn.reserve(30, DAY))
         await store.commit(turn.pay(12))
-        spending = await store.spending(Whose(turn.session_id, ADA, 0.0))
+        spending = await store.spending(SpendingQuery(turn.session_id, ADA, 0.0))
         paid = Spent(1, TOKENS, 12)
         assert (spending.session, spending.user, spending.everyone) == (paid, paid, paid)
         assert spending.reserved == 0
@@ -180,7 +180,7 @@ class SpendSuite:
         await store.begin(Begin(turn.turn_id, RIVAL, LEASE))
         with pytest.raises(StaleFence):
             await store.commit(turn.pay(12, ends=True))
-        spending = await store.spending(Whose(turn.session_id, ADA, 0.0))
+        spending = await store.spending(SpendingQuery(turn.session_id, ADA, 0.0))
         assert (spending.everyone, spending.reserved) == (Spent(), 30)
 
     # -- reading
@@ -189,11 +189,11 @@ class SpendSuite:
         turn = await paying(store)
         await store.commit(turn.pay(7, n=1))
         await store.commit(turn.pay(None, n=2))
-        spending = await store.spending(Whose(turn.session_id, ADA, 0.0))
+        spending = await store.spending(SpendingQuery(turn.session_id, ADA, 0.0))
         expected = Spent(2, TOKENS + TOKENS, 7, unpriced=1)
         assert (spending.session, spending.user, spending.everyone) == (expected, expected, expected)
-        story = await story_of(store, turn.turn_id)
-        assert story.spent == expected
+        record = await record_of(store, turn.turn_id)
+        assert record.spent == expected
 
     async def test_a_day_begins_where_it_is_said_to(self, store: Store, clock: HandClock) -> None:
         turn = await paying(store)
@@ -201,7 +201,7 @@ class SpendSuite:
         await store.commit(turn.pay(30, n=1))
         clock.forward(midnight - START)
         await store.commit(turn.pay(12, n=2))
-        today = await store.spending(Whose(turn.session_id, ADA, midnight))
+        today = await store.spending(SpendingQuery(turn.session_id, ADA, midnight))
         assert (today.session.cost, today.user.cost, today.everyone.cost) == (42, 12, 12)
         assert await store.reserve(turn.reserve(88, DAY, n=3, since=midnight)) is None
         assert await store.reserve(turn.reserve(1, SESSION, n=3, since=midnight)) is not None
@@ -210,7 +210,7 @@ class SpendSuite:
         ada, bob = await paying(store), await paying(store, BOB)
         await store.commit(ada.pay(3))
         await store.commit(bob.pay(4))
-        spending = await store.spending(Whose(ada.session_id, BOB, 0.0))
+        spending = await store.spending(SpendingQuery(ada.session_id, BOB, 0.0))
         assert (spending.session.cost, spending.user.cost, spending.everyone.cost) == (3, 4, 7)
 
     async def test_pruning_forgets_the_session_and_not_the_money(
@@ -220,5 +220,5 @@ class SpendSuite:
         await store.commit(turn.pay(30, ends=True))
         clock.forward(60)
         assert await store.prune_ephemeral(clock.now()) == 1
-        spending = await store.spending(Whose(turn.session_id, ADA, 0.0))
+        spending = await store.spending(SpendingQuery(turn.session_id, ADA, 0.0))
         assert (spending.session.cost, spending.user.cost, spending.everyone.cost) == (0, 30, 30)

@@ -13,8 +13,8 @@ from contracts.store_orders import (
     accepting,
     begun,
     ending,
+    record_of,
     said,
-    story_of,
 )
 from talaria.core.delivery import Button, Mark, OutboxRow, OutboxState
 from talaria.core.errors import IllegalMove, NotFound, SteerWaiting
@@ -37,13 +37,13 @@ async def owed(store: Store, reply: str = "hi", order: Accept | None = None) -> 
     """A reply that waits to be sent, of a turn just ended."""
     turn, lease = await begun(store, order or posted())
     await store.commit(ending(turn, lease, AssistantMessage(reply), reply=reply))
-    story = await story_of(store, turn.turn.id)
-    return story.replies[0]
+    record = await record_of(store, turn.turn.id)
+    return record.replies[0]
 
 
 async def turn_of(store: Store, turn_id: TurnId) -> Turn:
-    story = await story_of(store, turn_id)
-    return story.turn
+    record = await record_of(store, turn_id)
+    return record.turn
 
 
 class StoreDeliverySuite:
@@ -55,12 +55,12 @@ class StoreDeliverySuite:
         turn, lease = await begun(store, posted())
         end = TurnEnd(TurnState.DONE, "hi", buttons=(Button("Yes", "/yes"),), files=("a.png",))
         await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, end=end))
-        story = await story_of(store, turn.turn.id)
-        text, file = story.replies
+        record = await record_of(store, turn.turn.id)
+        text, file = record.replies
         assert (text.body, text.buttons, text.file, text.edits) == ("hi", end.buttons, None, None)
         assert (file.body, file.buttons, file.file) == ("", (), "a.png")
-        assert {row.channel for row in story.replies} == {"fake"}
-        assert {row.chat_key for row in story.replies} == {ROOM}
+        assert {row.channel for row in record.replies} == {"fake"}
+        assert {row.chat_key for row in record.replies} == {ROOM}
         assert (text.state, text.written_at, text.attempts) == (OutboxState.PENDING, clock.now(), 0)
         assert tuple(await store.outbox.due("fake", 9)) == (text,)
         assert (await store.stats()).outbox == 2
@@ -68,8 +68,8 @@ class StoreDeliverySuite:
     async def test_who_fetches_the_reply_is_sent_none(self, store: Store) -> None:
         turn, lease = await begun(store)
         await store.commit(ending(turn, lease))
-        story = await story_of(store, turn.turn.id)
-        assert story.replies == ()
+        record = await record_of(store, turn.turn.id)
+        assert record.replies == ()
 
     async def test_command_that_is_settled_owes_its_reply(self, store: Store) -> None:
         accepted = await store.accept(posted("/help"))
@@ -84,8 +84,8 @@ class StoreDeliverySuite:
                 await store.show(turn.turn.id, shown)
             end = TurnEnd(TurnState.CANCELLED, "half an")
             await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, end=end))
-            story = await story_of(store, turn.turn.id)
-            assert [row.body for row in story.replies] == expected
+            record = await record_of(store, turn.turn.id)
+            assert [row.body for row in record.replies] == expected
 
     async def test_reply_takes_the_place_of_what_showed_the_turn(self, store: Store) -> None:
         turn, lease = await begun(store, posted())
@@ -147,8 +147,8 @@ class StoreDeliverySuite:
         assert await store.outbox.mark(Mark(row.id, 1, OutboxState.SENT, platform_id="m7"))
         clock.forward(100)
         assert tuple(await store.outbox.due("fake", 9)) == (later,)
-        story = await story_of(store, row.turn_id)
-        sent = story.replies[0]
+        record = await record_of(store, row.turn_id)
+        sent = record.replies[0]
         assert (sent.platform_id, sent.sent_at) == ("m7", clock.now() - 100)
         with pytest.raises(IllegalMove):
             await store.outbox.mark(Mark(row.id, 1, OutboxState.PENDING))
@@ -210,8 +210,8 @@ class StoreDeliverySuite:
         young = await owed(store, "two")
         assert await store.outbox.expire(clock.now() - 50, "too old") == 1
         assert tuple(await store.outbox.due("fake", 9)) == (young,)
-        story = await story_of(store, old.turn_id)
-        assert (story.replies[0].state, story.replies[0].error) == (OutboxState.FAILED, "too old")
+        record = await record_of(store, old.turn_id)
+        assert (record.replies[0].state, record.replies[0].error) == (OutboxState.FAILED, "too old")
 
     async def test_send_that_a_crash_interrupted_is_due_at_the_next_start(
         self, store: Store, clock: HandClock

@@ -17,7 +17,7 @@ from talaria.core.ledger import (
     Start,
     StepWrite,
     TurnEnd,
-    TurnStory,
+    TurnRecord,
 )
 from talaria.core.messages import AssistantMessage, Message, Text, UserMessage
 from talaria.core.ports import Store
@@ -124,10 +124,10 @@ async def bodies(store: Store, session_id: SessionId) -> list[EntryBody]:
     return [entry.body for entry in await store.log(session_id, 0)]
 
 
-async def story_of(store: Store, turn_id: TurnId) -> TurnStory:
-    story = await store.story(turn_id)
-    assert story is not None
-    return story
+async def record_of(store: Store, turn_id: TurnId) -> TurnRecord:
+    record = await store.turn_record(turn_id)
+    assert record is not None
+    return record
 
 
 async def session_of(store: Store, session_id: SessionId) -> Session:

@@ -62,7 +62,7 @@ class StoreRetentionSuite:
         await store.commit(Commit(session_id, lease.fence, turn.turn.id, end=done))
         before = await store.log(session_id, 0), await store.summary(session_id)
         assert await forget(store) == 1
-        assert await store.story(turn.turn.id) is None
+        assert await store.turn_record(turn.turn.id) is None
         assert (await store.log(session_id, 0), await store.summary(session_id)) == before
         assert await forget(store) == 0
 
@@ -74,9 +74,9 @@ class StoreRetentionSuite:
         await store.commit(Commit(slow.turn.session_id, lease.fence, slow.turn.id, end=done))
         young = await answered(store)
         assert await forget(store) == 1
-        assert await store.story(old.turn.id) is None
+        assert await store.turn_record(old.turn.id) is None
         for kept in (slow, young):
-            assert await store.story(kept.turn.id) is not None
+            assert await store.turn_record(kept.turn.id) is not None
 
     async def test_what_is_unsettled_is_never_forgotten(self, store: RetentionSubject) -> None:
         running, _ = await begun(store)
@@ -122,7 +122,7 @@ class StoreRetentionSuite:
         assert await store.retention.prune_ended(LATER) == 1
         assert await store.session(gone.turn.session_id) is None
         assert await store.current_session(CHAT) is None
-        assert await store.story(gone.turn.id) is None
+        assert await store.turn_record(gone.turn.id) is None
         assert await store.log(gone.turn.session_id, 0) == ()
         assert await store.session(kept.turn.session_id) is not None
         assert (await store.accept(accepting())).is_new_session

@@ -22,10 +22,10 @@ from contracts.store_orders import (
     bodies,
     ending,
     pinned,
+    record_of,
     said,
     session_of,
     step,
-    story_of,
 )
 from contracts.store_upkeep_suite import StoreUpkeepSuite
 from talaria.core.entries import Hidden, Revision, SpecSet, TitleSet
@@ -79,8 +79,8 @@ class StoreSuite(StoreUpkeepSuite):
         assert (accepted.turn.state, accepted.turn.attempts) == (TurnState.RUNNING, 1)
         assert accepted.began.entry is not None and accepted.began.entry.body == said("second")
         assert accepted.began.entry.seq == accepted.began.before.seq + 1
-        story = await story_of(store, order.turn_id)
-        assert story.turn == accepted.turn
+        record = await record_of(store, order.turn_id)
+        assert record.turn == accepted.turn
         end = TurnEnd(TurnState.DONE, reply="ok")
         session_id = accepted.turn.session_id
         await store.commit(Commit(session_id, accepted.began.fence, order.turn_id, end=end))
@@ -127,10 +127,10 @@ class StoreSuite(StoreUpkeepSuite):
     async def test_accepted_turn_is_read_back_as_it_was_answered(self, store: Store) -> None:
         order = accepting("grüße\n日本", key="k1")
         accepted = await store.accept(order)
-        story = await story_of(store, order.turn_id)
-        assert story.turn == accepted.turn
-        assert story.turn.inbound == order.inbound
-        assert story.steps == ()
+        record = await record_of(store, order.turn_id)
+        assert record.turn == accepted.turn
+        assert record.turn.inbound == order.inbound
+        assert record.steps == ()
 
     async def test_fresh_log_starts_with_the_spec_and_then_the_context(self, store: Store) -> None:
         spec = pinned()
@@ -185,7 +185,7 @@ class StoreSuite(StoreUpkeepSuite):
         order = accepting(binding=Binding.RESUME, resume=resume)
         with pytest.raises(NotFound):
             await store.accept(order)
-        assert await store.story(order.turn_id) is None
+        assert await store.turn_record(order.turn_id) is None
         assert (await store.accept(accepting())).turn.session_id == current.turn.session_id
 
     async def test_resume_of_another_chats_session_is_refused(self, store: Store) -> None:
@@ -227,7 +227,7 @@ class StoreSuite(StoreUpkeepSuite):
         order = accepting(key="k1", digest="d2")
         with pytest.raises(IdempotencyConflict):
             await store.accept(order)
-        assert await store.story(order.turn_id) is None
+        assert await store.turn_record(order.turn_id) is None
 
     async def test_keys_are_apart_by_scope(self, store: Store) -> None:
         one = await store.accept(accepting(key="k1", scope="a"))
@@ -248,7 +248,7 @@ class StoreSuite(StoreUpkeepSuite):
         assert not second.is_duplicate
         third = await store.accept(accepting(key="k1", digest="d2", key_ttl=60))
         assert third.turn.id == second.turn.id != first.turn.id
-        assert await store.story(first.turn.id) is not None
+        assert await store.turn_record(first.turn.id) is not None
 
     async def test_known_key_wins_over_a_wish_for_a_new_session(self, store: Store) -> None:
         first = await store.accept(accepting(key="k1"))
@@ -286,9 +286,9 @@ class StoreSuite(StoreUpkeepSuite):
         assert began.entry.turn_id == accepted.turn.id
         assert list(await store.log(began.session.id, 1)) == [began.entry]
         assert await store.session(began.session.id) == began.session
-        story = await story_of(store, accepted.turn.id)
-        assert (story.turn.state, story.turn.attempts) == (TurnState.RUNNING, 1)
-        assert story.turn.started_at == START + 3
+        record = await record_of(store, accepted.turn.id)
+        assert (record.turn.state, record.turn.attempts) == (TurnState.RUNNING, 1)
+        assert record.turn.started_at == START + 3
 
     async def test_begin_without_a_message_appends_nothing(self, store: Store) -> None:
         accepted = await store.accept(accepting())
@@ -304,8 +304,8 @@ class StoreSuite(StoreUpkeepSuite):
         assert second.attempts == 2
         assert second.before == first.session.revision
         assert await bodies(store, turn.turn.session_id) == [said("hello")]
-        story = await story_of(store, turn.turn.id)
-        assert story.turn.started_at == START
+        record = await record_of(store, turn.turn.id)
+        assert record.turn.started_at == START
 
     async def test_every_lease_has_a_higher_fence(self, store: Store, clock: HandClock) -> None:
         turn, first = await begun(store)
@@ -323,8 +323,8 @@ class StoreSuite(StoreUpkeepSuite):
         clock.forward(LEASE - 1)
         with pytest.raises(LeaseHeld):
             await store.begin(Begin(turn.turn.id, RIVAL, LEASE))
-        story = await story_of(store, turn.turn.id)
-        assert story.turn.attempts == 1
+        record = await record_of(store, turn.turn.id)
+        assert record.turn.attempts == 1
         clock.forward(1)
         assert (await store.begin(Begin(turn.turn.id, RIVAL, LEASE))).attempts == 2
 
@@ -395,13 +395,13 @@ class StoreSuite(StoreUpkeepSuite):
         )
         with pytest.raises(StaleFence):
             await store.commit(late)
-        story = await story_of(store, turn.turn.id)
-        assert (story.turn.state, story.steps) == (TurnState.RUNNING, ())
+        record = await record_of(store, turn.turn.id)
+        assert (record.turn.state, record.steps) == (TurnState.RUNNING, ())
         assert await bodies(store, turn.turn.session_id) == [said("hello")]
         assert await store.session(turn.turn.session_id) == fresh.session
         assert await store.spec(spec.id) is None
         assert await store.outbox.due("fake", 10) == ()
-        assert story.spent == Spent()
+        assert record.spent == Spent()
         await store.commit(ending(turn, fresh))
 
     async def test_expired_lease_that_nobody_took_still_commits(self, store: Store, clock: HandClock) -> None:
@@ -439,10 +439,10 @@ class StoreSuite(StoreUpkeepSuite):
         error = ErrorInfo("model", "It broke.", "Try again.")
         end = TurnEnd(TurnState.FAILED, "It broke. Try again.", error, TokenUsage(5, 1, 2, 0))
         await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, end=end))
-        story = await story_of(store, turn.turn.id)
-        assert story.turn.state is TurnState.FAILED
-        assert story.turn.ended_at == START + 4
-        assert (story.turn.reply, story.turn.error, story.turn.usage) == (end.reply, error, end.usage)
+        record = await record_of(store, turn.turn.id)
+        assert record.turn.state is TurnState.FAILED
+        assert record.turn.ended_at == START + 4
+        assert (record.turn.reply, record.turn.error, record.turn.usage) == (end.reply, error, end.usage)
         assert await store.hold(turn.turn.session_id, RIVAL, LEASE) > lease.fence
 
     async def test_append_outside_a_turn_gives_the_lease_back_when_asked(self, store: Store) -> None:
@@ -495,8 +495,8 @@ class StoreSuite(StoreUpkeepSuite):
         await write(step(1, StepState.STARTED))
         clock.forward(1)
         await write(StepWrite(1, StepKind.TOOL, "shell", StepState.ENDED, "call_1", result))
-        story = await story_of(store, turn.turn.id)
-        first, second = story.steps
+        record = await record_of(store, turn.turn.id)
+        first, second = record.steps
         assert (first.state, first.result, first.call_id) == (StepState.ENDED, result, "call_1")
         assert (first.started_at, first.ended_at) == (START + 1, START + 2)
         assert (second.state, second.result) == (StepState.PENDING, None)
@@ -506,16 +506,16 @@ class StoreSuite(StoreUpkeepSuite):
         turn, lease = await begun(store)
         steps = (step(1, StepState.PENDING), step(1, StepState.ENDED))
         await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, steps=steps))
-        story = await story_of(store, turn.turn.id)
-        assert story.steps[0].state is StepState.ENDED
-        assert story.steps[0].started_at is None
+        record = await record_of(store, turn.turn.id)
+        assert record.steps[0].state is StepState.ENDED
+        assert record.steps[0].started_at is None
 
     async def test_model_step_may_be_inserted_as_ended(self, store: Store) -> None:
         turn, lease = await begun(store)
         steps = (step(1, StepState.ENDED, StepKind.MODEL),)
         await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, steps=steps))
-        story = await story_of(store, turn.turn.id)
-        assert (story.steps[0].kind, story.steps[0].ended_at) == (StepKind.MODEL, START)
+        record = await record_of(store, turn.turn.id)
+        assert (record.steps[0].kind, record.steps[0].ended_at) == (StepKind.MODEL, START)
 
     @pytest.mark.parametrize(
         "moves",
@@ -537,8 +537,8 @@ class StoreSuite(StoreUpkeepSuite):
         order = Commit(turn.turn.session_id, lease.fence, turn.turn.id, (AssistantMessage("x"),), steps=moves)
         with pytest.raises(IllegalMove):
             await store.commit(order)
-        story = await story_of(store, turn.turn.id)
-        assert story.steps == ()
+        record = await record_of(store, turn.turn.id)
+        assert record.steps == ()
         assert await store.session(turn.turn.session_id) == lease.session
         assert await bodies(store, turn.turn.session_id) == [said("hello")]
 
@@ -552,8 +552,8 @@ class StoreSuite(StoreUpkeepSuite):
         clock.forward(1)
         turn = await store.settle(accepted.turn.id, TurnEnd(state, "Stopped."))
         assert (turn.state, turn.reply, turn.ended_at) == (state, "Stopped.", START + 1)
-        story = await story_of(store, turn.id)
-        assert story.turn == turn
+        record = await record_of(store, turn.id)
+        assert record.turn == turn
         assert (await store.stats()).owed == 0
 
     @pytest.mark.parametrize("state", [TurnState.ACCEPTED, TurnState.RUNNING, TurnState.WAITING])

@@ -43,7 +43,7 @@ from talaria.core.messages import (
     TokenUsage,
 )
 from talaria.core.ports import Store
-from talaria.core.spending import Whose
+from talaria.core.spending import SpendingQuery
 from talaria.core.turns import StepState, TurnState
 
 
@@ -186,7 +186,7 @@ class StoreUpkeepSuite:
         assert await store.session(nowhere) is None
         assert await store.current_session(CHAT) is None
         assert await store.summary(nowhere) is None
-        assert await store.story(TurnId("turn_nowhere")) is None
+        assert await store.turn_record(TurnId("turn_nowhere")) is None
         assert await store.spec(SpecId("spec_nowhere")) is None
         assert tuple(await store.log(nowhere, 0)) == ()
         assert (await store.entries(nowhere, Page())).entries == ()
@@ -250,7 +250,7 @@ class StoreUpkeepSuite:
         assert summary is not None
         assert summary.current == await store.session(turn.turn.session_id)
         assert summary.turns == 2
-        spending = await store.spending(Whose(turn.turn.session_id, "", 0.0))
+        spending = await store.spending(SpendingQuery(turn.turn.session_id, "", 0.0))
         assert (spending.session.tokens, spending.session.calls) == (TokenUsage(31, 16, 8, 4), 3)
         assert len(summary.sessions) == 10
         assert summary.sessions[0] == summary.current
@@ -298,12 +298,12 @@ class StoreUpkeepSuite:
         young = await answered(store, passing("young"))
         assert await store.prune_ephemeral(START + 50) == 1
         assert await store.session(turn.turn.session_id) is None
-        assert await store.story(turn.turn.id) is None
+        assert await store.turn_record(turn.turn.id) is None
         assert tuple(await store.log(turn.turn.session_id, 0)) == ()
         assert tuple(await store.outbox.due("fake", 10)) == ()
         for kept in (owing, lasting, young):
             assert await store.session(kept.turn.session_id) is not None
-            assert await store.story(kept.turn.id) is not None
+            assert await store.turn_record(kept.turn.id) is not None
         assert await store.spec(pinned().id) is not None
         assert not (await store.accept(passing("old"))).is_duplicate
         assert await store.prune_ephemeral(START + 50) == 0

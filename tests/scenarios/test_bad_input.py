@@ -286,6 +286,6 @@ async def test_bad_input_is_explained_and_loses_nothing(case: Case, world: World
     kept = json.loads(world.call("GET", f"/api/turns/{world.turn_id}").text)
     assert (kept["state"], kept["reply"]) == ("done", "You said: hello")
     async with await SqliteStore.open(world.resting / "talaria.db", SystemClock()) as store:
-        story = await store.story(TurnId(world.turn_id))
-    assert story is not None
-    assert story.turn.reply == "You said: hello"
+        record = await store.turn_record(TurnId(world.turn_id))
+    assert record is not None
+    assert record.turn.reply == "You said: hello"

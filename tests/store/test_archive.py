@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.store_orders import HandClock, accepting, answered, story_of
+from contracts.store_orders import HandClock, accepting, answered, record_of
 from talaria.cli.restore import restore
 from talaria.config.home import Home
 from talaria.core.errors import BadRequest, StoreError, TalariaError
@@ -76,8 +76,8 @@ async def test_a_home_comes_back_as_it_was_and_what_was_there_is_kept(
     assert (home.path / "http.token").read_text() == "a secret of this machine"
     assert not list(home.path.glob(".restoring*")) and not list(home.path.glob(".snapshot*"))
     async with await SqliteStore.open(home.database, clock) as store:
-        story = await story_of(store, turn_id)
-        assert story.turn.reply == "hi"
+        record = await record_of(store, turn_id)
+        assert record.turn.reply == "hi"
         assert (await store.stats()).owed == 0, "what came after the backup is not in it"
 
 

@@ -135,7 +135,7 @@ async def test_damage_that_a_reader_meets_stops_writing(path: Path, clock: HandC
         with pytest.raises(StoreDamaged):
             for number in range(1, 60):
                 await store.log(turn.turn.session_id, number)
-                await store.story(turn.turn.id)
+                await store.turn_record(turn.turn.id)
         with pytest.raises(StoreDamaged):
             await store.accept(accepting())
 
@@ -211,7 +211,7 @@ async def test_a_full_disk_is_named_and_over_when_there_is_room(path: Path, cloc
             await store.accept(large)
         assert "Make room" in caught.value.hint
         assert not can_write(store)
-        assert await store.story(large.turn_id) is None
+        assert await store.turn_record(large.turn_id) is None
         limited.limit("max_page_count = 100000")
         await store.probe()
         assert can_write(store)
@@ -231,7 +231,7 @@ async def test_a_read_only_disk_is_named_and_over_when_it_can_be_written(
         with pytest.raises(StoreError):
             await store.probe()
         assert not can_write(store)
-        assert await store.story(order.turn_id) is None
+        assert await store.turn_record(order.turn_id) is None
         limited.limit("query_only = 0")
         await store.probe()
         assert can_write(store)

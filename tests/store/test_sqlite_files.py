@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.store_orders import CHAT, LEASE, ME, RIVAL, HandClock, accepting, begun, ending, story_of
+from contracts.store_orders import CHAT, LEASE, ME, RIVAL, HandClock, accepting, begun, ending, record_of
 from talaria.core.errors import LeaseHeld, StoreError, StoreLocked
 from talaria.core.ids import TurnId
 from talaria.store.home_lock import HomeLock
@@ -47,8 +47,8 @@ async def test_reopened_store_has_what_was_written(path: Path, clock: HandClock)
         before = await store.summary(turn.turn.session_id)
     async with await SqliteStore.open(path, clock) as store:
         assert await store.summary(turn.turn.session_id) == before
-        story = await story_of(store, turn.turn.id)
-        assert story.turn.reply == "kept"
+        record = await record_of(store, turn.turn.id)
+        assert record.turn.reply == "kept"
         assert await store.hold(turn.turn.session_id, ME, LEASE) > lease.fence
 
 
@@ -196,7 +196,7 @@ async def test_acknowledged_turns_outlive_a_kill(path: Path, clock: HandClock) -
         child.wait()
     async with await SqliteStore.open(path, clock) as store:
         for turn_id in acknowledged:
-            assert await store.story(TurnId(turn_id)) is not None
+            assert await store.turn_record(TurnId(turn_id)) is not None
         owed = await store.reclaim(ME)
         assert {turn.id for turn in owed} >= set(acknowledged)
     connection = driver.connect(path)

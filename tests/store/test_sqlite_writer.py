@@ -145,8 +145,8 @@ async def test_same_key_twice_in_one_batch_is_one_turn(store: SqliteStore, write
     assert isinstance(made, Accepted) and isinstance(known, Accepted)
     assert known.is_duplicate
     assert known.turn == made.turn
-    assert await store.story(first.turn_id) is not None
-    assert await store.story(second.turn_id) is None
+    assert await store.turn_record(first.turn_id) is not None
+    assert await store.turn_record(second.turn_id) is None
     assert (await store.stats()).owed == 1
 
 
@@ -156,7 +156,7 @@ async def test_values_that_cannot_be_stored_fail_alone(store: SqliteStore, write
     assert isinstance(alone[0], StoreError)
     results = await together(writer, lambda: store.accept(bad), lambda: store.accept(good))
     assert isinstance(results[0], StoreError)
-    assert await store.story(good.turn_id) is not None
+    assert await store.turn_record(good.turn_id) is not None
 
 
 async def test_batch_is_durable_if_any_order_asks(writer: Writer) -> None:
@@ -235,7 +235,7 @@ async def test_full_disk_fails_the_whole_batch_and_only_that(path: Path, clock: 
     assert [type(result) for result in results] == [StoreError] * 3
     assert "full" in str(results[0])
     for order in (small, large, last):
-        assert await store.story(order.turn_id) is None
+        assert await store.turn_record(order.turn_id) is None
     with pytest.raises(StoreError):
         await store.accept(large)
     assert (await store.accept(small)).turn.id == small.turn_id
@@ -254,7 +254,7 @@ async def test_cancelled_caller_does_not_undo_its_write(store: SqliteStore, writ
         assert not task.done()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await store.story(order.turn_id) is not None
+    assert await store.turn_record(order.turn_id) is not None
 
 
 async def test_cancelled_caller_of_a_refused_write_leaves_no_complaint(
@@ -288,7 +288,7 @@ async def test_timeout_around_a_write_ends_when_the_write_has(store: SqliteStore
             group.create_task(impatient())
             await turns_of_the_loop()
         await finished.wait()
-    assert await store.story(order.turn_id) is not None
+    assert await store.turn_record(order.turn_id) is not None
 
 
 async def test_cancelled_reader_goes_at_once(store: SqliteStore) -> None:

@@ -27,7 +27,7 @@ from talaria.core.ledger import (
     Start,
     StepWrite,
     TurnEnd,
-    TurnStory,
+    TurnRecord,
     UsageWrite,
 )
 from talaria.core.messages import AssistantMessage, TokenUsage
@@ -324,7 +324,7 @@ class Ledger(RuleBasedStateMachine):
     def prune(self, age: int) -> None:
         at_once(self.store.prune_ephemeral(self.clock.now() - age))
         for turn_id, turn in list(self.known.items()):
-            if at_once(self.store.story(turn_id)) is None:
+            if at_once(self.store.turn_record(turn_id)) is None:
                 assert turn.state.is_final, "what is owed does not vanish"
                 del self.known[turn_id]
 
@@ -336,11 +336,11 @@ class Ledger(RuleBasedStateMachine):
 
     @invariant()
     def the_ledger_is_true(self) -> None:
-        stories = [story for turn_id in self.turns if (story := at_once(self.store.story(turn_id)))]
-        self.turns_are_kept_and_final_ones_stay_as_they_are([story.turn for story in stories])
-        for story in stories:
-            self.who_has_an_address_is_sent_the_reply(story)
-        self.mail_of_an_address_is_sent_in_its_order([row for story in stories for row in story.replies])
+        stories = [record for turn_id in self.turns if (record := at_once(self.store.turn_record(turn_id)))]
+        self.turns_are_kept_and_final_ones_stay_as_they_are([record.turn for record in stories])
+        for record in stories:
+            self.who_has_an_address_is_sent_the_reply(record)
+        self.mail_of_an_address_is_sent_in_its_order([row for record in stories for row in record.replies])
         self.logs_are_whole_and_sessions_stand_at_their_head()
 
     def turns_are_kept_and_final_ones_stay_as_they_are(self, turns: list[Turn]) -> None:
@@ -357,13 +357,13 @@ class Ledger(RuleBasedStateMachine):
                 assert (host.state, host.session_id) == (TurnState.RUNNING, turn.session_id)
         self.known = found
 
-    def who_has_an_address_is_sent_the_reply(self, story: TurnStory) -> None:
-        turn = story.turn
+    def who_has_an_address_is_sent_the_reply(self, record: TurnRecord) -> None:
+        turn = record.turn
         if turn.state is not TurnState.CANCELLED:
             is_owed = turn.state.is_final and turn.inbound.address and turn.merged_into is None
-            assert bool(story.replies) == bool(is_owed)
+            assert bool(record.replies) == bool(is_owed)
         elif turn.shown_id is None:
-            assert not story.replies
+            assert not record.replies
 
     def mail_of_an_address_is_sent_in_its_order(self, rows: list[OutboxRow]) -> None:
         unsent = [row for row in rows if row.state in (OutboxState.PENDING, OutboxState.SENDING)]

@@ -1,4 +1,4 @@
-"""A model on its way that arrives when the test says so: the `Arrivals` port without a network."""
+"""A model on its way that arrives when the test says so: the `PendingModels` port without a network."""
 
 from __future__ import annotations
 

@@ -131,5 +131,5 @@ async def test_a_gateway_that_ends_does_not_wait_for_the_model(store: MemoryStor
         assert await rig.turns.drain(3600) == 0, "it ended by itself, before the deadline"
     session = await store.current_session(chat())
     assert session is not None
-    story = await store.stats()
-    assert story is not None
+    record = await store.stats()
+    assert record is not None

@@ -114,9 +114,9 @@ async def test_steer_of_a_turn_that_is_stopped_runs_by_itself(store: Store, tmp_
         assert (await rig.say("/stop")).reply == "Stopped."
         assert (await rig.turns.wait(host)).state is TurnState.CANCELLED
         assert (await rig.turns.wait(steer)).reply == "You said: hello"
-        story = await store.story(steer.turn.id)
-        assert story is not None
-        assert story.turn.merged_into is None
+        record = await store.turn_record(steer.turn.id)
+        assert record is not None
+        assert record.turn.merged_into is None
 
 
 async def test_steer_that_was_freed_keeps_its_place_before_what_came_later(

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from rig import Rig, inbound, start
-from talaria.core.delivery import Enclosed, OutboxRow, OutboxState
+from talaria.core.delivery import OutboxRow, OutboxState, OutgoingFile
 from talaria.core.ids import OwnerId, TurnId
-from talaria.core.ports import LiveView, Store
+from talaria.core.ports import Store, TurnFeed
 from talaria.core.turns import Turn
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
@@ -62,9 +62,9 @@ async def say(rig: Rig, text: str, address: str = "room") -> Turn:
 
 
 async def reply(store: Store, turn_id: TurnId) -> OutboxRow:
-    story = await store.story(turn_id)
-    assert story is not None
-    return story.replies[0]
+    record = await store.turn_record(turn_id)
+    assert record is not None
+    return record.replies[0]
 
 
 async def settled(
@@ -112,9 +112,9 @@ async def test_long_reply_goes_out_in_pieces_and_in_order(
         while len(outlet.texts("room")) < 3:
             await asyncio.sleep(0)
         assert outlet.texts("room") == ["abcd", "efgh", "ij"]
-        story = await store.story(turn.id)
-        assert story is not None
-        assert len(story.replies) == 3
+        record = await store.turn_record(turn.id)
+        assert record is not None
+        assert len(record.replies) == 3
 
 
 async def test_delayed_reply_is_sent_when_the_platform_says(
@@ -228,13 +228,13 @@ async def test_crash_while_a_turn_was_shown_leaves_one_message(
 
 
 async def is_shown(store: Store, turn_id: TurnId) -> bool:
-    story = await store.story(turn_id)
-    return story is not None and story.turn.shown_id is not None
+    record = await store.turn_record(turn_id)
+    return record is not None and record.turn.shown_id is not None
 
 
 async def reply_or_none(store: Store, turn_id: TurnId) -> OutboxState | None:
-    story = await store.story(turn_id)
-    return story.replies[0].state if story is not None and story.replies else None
+    record = await store.turn_record(turn_id)
+    return record.replies[0].state if record is not None and record.replies else None
 
 
 async def test_reply_waits_for_a_channel_that_comes_later(
@@ -293,10 +293,10 @@ async def test_file_that_the_model_sends_goes_out_behind_the_reply(
             await asyncio.sleep(0)
         text, file = outlet.taken
         assert (text.body, text.file) == ("here it is", None)
-        assert file.file == Enclosed("plan.txt", b"the plan")
-        story = await store.story(turn.id)
-        assert story is not None
-        assert [row.file for row in story.replies] == [None, "plan.txt"]
+        assert file.file == OutgoingFile("plan.txt", b"the plan")
+        record = await store.turn_record(turn.id)
+        assert record is not None
+        assert [row.file for row in record.replies] == [None, "plan.txt"]
 
 
 async def test_file_that_became_a_link_is_not_sent(store: Store, tmp_path: Path, clock: FakeClock) -> None:
@@ -311,9 +311,9 @@ async def test_file_that_became_a_link_is_not_sent(store: Store, tmp_path: Path,
     outlet = FakeOutlet()
     async with sending(store, files, clock, outlet):
         while True:
-            story = await store.story(turn.id)
-            assert story is not None
-            if story.replies[-1].state is OutboxState.FAILED:
+            record = await store.turn_record(turn.id)
+            assert record is not None
+            if record.replies[-1].state is OutboxState.FAILED:
                 break
             await asyncio.sleep(0)
     assert [post.body for post in outlet.posts] == ["here it is"]
@@ -326,7 +326,7 @@ class Straggler(FakeOutlet):
         super().__init__(shows=True)
         self.may_end = asyncio.Event()
 
-    async def show(self, view: LiveView) -> None:
+    async def show(self, view: TurnFeed) -> None:
         await super().show(view)
         await self.may_end.wait()
         for message in self.messages.values():

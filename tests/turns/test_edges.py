@@ -95,8 +95,8 @@ async def test_a_turn_that_waits_behind_another_is_cancelled_at_once(rig: Rig) -
             assert len(rig.live) > 0
             await asyncio.sleep(0)
         assert cancelling.result().state is TurnState.CANCELLED
-        story = await rig.store.story(receipt.turn.id)
-        assert story is not None and story.turn.state is TurnState.CANCELLED
+        record = await rig.store.turn_record(receipt.turn.id)
+        assert record is not None and record.turn.state is TurnState.CANCELLED
     assert len(rig.live) == 1, "the first still runs"
     await rig.say("/stop")
     assert (await rig.say("[[history]]")).reply == "3", "system, the stopped one and this"
@@ -146,8 +146,8 @@ async def test_a_step_that_cannot_be_written_fails_the_turn_and_leaves_a_whole_l
         store.fails = lambda order: False
         assert turn.state is TurnState.FAILED
         assert_well_formed(await messages(store, turn.session_id))
-        story = await store.story(turn.id)
-        assert story is not None and all(step.state is StepState.ENDED for step in story.steps)
+        record = await store.turn_record(turn.id)
+        assert record is not None and all(step.state is StepState.ENDED for step in record.steps)
         assert (await rig.say("go on")).state is TurnState.DONE
 
 
@@ -346,16 +346,16 @@ async def test_following_an_unsettled_turn_that_another_owner_has_tells_nothing(
 async def test_a_failed_turn_tells_what_it_used(rig: Rig) -> None:
     turn = await rig.say("[[call list_files {}]][[status 503]]")
     assert turn.state is TurnState.FAILED
-    story = await rig.store.story(turn.id)
-    assert story is not None and story.spent.tokens.output > 0
-    assert turn.usage == story.spent.tokens
+    record = await rig.store.turn_record(turn.id)
+    assert record is not None and record.spent.tokens.output > 0
+    assert turn.usage == record.spent.tokens
 
 
 async def test_an_empty_answer_is_paid_for_and_so_it_is_counted(rig: Rig) -> None:
     turn = await rig.say("[[empty]]")
-    story = await rig.store.story(turn.id)
-    assert story is not None and story.spent.calls == 1
-    assert turn.usage == story.spent.tokens
+    record = await rig.store.turn_record(turn.id)
+    assert record is not None and record.spent.calls == 1
+    assert turn.usage == record.spent.tokens
     assert (await rig.say("hello?")).state is TurnState.DONE
 
 

@@ -40,11 +40,11 @@ async def test_a_message_is_answered_and_logged(rig: Rig) -> None:
     assert turn.usage is not None and turn.usage.output > 0
     said = await messages(rig.store, turn.session_id)
     assert [type(message) for message in said] == [UserMessage, AssistantMessage]
-    story = await rig.store.story(turn.id)
-    assert story is not None
-    assert story.turn.state is TurnState.DONE
-    assert story.turn.reply == turn.reply
-    assert [(step.kind, step.state) for step in story.steps] == [(StepKind.MODEL, StepState.ENDED)]
+    record = await rig.store.turn_record(turn.id)
+    assert record is not None
+    assert record.turn.state is TurnState.DONE
+    assert record.turn.reply == turn.reply
+    assert [(step.kind, step.state) for step in record.steps] == [(StepKind.MODEL, StepState.ENDED)]
 
 
 async def test_tools_run_and_all_their_results_stand_in_one_entry(rig: Rig, tmp_path: Path) -> None:
@@ -66,10 +66,10 @@ async def test_tools_run_and_all_their_results_stand_in_one_entry(rig: Rig, tmp_
         ToolOutcome.OK,
         ToolOutcome.ERROR,
     ]
-    story = await rig.store.story(turn.id)
-    assert story is not None
-    assert [step.n for step in story.steps] == list(range(1, 8))
-    assert all(step.state is StepState.ENDED for step in story.steps)
+    record = await rig.store.turn_record(turn.id)
+    assert record is not None
+    assert [step.n for step in record.steps] == list(range(1, 8))
+    assert all(step.state is StepState.ENDED for step in record.steps)
 
 
 async def test_events_tell_the_turn_from_its_beginning_to_its_end(rig: Rig) -> None:
@@ -100,9 +100,9 @@ async def test_turns_of_a_chat_run_in_order_and_chats_beside_each_other(rig: Rig
     turns = [await rig.turns.wait(receipt) for receipt in queued]
     assert [turn.reply for turn in turns] == [f"You said: message {number}" for number in range(3)]
     assert (await follow(rig, queued[2]))[0] == Queued(3)
-    story = [message.text for message in await messages(rig.store, turns[0].session_id)
+    record = [message.text for message in await messages(rig.store, turns[0].session_id)
              if isinstance(message, UserMessage)]  # fmt: skip
-    assert story == ["[[hang]]", "message 0", "message 1", "message 2"]
+    assert record == ["[[hang]]", "message 0", "message 1", "message 2"]
 
 
 async def test_a_failed_turn_tells_why_and_costs_one_call_and_no_rebuild(rig: Rig) -> None:

@@ -13,7 +13,7 @@ from talaria.access.settings import BudgetSettings
 from talaria.core.ids import SessionId
 from talaria.core.messages import TokenUsage
 from talaria.core.ports import Store
-from talaria.core.spending import Overrun, Reserve, Spending, Whose
+from talaria.core.spending import Overrun, Reserve, Spending, SpendingQuery
 from talaria.core.turns import Turn, TurnState
 from talaria.models.prices import PriceSettings
 from talaria.store.memory import MemoryStore
@@ -29,7 +29,7 @@ NOON = datetime(2026, 11, 15, 12, tzinfo=UTC).timestamp()
 
 async def spending(rig: Rig, turn: Turn | None = None) -> Spending:
     session_id = SessionId("") if turn is None else turn.session_id
-    return await rig.store.spending(Whose(session_id, "test:tester", 0.0))
+    return await rig.store.spending(SpendingQuery(session_id, "test:tester", 0.0))
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ async def test_a_resumed_turn_tells_what_all_its_attempts_used_and_nothing_twice
         found = await rig.turns.find(receipt.turn.id)
         turn = await rig.turns.wait(found)
         assert turn.state is TurnState.DONE
-        story = await store.story(turn.id)
-        assert story is not None and story.spent.calls == 2
-        assert turn.usage == story.spent.tokens
+        record = await store.turn_record(turn.id)
+        assert record is not None and record.spent.calls == 2
+        assert turn.usage == record.spent.tokens
         after = await spending(rig, turn)
-        assert after.session == after.everyone == story.spent
+        assert after.session == after.everyone == record.spent
         assert after.reserved == 0
 
 

@@ -13,7 +13,7 @@ import pytest
 from rig import Rig, inbound, start
 from talaria.core.errors import StoreError
 from talaria.core.ids import SessionId, TurnId, new_session_id, new_turn_id
-from talaria.core.ledger import Accept, Commit, Committed, Fresh, TurnStory
+from talaria.core.ledger import Accept, Commit, Committed, Fresh, TurnRecord
 from talaria.core.messages import AssistantMessage, Message, ToolResults
 from talaria.core.ports import Store
 from talaria.core.turns import TurnState
@@ -40,12 +40,12 @@ class Hooked(MemoryStore):
             self.live.stop(StopReason.USER)
         return await super().commit(order)
 
-    async def story(self, turn_id: TurnId) -> TurnStory | None:
+    async def turn_record(self, turn_id: TurnId) -> TurnRecord | None:
         if self.live is not None:
             self.live.stop(StopReason.USER)
         if self.sick:
             raise StoreError("The disk is sick.")
-        return await super().story(turn_id)
+        return await super().turn_record(turn_id)
 
 
 class World:

@@ -38,10 +38,10 @@ async def test_each_kind_is_kept_for_its_own_time() -> None:
     clock.forward(1.5 * DAY)
     await retention.sweep()
     assert await store.session(call.turn.session_id) is None
-    assert await store.story(turn.turn.id) is not None
+    assert await store.turn_record(turn.turn.id) is not None
     clock.forward(2 * DAY)
     await retention.sweep()
-    assert await store.story(turn.turn.id) is None
+    assert await store.turn_record(turn.turn.id) is None
     assert await store.session(session_id) is not None
     clock.forward(7 * DAY)
     await retention.sweep()
@@ -81,13 +81,13 @@ async def test_a_long_ledger_is_gone_through_once(tmp_path: Path) -> None:
             await answered(store, accepting(chat="agent:main:http:api:other"))  # type: ignore[arg-type]
         clock.forward(3 * DAY)
         await retention.sweep()
-        assert await store.story(running.turn.id) is not None
+        assert await store.turn_record(running.turn.id) is not None
         young = await answered(store, accepting(chat="agent:main:http:api:other"))  # type: ignore[arg-type]
         await retention.sweep()
-        assert await store.story(young.turn.id) is not None
+        assert await store.turn_record(young.turn.id) is not None
         clock.forward(3 * DAY)
         await retention.sweep()
-        assert await store.story(young.turn.id) is None
+        assert await store.turn_record(young.turn.id) is None
 
 
 def test_old_results_of_all_chats_go_and_files_stay(tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ async def test_stopping_a_tool_gives_its_call_a_result(store: Store, tmp_path: P
             ToolOutcome.CANCELLED,
         ]
         assert said[-1].results[1].text == CANCELLED_BY_USER
-        story = await store.story(turn.id)
-        assert story is not None and all(step.state is StepState.ENDED for step in story.steps)
+        record = await store.turn_record(turn.id)
+        assert record is not None and all(step.state is StepState.ENDED for step in record.steps)
         assert gate.runs == 1
         assert (await rig.say("go on")).state is TurnState.DONE
 
@@ -122,9 +122,9 @@ async def test_stopping_at_every_moment_leaves_a_well_formed_log(store: Store, t
             ended.append(turn.state)
             said = await messages(store, turn.session_id)
             assert_well_formed(said)
-            story = await store.story(turn.id)
-            assert story is not None and story.turn.state is turn.state
-            assert all(step.state is StepState.ENDED for step in story.steps)
+            record = await store.turn_record(turn.id)
+            assert record is not None and record.turn.state is turn.state
+            assert all(step.state is StepState.ENDED for step in record.steps)
             assert (await rig.say("go on", f"chat {moment}")).state is TurnState.DONE
         assert TurnState.CANCELLED in ended
 
@@ -344,8 +344,8 @@ async def test_a_turn_that_lost_its_lease_stops_without_a_word(store: Store, tmp
         await rig.keeper.renew()
         events = [event async for _, event in rig.turns.follow(receipt)]
         assert events == []
-        story = await store.story(receipt.turn.id)
-        assert story is not None and story.turn.state is TurnState.RUNNING
+        record = await store.turn_record(receipt.turn.id)
+        assert record is not None and record.turn.state is TurnState.RUNNING
 
 
 async def test_a_stale_fence_ends_the_turn_without_a_commit(store: Store, tmp_path: Path) -> None:

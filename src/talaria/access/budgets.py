@@ -27,7 +27,7 @@ from talaria.core.spending import (
     Price,
     Reserve,
     Scope,
-    Whose,
+    SpendingQuery,
     cost,
     day_of,
     from_usd,
@@ -82,7 +82,9 @@ class Budgets:
         """How everyone stands today; with a turn, also its session and its user."""
         since, until = day_of(self._clock.now(), self._zone)
         whose = (
-            Whose(SessionId(""), "", since) if turn is None else Whose(turn.session_id, user_of(turn), since)
+            SpendingQuery(SessionId(""), "", since)
+            if turn is None
+            else SpendingQuery(turn.session_id, user_of(turn), since)
         )
         spending = await self._store.spending(whose)
         return Account(spending, self.caps, self._moment(until))

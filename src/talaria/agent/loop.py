@@ -21,7 +21,7 @@ from talaria.agent.context import Steer, TurnContext, TurnTools
 from talaria.agent.journal import Journal
 from talaria.core.errors import LimitReached, ModelError, ModelUnavailable, SteerWaiting, TalariaError
 from talaria.core.events import ToolFinished, ToolStarted, UsageReported
-from talaria.core.failpoints import Point, reach
+from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ledger import StepWrite, TurnEnd, UsageWrite
 from talaria.core.messages import (
     AssistantMessage,
@@ -75,7 +75,7 @@ class Loop:
                     "Send a message to let it go on, or raise `agent.max_steps`.",
                 )
             completion = await self._ask()
-            reach(Point.ANSWERED)
+            hit(Failpoint.ANSWERED)
             message = completion.message
             step, usage = self._account(completion)
             if message.tool_calls and self._context.tools is not None:
@@ -94,7 +94,7 @@ class Loop:
             reply = _reply_text(completion) + (self._caller.note if self._context.tools else "")
             used = self._journal.usage + usage.tokens
             end = TurnEnd(TurnState.DONE, reply=reply, usage=used, files=self._journal.files)
-            reach(Point.ENDING)
+            hit(Failpoint.ENDING)
             try:
                 await self._journal.commit((message,), (step,), (usage,), end)
             except SteerWaiting:
@@ -193,9 +193,9 @@ class Loop:
             if step.state is StepState.PENDING:
                 await self._journal.commit((), (_tool_step(n, call, StepState.STARTED),))
             self._context.emit(ToolStarted(call.id, call.name, call.arguments))
-            reach(Point.STARTED)
+            hit(Failpoint.STARTED)
             result = await tools.run(call)
-            reach(Point.RAN)
+            hit(Failpoint.RAN)
         await self._journal.commit((), (_tool_step(n, call, StepState.ENDED, result),))
         self._context.emit(ToolFinished(call.id, call.name, result.outcome, result.text[:_PREVIEW]))
         return result

@@ -87,14 +87,14 @@ class Mark(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Enclosed(msgspec.Struct, frozen=True):
+class OutgoingFile(msgspec.Struct, frozen=True):
     """A file that is sent, read where the chat's tools could have put it and nowhere else."""
 
     name: str
     data: bytes
 
 
-class Post(msgspec.Struct, frozen=True):
+class OutgoingMessage(msgspec.Struct, frozen=True):
     """One message of a platform, to be sent or, with `edits`, to take the place of one that is there.
 
     `nonce` is for platforms that dedupe by one. `is_repeat`: an earlier attempt may have arrived, so what is
@@ -106,7 +106,7 @@ class Post(msgspec.Struct, frozen=True):
     nonce: str
     edits: str | None = None
     buttons: tuple[Button, ...] = ()
-    file: Enclosed | None = None
+    file: OutgoingFile | None = None
     is_repeat: bool = False
 
 

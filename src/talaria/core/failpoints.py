@@ -14,7 +14,7 @@ from enum import StrEnum
 VARIABLE = "TALARIA_FAILPOINTS"
 
 
-class Point(StrEnum):
+class Failpoint(StrEnum):
     RECEIVED = "received"  # a platform's update is here, and nothing is written
     ACCEPTED = "accepted"  # its turn is durable, and the platform has not been told
     ACKNOWLEDGED = "acknowledged"  # how far the channel has read is durable
@@ -38,16 +38,16 @@ def arm(plan: str) -> None:
     _armed.clear()
     for item in filter(None, plan.split(",")):
         label, _, times = item.partition("=")
-        _armed[Point(label)] = int(times or 1)
+        _armed[Failpoint(label)] = int(times or 1)
 
 
-def reach(point: Point) -> None:
+def hit(point: Failpoint) -> None:
     """Costs a look at an empty dictionary, unless a test armed it."""
     if _armed:
-        _hit(point)
+        _fire(point)
 
 
-def _hit(point: Point) -> None:
+def _fire(point: Failpoint) -> None:
     if point in _armed:
         _armed[point] -= 1
         if _armed[point] <= 0:

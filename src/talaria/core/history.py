@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from talaria.core.ids import OwnerId
-from talaria.core.ledger import TurnStory
+from talaria.core.ledger import TurnRecord
 from talaria.core.messages import TokenUsage
 
 
@@ -21,17 +21,17 @@ class StepUsage(msgspec.Struct, frozen=True):
 
 
 class TurnHistory(msgspec.Struct, frozen=True):
-    """A turn's whole story. `ahead` turns of its session were unsettled when it came. `begun_at` and
+    """A turn's whole record. `ahead` turns of its session were unsettled when it came. `begun_at` and
     `begun_by` are of its latest attempt; an owner is one process."""
 
-    story: TurnStory
+    record: TurnRecord
     usage: tuple[StepUsage, ...] = ()
     ahead: int = 0
     begun_at: float | None = None
     begun_by: OwnerId = OwnerId("")
 
 
-class Forgotten(msgspec.Struct, frozen=True):
+class PruneProgress(msgspec.Struct, frozen=True):
     """How far one order of forgetting came, and how many turns it forgot; `position` None: that was all."""
 
     position: int | None

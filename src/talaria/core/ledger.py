@@ -216,7 +216,7 @@ class EntryPage(msgspec.Struct, frozen=True):
     next: str | None
 
 
-class TurnStory(msgspec.Struct, frozen=True):
+class TurnRecord(msgspec.Struct, frozen=True):
     """A turn with its steps and what was sent of its reply, in order, and what its model calls used."""
 
     turn: Turn

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from talaria.core.access import Admission, Approve, Ask, Asked, Invite, Paired, PairingList, Redeem
-from talaria.core.delivery import Mark, OutboxRow, Post
+from talaria.core.delivery import Mark, OutboxRow, OutgoingMessage
 from talaria.core.entries import Entry
 from talaria.core.events import Event, ModelLoading
-from talaria.core.history import Forgotten, TurnHistory
+from talaria.core.history import PruneProgress, TurnHistory
 from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, SpecId, TurnId
 from talaria.core.ledger import (
     Accept,
@@ -27,14 +27,14 @@ from talaria.core.ledger import (
     SessionPage,
     StoreStats,
     TurnEnd,
-    TurnStory,
+    TurnRecord,
     UsageWrite,
 )
 from talaria.core.messages import Message, TokenUsage
 from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec, Prefix
-from talaria.core.spending import Overrun, PlannedCall, Reserve, Spending, Whose
+from talaria.core.spending import Overrun, PlannedCall, Reserve, Spending, SpendingQuery
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import Turn
 
@@ -49,7 +49,7 @@ class SpendStore(Protocol):
         it; nothing is set aside then. Raises `StaleFence`, `NotFound`."""
         ...
 
-    async def spending(self, whose: Whose) -> Spending: ...
+    async def spending(self, whose: SpendingQuery) -> Spending: ...
 
 
 class Store(SpendStore, Protocol):
@@ -159,7 +159,7 @@ class Store(SpendStore, Protocol):
 
     async def spec(self, spec_id: SpecId) -> PinnedSpec | None: ...
 
-    async def story(self, turn_id: TurnId) -> TurnStory | None: ...
+    async def turn_record(self, turn_id: TurnId) -> TurnRecord | None: ...
 
     async def summary(self, session_id: SessionId) -> ChatSummary | None: ...
 
@@ -204,9 +204,9 @@ class Outbox(Protocol):
 class Retention(Protocol):
     """Forgetting by rule, in small orders. What is unsettled or unsent is never touched."""
 
-    async def forget_turns(self, after: int, before: float) -> Forgotten:
+    async def forget_turns(self, after: int, before: float) -> PruneProgress:
         """Of turns settled before `before` keep only the bare row: message, reply, steps, sent messages and
-        their keys go, and `Store.story` knows them no more. Goes on behind the position `after`."""
+        their keys go, and `Store.record` knows them no more. Goes on behind the position `after`."""
         ...
 
     async def prune_ended(self, before: float) -> int:
@@ -326,7 +326,7 @@ class Models(Protocol):
         ...
 
 
-class Arrivals(Protocol):
+class PendingModels(Protocol):
     """Models that are still on their way to this machine. A turn waits for its own before it begins, so that
     the wait is nobody's attempt and no deadline's time."""
 
@@ -346,7 +346,7 @@ class Arrivals(Protocol):
         ...
 
 
-class LiveView(Protocol):
+class TurnFeed(Protocol):
     """A turn under way, as the channel that shows it sees it.
 
     `shown_id` is the platform's message that shows it already: of this attempt, or of one before a restart.
@@ -379,12 +379,12 @@ class Outlet(Protocol):
         """The messages in which a reply is sent, each within the platform's limit. Pure."""
         ...
 
-    async def deliver(self, post: Post) -> str:
+    async def deliver(self, post: OutgoingMessage) -> str:
         """Send or edit; answers with the platform's id of the message. Raises `DeliveryError` of the kind
         that says what is known; anything else counts as `DeliveryUnknown`."""
         ...
 
-    async def show(self, view: LiveView) -> None:
+    async def show(self, view: TurnFeed) -> None:
         """Show a turn while it runs: typing, what it does, text as it comes. Cancelled, or left to end by
         itself, before the reply is delivered; an error here costs the show and nothing else."""
         ...

@@ -173,8 +173,8 @@ class Spent(msgspec.Struct, frozen=True):
         return None if self.unpriced else to_usd(self.cost)
 
 
-class Whose(msgspec.Struct, frozen=True):
-    """Whose spending is asked for: of the session in its life, of the user and of everyone since a moment."""
+class SpendingQuery(msgspec.Struct, frozen=True):
+    """Selects spending: of one session in its life, and of one user and of everyone since `since`."""
 
     session_id: SessionId
     user: str

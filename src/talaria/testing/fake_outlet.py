@@ -8,9 +8,9 @@ from itertools import count
 
 import msgspec
 
-from talaria.core.delivery import DeliveryDelayed, DeliveryRefused, DeliveryUnknown, Post
+from talaria.core.delivery import DeliveryDelayed, DeliveryRefused, DeliveryUnknown, OutgoingMessage
 from talaria.core.events import FINAL_EVENTS, Delta
-from talaria.core.ports import LiveView
+from talaria.core.ports import TurnFeed
 
 REPEATED = "(again) "
 CURSOR = " ▌"
@@ -43,8 +43,8 @@ class FakeOutlet:
         self.limit = limit
         self.shows = shows
         self.messages: dict[str, Shown] = {}
-        self.posts: list[Post] = []
-        self.taken: list[Post] = []
+        self.posts: list[OutgoingMessage] = []
+        self.taken: list[OutgoingMessage] = []
         self.faults: deque[Fault] = deque()
         self._ids = count(1)
         self._by_nonce: dict[str, str] = {}
@@ -55,7 +55,7 @@ class FakeOutlet:
     def split(self, reply: str) -> tuple[str, ...]:
         return tuple(reply[start : start + self.limit] for start in range(0, len(reply), self.limit)) or ("",)
 
-    async def deliver(self, post: Post) -> str:
+    async def deliver(self, post: OutgoingMessage) -> str:
         self.posts.append(post)
         fault = self.faults.popleft() if self.faults else None
         if fault is Fault.DELAY:
@@ -71,7 +71,7 @@ class FakeOutlet:
             raise RuntimeError("a bug in the channel")
         return message_id
 
-    async def show(self, view: LiveView) -> None:
+    async def show(self, view: TurnFeed) -> None:
         if not self.shows:
             return
         text, message_id = "", view.shown_id
@@ -86,7 +86,7 @@ class FakeOutlet:
                 else:
                     self._edit(message_id, text + CURSOR)
 
-    def _take(self, post: Post) -> str:
+    def _take(self, post: OutgoingMessage) -> str:
         """`taken` are the posts that changed what people see."""
         known = self._by_nonce.get(post.nonce) if self.takes_nonce else None
         if known is not None:

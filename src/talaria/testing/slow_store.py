@@ -20,7 +20,17 @@ else:
 T = TypeVar("T")
 Work = Coroutine[Any, Any, T]
 
-READS = {"session", "current_session", "sessions", "entries", "log", "spec", "story", "summary", "spending"}
+READS = {
+    "session",
+    "current_session",
+    "sessions",
+    "entries",
+    "log",
+    "spec",
+    "turn_record",
+    "summary",
+    "spending",
+}
 READS |= {"orphans", "cursor", "stats", "due"}
 MOST_SECONDS = 0.01
 

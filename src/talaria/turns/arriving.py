@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NothingComes:
-    """The `Arrivals` of a gateway all of whose models are elsewhere."""
+    """The `PendingModels` of a gateway all of whose models are elsewhere."""
 
     is_any = False
 

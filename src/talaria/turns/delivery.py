@@ -22,15 +22,15 @@ from talaria.core.delivery import (
     DeliveryDelayed,
     DeliveryError,
     DeliveryRefused,
-    Enclosed,
     Mark,
     OutboxRow,
     OutboxState,
-    Post,
+    OutgoingFile,
+    OutgoingMessage,
 )
 from talaria.core.errors import StoreError, ToolError
 from talaria.core.events import Event
-from talaria.core.failpoints import Point, reach
+from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey, TurnId, channel_of
 from talaria.core.ports import Outlet, Store
 from talaria.core.turns import Turn
@@ -175,12 +175,12 @@ class Delivery:
             claimed = await self._store.outbox.claim(row, self._clock.now() + 2 * seconds)
             if claimed is None:
                 return
-            reach(Point.CLAIMED)
+            hit(Failpoint.CLAIMED)
             mark = await self._attempt(outlet, claimed, was_tried=row.state is OutboxState.SENDING)
-            reach(Point.DELIVERED)
+            hit(Failpoint.DELIVERED)
             self._metrics.delivered(row.channel, mark.state)
             await self._store.outbox.mark(mark)
-            reach(Point.MARKED)
+            hit(Failpoint.MARKED)
         except StoreError as error:
             _log.error("reply %d waits for the store: %s", row.id, error)
             await self._clock.sleep(_FIRST_PAUSE)
@@ -216,7 +216,7 @@ class Delivery:
             return Mark(row.id, row.attempts, OutboxState.SENDING, self._again(row), error=repr(error))
         return Mark(row.id, row.attempts, OutboxState.SENT, platform_id=platform_id)
 
-    async def _post(self, row: OutboxRow, *, is_repeat: bool) -> Post:
+    async def _post(self, row: OutboxRow, *, is_repeat: bool) -> OutgoingMessage:
         """Raises `DeliveryRefused` for a file that is gone, or was never the chat's."""
         file = None
         if row.file is not None:
@@ -224,8 +224,8 @@ class Delivery:
                 data = await asyncio.to_thread(self._read_file, row.chat_key, row.file)
             except ToolError as error:
                 raise DeliveryRefused(error.user_text) from None
-            file = Enclosed(row.file.rpartition("/")[2], data)
-        return Post(row.address, row.body, row.nonce, row.edits, row.buttons, file, is_repeat)
+            file = OutgoingFile(row.file.rpartition("/")[2], data)
+        return OutgoingMessage(row.address, row.body, row.nonce, row.edits, row.buttons, file, is_repeat)
 
     def _again(self, row: OutboxRow, wish: float | None = None) -> float:
         return self._clock.now() + max(wish or 0.0, pause_before(row.attempts, self._random))
@@ -265,7 +265,7 @@ class Delivery:
 
 
 class _View:
-    """Implements `core.ports.LiveView`."""
+    """Implements `core.ports.TurnFeed`."""
 
     def __init__(self, live: LiveTurn, store: Store) -> None:
         self._live = live

@@ -14,7 +14,7 @@ from talaria.cluster.leases import LeaseKeeper
 from talaria.core.clock import Clock
 from talaria.core.ids import SessionId
 from talaria.core.messages import Part, UserMessage
-from talaria.core.ports import Arrivals, Models, Store
+from talaria.core.ports import Models, PendingModels, Store
 from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
 from talaria.pool.pool import Pool
@@ -50,7 +50,7 @@ class Parts:
     turn_seconds: float
     busy: Busy
     reasoning: str | None
-    arrivals: Arrivals = NOTHING_COMES
+    arrivals: PendingModels = NOTHING_COMES
     takes_up: Callable[[Turn], bool] = lambda turn: True
 
     def user_message(self, said: tuple[Part, ...], at: float) -> UserMessage | None:

@@ -28,7 +28,7 @@ from talaria.core.errors import (
     TalariaError,
 )
 from talaria.core.events import Reset
-from talaria.core.failpoints import Point, reach
+from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ledger import Began, Begin, TurnEnd
 from talaria.core.specs import PinnedSpec
 from talaria.core.turns import Turn, TurnState
@@ -129,7 +129,7 @@ class Runner:
             parts.store, session_id, live.turn.id, fence, lambda: parts.keeper.drop(session_id, fence)
         )
         live.was_begun_here = True
-        reach(Point.BEGUN)
+        hit(Failpoint.BEGUN)
         if began.attempts > 1:  # not to be stopped here: who has not recalled cannot close the turn
             await self._recall(live, began, journal)
         live.enter()
@@ -144,7 +144,7 @@ class Runner:
     def _tell(self, live: LiveTurn, journal: Journal, end: TurnEnd) -> None:
         """Those who follow the turn, and those who follow what joined it; the rest of `live.steers` are turns
         of their own from now on."""
-        reach(Point.ENDED)
+        hit(Failpoint.ENDED)
         parts, now = self._parts, self._parts.clock.now()
         tell(live, ended(live.turn, end, now), parts.metrics, parts.clock)
         joined = [steer for steer in live.steers if _has_joined(steer, journal)]
@@ -244,14 +244,14 @@ class Runner:
     async def _recall(self, live: LiveTurn, began: Began, journal: Journal) -> None:
         """A restart brought this turn back: take up its steps, and who had joined it."""
         store, turn = self._parts.store, live.turn
-        story = await store.story(turn.id)
+        record = await store.turn_record(turn.id)
         for steer in live.steers:
-            if (joined := await store.story(steer.turn.id)) is not None:
+            if (joined := await store.turn_record(steer.turn.id)) is not None:
                 steer.turn = joined.turn
         entries = await self._parts.store.log(began.session.id, 0)
-        if story is not None:
+        if record is not None:
             own = (entry for entry in entries if entry.turn_id == turn.id)
-            journal.recall(own, story.steps, story.spent)
+            journal.recall(own, record.steps, record.spent)
 
     # -- the agent ------------------------------------------------------------------------------------------
 

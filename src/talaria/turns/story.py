@@ -23,14 +23,14 @@ class Chapter(msgspec.Struct, frozen=True):
 
 def tell_story(history: TurnHistory) -> tuple[Chapter, ...]:
     """In the order of the ledger, which is that of the moments it knows."""
-    turn = history.story.turn
+    turn = history.record.turn
     usage = {used.n: used for used in history.usage}
     return (
         *_arrival(turn, history.ahead),
         *_attempts(history),
-        *(chapter for step in history.story.steps for chapter in _step(step, usage.get(step.n))),
+        *(chapter for step in history.record.steps for chapter in _step(step, usage.get(step.n))),
         *_end(turn),
-        *(chapter for row in history.story.replies for chapter in _delivery(row)),
+        *(chapter for row in history.record.replies for chapter in _delivery(row)),
     )
 
 
@@ -48,7 +48,7 @@ def _arrival(turn: Turn, ahead: int) -> Iterator[Chapter]:
 
 
 def _attempts(history: TurnHistory) -> Iterator[Chapter]:
-    turn, owner = history.story.turn, history.begun_by
+    turn, owner = history.record.turn, history.begun_by
     by = f" by process {owner}" if owner else ""
     if turn.started_at is None:
         return

@@ -124,10 +124,10 @@ class Turns:
         live = self._parts.live.get(turn_id)
         if live is not None:
             return Receipt(live.turn, live)
-        story = await self._parts.store.story(turn_id)
-        if story is None:
+        record = await self._parts.store.turn_record(turn_id)
+        if record is None:
             raise NotFound(f"There is no turn {turn_id}.", "Check the id; old turns may have been pruned.")
-        return Receipt(story.turn, self._parts.live.get(turn_id))
+        return Receipt(record.turn, self._parts.live.get(turn_id))
 
     async def follow(self, receipt: Receipt, after: int = 0) -> AsyncGenerator[tuple[int, Event], None]:
         """Numbered events from `after` on, to the final one; of a settled turn only the final one, and of one

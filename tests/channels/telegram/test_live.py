@@ -12,7 +12,7 @@ import pytest
 from channels.telegram.line import way_back
 from talaria.channels.telegram.live import Progress
 from talaria.channels.telegram.outlet import TelegramOutlet
-from talaria.core.delivery import Post
+from talaria.core.delivery import OutgoingMessage
 from talaria.core.events import Delta, Done, Event, Reset, ToolFinished, ToolStarted
 from talaria.core.ids import ChatAddress, SessionId, TurnId
 from talaria.core.messages import ToolOutcome
@@ -106,7 +106,7 @@ async def test_text_is_shown_as_it_comes_and_the_reply_takes_its_place(server: T
         on.hear(Delta(" two**"))
         await on.pass_time(lambda: on.shown == ["one two ▌"])
         await on.end()
-        post = Post("7::", "**one two** three", "n", edits=on.view.shown_id)
+        post = OutgoingMessage("7::", "**one two** three", "n", edits=on.view.shown_id)
         assert await on.outlet.deliver(post) == on.view.shown_id
         assert on.shown == ["one two three"]
 
@@ -164,7 +164,7 @@ async def test_a_message_on_its_way_is_known_even_when_the_show_is_cancelled(ser
 
 async def test_after_a_restart_the_same_message_goes_on(server: TelegramServer) -> None:
     async with way_back(server) as outlet:
-        message_id = await outlet.deliver(Post("7::", "before ▌", "n"))
+        message_id = await outlet.deliver(OutgoingMessage("7::", "before ▌", "n"))
     async with stage(server, view=View(shown_id=message_id)) as on:
         on.hear(Reset(), Delta("after"))
         await on.pass_time(lambda: on.shown == ["after ▌"])

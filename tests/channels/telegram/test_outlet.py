@@ -14,12 +14,12 @@ from talaria.core.delivery import (
     DeliveryError,
     DeliveryRefused,
     DeliveryUnknown,
-    Enclosed,
-    Post,
+    OutgoingFile,
+    OutgoingMessage,
 )
 from talaria.testing.telegram_server import Fault, Misdeed, TelegramServer
 
-SEND = Post("7::", "text", "nonce")
+SEND = OutgoingMessage("7::", "text", "nonce")
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def test_each_failure_says_what_is_known(
     method = "editMessageText" if is_edit else "sendMessage"
     server.fail(method, Fault(fault.kind, status=fault.status))
     with pytest.raises(of_edit if is_edit else of_send) as error:
-        await outlet.deliver(Post("7::", "other", "nonce", edits=first if is_edit else None))
+        await outlet.deliver(OutgoingMessage("7::", "other", "nonce", edits=first if is_edit else None))
     assert server.token not in str(error.value)
     assert server.token not in repr(error.value)
 
@@ -82,8 +82,8 @@ async def test_an_edit_of_nothing_new_is_done_and_one_of_nothing_there_is_a_send
     server: TelegramServer, outlet: TelegramOutlet
 ) -> None:
     first = await outlet.deliver(SEND)
-    assert await outlet.deliver(Post("7::", "text", "nonce", edits=first)) == first
-    second = await outlet.deliver(Post("7::", "text", "nonce", edits="99"))
+    assert await outlet.deliver(OutgoingMessage("7::", "text", "nonce", edits=first)) == first
+    second = await outlet.deliver(OutgoingMessage("7::", "text", "nonce", edits="99"))
     assert second not in ("99", first)
     assert server.world.chats[7].replies == ["text", "text"]
 
@@ -91,11 +91,11 @@ async def test_an_edit_of_nothing_new_is_done_and_one_of_nothing_there_is_a_send
 @pytest.mark.parametrize("address", ["", "x", "7", "7:8:9:10"])
 async def test_what_is_no_address_is_refused(outlet: TelegramOutlet, address: str) -> None:
     with pytest.raises(DeliveryRefused):
-        await outlet.deliver(Post(address, "text", "nonce"))
+        await outlet.deliver(OutgoingMessage(address, "text", "nonce"))
 
 
 async def test_a_repeat_says_so(server: TelegramServer, outlet: TelegramOutlet) -> None:
-    await outlet.deliver(Post("7::", "text", "nonce", is_repeat=True))
+    await outlet.deliver(OutgoingMessage("7::", "text", "nonce", is_repeat=True))
     assert server.world.chats[7].replies == [f"{REPEATED}\n\ntext"]
 
 
@@ -103,7 +103,7 @@ async def test_files_go_out_as_photos_voices_or_documents_with_a_caption_that_fi
     server: TelegramServer, outlet: TelegramOutlet
 ) -> None:
     for name in ("a.png", "b.txt", "c.ogg"):
-        await outlet.deliver(Post("7::", "c" * 2000, "nonce", file=Enclosed(name, b"data")))
+        await outlet.deliver(OutgoingMessage("7::", "c" * 2000, "nonce", file=OutgoingFile(name, b"data")))
     photo, document, voice = server.world.chats[7].messages.values()
     assert "voice" in voice.raw
     assert (photo.file, photo.file_name, "photo" in photo.raw) == (b"data", "a.png", True)
@@ -115,6 +115,6 @@ async def test_buttons_carry_their_command_or_their_place(
     server: TelegramServer, outlet: TelegramOutlet
 ) -> None:
     buttons = (Button("Yes", "/approve 1"), Button("x" * 80, "x" * 80), Button("#", "#1"))
-    await outlet.deliver(Post("7::", "choose", "nonce", buttons=buttons))
+    await outlet.deliver(OutgoingMessage("7::", "choose", "nonce", buttons=buttons))
     (shown,) = server.world.chats[7].messages.values()
     assert [data for _, data in shown.buttons] == ["/approve 1", "#1", "#2"]

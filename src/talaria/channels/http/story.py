@@ -23,6 +23,6 @@ class StoryDesk:
         history = await self._histories.history(first)
         if history is None:
             raise NotFound(f"There is no turn {name}.", "Check the id; old turns may have been pruned.")
-        found = history.story
+        found = history.record
         told = ToldTurn.of(found.turn, tuple(map(StepView.of, found.steps)), found.spent)
         return msgspec.structs.replace(told, story=tell_story(history), also=tuple(others))

@@ -58,7 +58,7 @@ class TurnDesk:
 
     async def recorded(self, turn_id: TurnId) -> TurnView:
         """A turn as the ledger has it. Raises `NotFound`."""
-        story = await self._store.story(turn_id)
+        story = await self._store.turn_record(turn_id)
         if story is None:
             raise NotFound(f"There is no turn {turn_id}.", "Check the id; old turns may have been pruned.")
         return TurnView.of(story.turn, tuple(map(StepView.of, story.steps)), story.spent)

@@ -22,7 +22,7 @@ from talaria.channels.telegram.wire import WANTED_UPDATES, Update, User, Webhook
 from talaria.commands.table import COMMANDS
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError, TalariaError
-from talaria.core.failpoints import Point, reach
+from talaria.core.failpoints import Failpoint, hit
 from talaria.turns.intake import Draining
 
 _log = logging.getLogger("talaria.telegram")
@@ -172,7 +172,7 @@ class TelegramChannel:
         offset = max(_update_id(raw) for raw in updates) + 1
         if offset > self._offset:
             await self._cursors.set_cursor(_cursor_of(bot), str(offset))
-            reach(Point.ACKNOWLEDGED)
+            hit(Failpoint.ACKNOWLEDGED)
             self._offset = offset
 
     # -- how it is ------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from talaria.channels.telegram.parse import Heard, Ignored, Moved, Parsed, Place
 from talaria.channels.telegram.wire import Update, User
 from talaria.commands.parse import parse_command
 from talaria.core.errors import IdempotencyConflict, StoreError
-from talaria.core.failpoints import Point, reach
+from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey
 from talaria.core.messages import Part, Text
 from talaria.core.turns import Inbound, Sender
@@ -142,9 +142,9 @@ class Desk:
         await self._answer(pressed, entitled)
 
     async def _hand_in(self, inbound: Inbound) -> None:
-        reach(Point.RECEIVED)
+        hit(Failpoint.RECEIVED)
         await self._parts.submit(inbound)
-        reach(Point.ACCEPTED)
+        hit(Failpoint.ACCEPTED)
 
     async def _answer(self, pressed: Pressed, verdict: Verdict) -> None:
         """Always, so that the presser's client stops waiting; strangers learn nothing from it."""

@@ -14,9 +14,9 @@ from talaria.channels.telegram.render import tail, to_html
 from talaria.channels.telegram.wire import Sent
 from talaria.core.clock import Clock
 from talaria.core.events import Delta, Event, ModelLoading, Reset, ToolFinished, ToolStarted
-from talaria.core.failpoints import Point, reach
+from talaria.core.failpoints import Failpoint, hit
 from talaria.core.messages import ToolOutcome
-from talaria.core.ports import LiveView
+from talaria.core.ports import TurnFeed
 from talaria.core.turns import TurnState
 
 _log = logging.getLogger("talaria.telegram")
@@ -74,7 +74,7 @@ class Progress:
 class LiveMessage:
     """Runs for one turn. It sends at most one message; if nobody can tell whether that arrived, no other."""
 
-    def __init__(self, api: BotApi, clock: Clock, place: Place, view: LiveView, progress: str) -> None:
+    def __init__(self, api: BotApi, clock: Clock, place: Place, view: TurnFeed, progress: str) -> None:
         self._api = api
         self._clock = clock
         self._place = place
@@ -147,7 +147,7 @@ class LiveMessage:
         text: dict[str, Value] = {"text": to_html(body), "parse_mode": "HTML"}
         if shown_id is None:
             sent = await self._api.call("sendMessage", Sent, **target(self._place), **text)
-            reach(Point.SHOWN)
+            hit(Failpoint.SHOWN)
             await self._view.shown(str(sent.message_id))
             return
         try:

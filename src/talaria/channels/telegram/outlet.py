@@ -14,8 +14,8 @@ from talaria.channels.telegram.parse import Place, button_data
 from talaria.channels.telegram.render import MAX_CAPTION, shorten, split, to_html
 from talaria.channels.telegram.wire import Sent
 from talaria.core.clock import Clock
-from talaria.core.delivery import Button, DeliveryDelayed, DeliveryRefused, DeliveryUnknown, Post
-from talaria.core.ports import LiveView
+from talaria.core.delivery import Button, DeliveryDelayed, DeliveryRefused, DeliveryUnknown, OutgoingMessage
+from talaria.core.ports import TurnFeed
 
 REPEATED = "↻ sent again, the first try may have arrived"
 _PHOTOS = (".jpg", ".jpeg", ".png", ".webp")
@@ -42,7 +42,7 @@ class TelegramOutlet:
     def split(self, reply: str) -> tuple[str, ...]:
         return split(reply)
 
-    async def deliver(self, post: Post) -> str:
+    async def deliver(self, post: OutgoingMessage) -> str:
         try:
             place = Place.read(post.address)
         except ValueError:
@@ -53,7 +53,7 @@ class TelegramOutlet:
             await self._on_moved(place.chat, moved.to)
             return await self._deliver(Place(moved.to), post)
 
-    async def show(self, view: LiveView) -> None:
+    async def show(self, view: TurnFeed) -> None:
         """Until the turn's last event, or until cancelled; a message on its way is waited for even then, so
         that the reply can take its place."""
         place = Place.read(view.turn.inbound.address or "")
@@ -61,14 +61,14 @@ class TelegramOutlet:
 
     # -- one call each --------------------------------------------------------------------------------------
 
-    async def _deliver(self, place: Place, post: Post) -> str:
+    async def _deliver(self, place: Place, post: OutgoingMessage) -> str:
         if post.file is not None:
             return await self._send_file(place, post)
         if post.edits is not None and await self._edit(place, post):
             return post.edits
         return await self._send(place, post)
 
-    async def _send(self, place: Place, post: Post) -> str:
+    async def _send(self, place: Place, post: OutgoingMessage) -> str:
         body = f"{REPEATED}\n\n{post.body}" if post.is_repeat else post.body
         with _told(is_edit=False):
             sent = await _formatted(
@@ -84,7 +84,7 @@ class TelegramOutlet:
             )
         return str(sent.message_id)
 
-    async def _edit(self, place: Place, post: Post) -> bool:
+    async def _edit(self, place: Place, post: OutgoingMessage) -> bool:
         """False: there is nothing that could be edited."""
         params: dict[str, Value] = {"chat_id": place.chat, "message_id": int(post.edits or 0)}
         params |= _keyboard(post.buttons)
@@ -104,7 +104,7 @@ class TelegramOutlet:
                 raise
         return True
 
-    async def _send_file(self, place: Place, post: Post) -> str:
+    async def _send_file(self, place: Place, post: OutgoingMessage) -> str:
         assert post.file is not None
         name, data = post.file.name, post.file.data
         kind = _kind(name, len(data))

@@ -29,7 +29,7 @@ Fetcher = Callable[[Weights, Cache, Mapping[str, str], Callable[[Progress], None
 
 
 class Stock:
-    """Implements `Arrivals`. What is wanted is fetched by `run`, again and again until it is here."""
+    """Implements `PendingModels`. What is wanted is fetched by `run`, again and again until it is here."""
 
     def __init__(
         self,

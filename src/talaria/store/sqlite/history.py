@@ -1,4 +1,4 @@
-"""The story of one turn, in SQL. Asked for by people, so a look through a whole table is allowed here."""
+"""The record of one turn, in SQL. Asked for by people, so a look through a whole table is allowed here."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def find(db: driver.Connection, name: str) -> list[TurnId]:
 
 
 def history(db: driver.Connection, turn_id: TurnId) -> TurnHistory | None:
-    story = queries.story(db, turn_id)
-    if story is None:
+    record = queries.turn_record(db, turn_id)
+    if record is None:
         return None
     begun_at, begun_by, position, session_id, accepted_at = db.execute(BEGUN, (turn_id,)).fetchone()
     (ahead,) = db.execute(COUNT_AHEAD, (session_id, position, accepted_at)).fetchone()
@@ -62,7 +62,7 @@ def history(db: driver.Connection, turn_id: TurnId) -> TurnHistory | None:
         StepUsage(n, provider, model, calls, TokenUsage(*tokens), at)
         for n, provider, model, calls, *tokens, at in db.execute(USAGE, (turn_id,))
     ]
-    return TurnHistory(story, tuple(usage), ahead, begun_at, begun_by)
+    return TurnHistory(record, tuple(usage), ahead, begun_at, begun_by)
 
 
 class SqliteHistories(Part):

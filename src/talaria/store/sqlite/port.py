@@ -69,7 +69,7 @@ class SqlStore(Part):
     entries = reads(queries.entries)
     log = reads(queries.log)
     spec = reads(queries.spec)
-    story = reads(queries.story)
+    turn_record = reads(queries.turn_record)
     summary = reads(queries.summary)
     spending = reads(money.spending)
 

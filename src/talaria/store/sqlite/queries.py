@@ -13,7 +13,7 @@ from talaria.core.ledger import (
     EntryPage,
     Page,
     SessionPage,
-    TurnStory,
+    TurnRecord,
 )
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec, Prefix
@@ -97,12 +97,12 @@ def spec(db: driver.Connection, spec_id: SpecId) -> PinnedSpec | None:
     return None if row is None else PinnedSpec(spec_id, decode_spec(row[0]), Prefix(row[1], row[2]))
 
 
-def story(db: driver.Connection, turn_id: TurnId) -> TurnStory | None:
+def turn_record(db: driver.Connection, turn_id: TurnId) -> TurnRecord | None:
     row = db.execute(TURN, (turn_id,)).fetchone()
     if row is None:
         return None
     steps = tuple(map(step_from, db.execute(STEPS, (turn_id,))))
-    return TurnStory(turn_from(row), steps, outbox.of_turn(db, turn_id), spent_by_turn(db, turn_id))
+    return TurnRecord(turn_from(row), steps, outbox.of_turn(db, turn_id), spent_by_turn(db, turn_id))
 
 
 def summary(db: driver.Connection, session_id: SessionId) -> ChatSummary | None:

@@ -8,7 +8,7 @@ for the sums that people ask for; message, reply, steps and sent messages go.
 
 from __future__ import annotations
 
-from talaria.core.history import Forgotten
+from talaria.core.history import PruneProgress
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.store import rules
 from talaria.store.sqlite.reach import Part, writes
@@ -30,12 +30,12 @@ WHERE position = ?
 """
 
 
-def forget_turns(tx: Transaction, after: int, before: float) -> Forgotten:
+def forget_turns(tx: Transaction, after: int, before: float) -> PruneProgress:
     rows = tx.execute(FIND_OLD_TURNS, (after,)).fetchall()
     count = 0
     for position, turn_id, chat_key, state, accepted_at, ended_at, is_forgotten in rows:
         if accepted_at >= before:
-            return Forgotten(None, count)
+            return PruneProgress(None, count)
         after = position
         if is_forgotten or not TurnState(state).is_final or ended_at >= before:
             continue
@@ -45,7 +45,7 @@ def forget_turns(tx: Transaction, after: int, before: float) -> Forgotten:
         tx.execute(FORGET_REPLIES, (turn_id,))
         tx.execute(FORGET_TURN, (encode(Inbound(chat_key, Sender(""), ())), position))
         count += 1
-    return Forgotten(after if len(rows) == rules.FORGET_BATCH else None, count)
+    return PruneProgress(after if len(rows) == rules.FORGET_BATCH else None, count)
 
 
 FIND_ENDED = f"""

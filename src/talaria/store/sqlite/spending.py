@@ -15,9 +15,9 @@ from talaria.core.spending import (
     Reserve,
     Scope,
     Spending,
+    SpendingQuery,
     Spent,
     Standing,
-    Whose,
     find_overrun,
 )
 from talaria.store import rules
@@ -111,7 +111,7 @@ USED_BY_ALL = f"SELECT {_SUMS}, coalesce(sum(unpriced), 0) FROM spending WHERE q
 ALL_RESERVED = "SELECT coalesce(sum(amount), 0) FROM reservations"
 
 
-def spending(db: driver.Connection, whose: Whose) -> Spending:
+def spending(db: driver.Connection, whose: SpendingQuery) -> Spending:
     quarter = int(whose.since // QUARTER_SECONDS)
     (reserved,) = db.execute(ALL_RESERVED).fetchone()
     return Spending(
