@@ -16,6 +16,7 @@ TurnId = NewType("TurnId", str)
 ChatKey = NewType("ChatKey", str)
 SpecId = NewType("SpecId", str)
 OwnerId = NewType("OwnerId", str)
+QuestionId = NewType("QuestionId", str)
 Fence = NewType("Fence", int)
 
 SESSION_PREFIX = "ses_"
@@ -63,6 +64,10 @@ def new_turn_id() -> TurnId:
 
 def new_owner_id() -> OwnerId:
     return OwnerId("own_" + _sortable())
+
+
+def new_question_id() -> QuestionId:
+    return QuestionId("q_" + _sortable())
 
 
 def is_session_name(text: str) -> bool:
