@@ -1,4 +1,4 @@
-"""Time as a port, so that tests turn the hands themselves."""
+"""The clock port. Tests use a fake clock that they advance themselves."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Wall time, in seconds since the epoch."""
+        """Return the wall time in seconds since the epoch. It can jump."""
         ...
 
     def elapsed(self) -> float:
-        """Seconds that never jump and go on while the machine sleeps; only differences mean something."""
+        """Return seconds that never jump and also count in suspend. Only differences have a meaning."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
 
 
 class SystemClock:
-    """The machine's clocks. `elapsed` is CLOCK_BOOTTIME where there is one: leases must age in suspend."""
+    """The machine's clocks. `elapsed` is CLOCK_BOOTTIME where it exists, since leases must age in suspend."""
 
     def now(self) -> float:
         return time.time()

@@ -1,7 +1,7 @@
-"""The rows of a session's log. Everything that lasts is one of these.
+"""The entries of a session's log. All state of a session that lasts is an entry.
 
-`Revision` says how far a view of the log has got: `seq` grows with every append, `epoch` with every
-rewrite of what the model sees (a new spec, an undo, later compaction).
+A `Revision` is a position in the log: `seq` grows with every append, `epoch` with every entry that rewrites
+what the model sees (a new spec, an undo).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Revision(msgspec.Struct, frozen=True, order=True):
 
 
 class SpecSet(msgspec.Struct, frozen=True, tag="spec"):
-    """From here on the session runs under this spec: epoch + 1, unless it is the log's first entry."""
+    """The session uses this spec from here on. Starts a new epoch, unless it is the first entry."""
 
     spec_id: SpecId
 
@@ -33,13 +33,13 @@ class TitleSet(msgspec.Struct, frozen=True, tag="title"):
 
 
 class ReasoningSet(msgspec.Struct, frozen=True, tag="reasoning"):
-    """How much the model should think in this session; empty: as configured. Never part of the prefix."""
+    """The reasoning effort of this session; empty means the configured one. Never part of the prefix."""
 
     effort: str
 
 
 class Hidden(msgspec.Struct, frozen=True, tag="hidden"):
-    """The model no longer sees the entries from `first` to `last`: epoch + 1. Nothing is deleted."""
+    """Hides the entries from `first` to `last` from the model. Starts a new epoch; deletes nothing."""
 
     first: int
     last: int
@@ -61,7 +61,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> Message | None:
-        """What the model sees of this entry, if anything."""
+        """The message that the model sees, or None for an entry that it does not see."""
         match self.body:
             case SystemMessage() | UserMessage() | AssistantMessage() | ToolResults() as message:
                 return message
@@ -70,13 +70,13 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def advance(revision: Revision, body: EntryBody) -> Revision:
-    """The revision after appending `body`."""
+    """Return the revision after `body` is appended."""
     rewrites = isinstance(body, SpecSet | Hidden) and revision.seq > 0
     return Revision(revision.epoch + (1 if rewrites else 0), revision.seq + 1)
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """A user's message and all that followed it, up to the next one."""
+    """A user message and the entries after it, up to the next user message. `first` and `last` are seqs."""
 
     first: int
     last: int
@@ -84,7 +84,7 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 def hidden_seqs(entries: Iterable[Entry]) -> frozenset[int]:
-    """Which entries the model does not see any more."""
+    """Return the seqs of the entries that a `Hidden` entry covers."""
     return frozenset(
         seq
         for entry in entries
@@ -94,7 +94,7 @@ def hidden_seqs(entries: Iterable[Entry]) -> frozenset[int]:
 
 
 def exchanges(entries: Sequence[Entry]) -> list[Exchange]:
-    """What the model sees of a log, as exchanges, oldest first. Marks between messages belong to none."""
+    """Return the visible messages of a log as exchanges, oldest first."""
     hidden = hidden_seqs(entries)
     found: list[Exchange] = []
     for entry in entries:
@@ -108,8 +108,11 @@ def exchanges(entries: Sequence[Entry]) -> list[Exchange]:
 
 
 def settled_bodies(entries: Sequence[Entry]) -> tuple[EntryBody, ...]:
-    """What another session must begin with to go on like this one: how much to think, and what the model sees
-    up to its last answer. What is still under way is left out."""
+    """Return the entries with which a branch of this session begins.
+
+    These are the last reasoning effort and the visible messages up to the last final answer. A turn that
+    is still running is left out.
+    """
     hidden = hidden_seqs(entries)
     wishes = [entry.body for entry in entries if isinstance(entry.body, ReasoningSet)]
     messages = [entry.message for entry in entries if entry.message is not None and entry.seq not in hidden]

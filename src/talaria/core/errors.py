@@ -1,4 +1,4 @@
-"""Errors that a person may meet: each says what happened and why (`user_text`) and what to do (`hint`)."""
+"""Errors for people: `user_text` says what happened and why, `hint` says what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 
 
 class TalariaError(Exception):
-    """`type` is a stable word for programs; `user_text` says what and why; `hint` says what to do."""
+    """The base of all errors for people. `type` is a stable word for programs."""
 
     type = "internal"
 
@@ -45,13 +45,13 @@ class NotFound(TalariaError):
 
 
 class TooManyTries(TalariaError):
-    """Wrong codes have locked what they were for; time opens it again."""
+    """Too many wrong codes: the lock opens again after a while."""
 
     type = "too_many_tries"
 
 
 class IdempotencyConflict(TalariaError):
-    """The same idempotency key came with another body."""
+    """An idempotency key was used again with another body."""
 
     type = "idempotency_conflict"
 
@@ -63,25 +63,25 @@ class NoModel(TalariaError):
 
 
 class ToolError(TalariaError):
-    """A tool could not do what was asked; the text goes to the model as the call's result."""
+    """A tool failed. The model gets the text as the result of its call."""
 
     type = "tool"
 
 
 class LimitReached(TalariaError):
-    """A turn used up its steps."""
+    """A turn used up its steps or its time."""
 
     type = "limit"
 
 
 class OverBudget(TalariaError):
-    """A cap on spending forbids the call, which was not made."""
+    """A spend cap forbids a call. The call was not made."""
 
     type = "over_budget"
 
 
 class Poisoned(TalariaError):
-    """A turn that took the process down too often."""
+    """A turn was running in too many crashes and is not tried again."""
 
     type = "poisoned"
 
@@ -112,7 +112,7 @@ class ModelUnavailable(ModelError):
 
 
 class EndpointResting(ModelUnavailable):
-    """No call was made: the endpoint failed too often in a row and is left alone for a while."""
+    """No call was made: the breaker of the endpoint is open after too many failures in a row."""
 
     type = "model_resting"
 
@@ -133,7 +133,7 @@ class ContextTooLong(ModelError):
 
 
 class StoreError(TalariaError):
-    """The store could not do what was asked; nothing of it was done."""
+    """A store operation failed and changed nothing."""
 
     type = "store"
 
@@ -145,31 +145,31 @@ class StoreLocked(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """The database is damaged: nothing is written to it any more."""
+    """The database is damaged. The store refuses all further writes."""
 
     type = "store_damaged"
 
 
 class StaleFence(StoreError):
-    """The session's lease is another's now: stop at once, without a word to the user."""
+    """Another owner has taken the session's lease. The holder of the old fence must stop silently."""
 
     type = "stale_fence"
 
 
 class LeaseHeld(StoreError):
-    """The session's lease is held by a live owner."""
+    """Another owner holds the session's lease."""
 
     type = "lease_held"
 
 
 class SteerWaiting(StoreError):
-    """The turn cannot be done yet: a message to steer it was accepted and is not in its log."""
+    """A turn cannot end yet: a message that steers it was accepted and is not in its log."""
 
     type = "steer_waiting"
 
 
 class IllegalMove(StoreError):
-    """A state machine was asked for a move that its table does not have."""
+    """A move that the transition table of a state machine does not allow."""
 
     type = "illegal_move"
 

@@ -1,8 +1,8 @@
-"""Places where a test ends the process with SIGKILL, to see what the next start makes of what is left.
+"""Failpoints: labelled places where a test can kill the process, to check what the next start recovers.
 
-Nothing is armed unless a test says so: `TALARIA_FAILPOINTS="turn.begun=2"` in the environment of `talaria
-serve` ends it when it begins its second turn. Each place stands between two things that must not be told
-apart by a crash: a commit and what the world hears of it.
+A failpoint does nothing unless a test arms it: `TALARIA_FAILPOINTS="turn.begun=2"` in the environment of
+`talaria serve` sends SIGKILL when the second turn begins. Each failpoint stands between a commit and the
+effect that the outside world sees of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _armed: dict[str, int] = {}
 
 
 def arm(plan: str) -> None:
-    """`point=n` joined by commas: die when the point is reached for the n-th time. Raises `ValueError`."""
+    """Arm failpoints: `label=n`, joined by commas, kills at the n-th hit. Raise ValueError for a bad plan."""
     _armed.clear()
     for item in filter(None, plan.split(",")):
         label, _, times = item.partition("=")
@@ -42,7 +42,7 @@ def arm(plan: str) -> None:
 
 
 def hit(point: Failpoint) -> None:
-    """Costs a look at an empty dictionary, unless a test armed it."""
+    """Kill the process if a test armed this failpoint; otherwise cost one check of an empty dictionary."""
     if _armed:
         _fire(point)
 

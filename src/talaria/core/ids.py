@@ -1,4 +1,4 @@
-"""Names of things. A `SessionId` is not a `ChatKey`, and the type checker knows it."""
+"""Identifiers, each with a type of its own, so that a `SessionId` cannot be passed as a `ChatKey`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class _Entropy:
-    """Random bytes from the system, fetched a page at a time: a call each would cost more than the id."""
+    """Random bytes of the system, read in pages: one system call per id would cost more than the id."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,8 +48,10 @@ _entropy = _Entropy()
 
 
 def _sortable() -> str:
-    """26 characters: 48 bits of milliseconds, then 80 random bits. For people who look at lists: within one
-    millisecond the order is random, so no query relies on it."""
+    """Return 26 characters: 48 bits of milliseconds, then 80 random bits.
+
+    The order helps people who read lists. Within one millisecond it is random, so no query relies on it.
+    """
     number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(_entropy.take(10), "big")
     return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
 
@@ -71,7 +73,7 @@ def new_question_id() -> QuestionId:
 
 
 def is_session_name(text: str) -> bool:
-    """Names that people give; ids start with `ses_` and are never names."""
+    """Return whether `text` is a session name. Ids start with `ses_` and are never names."""
     return _NAME.fullmatch(text) is not None and not text.startswith(SESSION_PREFIX)
 
 
@@ -80,7 +82,7 @@ def _quote(part: str) -> str:
 
 
 class ChatAddress(msgspec.Struct, frozen=True):
-    """The parts of a `ChatKey`: a place where someone talks to an agent."""
+    """The parts of a `ChatKey`, which is a place where people talk to an agent."""
 
     agent: str
     channel: str
@@ -96,7 +98,7 @@ class ChatAddress(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, key: ChatKey) -> ChatAddress:
-        """Raises ValueError when `key` was not made by `key()`."""
+        """Raise ValueError for a text that `key()` cannot have made."""
         head, *parts = key.split(":")
         if head != "agent" or len(parts) not in (4, 5):
             raise ValueError(f"not a chat key: {key!r}")
@@ -107,5 +109,5 @@ class ChatAddress(msgspec.Struct, frozen=True):
 
 
 def channel_of(key: ChatKey) -> str:
-    """The channel of a key that is known to be one; cheaper than parsing it."""
+    """Return the channel of a valid key. Cheaper than `ChatAddress.parse`."""
     return unquote(key.split(":", 3)[2])

@@ -1,4 +1,4 @@
-"""Keeping secrets out of every sink, by exact value."""
+"""Removal of secrets from text, by exact value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHORTEST = 6
 
 
 class Redactor:
-    """Replaces each known secret, plain or in its usual encodings. Immutable: more secrets, a new one."""
+    """Replaces each known secret, plain or in a usual encoding, by `[redacted]`. Immutable."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets = frozenset(secret for secret in secrets if len(secret) >= _SHORTEST)

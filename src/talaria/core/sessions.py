@@ -1,4 +1,4 @@
-"""Sessions: one conversation each, in a chat that may have had many."""
+"""A session: one conversation of a chat. A chat can have had many."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from talaria.core.ids import ChatKey, SessionId, SpecId
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A session's row. `spec_id` is None until a model could be resolved for it."""
+    """The row of a session. `spec_id` is None until a model could be resolved."""
 
     id: SessionId
     chat_key: ChatKey

@@ -28,7 +28,7 @@ SIZE_FORMS = 'a size such as 65536, "64KiB", "256MiB" or "1GB"'
 
 
 def parse_duration(text: str) -> timedelta:
-    """Raises ValueError that names the allowed forms."""
+    """Raise ValueError that names the allowed forms."""
     if not _DURATION.fullmatch(text):
         raise ValueError(f"expected {DURATION_FORMS}")
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
@@ -39,7 +39,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """As `parse_duration` reads it: "1h30m"."""
+    """Return the form that `parse_duration` reads, such as "1h30m"."""
     rest = round(duration.total_seconds() * 1000)
     parts = []
     for unit in ("d", "h", "m", "s", "ms"):
@@ -50,7 +50,7 @@ def format_duration(duration: timedelta) -> str:
 
 
 def parse_size(text: str) -> Size:
-    """Raises ValueError that names the allowed forms."""
+    """Raise ValueError that names the allowed forms."""
     match = _SIZE.fullmatch(text.strip())
     if match is None or match[2] not in _BYTES:
         raise ValueError(f"expected {SIZE_FORMS}")
@@ -61,7 +61,7 @@ def parse_size(text: str) -> Size:
 
 
 def write_size(size: Size) -> str | int:
-    """As `parse_size` reads it: "256MiB"; bytes where no larger unit says it exactly."""
+    """Return the form that `parse_size` reads, such as "256MiB"; a number if no larger unit is exact."""
     unit = next((unit for unit in ("GiB", "MiB", "KiB") if size and size % _BYTES[unit] == 0), "")
     return f"{size // _BYTES[unit]}{unit}" if unit else int(size)
 
@@ -76,12 +76,12 @@ def format_size(count: int) -> str:
 
 
 def format_wait(seconds: float) -> str:
-    """What is left of a wait, which nobody knows to the second: "a moment", "42 s", "3 min"."""
+    """Return an estimated wait for people to read: "a moment", "42 s", "3 min"."""
     return "a moment" if seconds < 1.5 else format_age(seconds)
 
 
 def format_age(seconds: float) -> str:
-    """In the largest unit that fits: "42 s", "3 min", "5 h", "2 days"."""
+    """Return seconds in the largest unit that fits: "42 s", "3 min", "5 h", "2 days"."""
     for size, unit in ((2 * 86_400, "days"), (2 * 3600, "h"), (120, "min")):
         if seconds >= size:
             return f"{seconds / _SECONDS[unit[0]]:.0f} {unit}"
