@@ -1,7 +1,8 @@
-"""docs/incidents.md as rows."""
+"""docs/incidents.md, read as rows."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ HERE = ("same", "by type", "other")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table: what went wrong, how it is here, why it cannot happen, and what shows it."""
+    """One incident: what went wrong, how Talaria relates to it, why it cannot happen, and its tests."""
 
     section: str
     number: int
@@ -25,13 +26,12 @@ class Row:
 
 
 def read_rows(text: str) -> Iterator[Row]:
-    """Lines of tables that begin with a number, under the heading they stand under."""
-    section = ""
-    for line in text.splitlines():
-        if line.startswith("## "):
-            section = line[3:].strip()
-        elif line.startswith("|"):
-            cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
-            if cells[0].isdecimal():
-                symptom, here, reason, tests = (*cells[1:], "", "", "", "")[:4]
-                yield Row(section, int(cells[0]), symptom, here, reason, node_ids(tests))
+    """Yield the incidents in order, each with the heading of its section."""
+    for chapter in text.split("\n## ")[1:]:
+        section, _, body = chapter.partition("\n")
+        for incident in body.split("\n### ")[1:]:
+            title, _, rest = incident.partition("\n\n")
+            number, _, symptom = title.partition(". ")
+            found = re.match(r"\*(.+?)\.\*(.*?)(?:\n\n|\Z)", rest, re.DOTALL)
+            here, reason = (found[1].lower(), " ".join(found[2].split())) if found else ("", "")
+            yield Row(section, int(number), symptom, here, reason, node_ids(rest))

@@ -29,5 +29,5 @@ def test_a_missing_test_a_missing_reason_and_a_missing_row_would_be_seen() -> No
     assert not exists("tests/pool/no_such_file.py::test_plan")
     assert not exists("tests/pool/test_pool.py::spec"), "a function, but no test"
     assert exists("tests/pool/test_policy.py::test_plan")
-    (row,) = read_rows("## S\n| # | a | b | c | d |\n|---|---|---|---|---|\n| 7 | It broke | same |  |  |\n")
+    (row,) = read_rows("# T\n\n## S\n\n### 7. It broke\n\n*Same.*\n")
     assert row == Row("S", 7, "It broke", "same", "", ())
