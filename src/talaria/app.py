@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,7 +20,6 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from talaria import __version__
 from talaria.access.budgets import Budgets
 from talaria.agent.bound_tools import ToolBench
 from talaria.agent.calling import Routes
@@ -34,21 +32,21 @@ from talaria.config.load import Loaded
 from talaria.config.reloading import Reloader
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
-from talaria.core.errors import NoModel
 from talaria.core.ids import ChatKey, new_owner_id
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.core.turns import Turn
+from talaria.gateway import Gateway
 from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
-from talaria.models.local.endpoint import LocalEndpoint, open_local
+from talaria.models.local.endpoint import open_local
 from talaria.models.prices import Prices
 from talaria.models.probes import FILE as PROBES_FILE
 from talaria.models.probes import Probes
 from talaria.models.providers import Providers
-from talaria.observe.health import Health, Phase, read_rss
+from talaria.observe.health import Health, Phase
 from talaria.observe.metrics import Metrics, PoolReading
 from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import Pool
-from talaria.store.archive import drop_snapshots, new_snapshot
+from talaria.store.archive import drop_snapshots
 from talaria.store.home_lock import HomeLock
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.sqlite.watch import StoreWatch
@@ -70,72 +68,6 @@ from talaria.workspace.workspaces import ChatWorkspaces
 
 _log = logging.getLogger("talaria.app")
 LEASE_SECONDS = 30.0
-_TURNS_SHARE = 0.8  # of the time for shutting down; the rest is for sending their replies
-
-
-@dataclass(frozen=True, slots=True)
-class Gateway:
-    """A running gateway: what its channels and the command line may use."""
-
-    home: Home
-    settings: Settings
-    store: SqliteStore
-    providers: Providers
-    local: LocalEndpoint
-    catalog: Catalog
-    pool: Pool
-    turns: Turns
-    delivery: Delivery
-    budgets: Budgets
-    uploads: Uploads
-    metrics: Metrics
-    health: Health
-    clock: Clock
-    started_at: float
-    reloader: Reloader
-    channels: dict[str, Callable[[], str]] = field(default_factory=dict)  # how each is, beside HTTP
-
-    async def drain(self) -> None:
-        """Turns first, then their replies, all within the deadline. The next start takes up the rest."""
-        seconds = self.settings.shutdown.deadline.total_seconds()
-        began = self.clock.elapsed()
-        await self.turns.drain(seconds * _TURNS_SHARE)
-        await self.delivery.drain(max(0.0, seconds - (self.clock.elapsed() - began)))
-
-    async def snapshot(self) -> Path:
-        """A copy of the database in the home, for whoever asked for it to take away."""
-        path = new_snapshot(self.home.path)
-        await self.store.snapshot(path)
-        return path
-
-    async def status(self) -> dict[str, object]:
-        return {
-            "version": __version__,
-            "uptime_seconds": round(self.clock.now() - self.started_at, 3),
-            "pid": os.getpid(),
-            "rss_bytes": read_rss(),
-            "phase": self.health.phase,
-            "model": self._model(),
-            "endpoints": self.providers.readings(),
-            "built_in_model": self.local.status(),
-            "channels": {
-                "http": "ready" if self.health.phase is Phase.READY else self.health.phase,
-                **{name: status() for name, status in self.channels.items()},
-            },
-            "mcp_servers": {},
-            "spending": await self.budgets.status(),
-            "config": self.reloader.status(),
-        }
-
-    def _model(self) -> dict[str, object]:
-        """What answers by default, and whose keys this process does not have."""
-        now = self.reloader.live.settings
-        try:
-            default = str(self.catalog.default())
-        except NoModel:
-            default = ""
-        in_use = (default.partition("/")[0], *providers_in_use(now.model, now.aliases))
-        return {"default": default, "missing_keys": self.providers.missing_keys(in_use)}
 
 
 @asynccontextmanager
@@ -274,6 +206,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
             yield Gateway(
                 home=home,
                 settings=settings,
+                environ=environ,
                 store=store,
                 providers=providers,
                 local=local,

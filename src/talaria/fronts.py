@@ -4,44 +4,38 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 from talaria import __version__
 from talaria.access.logins import Logins
-from talaria.app import Gateway
 from talaria.channels.http.api import HttpParts, create_app
 from talaria.channels.http.login import ENDED
-from talaria.channels.http.resources import Endpoint
 from talaria.channels.http.server import HttpServer, allowed_hosts, bind
 from talaria.channels.telegram.settings import find_token, webhook_secret
 from talaria.config.home import GatewayInfo
 from talaria.core.errors import ConfigError
+from talaria.gateway import Gateway
 from talaria.observe.health import Phase
-from talaria.workspace.folder import chat_folder
 
 _log = logging.getLogger("talaria.app")
 _FAREWELL_SECONDS = 1.0
 
 
 @asynccontextmanager
-async def serve_channels(
-    gateway: Gateway, environ: Mapping[str, str]
-) -> AsyncIterator[Mapping[str, Endpoint]]:
-    """The configured chat platforms; answers with what they want to be called at. One that cannot run says so
-    in the status and keeps nothing else from running."""
+async def serve_channels(gateway: Gateway) -> AsyncIterator[None]:
+    """Open the configured chat platforms. One that cannot run says so in the status, and the rest runs."""
     settings = gateway.settings.channels.telegram
     if not settings.is_on:
-        yield {}
+        yield
         return
     try:
-        token = find_token(settings, gateway.home.path, environ)
+        token = find_token(settings, gateway.home.path, gateway.environ)
     except ConfigError as error:
         why = f"stopped: {error.user_text}"
         gateway.channels["telegram"] = lambda: why
         _log.error("Telegram is off: %s", error)
-        yield {}
+        yield
         return
     # Its HTTP client takes longer to import than the rest of a start; see `Providers.warm`.
     from talaria.channels.telegram.opening import TelegramParts, open_telegram  # noqa: PLC0415
@@ -54,7 +48,7 @@ async def serve_channels(
         pairings=gateway.store.pairings,
         delivery=gateway.delivery,
         submit=gateway.turns.submit,
-        folder_of=partial(chat_folder, gateway.home.path),
+        folder_of=gateway.chat_folder,
         agent=gateway.settings.agent.name,
         clock=gateway.clock,
         on_door=lambda door: gateway.reloader.live.on(
@@ -64,14 +58,13 @@ async def serve_channels(
     )
     async with open_telegram(parts) as telegram:
         gateway.channels["telegram"] = lambda: telegram.status
-        is_called = settings.mode == "webhook"
-        yield {PATH: TelegramWebhook(telegram, webhook_secret(token))} if is_called else {}
+        if settings.mode == "webhook":
+            gateway.webhooks[PATH] = TelegramWebhook(telegram, webhook_secret(token))
+        yield
 
 
 @asynccontextmanager
-async def serve_http(
-    gateway: Gateway, logins: Logins, hooks: Mapping[str, Endpoint] | None = None
-) -> AsyncIterator[HttpServer]:
+async def serve_http(gateway: Gateway, logins: Logins) -> AsyncIterator[HttpServer]:
     """The HTTP API on its socket, with `gateway.json` telling other commands where."""
     settings = gateway.settings.http
     logins.restore(await gateway.store.cursor(ENDED) or "")
@@ -93,7 +86,7 @@ async def serve_http(
             hosts=allowed_hosts(settings, bound),
             agent_name=gateway.settings.agent.name,
             status=gateway.status,
-            hooks=hooks or {},
+            hooks=gateway.webhooks,
         )
     )
     server = HttpServer(app, bound)

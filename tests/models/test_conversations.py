@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from talaria.app import Gateway, open_gateway
+from talaria.app import open_gateway
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
 from talaria.config.settings import Settings
@@ -30,6 +30,7 @@ from talaria.core.messages import (
 from talaria.core.models import Completion, ModelCall
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import Inbound, Sender, TurnState
+from talaria.gateway import Gateway
 from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.anthropic_options import CACHE_MARK
 from talaria.models.endpoint import Endpoint

@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from prefixes import PrefixWatch
-from talaria.app import Gateway, open_gateway
+from talaria.app import open_gateway
 from talaria.config.home import Home
 from talaria.config.load import Loaded
 from talaria.config.settings import Settings
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, TurnState
+from talaria.gateway import Gateway
 from talaria.models.settings import ModelSettings, ProviderSettings
 from talaria.pool.settings import PoolSettings
 from talaria.testing.model_server import ModelServer

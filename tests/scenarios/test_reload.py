@@ -10,7 +10,7 @@ import pytest
 
 from talaria.access.actors import Actor, ChatKind, Entitled, Way
 from talaria.access.door import Door
-from talaria.app import Gateway, open_gateway
+from talaria.app import open_gateway
 from talaria.config.home import Home
 from talaria.config.live import LIVE
 from talaria.config.load import load
@@ -18,6 +18,7 @@ from talaria.core.errors import NotFound
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, TurnState
+from talaria.gateway import Gateway
 from talaria.models.local.cache import Cache
 from talaria.models.local.manifest import DEFAULT, find_weights
 from talaria.models.local.needs import unmet

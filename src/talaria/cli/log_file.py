@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 from talaria.config.home import Home
 
 if TYPE_CHECKING:
-    from talaria.app import Gateway
+    from talaria.gateway import Gateway
     from talaria.observe.logs import LogControl
 
 GATEWAY, CONSOLE = "gateway.log", "console.log"

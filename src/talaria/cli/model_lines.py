@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import TextIO
 
-from talaria.app import Gateway
 from talaria.cli.options import Invocation, spoken
 from talaria.core.errors import NoModel
+from talaria.gateway import Gateway
 from talaria.models.catalog import Choice
 from talaria.models.finder import Found
 from talaria.models.local.endpoint import NotHere

@@ -17,7 +17,7 @@ import click
 from talaria import __version__
 from talaria.access.logins import Logins, link
 from talaria.access.settings import BudgetSettings
-from talaria.app import Gateway, open_gateway
+from talaria.app import open_gateway
 from talaria.channels.http.server import HttpServer
 from talaria.cli.log_file import follow, open_log
 from talaria.cli.loop import run_loop
@@ -30,6 +30,7 @@ from talaria.core.errors import ConfigError
 from talaria.core.failpoints import VARIABLE, arm
 from talaria.core.redaction import Redactor
 from talaria.fronts import serve_channels, serve_http
+from talaria.gateway import Gateway
 from talaria.models.finder import find
 from talaria.models.local.stock import NO_MODEL, YES
 from talaria.observe.logs import LogControl, configure
@@ -112,8 +113,8 @@ async def _serve(start: Start, invocation: Invocation) -> int:
     stop = _stop_on_signals(home)
     async with (
         open_gateway(home, loaded, environ) as gateway,
-        serve_channels(gateway, environ) as hooks,
-        serve_http(gateway, logins, hooks) as server,
+        serve_channels(gateway),
+        serve_http(gateway, logins) as server,
     ):
         follow(gateway, log)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _on_hangup(gateway, stop))

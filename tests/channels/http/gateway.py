@@ -13,13 +13,14 @@ import aiohttp
 import msgspec
 
 from talaria.access.logins import Logins
-from talaria.app import Gateway, open_gateway
+from talaria.app import open_gateway
 from talaria.channels.http.api import HttpParts, create_app
 from talaria.channels.http.login import ENDED
 from talaria.channels.http.server import HttpServer, allowed_hosts, bind
 from talaria.config.home import Home
 from talaria.config.load import Loaded
 from talaria.config.settings import Settings
+from talaria.gateway import Gateway
 from talaria.testing.model_server import ModelServer
 from talaria.turns.settings import ShutdownSettings
 

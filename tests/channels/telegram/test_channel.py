@@ -16,12 +16,12 @@ from channels.telegram.line import Line, telegram
 from sick_store import SickStore
 from talaria.access.logins import Logins
 from talaria.channels.http.guard import Guard
-from talaria.channels.http.resources import Resource, not_found
+from talaria.channels.http.resources import Resource, not_found, webhook_endpoint
 from talaria.channels.http.server import HttpServer, bind
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.telegram.channel import Phase
 from talaria.channels.telegram.settings import webhook_secret
-from talaria.channels.telegram.webhook import MAX_BODY, PATH, TelegramWebhook
+from talaria.channels.telegram.webhook import PATH, TelegramWebhook
 from talaria.core.clock import SystemClock
 from talaria.core.ledger import Accept
 from talaria.observe.metrics import Metrics
@@ -119,7 +119,8 @@ async def hooked(folder: Path, server: TelegramServer, **more: object) -> AsyncI
     url = f"{bound.address}{PATH}"
     async with telegram(folder, server, mode="webhook", webhook_url=url, **more) as line:  # type: ignore[arg-type]
         metrics = Metrics()
-        hook = Resource(PATH, {"POST": TelegramWebhook(line.channel, webhook_secret(server.token))}, metrics)
+        webhook = TelegramWebhook(line.channel, webhook_secret(server.token))
+        hook = Resource(PATH, {"POST": webhook_endpoint(webhook)}, metrics)
         nothing = Resource("unknown", {}, metrics, otherwise=not_found)
         http = HttpServer(Guard(nothing, [], Logins("a token", SystemClock()), metrics, {PATH: hook}), bound)
         await http.start()
@@ -167,7 +168,7 @@ async def test_a_body_that_is_too_large_or_broken_is_no_turn(tmp_path: Path, ser
     async with hooked(tmp_path, server) as (line, url), aiohttp.ClientSession() as client:
         await server.until(lambda: server.webhook.url == url)
         for body, status in (
-            (bytes(MAX_BODY + 1), 413),
+            (bytes(TelegramWebhook.max_body + 1), 413),
             (b"{", 200),
             (b"", 200),
             (b"\xff", 200),

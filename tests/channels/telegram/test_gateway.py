@@ -11,11 +11,12 @@ import aiohttp
 import msgspec
 
 from talaria.access.logins import Logins
-from talaria.app import Gateway, open_gateway
+from talaria.app import open_gateway
 from talaria.channels.http.server import HttpServer
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.fronts import serve_channels, serve_http
+from talaria.gateway import Gateway
 from talaria.testing.model_server import ModelServer
 from talaria.testing.telegram_server import TelegramServer
 
@@ -32,8 +33,8 @@ async def gateway(
     )
     async with (
         open_gateway(Home(home), load(home, environ), environ) as opened,
-        serve_channels(opened, environ) as hooks,
-        serve_http(opened, Logins(TOKEN, opened.clock), hooks) as server,
+        serve_channels(opened),
+        serve_http(opened, Logins(TOKEN, opened.clock)) as server,
     ):
         yield opened, server
 

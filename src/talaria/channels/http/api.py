@@ -11,7 +11,7 @@ from talaria.channels.http.login import LoginRoutes
 from talaria.channels.http.openai import OpenAIRoutes
 from talaria.channels.http.pairings import PairingRoutes
 from talaria.channels.http.parts import HttpParts
-from talaria.channels.http.resources import Endpoint, Resource, not_found, not_yet
+from talaria.channels.http.resources import Endpoint, Resource, not_found, not_yet, webhook_endpoint
 from talaria.channels.http.sessions import SessionRoutes
 from talaria.channels.http.status import StatusRoutes
 from talaria.channels.http.turns import TurnDesk, TurnRoutes
@@ -68,5 +68,7 @@ def create_app(parts: HttpParts) -> ASGIApp:
     router = Router(
         routes, redirect_slashes=False, default=Resource("unknown", {}, metrics, otherwise=not_found)
     )
-    hooks = {path: Resource(path, {"POST": hook}, metrics) for path, hook in parts.hooks.items()}
+    hooks = {
+        path: Resource(path, {"POST": webhook_endpoint(hook)}, metrics) for path, hook in parts.hooks.items()
+    }
     return Guard(router, parts.hosts, parts.logins, metrics, hooks)

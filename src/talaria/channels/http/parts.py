@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from talaria.access.logins import Logins
-from talaria.channels.http.resources import Endpoint
 from talaria.channels.http.settings import HttpSettings
 from talaria.core.ports import Histories, Pairings, Store
+from talaria.gateway import Webhook
 from talaria.models.catalog import Catalog
 from talaria.observe.health import Health
 from talaria.observe.metrics import Metrics
@@ -42,6 +42,6 @@ class HttpParts:
     hosts: frozenset[str]
     agent_name: str
     status: Callable[[], Awaitable[Mapping[str, object]]]
-    hooks: Mapping[str, Endpoint] = field(default_factory=dict)
+    hooks: Mapping[str, Webhook] = field(default_factory=dict)
     keep_alive: float = 15.0
     patience: float = 5.0

@@ -8,14 +8,16 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.types import Receive, Scope, Send
 
-from talaria.channels.http.answers import Reply, error_answer, refusal
+from talaria.channels.http.answers import Answer, Reply, error_answer, refusal
 from talaria.channels.http.calls import Call
 from talaria.channels.http.errors import INTERNAL, ClientGone, Refused
-from talaria.core.errors import StoreError, TalariaError
+from talaria.core.errors import ErrorInfo, StoreError, TalariaError
+from talaria.gateway import Webhook
 from talaria.observe.metrics import Metrics
 
 _log = logging.getLogger("talaria.http")
 _GONE = 499
+_FORGED = ErrorInfo("forbidden", "This address is for a chat platform only.")
 
 Endpoint = Callable[[Call], Awaitable[Reply]]
 
@@ -76,6 +78,18 @@ class Resource:
                 ((b"allow", self._allow),),
             )
         return endpoint
+
+
+def webhook_endpoint(hook: Webhook) -> Endpoint:
+    """Return the endpoint for a platform's webhook. It answers 200 once the hook has taken the request."""
+
+    async def receive(call: Call) -> Reply:
+        if not hook.is_genuine(call.headers):
+            return error_answer(_FORGED, 403)
+        await hook.receive(await call.body(hook.max_body))
+        return Answer(b"{}")
+
+    return receive
 
 
 async def not_found(call: Call) -> Reply:

@@ -1,0 +1,135 @@
+"""The running gateway, as its channels and the command line see it.
+
+`app` builds one `Gateway` and passes it by reference. A channel takes what it needs from it when it opens,
+and registers its status and its webhooks in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from talaria import __version__
+from talaria.core.errors import NoModel
+from talaria.models.catalog import providers_in_use
+from talaria.observe.health import Health, Phase, read_rss
+from talaria.store.archive import new_snapshot
+from talaria.workspace.folder import chat_folder
+
+if TYPE_CHECKING:
+    from talaria.access.budgets import Budgets
+    from talaria.config.home import Home
+    from talaria.config.reloading import Reloader
+    from talaria.config.settings import Settings
+    from talaria.core.clock import Clock
+    from talaria.core.ids import ChatKey
+    from talaria.models.catalog import Catalog
+    from talaria.models.local.endpoint import LocalEndpoint
+    from talaria.models.providers import Providers
+    from talaria.observe.metrics import Metrics
+    from talaria.pool.pool import Pool
+    from talaria.store.sqlite.store import SqliteStore
+    from talaria.turns.delivery import Delivery
+    from talaria.turns.turns import Turns
+    from talaria.workspace.uploads import Uploads
+
+_TURNS_SHARE = 0.8  # of the time for shutting down; the rest is for sending their replies
+
+
+class Webhook(Protocol):
+    """An endpoint that a platform calls. It is outside the gateway's token, so it has a secret of its own."""
+
+    @property
+    def max_body(self) -> int:
+        """The largest body in bytes; a larger one is refused without being read."""
+        ...
+
+    def is_genuine(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether the platform sent this request. Asked before a byte of the body is read."""
+        ...
+
+    async def receive(self, body: bytes | bytearray) -> None:
+        """Take one request. Return once its content is durable; raise if the platform must send it again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One running gateway.
+
+    `settings` are those of the start; `reloader.live.settings` are the current ones. `channels` has, for each
+    open channel, a function that returns its status; `webhooks` has the endpoints of platforms, by path.
+    """
+
+    home: Home
+    settings: Settings
+    environ: Mapping[str, str]
+    clock: Clock
+    store: SqliteStore
+    providers: Providers
+    local: LocalEndpoint
+    catalog: Catalog
+    pool: Pool
+    turns: Turns
+    delivery: Delivery
+    budgets: Budgets
+    uploads: Uploads
+    metrics: Metrics
+    health: Health
+    reloader: Reloader
+    started_at: float
+    channels: dict[str, Callable[[], str]] = field(default_factory=dict)
+    webhooks: dict[str, Webhook] = field(default_factory=dict)
+
+    def chat_folder(self, key: ChatKey) -> Path:
+        """Return the folder that holds the files of a chat."""
+        return chat_folder(self.home.path, key)
+
+    async def drain(self) -> None:
+        """Let running turns finish and their replies go out, within `shutdown.deadline`.
+
+        New messages are refused from now on. The next start resumes what does not finish in time.
+        """
+        seconds = self.settings.shutdown.deadline.total_seconds()
+        began = self.clock.elapsed()
+        await self.turns.drain(seconds * _TURNS_SHARE)
+        await self.delivery.drain(max(0.0, seconds - (self.clock.elapsed() - began)))
+
+    async def snapshot(self) -> Path:
+        """Copy the database to a new file in the home and return its path. The caller removes the file."""
+        path = new_snapshot(self.home.path)
+        await self.store.snapshot(path)
+        return path
+
+    async def status(self) -> dict[str, object]:
+        """Return the status of everything but the store, as `GET /api/status` shows it."""
+        return {
+            "version": __version__,
+            "uptime_seconds": round(self.clock.now() - self.started_at, 3),
+            "pid": os.getpid(),
+            "rss_bytes": read_rss(),
+            "phase": self.health.phase,
+            "model": self._model(),
+            "endpoints": self.providers.readings(),
+            "built_in_model": self.local.status(),
+            "channels": {
+                "http": "ready" if self.health.phase is Phase.READY else self.health.phase,
+                **{name: status() for name, status in self.channels.items()},
+            },
+            "mcp_servers": {},
+            "spending": await self.budgets.status(),
+            "config": self.reloader.status(),
+        }
+
+    def _model(self) -> dict[str, object]:
+        """Return the default model, and the keys in use that this process does not have."""
+        now = self.reloader.live.settings
+        try:
+            default = str(self.catalog.default())
+        except NoModel:
+            default = ""
+        in_use = (default.partition("/")[0], *providers_in_use(now.model, now.aliases))
+        return {"default": default, "missing_keys": self.providers.missing_keys(in_use)}
