@@ -42,7 +42,7 @@ from talaria.models.prices import Prices
 from talaria.models.probes import FILE as PROBES_FILE
 from talaria.models.probes import Probes
 from talaria.models.providers import Providers
-from talaria.observe.health import Health, Phase
+from talaria.observe.health import GatewayPhase, Health
 from talaria.observe.metrics import Metrics, PoolReading
 from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import Pool
@@ -200,7 +200,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
         await guard.enter()
         try:
             await turns.recover()
-            health.enter(Phase.READY)
+            health.enter(GatewayPhase.READY)
             warming = asyncio.create_task(providers.warm(), name="warm-up")
             scopes.callback(warming.cancel)
             yield Gateway(
@@ -223,7 +223,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
                 reloader=reloader,
             )
         finally:
-            health.enter(Phase.DRAINING)
+            health.enter(GatewayPhase.DRAINING)
             await turns.drain(settings.shutdown.deadline.total_seconds())
             await guard.leave()
 

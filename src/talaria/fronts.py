@@ -16,7 +16,7 @@ from talaria.channels.telegram.settings import find_token, webhook_secret
 from talaria.config.home import GatewayInfo
 from talaria.core.errors import ConfigError
 from talaria.gateway import Gateway
-from talaria.observe.health import Phase
+from talaria.observe.health import GatewayPhase
 
 _log = logging.getLogger("talaria.app")
 _FAREWELL_SECONDS = 1.0
@@ -97,7 +97,7 @@ async def serve_http(gateway: Gateway, logins: Logins) -> AsyncIterator[HttpServ
         yield server
     finally:
         gateway.home.remove_gateway()
-        gateway.health.enter(Phase.DRAINING)
+        gateway.health.enter(GatewayPhase.DRAINING)
         # First the turns, so that who waits for one gets its answer; new messages are refused meanwhile.
         await gateway.drain()
         await server.stop(_FAREWELL_SECONDS)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from talaria import __version__
 from talaria.core.errors import NoModel
 from talaria.models.catalog import providers_in_use
-from talaria.observe.health import Health, Phase, read_rss
+from talaria.observe.health import GatewayPhase, Health, read_rss
 from talaria.store.archive import new_snapshot
 from talaria.workspace.folder import chat_folder
 
@@ -116,7 +116,7 @@ class Gateway:
             "endpoints": self.providers.readings(),
             "built_in_model": self.local.status(),
             "channels": {
-                "http": "ready" if self.health.phase is Phase.READY else self.health.phase,
+                "http": "ready" if self.health.phase is GatewayPhase.READY else self.health.phase,
                 **{name: status() for name, status in self.channels.items()},
             },
             "mcp_servers": {},

@@ -5,23 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from talaria.observe.health import Condition, Health, Phase, read_rss
+from talaria.observe.health import GatewayPhase, Health, Readiness, read_rss
 
 
 def test_ready_only_between_recovery_and_drain() -> None:
     health = Health()
-    assert health.condition() == Condition(False, Phase.STARTING, ("recovery has not finished",))
+    assert health.readiness() == Readiness(False, GatewayPhase.STARTING, ("recovery has not finished",))
 
-    health.enter(Phase.READY)
-    assert health.condition() == Condition(True, Phase.READY)
+    health.enter(GatewayPhase.READY)
+    assert health.readiness() == Readiness(True, GatewayPhase.READY)
 
-    health.enter(Phase.DRAINING)
-    assert health.condition() == Condition(False, Phase.DRAINING, ("the gateway is shutting down",))
+    health.enter(GatewayPhase.DRAINING)
+    assert health.readiness() == Readiness(False, GatewayPhase.DRAINING, ("the gateway is shutting down",))
 
 
-@pytest.mark.parametrize(("old", "new"), list(product(Phase, Phase)))
-def test_a_gateway_never_goes_back(old: Phase, new: Phase) -> None:
-    order = [Phase.STARTING, Phase.READY, Phase.DRAINING]
+@pytest.mark.parametrize(("old", "new"), list(product(GatewayPhase, GatewayPhase)))
+def test_a_gateway_never_goes_back(old: GatewayPhase, new: GatewayPhase) -> None:
+    order = [GatewayPhase.STARTING, GatewayPhase.READY, GatewayPhase.DRAINING]
     health = Health()
     health.enter(old)
     health.enter(new)
@@ -31,13 +31,13 @@ def test_a_gateway_never_goes_back(old: Phase, new: Phase) -> None:
 
 def test_a_trouble_makes_it_unready_until_it_is_well_again() -> None:
     health, troubles = Health(), {"store": "the disk is full"}
-    health.enter(Phase.READY)
+    health.enter(GatewayPhase.READY)
     for name in ("store", "http"):
         health.watch(name, lambda name=name: troubles.get(name))  # type: ignore[misc]
 
-    assert health.condition() == Condition(False, Phase.READY, ("store: the disk is full",))
+    assert health.readiness() == Readiness(False, GatewayPhase.READY, ("store: the disk is full",))
     troubles.clear()
-    assert health.condition().is_ready
+    assert health.readiness().is_ready
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux only")

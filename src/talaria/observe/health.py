@@ -1,4 +1,4 @@
-"""Whether the gateway accepts, and why not."""
+"""Whether the gateway is ready, and the reasons why it is not."""
 
 from __future__ import annotations
 
@@ -10,59 +10,62 @@ from pathlib import Path
 import msgspec
 
 _STATM = Path("/proc/self/statm")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class Phase(StrEnum):
-    """A gateway's life, in this order; it never goes back."""
+class GatewayPhase(StrEnum):
+    """The phases of a gateway, in order. A gateway never returns to an earlier phase."""
 
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
 
 
-class Condition(msgspec.Struct, frozen=True):
-    """What /readyz answers, and why not."""
+class Readiness(msgspec.Struct, frozen=True):
+    """The answer of /readyz, with the reasons that only /api/status shows."""
 
     is_ready: bool
-    phase: Phase
+    phase: GatewayPhase
     reasons: tuple[str, ...] = ()
 
 
-_ORDER = tuple(Phase)
-_WHY = {Phase.STARTING: "recovery has not finished", Phase.DRAINING: "the gateway is shutting down"}
+_ORDER = tuple(GatewayPhase)
+_REASONS = {
+    GatewayPhase.STARTING: "recovery has not finished",
+    GatewayPhase.DRAINING: "the gateway is shutting down",
+}
 
 
 class Health:
-    """Ready is the phase `ready` without any named trouble."""
+    """The gateway is ready in the phase `ready` while no check reports trouble."""
 
     def __init__(self) -> None:
-        self._phase = Phase.STARTING
-        self._watched: dict[str, Callable[[], str | None]] = {}
+        self._phase = GatewayPhase.STARTING
+        self._checks: dict[str, Callable[[], str | None]] = {}
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> GatewayPhase:
         return self._phase
 
-    def enter(self, phase: Phase) -> None:
-        """Go on to `phase`; an earlier one than now changes nothing, so a late start cannot undo a drain."""
+    def enter(self, phase: GatewayPhase) -> None:
+        """Move on to `phase`. An earlier phase is ignored, so that a late start cannot undo a drain."""
         if _ORDER.index(phase) > _ORDER.index(self._phase):
             self._phase = phase
 
-    def watch(self, name: str, ask: Callable[[], str | None]) -> None:
-        """Ask the check `name` for its trouble whenever the condition is asked for."""
-        self._watched[name] = ask
+    def watch(self, name: str, check: Callable[[], str | None]) -> None:
+        """Add a check. `readiness` calls it; it returns its trouble, or None."""
+        self._checks[name] = check
 
-    def condition(self) -> Condition:
-        reasons = [_WHY[self._phase]] if self._phase in _WHY else []
-        troubles = ((name, ask()) for name, ask in sorted(self._watched.items()))
-        reasons += [f"{name}: {why}" for name, why in troubles if why is not None]
-        return Condition(not reasons, self._phase, tuple(reasons))
+    def readiness(self) -> Readiness:
+        reasons = [_REASONS[self._phase]] if self._phase in _REASONS else []
+        troubles = ((name, check()) for name, check in sorted(self._checks.items()))
+        reasons += [f"{name}: {trouble}" for name, trouble in troubles if trouble is not None]
+        return Readiness(not reasons, self._phase, tuple(reasons))
 
 
 def read_rss() -> int:
-    """Resident bytes of this process; 0 where the system does not say."""
+    """Return the resident bytes of this process, or 0 where the system does not tell."""
     try:
-        return int(_STATM.read_bytes().split()[1]) * _PAGE
+        return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError, ValueError):
         return 0

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from channels.http.gateway import Api, run_gateway
-from talaria.observe.health import Phase
+from talaria.observe.health import GatewayPhase
 from talaria.testing.model_server import ModelServer
 
 
@@ -110,7 +110,7 @@ async def test_health_needs_no_token_and_follows_the_gateway(api: Api) -> None:
 
     async with aiohttp.ClientSession() as stranger:
         assert await statuses() == [200, 200, 200]
-        api.gateway.health.enter(Phase.DRAINING)
+        api.gateway.health.enter(GatewayPhase.DRAINING)
         assert await statuses() == [200, 200, 503]
 
 

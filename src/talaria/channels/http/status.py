@@ -17,9 +17,9 @@ class StatusRoutes:
 
     async def readyz(self, call: Call) -> Reply:
         """The reasons are for people with the token: /api/status has them."""
-        condition = self._parts.health.condition()
-        body = {"ready": condition.is_ready, "phase": condition.phase}
-        return json_answer(body, 200 if condition.is_ready else 503)
+        readiness = self._parts.health.readiness()
+        body = {"ready": readiness.is_ready, "phase": readiness.phase}
+        return json_answer(body, 200 if readiness.is_ready else 503)
 
     async def metrics(self, call: Call) -> Reply:
         self._parts.metrics.note_store(await self._parts.store.stats())
@@ -33,13 +33,13 @@ class StatusRoutes:
         return json_answer({"database": str(await self._parts.snapshot())})
 
     async def status(self, call: Call) -> Reply:
-        condition = self._parts.health.condition()
+        readiness = self._parts.health.readiness()
         stats = await self._parts.store.stats()
         return json_answer(
             {
                 **await self._parts.status(),
-                "ready": condition.is_ready,
-                "reasons": condition.reasons,
+                "ready": readiness.is_ready,
+                "reasons": readiness.reasons,
                 "store": {
                     "engine": stats.engine,
                     "schema": stats.schema,
