@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from talaria.observe.context import log_turn
 
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.redaction import MARK, Redactor
+from talaria.observe.lines import log_turn
 from talaria.observe.logs import LogControl, configure
 from talaria.observe.settings import LogSettings
 

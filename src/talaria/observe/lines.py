@@ -1,7 +1,7 @@
-"""One log line: what is kept of a record, and how it is written, without secrets or control characters.
+"""One log line: the values that are kept of a record, and their text without secrets or control characters.
 
 Order matters: secrets are replaced in the raw text, before it is cut (a cut could leave half a secret) and
-before it is escaped (an escape could hide one from the comparison).
+before it is escaped (an escape could hide a secret from the comparison).
 """
 
 from __future__ import annotations
@@ -12,24 +12,33 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 
 import msgspec
 
+from talaria.core.ids import SessionId, TurnId
+
 Scalar = str | int | float | bool | None
 Redact = Callable[[str], str]
 
-LONGEST = 8 << 10
-_LONGEST_RAW = 64 << 10  # what a queued line may hold; the rest of the cut is made after redaction
+_MAX_TEXT = 8 << 10
+_MAX_QUEUED = 64 << 10  # the first cut, made when a record is queued; redaction comes before the second
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
 _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_turn: ContextVar[Mapping[str, Scalar]] = ContextVar("talaria_turn")
+
+
+def log_turn(turn_id: TurnId, session_id: SessionId) -> None:
+    """Add these ids to every record that the current task, and each task that it starts, logs from now on."""
+    _turn.set({"turn_id": turn_id, "session_id": session_id})
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A record as it waits in the queue: text and scalars only, so that nothing changes behind its back."""
+    """A record as it waits in the queue. It holds text and scalars only, so that it cannot change there."""
 
     created: float
     level: str
@@ -39,109 +48,102 @@ class Line(msgspec.Struct, frozen=True):
     exception: str = ""
 
 
-def capture(record: logging.LogRecord, context: Mapping[str, str]) -> Line:
-    """What a record says now, on the thread that says it. Never raises."""
-    fields: dict[str, Scalar] = dict(context)
+def capture(record: logging.LogRecord) -> Line:
+    """Return the record's present values. Called on the thread that logs; never raises."""
+    fields = dict(_turn.get({}))
     for name, value in record.__dict__.items():
         if name not in _STANDARD:
             fields[name] = _scalar(value)
+    try:
+        message = record.getMessage()
+    except Exception as error:  # the arguments do not fit the text: log what can be logged
+        message = f"{_scalar(record.msg)} [bad log arguments: {type(error).__name__}]"
+    exception = []
+    if record.exc_info and record.exc_info[0] is not None:
+        exception.append("".join(traceback.format_exception(*record.exc_info)).rstrip("\n"))
+    elif record.exc_text:
+        exception.append(record.exc_text)
+    if record.stack_info:
+        exception.append(record.stack_info)
     return Line(
         record.created,
         record.levelname.lower(),
         record.name,
-        _message(record)[:_LONGEST_RAW],
+        message[:_MAX_QUEUED],
         fields,
-        _exception(record)[-_LONGEST_RAW:],
+        "\n".join(exception)[-_MAX_QUEUED:],
     )
 
 
 def as_json(line: Line, redact: Redact) -> str:
-    """One line of ASCII: JSON's own escapes leave no control character, whatever was logged."""
+    """Return one line of ASCII: JSON's own escapes leave no control character in it."""
     moment = datetime.fromtimestamp(line.created, UTC).isoformat(timespec="milliseconds")
     written: dict[str, Scalar] = {
         "ts": moment.replace("+00:00", "Z"),
         "level": line.level,
-        "logger": _whole(redact(line.logger)),
-        "message": _whole(_cut(redact(line.message))),
+        "logger": _without_surrogates(redact(line.logger)),
+        "message": _without_surrogates(_cut_end(redact(line.message))),
     }
     for name, value in line.fields.items():
-        key = _whole(redact(name))
+        key = _without_surrogates(redact(name))
         written[f"{key}_" if key in written else key] = _written(value, redact)
     if line.exception:
-        written["exception"] = _whole(_cut_front(redact(line.exception)))
+        written["exception"] = _without_surrogates(_cut_start(redact(line.exception)))
     return json.dumps(written, allow_nan=False)
 
 
 def as_text(line: Line, redact: Redact) -> str:
-    """For a person at a terminal: local time, visible escapes, a traceback on lines of its own."""
+    """Return text for a terminal: local time, visible escapes, a traceback on lines of its own."""
     moment = time.strftime("%H:%M:%S", time.localtime(line.created))
-    head = f"{moment} {line.level:<7} {escape(redact(line.logger))}: {escape(_cut(redact(line.message)))}"
+    message = escape(_cut_end(redact(line.message)))
+    head = f"{moment} {line.level:<7} {escape(redact(line.logger))}: {message}"
     fields = "".join(
         f" {escape(redact(name))}={escape(str(_written(value, redact)))}"
         for name, value in line.fields.items()
     )
-    trace = "".join(
-        "\n  " + escape(row) for row in _cut_front(redact(line.exception)).split("\n") if line.exception
-    )
-    return head + fields + trace
+    rows = _cut_start(redact(line.exception)).split("\n") if line.exception else ()
+    return head + fields + "".join("\n  " + escape(row) for row in rows)
 
 
 def escape(text: str) -> str:
-    """Control characters, line breaks and direction marks as visible text: a log cannot forge lines."""
-    return _UNPRINTABLE.sub(_visible, text)
+    """Make control characters, line breaks and direction marks visible: text cannot forge log lines."""
+    return _UNPRINTABLE.sub(_escape_character, text)
 
 
-def _visible(match: re.Match[str]) -> str:
+def _escape_character(match: re.Match[str]) -> str:
     character = match[0]
-    short = _SHORT_ESCAPES.get(character)
-    if short is not None:
-        return short
+    if character in _SHORT_ESCAPES:
+        return _SHORT_ESCAPES[character]
     return f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"
 
 
-def _whole(text: str) -> str:
-    """Without lone surrogates, which strict JSON readers refuse."""
+def _without_surrogates(text: str) -> str:
+    """Escape lone surrogates, which strict JSON readers refuse."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
+def _cut_end(text: str) -> str:
+    more = len(text) - _MAX_TEXT
+    return text if more <= 0 else f"{text[:_MAX_TEXT]}… ({more} more characters)"
 
 
-def _cut_front(text: str) -> str:
-    """Of a traceback the end is what one needs."""
-    return text if len(text) <= LONGEST else f"({len(text) - LONGEST} characters before) …{text[-LONGEST:]}"
+def _cut_start(text: str) -> str:
+    """Cut a traceback, whose end says the most."""
+    more = len(text) - _MAX_TEXT
+    return text if more <= 0 else f"({more} characters before) …{text[-_MAX_TEXT:]}"
 
 
 def _written(value: Scalar, redact: Redact) -> Scalar:
-    return _whole(_cut(redact(value))) if isinstance(value, str) else value
+    return _without_surrogates(_cut_end(redact(value))) if isinstance(value, str) else value
 
 
 def _scalar(value: object) -> Scalar:
-    """JSON has neither NaN nor infinity, so a float may become text as well."""
+    """Return the value itself if JSON has it (neither NaN nor infinity), else its text."""
     if value is None or type(value) in (bool, int):
         return value  # type: ignore[return-value]  # narrowed by exact type: an IntEnum is written by name
     if type(value) is float:
         return value if value - value == 0.0 else str(value)
     try:
-        return str(value)[:_LONGEST_RAW]
-    except Exception:  # a broken __str__ must not break the one who logs it
+        return str(value)[:_MAX_QUEUED]
+    except Exception:  # a broken __str__ must not break the code that logs
         return f"<unprintable {type(value).__name__}>"
-
-
-def _message(record: logging.LogRecord) -> str:
-    try:
-        return record.getMessage()
-    except Exception as error:  # arguments that do not fit their text: say what can be said
-        return f"{_scalar(record.msg)} [bad log arguments: {type(error).__name__}]"
-
-
-def _exception(record: logging.LogRecord) -> str:
-    parts = []
-    if record.exc_info and record.exc_info[0] is not None:
-        parts.append("".join(traceback.format_exception(*record.exc_info)).rstrip("\n"))
-    elif record.exc_text:
-        parts.append(record.exc_text)
-    if record.stack_info:
-        parts.append(record.stack_info)
-    return "\n".join(parts)

@@ -1,6 +1,7 @@
 """Logging: records are captured where they are made and written by a thread of their own.
 
-Whoever logs never waits for the stream: the queue is bounded, and what does not fit is counted, not kept.
+A caller that logs never waits for the stream: the queue is bounded, and records that do not fit are counted
+and dropped.
 """
 
 from __future__ import annotations
@@ -9,92 +10,81 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from logging.handlers import QueueHandler, QueueListener
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TextIO
 
 from talaria.core.redaction import Redactor
-from talaria.observe.context import current_fields
 from talaria.observe.lines import Line, as_json, as_text, capture
 from talaria.observe.settings import LogSettings
 
 QUEUE_LIMIT = 4096
 _OURS = "talaria"
-_SILENT = ("uvicorn.access",)  # the gateway writes its own line per request
-_LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
+_SILENCED = "uvicorn.access"  # the gateway counts requests itself
 
 
 def configure(
     settings: LogSettings, redactor: Redactor, stream: TextIO, *, queue_limit: int = QUEUE_LIMIT
 ) -> LogControl:
-    """Send all logging of this process to `stream`, until the control is closed.
+    """Send all logging of this process to `stream` until the returned control is closed.
 
-    Our own loggers follow `settings.level`; other libraries are heard from warnings up.
+    Talaria's loggers follow `settings.level`; other libraries log from warnings up.
     """
     is_json = settings.format == "json" or (settings.format == "auto" and not stream.isatty())
-    control = LogControl(_Sink(stream, redactor, is_json=is_json), queue_limit)
-    control.open(_LEVELS[settings.level])
-    return control
+    return LogControl(_QueuedWriter(stream, redactor, queue_limit, is_json=is_json), settings)
 
 
 class LogControl:
-    """The running log. `close` writes what is queued and leaves logging as it was found."""
+    """The running log. `close` writes queued records and restores the logging setup from before."""
 
-    def __init__(self, sink: _Sink, queue_limit: int) -> None:
-        self._sink = sink
-        self._door = _Door(queue_limit)
-        self._listener = _Listener(self._door, sink)
-        self._before: _Before | None = None
-
-    def open(self, level: int) -> None:
-        root, ours = logging.getLogger(), logging.getLogger(_OURS)
-        self._before = _Before(root, ours)
-        root.handlers[:] = [self._door]
-        self._hear(level)
-        for name in _SILENT:
-            logging.getLogger(name).disabled = True
-        self._listener.start()
-
-    def _hear(self, level: int) -> None:
-        logging.getLogger().setLevel(max(level, logging.WARNING))
-        logging.getLogger(_OURS).setLevel(level)
+    def __init__(self, writer: _QueuedWriter, settings: LogSettings) -> None:
+        self._writer = writer
+        self._is_open = True
+        self._root, self._ours = logging.getLogger(), logging.getLogger(_OURS)
+        self._silenced = logging.getLogger(_SILENCED)
+        self._before = (
+            tuple(self._root.handlers),
+            self._root.level,
+            self._ours.level,
+            self._silenced.disabled,
+        )
+        self._root.handlers[:] = [writer]
+        self._silenced.disabled = True
+        self.change_level(settings)
 
     def change_level(self, settings: LogSettings) -> None:
-        """Hear more or less from now on."""
-        if self._before is not None:
-            self._hear(_LEVELS[settings.level])
+        if self._is_open:
+            level = logging.getLevelNamesMapping()[settings.level.upper()]
+            self._ours.setLevel(level)
+            self._root.setLevel(max(level, logging.WARNING))
 
     @property
     def dropped(self) -> int:
-        """Records that were not written, because the queue was full or the stream broken."""
-        return self._door.dropped + self._sink.lost
+        """The number of records that were not written: the queue was full or the stream broken."""
+        return self._writer.dropped + self._writer.lost
 
     def add_secrets(self, secrets: Iterable[str]) -> None:
-        """Keep further secrets out, from the next line written on; also from those already queued."""
-        self._sink.redactor = self._sink.redactor.with_secrets(secrets)
+        """Redact further secrets, also in records that are queued already."""
+        self._writer.redactor = self._writer.redactor.with_secrets(secrets)
 
     def flush(self) -> None:
-        """Wait until everything logged so far is written."""
-        if self._before is None:
-            return
-        written = threading.Event()
-        self._door.queue.put_nowait(written)
-        written.wait()
+        """Wait until all records that were logged before this call are written."""
+        if self._is_open:
+            self._writer.drain()
 
     def close(self) -> None:
-        """Closing twice is closing once."""
-        if self._before is None:
+        """Write queued records and stop. Handlers that others added meanwhile stay. May be called again."""
+        if not self._is_open:
             return
-        self._before.restore(self._door)
-        self._before = None
-        self._listener.stop()
-        self._listener.report_drops()
+        self._is_open = False
+        handlers, root_level, our_level, was_disabled = self._before
+        self._root.removeHandler(self._writer)
+        for handler in handlers:
+            self._root.addHandler(handler)
+        self._root.setLevel(root_level)
+        self._ours.setLevel(our_level)
+        self._silenced.disabled = was_disabled
+        self._writer.stop()
 
     def __enter__(self) -> LogControl:
         return self
@@ -105,85 +95,55 @@ class LogControl:
         self.close()
 
 
-class _Before:
-    """How logging was set up before us."""
+class _QueuedWriter(logging.Handler):
+    """Captures records on the caller's thread, writes them on its own. A broken stream costs lines only."""
 
-    def __init__(self, root: logging.Logger, ours: logging.Logger) -> None:
-        self._handlers = tuple(root.handlers)
-        self._levels = ((root, root.level), (ours, ours.level))
-        self._disabled = tuple((name, logging.getLogger(name).disabled) for name in _SILENT)
-
-    def restore(self, ours: logging.Handler) -> None:
-        """Handlers that others added since then stay."""
-        root = logging.getLogger()
-        root.removeHandler(ours)
-        for handler in self._handlers:
-            root.addHandler(handler)
-        for logger, level in self._levels:
-            logger.setLevel(level)
-        for name, was_disabled in self._disabled:
-            logging.getLogger(name).disabled = was_disabled
-
-
-class _Door(QueueHandler):
-    """The caller's side: a record becomes a line of plain values and is queued, or counted as dropped."""
-
-    queue: SimpleQueue[Any]
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(SimpleQueue())
-        self._limit = limit
-        self.dropped = 0
-
-    def prepare(self, record: logging.LogRecord) -> Line:
-        return capture(record, current_fields())
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self.queue.qsize() >= self._limit:
-            self.dropped += 1  # under the handler's lock, which `handle` holds
-        else:
-            self.queue.put_nowait(self.prepare(record))
-
-
-class _Listener(QueueListener):
-    """The thread's side."""
-
-    def __init__(self, door: _Door, sink: _Sink) -> None:
-        super().__init__(door.queue)
-        self._door = door
-        self._sink = sink
-        self._reported = 0
-
-    def handle(self, record: Any) -> None:
-        if isinstance(record, threading.Event):
-            record.set()
-            return
-        self._sink.write(record)
-        if self._door.queue.empty():
-            self.report_drops()
-
-    def report_drops(self) -> None:
-        """Once per episode: called when the queue has been emptied."""
-        dropped = self._door.dropped
-        if dropped == self._reported:
-            return
-        text = f"{dropped - self._reported} log records were dropped: more came than could be written"
-        self._sink.write(Line(time.time(), "warning", __name__, text, {"dropped": dropped}))
-        self._reported = dropped
-
-
-class _Sink:
-    """Writes lines. A broken stream costs lines, never the thread."""
-
-    def __init__(self, stream: TextIO, redactor: Redactor, *, is_json: bool) -> None:
+    def __init__(self, stream: TextIO, redactor: Redactor, queue_limit: int, *, is_json: bool) -> None:
+        super().__init__()
+        self.redactor = redactor
+        self.dropped = 0  # records that met a full queue
+        self.lost = 0  # records that the stream did not take
         self._stream = stream
         self._format = as_json if is_json else as_text
-        self.redactor = redactor
-        self.lost = 0
+        self._limit = queue_limit
+        self._queue: SimpleQueue[Line | threading.Event | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
+        self._thread.start()
 
-    def write(self, line: Line) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._queue.qsize() >= self._limit:
+            self.dropped += 1  # safe: `handle` holds the handler's lock
+        else:
+            self._queue.put_nowait(capture(record))
+
+    # Not `flush` and `close`: `logging.shutdown` calls those at exit, when the thread may be gone.
+    def drain(self) -> None:
+        written = threading.Event()
+        self._queue.put_nowait(written)
+        written.wait()
+
+    def stop(self) -> None:
+        self._queue.put_nowait(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        reported = 0
+        while True:
+            item = self._queue.get()
+            if isinstance(item, threading.Event):
+                item.set()
+            elif item is not None:
+                self._write(item)
+            if self.dropped != reported and self._queue.empty():
+                more, reported = self.dropped - reported, self.dropped
+                text = f"{more} log records were dropped: more came than could be written"
+                self._write(Line(time.time(), "warning", __name__, text, {"dropped": reported}))
+            if item is None:
+                return
+
+    def _write(self, line: Line) -> None:
         try:
             self._stream.write(self._format(line, self.redactor) + "\n")
             self._stream.flush()
-        except Exception:  # the last boundary: there is no log to tell it to
+        except Exception:  # the last boundary: no log is left to report it to
             self.lost += 1

@@ -43,8 +43,8 @@ class PoolReading(msgspec.Struct, frozen=True):
 
 
 class EndpointReading(msgspec.Struct, frozen=True):
-    """A model endpoint's figures at one moment: its circuit breaker's state, consecutive failures, seconds until
-    the next attempt, calls that run, and calls that wait for a permit."""
+    """A model endpoint's figures at one moment: its breaker's state, consecutive failures, seconds until the
+    next attempt, calls that run, and calls that wait for a permit."""
 
     state: str = "closed"
     failures: int = 0

@@ -32,7 +32,7 @@ from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ledger import Began, Begin, TurnEnd
 from talaria.core.specs import PinnedSpec
 from talaria.core.turns import Turn, TurnState
-from talaria.observe.context import log_turn
+from talaria.observe.lines import log_turn
 from talaria.pool.pool import Wanted
 from talaria.turns.arriving import await_model
 from talaria.turns.commanding import CommandRunner
