@@ -11,7 +11,7 @@ from random import Random
 
 from talaria.access.budgets import Budgets
 from talaria.access.settings import BudgetSettings
-from talaria.agent.bound_tools import ToolBench
+from talaria.agent.bound_tools import ToolRunner
 from talaria.agent.calling import Routes
 from talaria.agent.settings import AgentSettings
 from talaria.agent.specs import SpecResolver
@@ -115,7 +115,7 @@ async def start(
     catalog = Catalog(settings, {"fast": "scripted/fast"}, providers=known, abilities=abilities)
     tool_settings = ToolSettings()
     toolset = tools(builtin_registry(tool_settings).resolve(tool_settings.enabled))
-    bench = ToolBench(toolset, tool_settings, metrics)
+    tool_runner = ToolRunner(toolset, tool_settings, metrics)
     workspaces = workspaces or FakeWorkspaces(lambda key: folder)
     builder = AgentBuilder(store, models, workspaces)
     pool = Pool(builder, limits, clock)
@@ -146,7 +146,7 @@ async def start(
         clock=clock,
         metrics=metrics,
         live=live,
-        bind_tools=bench.bind,
+        bind_tools=tool_runner.bind,
         stamp=lambda at: "2026-11-15 20:10 UTC",
         cutoff=lambda: cutoff(clock.now()),
         on_end=on_end,

@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from talaria.access.budgets import Budgets
-from talaria.agent.bound_tools import ToolBench
+from talaria.agent.bound_tools import ToolRunner
 from talaria.agent.calling import Routes
 from talaria.agent.specs import SpecResolver
 from talaria.agent.warm import AgentBuilder
@@ -114,7 +114,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
             probes=probes,
             built_in_models=providers.built_in_models,
         )
-        bench = ToolBench(_tools(settings), settings.tools, metrics)
+        tool_runner = ToolRunner(_tools(settings), settings.tools, metrics)
         workspaces = ChatWorkspaces(home.path)
         scopes.push_async_callback(workspaces.close)
         builder = AgentBuilder(store, providers, workspaces)
@@ -135,7 +135,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
         delivery = Delivery(
             DeliveryParts(store, live, clock, metrics, partial(_read_sent, home.path), settings.delivery)
         )
-        specs = SpecResolver(settings.agent, catalog, providers, bench.tools)
+        specs = SpecResolver(settings.agent, catalog, providers, tool_runner.tools)
         turns = Turns(
             Parts(
                 store=store,
@@ -156,7 +156,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
                 clock=clock,
                 metrics=metrics,
                 live=live,
-                bind_tools=bench.bind,
+                bind_tools=tool_runner.bind,
                 stamp=lambda at: _stamp(int(at // 60), zone),
                 cutoff=cutoff,
                 on_end=on_end,
@@ -170,7 +170,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
                 takes_up=takes_up,
             )
         )
-        _follow(reloader.live, _Followers(providers, catalog, specs, bench, pool, budgets))
+        _follow(reloader.live, _Followers(providers, catalog, specs, tool_runner, pool, budgets))
         retention = Retention(
             store,
             clock,
@@ -245,7 +245,7 @@ class _Followers:
     providers: Providers
     catalog: Catalog
     specs: SpecResolver
-    bench: ToolBench
+    tool_runner: ToolRunner
     pool: Pool
     budgets: Budgets
 
@@ -267,11 +267,11 @@ def _follow(live: LiveSettings, followers: _Followers) -> None:
         providers.change(new.providers)
         providers.follow(new.model)
         catalog.change(new.model, new.aliases, providers.known, providers.built_in_models)
-        specs.change(new.agent, followers.bench.tools)
+        specs.change(new.agent, followers.tool_runner.tools)
 
     def change_tools(new: Settings) -> None:
         tools = _tools(new)
-        followers.bench.change(tools)
+        followers.tool_runner.change(tools)
         specs.change(new.agent, tools)
 
     def change_money(new: Settings) -> None:

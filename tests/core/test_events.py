@@ -21,6 +21,7 @@ from talaria.core.events import (
     Reset,
     Retrying,
     ToolFinished,
+    ToolOutput,
     ToolStarted,
     UsageReported,
 )
@@ -36,6 +37,7 @@ EVENTS: list[Event] = [
     Delta("a"),
     ReasoningDelta("b"),
     ToolStarted("c", "read_file", "{}"),
+    ToolOutput("c", "line"),
     ToolFinished("c", "read_file", ToolOutcome.OK, "…"),
     UsageReported(TokenUsage(1, 2, 3, 4), "small"),
     Retrying("openai/gpt", 2, 1.5, "It is busy."),

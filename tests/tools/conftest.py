@@ -8,19 +8,38 @@ from typing import Any
 import msgspec
 import pytest
 
-from talaria.core.ids import SessionId, TurnId
+from talaria.core.events import Event
+from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import ToolCall, ToolResult
 from talaria.core.tools import ToolContext, ToolSpec
-from talaria.tools.execution import execute
+from talaria.testing.fake_workspaces import FakeWorkspaces
+from talaria.tools.execution import BoundTools
 from talaria.tools.function import FunctionTool, parameters
 from talaria.tools.registry import builtin_registry
 from talaria.tools.settings import FAMILIES, ToolSettings
+from talaria.tools.toolset import ToolSet
 
 SETTINGS = ToolSettings()
 
 
-def context(folder: Path, session: str = "ses_1") -> ToolContext:
-    return ToolContext(SessionId(session), TurnId("turn_1"), "call_1", folder)
+def bound(
+    tools: ToolSet,
+    folder: Path,
+    session: str = "ses_1",
+    settings: ToolSettings = SETTINGS,
+    events: list[Event] | None = None,
+) -> BoundTools:
+    """The tools of a turn in a session whose chat has that folder."""
+    workspaces = FakeWorkspaces(lambda key: folder)
+    return BoundTools(
+        tools=tools,
+        session_id=SessionId(session),
+        turn_id=TurnId("turn_1"),
+        workspace=workspaces.open(SessionId(session), ChatKey("a chat")),
+        settings=settings,
+        emit=(events if events is not None else []).append,
+        count=lambda name, outcome: None,
+    )
 
 
 def tool(
@@ -45,7 +64,7 @@ class Desk:
     async def result(self, name: str, **arguments: object) -> ToolResult:
         tools = builtin_registry(SETTINGS).resolve(FAMILIES)
         call = ToolCall("call_1", name, msgspec.json.encode(arguments).decode())
-        return await execute(tools, call, context(self.folder, self.session), SETTINGS)
+        return await bound(tools, self.folder, self.session).run(call)
 
     async def ok(self, name: str, **arguments: object) -> str:
         result = await self.result(name, **arguments)

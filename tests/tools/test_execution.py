@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,16 @@ import msgspec
 import pytest
 
 from talaria.core.errors import ToolError
+from talaria.core.events import Event, ToolOutput
 from talaria.core.messages import ToolCall, ToolOutcome, ToolResult
-from talaria.core.tools import ToolContext
-from talaria.tools.execution import execute
-from talaria.tools.function import FunctionTool, parameters
+from talaria.core.questions import Decision
+from talaria.core.tools import CallScope, ToolContext, ToolSpec
+from talaria.tools.execution import MAX_OUTPUT_BYTES, OUTPUT_CUT
+from talaria.tools.function import Arguments, FunctionTool, Handler, in_thread, parameters
 from talaria.tools.registry import builtin_registry
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
-from tools.conftest import Desk, context, tool
+from tools.conftest import Desk, bound, tool
 
 SCHEMA = parameters({"text": {"type": "string"}, "count": {"type": "integer"}}, required=["text"])
 
@@ -27,8 +31,8 @@ async def echo(arguments: dict[str, Any], context: ToolContext) -> str:
 
 
 async def call(tools: ToolSet, name: str, arguments: str = "{}", **settings: Any) -> ToolResult:
-    where = context(Path("/nonexistent"))
-    return await execute(tools, ToolCall("c1", name, arguments), where, ToolSettings(**settings))
+    runner = bound(tools, Path("/nonexistent"), settings=ToolSettings(**settings))
+    return await runner.run(ToolCall("c1", name, arguments))
 
 
 ECHO = ToolSet([tool("echo", schema=SCHEMA, handler=echo)])
@@ -163,7 +167,7 @@ def talker(text: str) -> FunctionTool:
 async def test_a_long_result_is_capped_and_the_whole_of_it_can_be_read_back(desk: Desk) -> None:
     text = "".join(f"row {n}\n" for n in range(10_000))
     tools = builtin_registry(ToolSettings()).resolve(["files"]).with_tools([talker(text)])
-    result = await execute(tools, ToolCall("c1", "talk", ""), context(desk.folder))
+    result = await bound(tools, desk.folder).run(ToolCall("c1", "talk", ""))
     assert result.outcome is ToolOutcome.OK
     assert len(result.text.encode()) <= ToolSettings().max_result
     path = result.text.split(" and is in ")[1].split(":")[0]
@@ -174,7 +178,7 @@ async def test_a_long_result_is_capped_and_the_whole_of_it_can_be_read_back(desk
 async def test_the_note_goes_on_where_the_head_stopped(desk: Desk) -> None:
     text = "".join(f"row {n}\n" for n in range(10_000))
     tools = builtin_registry(ToolSettings()).resolve(["files"]).with_tools([talker(text)])
-    result = await execute(tools, ToolCall("c1", "talk", ""), context(desk.folder))
+    result = await bound(tools, desk.folder).run(ToolCall("c1", "talk", ""))
     head, _, note = result.text.partition("[The middle")
     path, offset = note.split('read_file("')[1].split(")")[0].split('", offset=')
     rest = await desk.ok("read_file", path=path, offset=int(offset), limit=10)
@@ -182,8 +186,162 @@ async def test_the_note_goes_on_where_the_head_stopped(desk: Desk) -> None:
 
 
 async def test_without_a_tool_to_read_it_a_long_result_is_not_saved(tmp_path: Path) -> None:
-    result = await execute(
-        ToolSet([talker("x" * 100_000)]), ToolCall("c1", "talk", ""), context(tmp_path / "chat")
-    )
+    tools = ToolSet([talker("x" * 100_000)])
+    result = await bound(tools, tmp_path / "chat").run(ToolCall("c1", "talk", ""))
     assert "was not kept" in result.text
     assert not (tmp_path / "chat").exists()
+
+
+# -- what a handler gets ------------------------------------------------------------------------------------
+
+
+def outputs(events: list[Event]) -> list[str]:
+    assert all(isinstance(event, ToolOutput) and event.call_id == "c1" for event in events)
+    return [event.text for event in events if isinstance(event, ToolOutput)]
+
+
+async def run_one(handler: Handler, events: list[Event] | None = None, **spec: Any) -> ToolResult:
+    tools = ToolSet([FunctionTool(ToolSpec("one", "", parameters({}), **spec), handler)])
+    return await bound(tools, Path("/nonexistent"), events=events).run(ToolCall("c1", "one", ""))
+
+
+async def test_a_handler_gets_ids_workspace_and_decision() -> None:
+    seen: list[ToolContext] = []
+
+    async def look(arguments: Arguments, context: ToolContext) -> str:
+        seen.append(context)
+        return ""
+
+    runner = bound(ToolSet([tool("look", handler=look)]), Path("/files"))
+    decision = Decision("approve", "telegram:1", 5.0)
+    await runner.run(ToolCall("c1", "look", ""), decision)
+    [context] = seen
+    assert (context.session_id, context.turn_id, context.call_id) == ("ses_1", "turn_1", "c1")
+    assert context.workspace is runner.workspace
+    assert context.folder == Path("/files")
+    assert context.decision is decision
+
+
+async def test_a_tools_own_time_limit_goes_before_the_configured_one() -> None:
+    left: list[float] = []
+
+    async def hang(arguments: Arguments, context: ToolContext) -> str:
+        left.append(context.scope.remaining())
+        await asyncio.Event().wait()
+        return "never"
+
+    result = await run_one(hang, timeout=timedelta(milliseconds=10))
+    assert "did not come back within 0.01 seconds" in result.text
+    assert 0 <= left[0] <= 0.01
+
+
+async def test_output_is_shown_while_the_call_runs_and_joined_within_a_round_of_the_loop() -> None:
+    events: list[Event] = []
+    seen_inside: list[str] = []
+
+    async def talk(arguments: Arguments, context: ToolContext) -> str:
+        context.emit("one ")
+        context.emit("two ")
+        await asyncio.sleep(0)
+        seen_inside.extend(outputs(events))
+        context.emit("three \ud800")
+        context.emit("")
+        return "done"
+
+    assert (await run_one(talk, events)).text == "done"
+    assert seen_inside == ["one two "]
+    assert outputs(events) == ["one two ", "three ?"]
+
+
+async def test_output_is_bounded_and_says_so_once() -> None:
+    events: list[Event] = []
+
+    async def flood(arguments: Arguments, context: ToolContext) -> str:
+        for _ in range(10):
+            context.emit("ä" * MAX_OUTPUT_BYTES)
+            await asyncio.sleep(0)
+        return ""
+
+    await run_one(flood, events)
+    text = "".join(outputs(events))
+    assert len(text.encode()) <= MAX_OUTPUT_BYTES + len(OUTPUT_CUT)
+    assert text.endswith("ä" + OUTPUT_CUT)
+    assert text.count(OUTPUT_CUT) == 1
+
+
+async def test_single_characters_cost_events_too() -> None:
+    events: list[Event] = []
+
+    async def drip(arguments: Arguments, context: ToolContext) -> str:
+        for _ in range(5000):
+            context.emit(".")
+            await asyncio.sleep(0)
+        return ""
+
+    await run_one(drip, events)
+    assert 500 < len(events) < 1100
+
+
+async def test_a_thread_can_emit_and_is_ignored_when_its_call_is_over() -> None:
+    events: list[Event] = []
+    scopes: list[CallScope] = []
+    goes_on, ended = threading.Event(), threading.Event()
+
+    def work(arguments: Arguments, context: ToolContext) -> str:
+        scopes.append(context.scope)
+        context.emit("early")
+        goes_on.wait()
+        assert context.scope.is_cancelled()
+        assert context.scope.remaining() == 0
+        context.emit("late")
+        ended.set()
+        return "never seen"
+
+    result = await run_one(in_thread(work), events, timeout=timedelta(milliseconds=50))
+    assert "did not come back" in result.text
+    goes_on.set()
+    assert await asyncio.to_thread(ended.wait, 5)
+    await asyncio.sleep(0)
+    assert outputs(events) == ["early"]
+
+
+async def test_a_handler_that_swallows_its_cancellation_cannot_keep_the_turn() -> None:
+    started = asyncio.Event()
+    scopes: list[CallScope] = []
+
+    async def stubborn(arguments: Arguments, context: ToolContext) -> str:
+        scopes.append(context.scope)
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "I go on"
+        return "never"
+
+    running = asyncio.create_task(run_one(stubborn))
+    await started.wait()
+    assert not scopes[0].is_cancelled()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert scopes[0].is_cancelled()
+
+
+async def test_a_handler_may_answer_at_its_time_limit() -> None:
+    async def partial(arguments: Arguments, context: ToolContext) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "this far"
+        return "never"
+
+    result = await run_one(partial, timeout=timedelta(milliseconds=1))
+    assert (result.text, result.outcome) == ("this far", ToolOutcome.OK)
+
+
+async def test_an_unknown_name_of_any_length_is_cheap() -> None:
+    tools = ToolSet([tool(f"tool_{n}") for n in range(200)])
+    began = time.process_time()
+    result = await call(tools, "t" * 5_000_000)
+    assert time.process_time() - began < 1
+    assert len(result.text) < 5000

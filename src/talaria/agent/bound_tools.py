@@ -1,41 +1,49 @@
-"""The tools of a session, bound to one turn of it."""
+"""The tools of this process, and how a turn gets those of its session."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from talaria.agent.warm import WarmAgent
-from talaria.core.messages import ToolCall, ToolResult
-from talaria.core.ports import WorkspaceHandle
-from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.events import Event
 from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
-from talaria.tools.execution import execute
+from talaria.tools.execution import BoundTools
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
 
 _SUBSETS_KEPT = 8
 
 
-class ToolBench:
-    """What this process has of tools, and how calls are limited; shared by all turns."""
+class ToolRunner:
+    """The tools that this process has, and the limits of their calls. Shared by all turns."""
 
     def __init__(self, tools: ToolSet, settings: ToolSettings, metrics: Metrics) -> None:
         self.tools = tools
-        self.settings = settings
-        self.metrics = metrics
+        self._settings = settings
+        self._metrics = metrics
         self._subsets: dict[tuple[str, ...], ToolSet] = {}
 
     def change(self, tools: ToolSet) -> None:
-        """Other tools for the turns that begin from now on. A session whose tool is gone is told so when it
-        calls it."""
+        """Use `tools` for turns that begin from now on. A session that calls a tool which is gone gets an
+        error result."""
         self.tools = tools
         self._subsets.clear()
 
-    def bind(self, turn: Turn, agent: WarmAgent) -> BoundTools | None:
-        """The tools that the agent's spec names, and no others, acting on its workspace. An agent without one
-        has no tools of ours."""
+    def bind(self, turn: Turn, agent: WarmAgent, emit: Callable[[Event], None]) -> BoundTools | None:
+        """Return the tools that the agent's spec names, acting on the agent's workspace; None for an agent
+        without a workspace, which has no tools of ours."""
         if agent.workspace is None:
             return None
-        return BoundTools(self, turn, self._offered(agent.pinned.spec.tools), agent.workspace)
+        return BoundTools(
+            tools=self._offered(agent.pinned.spec.tools),
+            session_id=turn.session_id,
+            turn_id=turn.id,
+            workspace=agent.workspace,
+            settings=self._settings,
+            emit=emit,
+            count=self._metrics.tool_called,
+        )
 
     def _offered(self, names: tuple[str, ...]) -> ToolSet:
         if names == self.tools.names:
@@ -46,27 +54,3 @@ class ToolBench:
                 del self._subsets[next(iter(self._subsets))]
             offered = self._subsets[names] = self.tools.only(names)
         return offered
-
-
-class BoundTools:
-    """Implements `TurnTools`. A call of a tool that was not offered, or that this process lacks by now, is an
-    error result."""
-
-    __slots__ = ("_bench", "_tools", "_turn", "_workspace")
-
-    def __init__(self, bench: ToolBench, turn: Turn, tools: ToolSet, workspace: WorkspaceHandle) -> None:
-        self._bench = bench
-        self._turn = turn
-        self._tools = tools
-        self._workspace = workspace
-
-    def spec(self, name: str) -> ToolSpec | None:
-        tool = self._tools.get(name)
-        return tool.spec if tool else None
-
-    async def run(self, call: ToolCall) -> ToolResult:
-        bench, turn = self._bench, self._turn
-        context = ToolContext(turn.session_id, turn.id, call.id, self._workspace.folder)
-        result = await execute(self._tools, call, context, bench.settings)
-        bench.metrics.tool_called(call.name if self.spec(call.name) else "unknown", result.outcome)
-        return result

@@ -12,6 +12,7 @@ from talaria.core.events import Event
 from talaria.core.ids import TurnId
 from talaria.core.messages import ToolCall, ToolResult, UserMessage
 from talaria.core.ports import Budget
+from talaria.core.questions import Decision
 from talaria.core.tools import ToolSpec
 from talaria.observe.metrics import Metrics
 
@@ -21,8 +22,9 @@ class TurnTools(Protocol):
 
     def spec(self, name: str) -> ToolSpec | None: ...
 
-    async def run(self, call: ToolCall) -> ToolResult:
-        """Never raises but for cancellation: a failure is a result."""
+    async def run(self, call: ToolCall, decision: Decision | None = None) -> ToolResult:
+        """Run a call to its result; a failure is a result too. `decision` is what a person decided about
+        the call, if one was asked. Raises nothing but `CancelledError`."""
         ...
 
 

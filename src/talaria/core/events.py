@@ -29,6 +29,13 @@ class ToolStarted(msgspec.Struct, frozen=True, tag="tool.started"):
     arguments: str
 
 
+class ToolOutput(msgspec.Struct, frozen=True, tag="tool.output"):
+    """A piece of what a call prints while it runs; the whole of it is bounded per call."""
+
+    call_id: str
+    text: str
+
+
 class ToolFinished(msgspec.Struct, frozen=True, tag="tool.finished"):
     call_id: str
     name: str
@@ -108,6 +115,7 @@ Event = (
     | Delta
     | ReasoningDelta
     | ToolStarted
+    | ToolOutput
     | ToolFinished
     | Retrying
     | FellBack
@@ -126,6 +134,7 @@ EVENT_NAMES: dict[type, str] = {
         Delta,
         ReasoningDelta,
         ToolStarted,
+        ToolOutput,
         ToolFinished,
         Retrying,
         FellBack,

@@ -1,14 +1,21 @@
-"""What a tool is: a frozen description and a handler."""
+"""What a tool is: a frozen description and a handler; what a handler gets, and what it gives back."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from talaria.core.ids import SessionId, TurnId
+from talaria.core.questions import Decision
+
+if TYPE_CHECKING:
+    from talaria.core.ports import WorkspaceHandle
 
 SEND_FILE = "send_file"  # its calls that went well are files of the reply
 MAX_SENT_BYTES = 50 << 20
@@ -23,7 +30,12 @@ class Risk(StrEnum):
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """`parameters` is a JSON schema as canonical JSON text, so that nobody can change it in place."""
+    """The description of a tool.
+
+    The model is told `name`, `description` and `parameters`, which is a JSON schema as canonical JSON text,
+    so that it cannot be changed in place. `timeout` is the time limit of a call; None means
+    `[tools] call_timeout`.
+    """
 
     name: str
     description: str
@@ -31,19 +43,78 @@ class ToolSpec(msgspec.Struct, frozen=True):
     risk: Risk = Risk.NONE
     idempotent: bool = False
     read_only: bool = False
+    timeout: timedelta | None = None
 
 
-class ToolContext(msgspec.Struct, frozen=True):
-    """What one call may know and touch."""
+class CallScope:
+    """The time that one call has. All methods may be called from any thread.
+
+    A handler that awaits needs none of this: its task is cancelled when its time is over. A handler that
+    blocks in a thread cannot be cancelled and should poll `is_cancelled`.
+    """
+
+    __slots__ = ("_clock", "_deadline", "_is_cancelled")
+
+    def __init__(self, clock: Callable[[], float], seconds: float) -> None:
+        self._clock = clock
+        self._deadline = clock() + seconds
+        self._is_cancelled = False
+
+    def remaining(self) -> float:
+        """Return the seconds until the call's time limit; 0 when it has passed."""
+        return max(0.0, self._deadline - self._clock())
+
+    def is_cancelled(self) -> bool:
+        """Return whether the turn was stopped or the time limit has passed. What the handler emits, returns
+        or raises from then on is dropped."""
+        return self._is_cancelled
+
+    def cancel(self) -> None:
+        """Called by the gateway, once it waits for the handler no longer."""
+        self._is_cancelled = True
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What one call may know and touch.
+
+    `workspace` is the session's workspace: the chat's files, and whatever else belongs to the session. The
+    handle cannot end anything that outlives the call. `decision` is what a person decided about this call,
+    if a person was asked before it started; a handler itself never waits for a person.
+
+    `emit(text)` shows a piece of output while the call runs, as an event `tool.output`. It returns at once
+    and may be called from any thread. Output is for people who watch the turn: the model sees only what the
+    handler returns. A call can emit a bounded number of bytes; the rest is dropped with a note.
+
+    When the turn stops (a person stopped it, its time limit passed, the gateway shuts down or lost the
+    session) or the call's own time limit passes:
+
+    - The handler gets one `asyncio.CancelledError` at the await where it is. It may clean up, and should do
+      so within seconds, because the turn ends only after the handler has. It then raises the error again.
+    - A handler that swallows the error gains nothing when the turn stops: its result is dropped and the turn
+      ends. At its own time limit, a handler that returns a result instead gives that result to the model.
+    - A function in a thread goes on until it returns. `scope.is_cancelled()` tells it to stop.
+    - After the turn was stopped by a person or its time limit, the model reads that the call was cancelled.
+      After a shutdown or a crash the call is run again if the tool is `idempotent`; otherwise the model
+      reads that the outcome is unknown.
+    """
 
     session_id: SessionId
     turn_id: TurnId
     call_id: str
-    folder: Path
+    workspace: WorkspaceHandle
+    scope: CallScope
+    emit: Callable[[str], None]
+    decision: Decision | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The chat's folder. It may not exist yet."""
+        return self.workspace.folder
 
 
 class Tool(Protocol):
-    """`run` returns the text for the model; `ToolError` is a failure the model should read."""
+    """`run` returns the text for the model; `ToolError` is a failure that the model should read."""
 
     @property
     def spec(self) -> ToolSpec: ...

@@ -1,18 +1,25 @@
-"""Running one tool call: whatever happens, the model gets a result it can act on."""
+"""Running the tool calls of one turn. Whatever happens, the model gets a result that it can act on."""
 
 from __future__ import annotations
 
 import asyncio
-import difflib
 import functools
 import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from talaria.core.errors import ToolError
+from talaria.core.events import Event, ToolOutput
+from talaria.core.ids import SessionId, TurnId
 from talaria.core.messages import ToolCall, ToolOutcome, ToolResult
-from talaria.core.tools import Tool, ToolContext
+from talaria.core.ports import WorkspaceHandle
+from talaria.core.questions import Decision
+from talaria.core.suggest import did_you_mean
+from talaria.core.tools import CallScope, Tool, ToolContext, ToolSpec
 from talaria.tools.result import cap_result
 from talaria.tools.schema import problems, without_nulls
 from talaria.tools.settings import ToolSettings
@@ -20,53 +27,140 @@ from talaria.tools.toolset import ToolSet
 from talaria.workspace.folder import Folder
 from talaria.workspace.spill import result_name, save_result
 
+MAX_OUTPUT_BYTES = 64 << 10
+OUTPUT_CUT = "\n[More output is not shown while the call runs.]\n"
+_EVENT_BYTES = 64  # charged for each event, so that single characters are bounded too
+
 _log = logging.getLogger("talaria.tools")
 
 
-async def execute(
-    tools: ToolSet, call: ToolCall, context: ToolContext, settings: ToolSettings | None = None
-) -> ToolResult:
-    """Run `call` to its result. Only cancellation comes out as an exception.
+@dataclass(frozen=True, slots=True)
+class BoundTools:
+    """The tools of a session, bound to one turn of it. Implements `TurnTools`.
 
-    A call that is unknown, wrong, failing or late is a result with the outcome `error`, whose text tells the
-    model what to do. The text is at most `settings.max_result` bytes; the rest is kept in the chat's folder.
+    A call of a tool that is not in `tools` is an error result. `emit` takes the events of the turn, and
+    `count` is told the name ("unknown" for a tool that is not in `tools`) and the outcome of each call.
     """
-    limits = settings or ToolSettings()
-    outcome = ToolOutcome.OK
-    try:
-        text = await _run(tools, call, context, limits.call_timeout.total_seconds())
-    except ToolError as error:
-        outcome, text = ToolOutcome.ERROR, f"Error: {error.info().sentence()}"
-    except Exception:
-        _log.exception("tool %s failed", call.name, extra={"turn_id": context.turn_id, "call_id": call.id})
-        outcome = ToolOutcome.ERROR
-        text = f"Error: {call.name} failed for a reason inside the gateway; its log has the details."
-    text = await _capped(encodable(text), tools, call, context, limits.max_result)
-    return ToolResult(call.id, call.name, text, outcome)
+
+    tools: ToolSet
+    session_id: SessionId
+    turn_id: TurnId
+    workspace: WorkspaceHandle
+    settings: ToolSettings
+    emit: Callable[[Event], None]
+    count: Callable[[str, ToolOutcome], None]
+
+    def spec(self, name: str) -> ToolSpec | None:
+        tool = self.tools.get(name)
+        return tool.spec if tool else None
+
+    async def run(self, call: ToolCall, decision: Decision | None = None) -> ToolResult:
+        """Run `call` to its result. Raises nothing but `CancelledError`, when the turn is stopped.
+
+        A call that is unknown, wrong, failing or late is a result with the outcome `error`, whose text tells
+        the model what to do. The text has at most `settings.max_result` bytes; the rest is kept in the chat's
+        folder.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        cancels = task.cancelling()
+        outcome = ToolOutcome.OK
+        try:
+            text = await self._handle(call, decision)
+        except ToolError as error:
+            outcome, text = ToolOutcome.ERROR, f"Error: {error.info().sentence()}"
+        except Exception:
+            _log.exception("tool %s failed", call.name, extra={"turn_id": self.turn_id, "call_id": call.id})
+            outcome = ToolOutcome.ERROR
+            text = f"Error: {call.name} failed for a reason inside the gateway; its log has the details."
+        if task.cancelling() > cancels:
+            raise asyncio.CancelledError  # the handler swallowed it
+        result = ToolResult(call.id, call.name, await self._capped(call, encodable(text)), outcome)
+        self.count(call.name if call.name in self.tools else "unknown", outcome)
+        return result
+
+    async def _handle(self, call: ToolCall, decision: Decision | None) -> str:
+        tool = self.tools.get(call.name)
+        if tool is None:
+            names = ", ".join(self.tools.names) or "none"
+            hint = did_you_mean(call.name, self.tools.names, f"There are: {names}.")
+            raise ToolError(f"There is no tool {call.name[:100]!r}.", hint)
+        arguments = parse_arguments(tool, call.arguments)
+        limit = self.settings.call_timeout if tool.spec.timeout is None else tool.spec.timeout
+        seconds = limit.total_seconds()
+        loop = asyncio.get_running_loop()
+        scope = CallScope(loop.time, seconds)
+        output = _Output(loop, lambda text: self.emit(ToolOutput(call.id, text)))
+        context = ToolContext(
+            self.session_id, self.turn_id, call.id, self.workspace, scope, output.write, decision
+        )
+        timeout = asyncio.timeout(seconds)
+        try:
+            async with timeout:
+                return await tool.run(arguments, context)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise ToolError(
+                f"{call.name} did not come back within {seconds:g} seconds.",
+                "It may have done a part of its work: look before you try again.",
+            ) from None
+        finally:
+            scope.cancel()
+            output.close()
+
+    async def _capped(self, call: ToolCall, text: str) -> str:
+        max_bytes = self.settings.max_result
+        if len(text) * 4 <= max_bytes:
+            return text
+        save = None
+        if "read_file" in self.tools:
+            name = result_name(call.name, self.turn_id, call.id)
+            save = functools.partial(save_result, Folder(self.workspace.folder), name)
+        return await asyncio.to_thread(cap_result, text, max_bytes, save)
 
 
-async def _run(tools: ToolSet, call: ToolCall, context: ToolContext, seconds: float) -> str:
-    tool = tools.get(call.name)
-    if tool is None:
-        raise _unknown_tool(tools, call.name)
-    arguments = parse_arguments(tool, call.arguments)
-    scope = asyncio.timeout(seconds)
-    try:
-        async with scope:
-            return await tool.run(arguments, context)
-    except TimeoutError:
-        if not scope.expired():
-            raise
-        raise ToolError(
-            f"{call.name} did not come back within {seconds:g} seconds.",
-            "It may have done a part of its work: look before you try again.",
-        ) from None
+class _Output:
+    """What one call emits, bounded. Pieces that come within one round of the event loop are one event."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, show: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._show = show
+        self._lock = threading.Lock()
+        self._room = MAX_OUTPUT_BYTES
+        self._pieces: list[str] = []
+
+    def write(self, text: str) -> None:
+        """Safe in any thread. Ignored when the room is used up or the call is over."""
+        with self._lock:
+            if not text or self._room <= 0:
+                return
+            is_first = not self._pieces
+            data = text[: self._room].encode(errors="replace")[: self._room]
+            self._pieces.append(data.decode(errors="ignore"))
+            self._room -= len(data) + (_EVENT_BYTES if is_first else 0)
+            if self._room <= 0:
+                self._pieces.append(OUTPUT_CUT)
+        if is_first:
+            self._loop.call_soon_threadsafe(self._flush)
+
+    def close(self) -> None:
+        with self._lock:
+            self._room = 0
+        self._flush()
+
+    def _flush(self) -> None:
+        with self._lock:
+            text = "".join(self._pieces)
+            self._pieces.clear()
+        if text:
+            self._show(text)
 
 
 def parse_arguments(tool: Tool, text: str) -> dict[str, Any]:
-    """The model's arguments, checked against the tool's parameters.
+    """Return the model's arguments, checked against the tool's parameters.
 
-    No text at all means no arguments, as some models say it. Raises `ToolError` that says what is wrong.
+    No text at all means no arguments, as some models write it. Raises `ToolError` that says what is wrong.
     """
     try:
         value = msgspec.json.decode(text if text.strip() else "{}")
@@ -83,22 +177,5 @@ def parse_arguments(tool: Tool, text: str) -> dict[str, Any]:
 
 
 def encodable(text: str) -> str:
-    """`text` as it can be stored and sent: half surrogate pairs, as in odd file names, become `?`."""
+    """Return `text` as it can be stored and sent: half surrogate pairs, as in odd file names, become `?`."""
     return text.encode(errors="replace").decode()
-
-
-async def _capped(text: str, tools: ToolSet, call: ToolCall, context: ToolContext, max_bytes: int) -> str:
-    if len(text) * 4 <= max_bytes:
-        return text
-    save = None
-    if "read_file" in tools:
-        name = result_name(call.name, context.turn_id, call.id)
-        save = functools.partial(save_result, Folder(context.folder), name)
-    return await asyncio.to_thread(cap_result, text, max_bytes, save)
-
-
-def _unknown_tool(tools: ToolSet, name: str) -> ToolError:
-    near = difflib.get_close_matches(name, tools.names, n=1)
-    if near:
-        return ToolError(f"There is no tool {name[:100]!r}.", f"Did you mean {near[0]}?")
-    return ToolError(f"There is no tool {name[:100]!r}.", f"There are: {', '.join(tools.names) or 'none'}.")

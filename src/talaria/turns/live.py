@@ -10,7 +10,7 @@ import msgspec
 
 from talaria.agent.loop import Answer
 from talaria.commands.table import asks_model
-from talaria.core.events import FINAL_EVENTS, Delta, Event, ModelLoading, ReasoningDelta, Reset
+from talaria.core.events import FINAL_EVENTS, Delta, Event, ModelLoading, ReasoningDelta, Reset, ToolOutput
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.ledger import Began
 from talaria.core.turns import Turn
@@ -75,14 +75,8 @@ class LiveTurn:
 
     def emit(self, event: Event) -> None:
         events = self._events
-        if events and len(events) > self._read_up_to and isinstance(event, (Delta, ReasoningDelta)):
-            last = events[-1]
-            if type(last) is type(event) and len(last.text) < _MERGE_BELOW:
-                events[-1] = type(event)(last.text + event.text)
-                return
-        is_unread = len(events) > self._read_up_to
-        if is_unread and isinstance(event, ModelLoading) and isinstance(events[-1], ModelLoading):
-            events[-1] = event  # how far it was by then is of no use
+        if len(events) > self._read_up_to and (merged := _merge(events[-1], event)) is not None:
+            events[-1] = merged
             return
         events.append(event)
         self._wake()
@@ -173,6 +167,19 @@ class LiveTurn:
         """The cancellation of `stop` was taken up; awaits work again."""
         if self._task is not None:
             self._task.uncancel()
+
+
+def _merge(last: Event, event: Event) -> Event | None:
+    """Return one event that says what two unread neighbours say; None if both must be kept."""
+    if isinstance(event, (Delta, ReasoningDelta)):
+        if type(last) is type(event) and len(last.text) < _MERGE_BELOW:
+            return type(event)(last.text + event.text)
+    elif isinstance(event, ToolOutput):
+        if isinstance(last, ToolOutput) and last.call_id == event.call_id and len(last.text) < _MERGE_BELOW:
+            return ToolOutput(event.call_id, last.text + event.text)
+    elif isinstance(event, ModelLoading) and isinstance(last, ModelLoading):
+        return event  # how far it was by then is of no use
+    return None
 
 
 class LiveTurns:

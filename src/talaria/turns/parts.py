@@ -12,6 +12,7 @@ from talaria.agent.specs import SpecResolver
 from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.cluster.leases import LeaseKeeper
 from talaria.core.clock import Clock
+from talaria.core.events import Event
 from talaria.core.ids import SessionId
 from talaria.core.messages import Part, UserMessage
 from talaria.core.ports import Models, PendingModels, Store
@@ -40,7 +41,7 @@ class Parts:
     clock: Clock
     metrics: Metrics
     live: LiveTurns
-    bind_tools: Callable[[Turn, WarmAgent], TurnTools | None]
+    bind_tools: Callable[[Turn, WarmAgent, Callable[[Event], None]], TurnTools | None]
     stamp: Callable[[float], str]
     cutoff: Callable[[], float]
     on_end: Callable[[SessionId], None]

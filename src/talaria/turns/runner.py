@@ -290,7 +290,7 @@ class Runner:
             turn_id=live.turn.id,
             emit=live.emit,
             max_steps=parts.max_steps,
-            tools=parts.bind_tools(live.turn, agent),
+            tools=parts.bind_tools(live.turn, agent, live.emit),
             metrics=parts.metrics,
             budget=parts.budgets.of(live.turn),
             reasoning=options.reasoning if is_stateless else self._reasoning(agent),

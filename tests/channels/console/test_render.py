@@ -21,6 +21,7 @@ from talaria.core.events import (
     Reset,
     Retrying,
     ToolFinished,
+    ToolOutput,
     ToolStarted,
     UsageReported,
 )
@@ -88,6 +89,7 @@ def test_tools_are_lines_with_the_telling_argument_and_the_outcome() -> None:
         Delta("Let me look."),
         ToolStarted("1", "read_file", '{"limit": 3, "path": "notes.txt"}'),
         ToolStarted("2", "search", "not json"),
+        ToolOutput("2", "a piece of output"),
         ToolFinished("2", "search", ToolOutcome.ERROR, "Error: no such thing\nmore"),
         ToolFinished("1", "read_file", ToolOutcome.OK, "text"),
         Delta("Found it."),

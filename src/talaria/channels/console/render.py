@@ -29,6 +29,7 @@ from talaria.core.events import (
     Reset,
     Retrying,
     ToolFinished,
+    ToolOutput,
     ToolStarted,
     UsageReported,
 )
@@ -71,7 +72,7 @@ class PlainView:
                 if not self._was_told and event.is_on_its_way:
                     self._was_told = True
                     self._print(event.sentence())
-            case Queued() | Delta() | ReasoningDelta() | UsageReported() | Reset():
+            case Queued() | Delta() | ReasoningDelta() | ToolOutput() | UsageReported() | Reset():
                 pass
             case _:
                 assert_never(event)
@@ -143,7 +144,7 @@ class LiveView:
         self.notice(text)
         self._status = _THINKING
 
-    def show(self, event: Event) -> None:
+    def show(self, event: Event) -> None:  # noqa: PLR0912 - one per event
         match event:
             case Queued(ahead=ahead) if ahead:
                 self._status = f"waiting, {ahead} ahead… (Ctrl-C cancels)"
@@ -157,6 +158,8 @@ class LiveView:
                 self._said = ""
                 self._calls[event.call_id] = describe_call(event.name, event.arguments)
                 self._status = ""
+            case ToolOutput():
+                pass
             case ToolFinished():
                 self._finish_call(event)
             case Retrying() | ModelLoading() | FellBack():
