@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from talaria.access.door import Door
+from talaria.access.authorizer import Authorizer
 from talaria.channels.telegram.client import BotApi
 from talaria.channels.telegram.desk import Desk, DeskParts
 from talaria.channels.telegram.parse import decode
@@ -144,8 +144,8 @@ async def fuzz(count: int, seed: int = 0) -> Fuzzed:
     try:
         with tempfile.TemporaryDirectory(prefix="talaria-fuzz-") as folder:
             async with BotApi("http://127.0.0.1:1", "1:token") as api:
-                door = Door(MemoryStore(clock).pairings, {"telegram": [ALLOWED]}, clock)
-                parts = DeskParts(api, door, submit, move, lambda key: Path(folder) / "chat", "main")
+                authorizer = Authorizer(MemoryStore(clock).pairings, {"telegram": [ALLOWED]}, clock)
+                parts = DeskParts(api, authorizer, submit, move, lambda key: Path(folder) / "chat", "main")
                 desk = Desk(parts)
                 bot = User(BOT_ID, is_bot=True, first_name="Talaria", username="talaria_bot")
                 for _ in range(count):

@@ -51,9 +51,9 @@ async def serve_channels(gateway: Gateway) -> AsyncIterator[None]:
         folder_of=gateway.chat_folder,
         agent=gateway.settings.agent.name,
         clock=gateway.clock,
-        on_door=lambda door: gateway.reloader.live.on(
+        on_authorizer=lambda authorizer: gateway.reloader.live.on(
             ("channels", "telegram", "allowed"),
-            tell=lambda new: door.change_allowed({"telegram": new.channels.telegram.allowed}),
+            tell=lambda new: authorizer.change_allowed({"telegram": new.channels.telegram.allowed}),
         ),
     )
     async with open_telegram(parts) as telegram:

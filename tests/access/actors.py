@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from talaria.access.actors import Actor, ChatKind
+from talaria.access.authorizer import Actor, ChatKind
 
 LISTED, PAIRED, STRANGE = "1001", "1002", "6666"
 

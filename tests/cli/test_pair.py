@@ -10,8 +10,7 @@ from typing import TypeVar
 import pytest
 
 from cli.conftest import Serve, Talaria
-from talaria.access.actors import Actor, ChatKind
-from talaria.access.door import Door
+from talaria.access.authorizer import Actor, Authorizer, ChatKind
 from talaria.core.access import Paired, PairingList
 from talaria.core.clock import SystemClock
 from talaria.core.ports import Pairings
@@ -34,9 +33,9 @@ def at_store(home: Path, use: Callable[[Pairings], Awaitable[T]]) -> T:
 
 
 def ask(home: Path, user: str, name: str = "Ann", said: str = "", channel: str = "telegram") -> str:
-    """What someone hears at the door."""
+    """What someone is told by the authorizer."""
     actor = Actor(channel, user, ChatKind.PRIVATE, user, name)
-    text = at_store(home, lambda pairings: Door(pairings, {}, SystemClock()).greet(actor, said))
+    text = at_store(home, lambda pairings: Authorizer(pairings, {}, SystemClock()).greet(actor, said))
     assert text is not None
     return text
 
@@ -84,10 +83,10 @@ def test_wrong_codes_are_counted_over_processes_and_then_locked(
     for left in ("4 more tries", "3 more tries", "2 more tries", "One more try", "That was the last try"):
         wrong = talaria("pair", "approve", NO_CODE)
         assert (wrong.stdout, wrong.returncode) == ("", 1)
-        assert wrong.stderr.startswith(f"talaria: Nobody waits with the code {NO_CODE}. {left}")
+        assert wrong.stderr.startswith(f"talaria: No request has the code {NO_CODE}. {left}")
     locked = talaria("pair", "approve", code)
     assert (locked.stdout, locked.returncode) == ("", 1)
-    assert locked.stderr.startswith("talaria: Too many wrong codes")
+    assert locked.stderr.startswith("talaria: There were too many wrong codes")
 
 
 def test_a_code_may_be_typed_in_groups(talaria: Talaria, home: Path) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from contracts.wire_suite import CALLS, TEXT, WireSuite, as_event
 from rig import start
-from talaria.access.door import Door
+from talaria.access.authorizer import Authorizer
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
 from talaria.models.abilities import Abilities
@@ -51,8 +51,8 @@ async def test_the_channel_of_the_how_to_answers_those_who_may(tmp_path: Path) -
     async with start(MemoryStore(clock), tmp_path) as rig:
         sending = asyncio.create_task(rig.delivery.run())
         rig.delivery.attach("pager", names["PagerOutlet"](platform))
-        door = Door(MemoryStore(clock).pairings, {"pager": ["ada"]}, clock)
-        channel = names["PagerChannel"](door, rig.turns, platform)
+        authorizer = Authorizer(MemoryStore(clock).pairings, {"pager": ["ada"]}, clock)
+        channel = names["PagerChannel"](authorizer, rig.turns, platform)
         await channel.receive("1", "ada", "hello")
         await channel.receive("1", "ada", "hello")
         await platform.rang.wait()

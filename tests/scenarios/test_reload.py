@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from talaria.access.actors import Actor, ChatKind, Entitled, Way
-from talaria.access.door import Door
+from talaria.access.authorizer import Actor, Authorized, Authorizer, ChatKind, Ingress
 from talaria.app import open_gateway
 from talaria.config.home import Home
 from talaria.config.live import LIVE
@@ -165,13 +164,13 @@ async def test_prices_count_from_the_next_call_on(world: World) -> None:
 
 async def test_people_are_let_in_and_out_by_the_configuration() -> None:
     clock = FakeClock()
-    door = Door(MemoryStore(clock).pairings, {"telegram": ()}, clock)
+    authorizer = Authorizer(MemoryStore(clock).pairings, {"telegram": ()}, clock)
     actor = Actor("telegram", "7", ChatKind.PRIVATE, "7", "Ada")
-    assert not isinstance(await door.check(actor, Way.MESSAGE), Entitled)
-    door.change_allowed({"telegram": [actor.user_id]})
-    assert isinstance(await door.check(actor, Way.MESSAGE), Entitled)
-    door.change_allowed({"telegram": []})
-    assert not isinstance(await door.check(actor, Way.MESSAGE), Entitled)
+    assert not isinstance(await authorizer.check(actor, Ingress.MESSAGE), Authorized)
+    authorizer.change_allowed({"telegram": [actor.user_id]})
+    assert isinstance(await authorizer.check(actor, Ingress.MESSAGE), Authorized)
+    authorizer.change_allowed({"telegram": []})
+    assert not isinstance(await authorizer.check(actor, Ingress.MESSAGE), Authorized)
 
 
 async def test_the_prompt_is_another_for_new_sessions_only(world: World) -> None:

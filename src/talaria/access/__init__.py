@@ -1,1 +1,1 @@
-"""Who may speak to the agents: one function for every way in, and pairing for those who are new."""
+"""Who may use the agents (one rule for every input, pairing, HTTP logins), and how much they may spend."""

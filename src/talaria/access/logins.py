@@ -1,4 +1,4 @@
-"""What opens the HTTP door: the gateway's token, and for browsers a link's code that becomes a cookie."""
+"""Credentials of the HTTP API: the gateway's token, and for browsers a login code that becomes a cookie."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from talaria.core.clock import Clock
 
 CODE_SECONDS: Final = 600.0
 COOKIE_SECONDS: Final = 30 * 24 * 3600
-_ALPHABET: Final = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"  # nothing that a reader could take for another
+_ALPHABET: Final = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"  # no two characters that look alike
 _CODE_LENGTH: Final = 16
 _MAX_CODES: Final = 16
 
 
 class Logins:
-    """Who has the token may do everything. Codes are kept by this process alone, so a restart voids those
-    that nobody used. A cookie is signed with a key made from the token: it is good after a restart
-    too, and void once the token changes or its login was ended.
+    """Checks the token and cookies, and exchanges codes for cookies.
+
+    Codes are kept in memory only: a restart voids unused ones. A cookie is signed with a key derived from the
+    token, so it outlives a restart. It is void after its login has ended or the token has changed.
     """
 
     def __init__(self, token: str, clock: Clock) -> None:
@@ -29,13 +30,13 @@ class Logins:
         self._key = hmac.digest(self._token, b"talaria login cookie", "sha256")
         self._clock = clock
         self._codes: dict[bytes, float] = {}
-        self._ended: set[str] = set()  # the claims of logins that were ended before their time
+        self._ended: set[str] = set()  # claims of logins that were ended before they expired
 
     def is_token(self, given: bytes) -> bool:
         return hmac.compare_digest(given, self._token)
 
     def new_code(self) -> str:
-        """Good once, for ten minutes. Of too many that nobody used the oldest goes."""
+        """Return a code that can be redeemed once, within ten minutes. The oldest unused codes make room."""
         code = "".join(secrets.choice(_ALPHABET) for _ in range(_CODE_LENGTH))
         while len(self._codes) >= _MAX_CODES:
             del self._codes[next(iter(self._codes))]
@@ -43,7 +44,7 @@ class Logins:
         return code
 
     def redeem(self, code: str) -> str | None:
-        """The cookie's value for a code that is good, which it is no longer then; None for any other."""
+        """Use a code up and return the value of the login cookie; None if the code is wrong or expired."""
         good_until = self._codes.pop(_digest(code.strip().upper()), None)
         if good_until is None or self._clock.elapsed() >= good_until:
             return None
@@ -56,7 +57,7 @@ class Logins:
         return self._is_current(claim) and claim not in self._ended
 
     def end(self, cookie: str) -> str:
-        """End the login of a good cookie. Answers with what `restore` needs to know in another process."""
+        """End the login of a valid cookie. Return all ended logins, for `restore` after a restart."""
         self._ended.add(cookie.rpartition(".")[0])
         self._ended = set(filter(self._is_current, self._ended))
         return "\n".join(self._ended)
@@ -72,10 +73,10 @@ class Logins:
 
 
 def link(address: str, code: str) -> str:
-    """What stands behind the # stays in the browser: it is in no request and in no server's log."""
+    """Return the address that logs a browser in. Browsers do not send the part behind the # to any server."""
     return f"{address}/#code={code}"
 
 
 def _digest(code: str) -> bytes:
-    """What is looked up is not what was given, so that how long that takes says nothing about a code."""
+    """Return the key under which a code is kept. Its lookup time tells nothing about a code."""
     return hashlib.sha256(code.encode("utf-8", "surrogatepass")).digest()

@@ -1,5 +1,4 @@
-"""`[budgets]`, and the type of a channel's `allowed` list: numbers that stay with a person, never names that
-move on."""
+"""`[budgets]`, and the type of a channel's `allowed` list: ids that stay with a person, never user names."""
 
 from __future__ import annotations
 
@@ -10,13 +9,13 @@ import msgspec
 # The channels whose people can be paired.
 PAIRABLE = ("telegram",)
 
-# For platforms whose ids of people are numbers (Telegram): `allowed: UserNumbers = ()`.
+# For platforms with numeric user ids (Telegram): `allowed: UserNumbers = ()`.
 UserNumbers = Annotated[
     tuple[Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)], ...],
     msgspec.Meta(
         description="a list of people's numeric ids, such as [123456789] (a @username can be given up and "
         "taken by someone else, and a negative number is a group, not a person; "
-        "`talaria pair list` shows the ids of those who have asked)"
+        "`talaria pair list` shows the ids of people who asked)"
     ),
 ]
 
@@ -26,8 +25,8 @@ Dollars = Annotated[
 
 
 class BudgetSettings(msgspec.Struct, frozen=True):
-    """0 is no cap. `assumed_output` is how many tokens an answer of a model may take whose limit is not
-    known."""
+    """A cap of 0 is no cap. `assumed_output` is the number of output tokens that is reserved for a call to a
+    model whose limit is not known."""
 
     per_day_usd: Dollars = 0.0
     per_session_usd: Dollars = 0.0

@@ -11,9 +11,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from talaria.access.actors import Entitled, Way
-from talaria.access.desk import Invitation, PairingDesk
-from talaria.access.door import Door
+from talaria.access.authorizer import Authorized, Authorizer, Ingress
+from talaria.access.pairing import Invitation, PairingAdmin
 from talaria.channels.console.client import GatewayClient
 from talaria.channels.console.waiting import MovingLine
 from talaria.channels.telegram.client import BotApi, Refused
@@ -86,7 +85,7 @@ async def _connect(invocation: Invocation, token_env: str | None, api_url: str |
                 _tell(bot, await found.invite("telegram"), wait)
                 name = await _await_gateway(home, known, wait)
             else:
-                _tell(bot, await PairingDesk(found.pairings).invite("telegram"), wait)
+                _tell(bot, await PairingAdmin(found.pairings).invite("telegram"), wait)
                 name = await _await_first(found.pairings, api, bot, wait)
     click.echo(f"{name} is paired." if name else "Nobody came yet; the code stays good for an hour.")
     if not is_running:
@@ -155,7 +154,7 @@ async def _await_gateway(home: Home, known: Collection[Person], wait: int) -> st
 async def _await_first(pairings: Pairings, api: BotApi, bot: User, wait: int) -> str | None:
     """Who presented the code. Updates are only looked at: the gateway gets them all, this one too."""
     clock = SystemClock()
-    door = Door(pairings, {}, clock)
+    authorizer = Authorizer(pairings, {}, clock)
     deadline = clock.elapsed() + wait
     seen: set[int] = set()
     async with MovingLine(sys.stdout, _FOR_START, wait):
@@ -164,7 +163,7 @@ async def _await_first(pairings: Pairings, api: BotApi, bot: User, wait: int) ->
             for update in updates:
                 if update is not None and update.update_id not in seen:
                     seen.add(update.update_id)
-                    name = await _let_in(door, api, bot, update)
+                    name = await _let_in(authorizer, api, bot, update)
                     if name is not None:
                         return name
             if len(updates) >= _MOST:
@@ -189,13 +188,13 @@ async def _peek(api: BotApi) -> list[Update | None]:
     return [decode(each) for each in raw]
 
 
-async def _let_in(door: Door, api: BotApi, bot: User, update: Update) -> str | None:
+async def _let_in(authorizer: Authorizer, api: BotApi, bot: User, update: Update) -> str | None:
     """The name of whoever this lets in."""
     heard = parse(update, bot)
     if not isinstance(heard, Heard) or not heard.text.startswith("/start "):
         return None
-    text = await door.greet(heard.actor, heard.text)
+    text = await authorizer.greet(heard.actor, heard.text)
     if text is not None:
         await api.call("sendMessage", msgspec.Raw, chat_id=heard.place.chat, text=text)
-    is_in = isinstance(await door.check(heard.actor, Way.MESSAGE), Entitled)
+    is_in = isinstance(await authorizer.check(heard.actor, Ingress.MESSAGE), Authorized)
     return heard.actor.name or heard.actor.user_id if is_in else None

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import click
 
-from talaria.access.desk import PairingDesk
+from talaria.access.pairing import PairingAdmin
 from talaria.channels.console.clean import clean_line
 from talaria.channels.console.client import GatewayClient
 from talaria.cli.columns import columns, when
@@ -20,7 +20,7 @@ from talaria.core.errors import BadRequest, NotFound
 from talaria.store.memory import MemoryStore
 
 T = TypeVar("T")
-Desk = PairingDesk | GatewayClient
+Desk = PairingAdmin | GatewayClient
 
 
 @group("pair", "talaria pair list", "talaria pair approve K7QD-93MX-4TZA")
@@ -82,7 +82,7 @@ def _at_desk(invocation: Invocation, use: Callable[[Desk], Awaitable[T]], *, mak
             return use(found)
         # In a home without a database nobody is paired, and nobody waits.
         store = MemoryStore(SystemClock()) if isinstance(found, Path) else found
-        return use(PairingDesk(store.pairings))
+        return use(PairingAdmin(store.pairings))
 
     return ask_home(invocation, at, make=make)
 

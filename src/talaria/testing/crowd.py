@@ -11,7 +11,7 @@ from random import Random
 
 import msgspec
 
-from talaria.access.actors import ChatKind
+from talaria.access.authorizer import ChatKind
 from talaria.channels.telegram.parse import Place, chat_key
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer

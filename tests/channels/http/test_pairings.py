@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from channels.http.gateway import Api
-from talaria.access.actors import Actor, ChatKind, Entitled, Stranger, Way
-from talaria.access.door import Door
+from talaria.access.authorizer import Actor, Authorized, Authorizer, ChatKind, Ingress, Stranger
 
 ANN = Actor("telegram", "1001", ChatKind.PRIVATE, "1001", "Ann")
 BOB = Actor("telegram", "1002", ChatKind.PRIVATE, "1002", "Bob")
@@ -17,23 +16,23 @@ NO_CODE = "K7QD-93MX-4TZA"
 
 
 @pytest.fixture
-def door(api: Api) -> Door:
-    return Door(api.gateway.store.pairings, {}, api.gateway.clock)
+def authorizer(api: Api) -> Authorizer:
+    return Authorizer(api.gateway.store.pairings, {}, api.gateway.clock)
 
 
-async def ask(door: Door, actor: Actor) -> str:
-    text = await door.greet(actor)
+async def ask(authorizer: Authorizer, actor: Actor) -> str:
+    text = await authorizer.greet(actor)
     assert text is not None
     return text.partition("talaria pair approve ")[2].split()[0]
 
 
-async def test_approve_list_and_revoke(api: Api, door: Door) -> None:
-    code = await ask(door, ANN)
-    await ask(door, BOB)
+async def test_approve_list_and_revoke(api: Api, authorizer: Authorizer) -> None:
+    code = await ask(authorizer, ANN)
+    await ask(authorizer, BOB)
     paired = await api.post("/api/pairings/approve", {"code": code.lower()})
     assert paired["person"] == {"channel": "telegram", "user": "1001", "name": "Ann"}
     assert paired["origin"] == "approved"
-    assert isinstance(await door.check(ANN, Way.MESSAGE), Entitled)
+    assert isinstance(await authorizer.check(ANN, Ingress.MESSAGE), Authorized)
     listing = await api.get("/api/pairings")
     assert listing["paired"] == [paired]
     (waiting,) = listing["requests"]
@@ -41,18 +40,18 @@ async def test_approve_list_and_revoke(api: Api, door: Door) -> None:
     assert waiting["expires_at"] - waiting["asked_at"] == 3600
     assert code not in str(listing)
     assert await api.post("/api/pairings/revoke", {"channel": "telegram", "user": "1001"}) == paired
-    assert isinstance(await door.check(ANN, Way.MESSAGE), Stranger)
+    assert isinstance(await authorizer.check(ANN, Ingress.MESSAGE), Stranger)
 
 
-async def test_an_invitation_made_here_lets_its_first_bearer_in(api: Api, door: Door) -> None:
+async def test_an_invitation_made_here_lets_its_first_bearer_in(api: Api, authorizer: Authorizer) -> None:
     invitation = await api.post("/api/pairings/invite", {"channel": "telegram"})
     assert set(invitation) == {"channel", "code", "expires_at"}
-    await door.greet(BOB, f"/start {invitation['code']}")
-    assert isinstance(await door.check(BOB, Way.MESSAGE), Entitled)
+    await authorizer.greet(BOB, f"/start {invitation['code']}")
+    assert isinstance(await authorizer.check(BOB, Ingress.MESSAGE), Authorized)
 
 
-async def test_two_who_approve_one_code_at_once_pair_one(api: Api, door: Door) -> None:
-    code = await ask(door, ANN)
+async def test_two_who_approve_one_code_at_once_pair_one(api: Api, authorizer: Authorizer) -> None:
+    code = await ask(authorizer, ANN)
 
     async def approve() -> int:
         body = {"code": code}
@@ -63,8 +62,10 @@ async def test_two_who_approve_one_code_at_once_pair_one(api: Api, door: Door) -
     assert len((await api.get("/api/pairings"))["paired"]) == 1
 
 
-async def test_guessing_is_refused_after_five_codes_also_for_the_right_one(api: Api, door: Door) -> None:
-    code = await ask(door, ANN)
+async def test_guessing_is_refused_after_five_codes_also_for_the_right_one(
+    api: Api, authorizer: Authorizer
+) -> None:
+    code = await ask(authorizer, ANN)
     for _ in range(5):
         await api.post("/api/pairings/approve", {"code": NO_CODE}, 404)
     refused = await api.post("/api/pairings/approve", {"code": code}, 429)

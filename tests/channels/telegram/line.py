@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rig import Rig, start
-from talaria.access.desk import PairingDesk
+from talaria.access.pairing import PairingAdmin
 from talaria.channels.telegram.channel import TelegramChannel
 from talaria.channels.telegram.client import BotApi
 from talaria.channels.telegram.opening import TelegramParts, open_telegram
@@ -32,7 +32,7 @@ class Line:
     server: TelegramServer
     rig: Rig
     channel: TelegramChannel
-    desk: PairingDesk
+    desk: PairingAdmin
     inbounds: list[Inbound]
     folder: Path
     clock: Clock
@@ -104,7 +104,7 @@ async def telegram(
         )
         try:
             async with open_telegram(parts) as channel:
-                yield Line(server, rig, channel, PairingDesk(pairings), inbounds, folder, clock)
+                yield Line(server, rig, channel, PairingAdmin(pairings), inbounds, folder, clock)
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from talaria.access.actors import ChatKind, Way
+from talaria.access.authorizer import ChatKind, Ingress
 from talaria.channels.telegram.parse import (
     Heard,
     Ignored,
@@ -70,21 +70,21 @@ def test_in_a_group_only_what_is_addressed_is_heard(body: dict[str, Any], text: 
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "way", "key"),
+    ("kind", "body", "ingress", "key"),
     [
-        ("message", {"text": "hello"}, Way.MESSAGE, "m5"),
-        ("message", {"text": "/status"}, Way.COMMAND, "m5"),
-        ("message", {"text": "/usr/bin/env"}, Way.MESSAGE, "m5"),
-        ("message", {"text": "/stop", "forward_origin": {}}, Way.MESSAGE, "m5"),
-        ("message", {"document": {"file_id": "f"}}, Way.FILE, "m5"),
-        ("message", {"sticker": {"emoji": "😀"}}, Way.MESSAGE, "m5"),
-        ("edited_message", {"text": "hello", "edit_date": 9}, Way.EDIT, "m5e9.3610a686"),
+        ("message", {"text": "hello"}, Ingress.MESSAGE, "m5"),
+        ("message", {"text": "/status"}, Ingress.COMMAND, "m5"),
+        ("message", {"text": "/usr/bin/env"}, Ingress.MESSAGE, "m5"),
+        ("message", {"text": "/stop", "forward_origin": {}}, Ingress.MESSAGE, "m5"),
+        ("message", {"document": {"file_id": "f"}}, Ingress.FILE, "m5"),
+        ("message", {"sticker": {"emoji": "😀"}}, Ingress.MESSAGE, "m5"),
+        ("edited_message", {"text": "hello", "edit_date": 9}, Ingress.EDIT, "m5e9.3610a686"),
     ],
 )
-def test_each_way_in_is_named(kind: str, body: dict[str, Any], way: Way, key: str) -> None:
+def test_each_way_in_is_named(kind: str, body: dict[str, Any], ingress: Ingress, key: str) -> None:
     parsed = read(kind, **body)
     assert isinstance(parsed, Heard)
-    assert (parsed.way, parsed.key) == (way, key)
+    assert (parsed.ingress, parsed.key) == (ingress, key)
     assert (parsed.actor.user_id, parsed.actor.name) == ("7", "Ada L.")
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from talaria.access.desk import Invitation
+from talaria.access.pairing import Invitation
 from talaria.channels.http.views import SessionView, ToldTurn, TurnTicket
 from talaria.core.access import Paired, PairingList
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError

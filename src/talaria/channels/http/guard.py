@@ -1,4 +1,4 @@
-"""The door: exact Host and Origin, then the token or a login's cookie, before a byte of a body is read."""
+"""Access control of the HTTP API: Host and Origin, then the token or a login cookie, then the body."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from talaria.access.actors import Actor, ChatKind, Entitled, Standing, Way
+from talaria.access.authorizer import Actor, Authorized, ChatKind, Ingress, Membership, authorize
 from talaria.access.logins import Logins
-from talaria.access.rule import authorise
 from talaria.channels.http.answers import refusal
 from talaria.channels.http.calls import Call
 from talaria.channels.http.errors import Refused
@@ -128,8 +127,8 @@ class Guard:
 
 
 def _may_call(is_ours: bool) -> bool:
-    standing = Standing.TOKEN if is_ours else Standing.UNKNOWN
-    return isinstance(authorise(_CALLER, Way.API, standing), Entitled)
+    membership = Membership.TOKEN if is_ours else Membership.UNKNOWN
+    return isinstance(authorize(_CALLER, Ingress.API, membership), Authorized)
 
 
 def _unauthorized(what: str) -> Refused:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from talaria.access.desk import PairingDesk
+from talaria.access.pairing import PairingAdmin
 from talaria.channels.http.answers import Reply, json_answer
 from talaria.channels.http.calls import Call
 from talaria.channels.http.parts import HttpParts
@@ -34,7 +34,7 @@ _INVITED = msgspec.json.Decoder(_Invited)
 
 class PairingRoutes:
     def __init__(self, parts: HttpParts) -> None:
-        self._desk = PairingDesk(parts.pairings)
+        self._desk = PairingAdmin(parts.pairings)
 
     async def list(self, call: Call) -> Reply:
         return json_answer(await self._desk.listing())

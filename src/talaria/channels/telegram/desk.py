@@ -13,8 +13,16 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from talaria.access.actors import Actor, ChatKind, Denied, Entitled, Stranger, Verdict, Way
-from talaria.access.door import Door
+from talaria.access.authorizer import (
+    Actor,
+    Authorized,
+    Authorizer,
+    ChatKind,
+    Denied,
+    Ingress,
+    Stranger,
+    Verdict,
+)
 from talaria.channels.telegram.client import BotApi, BotApiError
 from talaria.channels.telegram.files import FileFetcher
 from talaria.channels.telegram.parse import Heard, Ignored, Moved, Parsed, Place, Pressed, chat_key, parse
@@ -37,7 +45,7 @@ class DeskParts:
     """`submit` returns when the message is durable. `move` gives a chat's rows another key."""
 
     api: BotApi
-    door: Door
+    authorizer: Authorizer
     submit: Callable[[Inbound], Awaitable[object]]
     move: Callable[[ChatKey, ChatKey], Awaitable[bool]]
     folder_of: Callable[[ChatKey], Path]
@@ -101,8 +109,8 @@ class Desk:
         """One message, or the messages of an album, which share their sender."""
         first = messages[0]
         said = "\n".join(message.text for message in messages if message.text)
-        match await self._parts.door.check(first.actor, first.way):
-            case Entitled(sender=sender):
+        match await self._parts.authorizer.check(first.actor, first.ingress):
+            case Authorized(sender=sender):
                 await self._accept(messages, said, sender)
             case Stranger():
                 await self._greet(first.actor, first.place, said)
@@ -128,8 +136,8 @@ class Desk:
                 await self._accept([message], message.text, sender)
 
     async def _pressed(self, pressed: Pressed) -> None:
-        entitled = await self._parts.door.check(pressed.actor, Way.BUTTON)
-        if isinstance(entitled, Entitled) and pressed.text is not None:
+        entitled = await self._parts.authorizer.check(pressed.actor, Ingress.BUTTON)
+        if isinstance(entitled, Authorized) and pressed.text is not None:
             key = chat_key(self._parts.agent, pressed.place, pressed.actor.chat_kind)
             text = Text(pressed.text)
             inbound = Inbound(
@@ -148,7 +156,7 @@ class Desk:
 
     async def _answer(self, pressed: Pressed, verdict: Verdict) -> None:
         """Always, so that the presser's client stops waiting; strangers learn nothing from it."""
-        is_old = isinstance(verdict, Entitled) and pressed.text is None
+        is_old = isinstance(verdict, Authorized) and pressed.text is None
         try:
             await self._parts.api.call(
                 "answerCallbackQuery",
@@ -160,7 +168,7 @@ class Desk:
             _log.debug("a button press was not answered: %s", error.user_text)
 
     async def _greet(self, actor: Actor, place: Place, said: str) -> None:
-        text = await self._parts.door.greet(actor, said)
+        text = await self._parts.authorizer.greet(actor, said)
         if text is None:
             return
         try:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from talaria.access.door import Door
+from talaria.access.authorizer import Authorizer
 from talaria.channels.telegram.channel import TelegramChannel
 from talaria.channels.telegram.client import BotApi
 from talaria.channels.telegram.desk import Desk, DeskParts
@@ -24,8 +24,8 @@ from talaria.turns.delivery import Delivery
 
 @dataclass(frozen=True, slots=True)
 class TelegramParts:
-    """`submit` returns when a message is durable; `folder_of` is where a chat's files are; `on_door` is given
-    the door that people come in by."""
+    """`submit` returns when a message is durable; `folder_of` is where a chat's files are; `on_authorizer`
+    is given the authorizer of the channel."""
 
     settings: TelegramSettings
     token: str
@@ -36,7 +36,7 @@ class TelegramParts:
     folder_of: Callable[[ChatKey], Path]
     agent: str
     clock: Clock
-    on_door: Callable[[Door], None] = lambda door: None
+    on_authorizer: Callable[[Authorizer], None] = lambda authorizer: None
 
 
 @asynccontextmanager
@@ -45,11 +45,17 @@ async def open_telegram(parts: TelegramParts) -> AsyncIterator[TelegramChannel]:
     lets sends under way finish."""
     settings, clock = parts.settings, parts.clock
     async with BotApi(settings.api_url, parts.token) as api:
-        door = Door(parts.pairings, {CHANNEL: settings.allowed}, clock)
-        parts.on_door(door)
+        authorizer = Authorizer(parts.pairings, {CHANNEL: settings.allowed}, clock)
+        parts.on_authorizer(authorizer)
         desk = Desk(
             DeskParts(
-                api, door, parts.submit, parts.store.move_chat, parts.folder_of, parts.agent, settings.groups
+                api,
+                authorizer,
+                parts.submit,
+                parts.store.move_chat,
+                parts.folder_of,
+                parts.agent,
+                settings.groups,
             )
         )
         channel = TelegramChannel(api, settings, desk, parts.store, clock)

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import msgspec
 
-from talaria.access.actors import Actor, ChatKind, Way
+from talaria.access.authorizer import Actor, ChatKind, Ingress
 from talaria.channels.telegram.wire import CallbackQuery, Chat, Message, RemoteFile, Update, User
 from talaria.commands.parse import parse_command
 from talaria.core.ids import ChatAddress, ChatKey
@@ -60,7 +60,7 @@ class Heard(msgspec.Struct, frozen=True):
     platform's id of it, `album` the id that the messages of a media group share."""
 
     actor: Actor
-    way: Way
+    ingress: Ingress
     place: Place
     key: str
     text: str
@@ -168,12 +168,12 @@ def _actor(sender: User | None, chat: Chat | None, *, speaks_as_chat: bool = Fal
     )
 
 
-def _way(*, is_edit: bool, is_command: bool, has_files: bool) -> Way:
+def _way(*, is_edit: bool, is_command: bool, has_files: bool) -> Ingress:
     if is_edit:
-        return Way.EDIT
+        return Ingress.EDIT
     if is_command:
-        return Way.COMMAND
-    return Way.FILE if has_files else Way.MESSAGE
+        return Ingress.COMMAND
+    return Ingress.FILE if has_files else Ingress.MESSAGE
 
 
 def _thread(message: Message) -> int | None:

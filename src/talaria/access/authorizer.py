@@ -1,0 +1,275 @@
+"""Who may use the agents: one pure rule for every kind of input, and the `Authorizer` that channels ask.
+
+match await authorizer.check(actor, Ingress.MESSAGE):
+    case Authorized(sender):  hand the message to the intake as `sender`
+    case Stranger():          text = await authorizer.greet(actor, said); send `text` unless it is None
+    case Denied():            drop the message
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import assert_never
+
+import msgspec
+
+from talaria.access import pairing
+from talaria.access.pairing import Code, hash_code, new_code, read_code
+from talaria.core.access import (
+    Admission,
+    Ask,
+    Crowded,
+    Locked,
+    Opened,
+    Paired,
+    PairingLimits,
+    Person,
+    Redeem,
+    Waiting,
+    WrongCode,
+)
+from talaria.core.clock import Clock
+from talaria.core.ports import Pairings
+from talaria.core.turns import Sender
+
+_log = logging.getLogger("talaria.access")
+
+LONGEST_NAME = 64
+_LONGEST_ID = 64
+_REMEMBERED = 1024
+
+
+class ChatKind(StrEnum):
+    """`BROADCAST` is a chat in which only its owners write, such as a Telegram channel."""
+
+    PRIVATE = "private"
+    GROUP = "group"
+    BROADCAST = "broadcast"
+
+
+class Ingress(StrEnum):
+    """The kinds of input. A channel that receives another kind adds it here, and the truth table in the tests
+    covers it."""
+
+    MESSAGE = "message"
+    COMMAND = "command"
+    FILE = "file"
+    EDIT = "edit"
+    BUTTON = "button"
+    API = "api"
+
+
+# A stranger who sends one of these in a private chat is offered pairing.
+_OFFERS_PAIRING = frozenset({Ingress.MESSAGE, Ingress.COMMAND, Ingress.FILE})
+
+
+class Actor(msgspec.Struct, frozen=True):
+    """The author of an input, as the platform vouches for it.
+
+    `user_id` is the platform's immutable id of the *sender*, never of the chat. It is empty if the platform
+    names no person. `name` is for display only and is never compared. `speaks_as_chat` is set for anonymous
+    admins and for channels that post in their own name: the platform does not say which person wrote.
+    """
+
+    channel: str
+    user_id: str
+    chat_kind: ChatKind
+    chat_id: str
+    name: str = ""
+    is_bot: bool = False
+    speaks_as_chat: bool = False
+
+    @property
+    def person(self) -> Person:
+        """Return the sender with a name that is safe to store, log and show: short and printable."""
+        name = "".join(each for each in self.name[:LONGEST_NAME] if each.isprintable())
+        return Person(self.channel, self.user_id, name)
+
+
+class Membership(StrEnum):
+    """How the gateway knows a person: by an `allowed` list, by pairing, by the HTTP token, or not at all."""
+
+    LISTED = "listed"
+    PAIRED = "paired"
+    TOKEN = "token"  # noqa: S105 - a word, not a secret
+    UNKNOWN = "unknown"
+
+
+class DenialReason(StrEnum):
+    """Why an input is dropped. Logged, never told to the sender."""
+
+    BOT = "bot"
+    SPEAKS_AS_CHAT = "speaks_as_chat"
+    NO_USER_ID = "no_user_id"
+    NOT_PRIVATE = "not_private"
+    NOT_A_MESSAGE = "not_a_message"
+
+
+class Authorized(msgspec.Struct, frozen=True):
+    """The input may become a turn of `sender`."""
+
+    sender: Sender
+    membership: Membership
+
+
+class Stranger(msgspec.Struct, frozen=True):
+    """The input gets no turn; `Authorizer.greet` returns what the sender may be told."""
+
+
+class Denied(msgspec.Struct, frozen=True):
+    """The input gets neither a turn nor an answer."""
+
+    reason: DenialReason
+
+
+Verdict = Authorized | Stranger | Denied
+
+
+def authorize(actor: Actor, ingress: Ingress, membership: Membership) -> Verdict:
+    """Decide about one input. Pure; denies by default.
+
+    Only the sender counts: a chat entitles nobody. A listed id that appears as a bot or behind a chat's name
+    is denied, because it is not the person who was listed.
+    """
+    reason = find_denial(actor)
+    if reason is not None:
+        return Denied(reason)
+    if membership is not Membership.UNKNOWN:
+        return Authorized(Sender(actor.user_id, actor.person.name), membership)
+    if actor.chat_kind is not ChatKind.PRIVATE:
+        return Denied(DenialReason.NOT_PRIVATE)
+    return Stranger() if ingress in _OFFERS_PAIRING else Denied(DenialReason.NOT_A_MESSAGE)
+
+
+def find_denial(actor: Actor) -> DenialReason | None:
+    """Return the reason why this actor can never be authorized, or None if it can be a person."""
+    if actor.is_bot:
+        return DenialReason.BOT
+    if actor.speaks_as_chat or actor.chat_kind is ChatKind.BROADCAST:
+        return DenialReason.SPEAKS_AS_CHAT
+    if not 0 < len(actor.user_id) <= _LONGEST_ID or not actor.user_id.isprintable():
+        return DenialReason.NO_USER_ID
+    return None
+
+
+class Authorizer:
+    """Decides about every input of a channel before the channel acts on it.
+
+    `allowed` holds the configured user ids of each channel. Pairings are not cached: the check of a person
+    who is not in `allowed` reads one row by key. An approval or a revocation therefore counts from the next
+    message on, in every process. Both methods raise `StoreError` if the store cannot be read. The channel
+    then answers nothing and does not confirm the message to the platform.
+    """
+
+    def __init__(
+        self,
+        pairings: Pairings,
+        allowed: Mapping[str, Iterable[int | str]],
+        clock: Clock,
+        limits: PairingLimits | None = None,
+    ) -> None:
+        self._pairings = pairings
+        self.change_allowed(allowed)
+        self._clock = clock
+        self._limits = limits or PairingLimits()
+        self._silence = _SilenceCache()
+
+    def change_allowed(self, allowed: Mapping[str, Iterable[int | str]]) -> None:
+        """Replace the configured user ids, from the next message on."""
+        self._allowed = {channel: frozenset(map(str, ids)) for channel, ids in allowed.items()}
+
+    async def check(self, actor: Actor, ingress: Ingress) -> Verdict:
+        """Return whether this input may become a turn. For an actor that is no person, nothing is read."""
+        return authorize(actor, ingress, await self._membership(actor))
+
+    async def greet(self, actor: Actor, said: str = "") -> str | None:
+        """Return what to tell a stranger who wrote in private, or None if nothing may be said.
+
+        `said` is the text of the message. `/start CODE` with an open invitation pairs the sender at once, and
+        the returned text is a welcome. `core.access.PairingLimits` bounds the rows and answers that strangers
+        can cause.
+        """
+        if not isinstance(authorize(actor, Ingress.MESSAGE, Membership.UNKNOWN), Stranger):
+            return None
+        code = _presented_code(said)
+        if code is not None and isinstance(await self._redeem(actor, code), Paired):
+            return pairing.welcome_text()
+        if self._silence.covers(actor, self._clock.now()):
+            return None
+        return await self._ask(actor)
+
+    async def _membership(self, actor: Actor) -> Membership:
+        if find_denial(actor) is not None:
+            return Membership.UNKNOWN
+        if actor.user_id in self._allowed.get(actor.channel, ()):
+            return Membership.LISTED
+        is_paired = await self._pairings.is_paired(actor.channel, actor.user_id)
+        return Membership.PAIRED if is_paired else Membership.UNKNOWN
+
+    async def _redeem(self, actor: Actor, code: Code) -> Admission:
+        """Present an invitation. The caller treats a wrong one like no code at all, which tells a guesser
+        nothing."""
+        admission = await self._pairings.redeem(Redeem(actor.person, hash_code(code), self._limits))
+        match admission:
+            case Paired():
+                self._silence.end(actor)
+                _log.info("%s user %s was paired by an invitation", actor.channel, actor.user_id)
+            case WrongCode():
+                _log.warning("%s user %s presented a wrong invitation", actor.channel, actor.user_id)
+            case Locked():  # not logged, so that a guesser cannot fill the disk
+                pass
+            case _:
+                assert_never(admission)
+        return admission
+
+    async def _ask(self, actor: Actor) -> str | None:
+        code = new_code()
+        asked = await self._pairings.ask(Ask(actor.person, hash_code(code), self._limits))
+        match asked:
+            case Opened():
+                self._silence.begin(actor, self._clock.now() + self._limits.reminder_seconds)
+                _log.info("%s user %s asks to be paired", actor.channel, actor.user_id)
+                return pairing.code_text(code, self._limits.code_seconds)
+            case Waiting(may_tell=may_tell, quiet_until=quiet_until):
+                self._silence.begin(actor, quiet_until)
+                return pairing.waiting_text() if may_tell else None
+            case Crowded(until=until):
+                self._silence.begin_for_channel(actor.channel, until)
+                _log.warning("too many strangers write on %s: no more codes for a while", actor.channel)
+                return None
+            case _:
+                assert_never(asked)
+
+
+class _SilenceCache:
+    """Strangers who get no answer before a time that the store named, so that their further messages cost no
+    write. The oldest entry is dropped when the cache is full; the store then decides again."""
+
+    def __init__(self) -> None:
+        self._people: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._channels: dict[str, float] = {}
+
+    def covers(self, actor: Actor, now: float) -> bool:
+        until = self._people.get((actor.channel, actor.user_id), self._channels.get(actor.channel, 0.0))
+        return now < until
+
+    def begin(self, actor: Actor, until: float) -> None:
+        self._people[actor.channel, actor.user_id] = until
+        self._people.move_to_end((actor.channel, actor.user_id))
+        if len(self._people) > _REMEMBERED:
+            self._people.popitem(last=False)
+
+    def begin_for_channel(self, channel: str, until: float) -> None:
+        self._channels[channel] = until
+
+    def end(self, actor: Actor) -> None:
+        self._people.pop((actor.channel, actor.user_id), None)
+
+
+def _presented_code(said: str) -> Code | None:
+    """Return the code of `/start CODE`, which is also what a platform's invitation link sends."""
+    word, _, rest = said[:128].strip().partition(" ")
+    return read_code(rest.strip()) if word.partition("@")[0] == "/start" else None

@@ -1,0 +1,86 @@
+"""The truth table of who gets in, by every way there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from access.actors import ENTITLED, LISTED, PAIRED, STRANGE, UNENTITLED, in_group, private
+from contracts.store_orders import HandClock
+from talaria.access.authorizer import (
+    Actor,
+    Authorized,
+    Authorizer,
+    ChatKind,
+    DenialReason,
+    Denied,
+    Ingress,
+    Membership,
+    Stranger,
+    Verdict,
+    authorize,
+)
+from talaria.access.pairing import hash_code, new_code
+from talaria.core.access import Invite, Person, Redeem
+from talaria.core.turns import Sender
+from talaria.store.memory import MemoryStore
+
+OFFERED = {Ingress.MESSAGE, Ingress.COMMAND, Ingress.FILE}
+
+
+@pytest.fixture
+async def authorizer() -> Authorizer:
+    clock = HandClock()
+    pairings = MemoryStore(clock).pairings
+    invitation = hash_code(new_code())
+    await pairings.invite(Invite("telegram", invitation))
+    await pairings.redeem(Redeem(Person("telegram", PAIRED), invitation))
+    return Authorizer(pairings, {"telegram": [int(LISTED)]}, clock)
+
+
+@pytest.mark.parametrize("way", Ingress)
+@pytest.mark.parametrize("who", UNENTITLED)
+async def test_no_stranger_is_entitled_by_any_way(authorizer: Authorizer, who: str, way: Ingress) -> None:
+    verdict = await authorizer.check(UNENTITLED[who], way)
+    assert not isinstance(verdict, Authorized)
+    if isinstance(verdict, Stranger):
+        assert UNENTITLED[who].chat_kind is ChatKind.PRIVATE
+        assert way in OFFERED
+
+
+@pytest.mark.parametrize("way", Ingress)
+@pytest.mark.parametrize("who", ENTITLED)
+async def test_the_entitled_are_let_in_by_every_way(authorizer: Authorizer, who: str, way: Ingress) -> None:
+    actor = ENTITLED[who]
+    verdict = await authorizer.check(actor, way)
+    assert isinstance(verdict, Authorized)
+    assert verdict.sender == Sender(actor.user_id, "".join(filter(str.isprintable, actor.name)))
+
+
+BOT = Actor("telegram", STRANGE, ChatKind.PRIVATE, STRANGE, is_bot=True)
+CHAT = Actor("telegram", LISTED, ChatKind.GROUP, "-1", speaks_as_chat=True)
+POST = Actor("telegram", LISTED, ChatKind.BROADCAST, "-1")
+TABLE: list[tuple[Actor, Membership, set[Ingress], Verdict]] = [
+    (private("1"), Membership.LISTED, set(Ingress), Authorized(Sender("1"), Membership.LISTED)),
+    (in_group("1"), Membership.PAIRED, set(Ingress), Authorized(Sender("1"), Membership.PAIRED)),
+    (private("1"), Membership.TOKEN, {Ingress.API}, Authorized(Sender("1"), Membership.TOKEN)),
+    (private("1"), Membership.UNKNOWN, OFFERED, Stranger()),
+    (private("1"), Membership.UNKNOWN, set(Ingress) - OFFERED, Denied(DenialReason.NOT_A_MESSAGE)),
+    (in_group("1"), Membership.UNKNOWN, set(Ingress), Denied(DenialReason.NOT_PRIVATE)),
+    *((BOT, membership, set(Ingress), Denied(DenialReason.BOT)) for membership in Membership),
+    *((CHAT, membership, set(Ingress), Denied(DenialReason.SPEAKS_AS_CHAT)) for membership in Membership),
+    *((POST, membership, set(Ingress), Denied(DenialReason.SPEAKS_AS_CHAT)) for membership in Membership),
+    *((private(""), membership, set(Ingress), Denied(DenialReason.NO_USER_ID)) for membership in Membership),
+]
+
+
+@pytest.mark.parametrize(("actor", "membership", "ways", "verdict"), TABLE)
+def test_the_rule(actor: Actor, membership: Membership, ways: set[Ingress], verdict: Verdict) -> None:
+    assert {way: authorize(actor, way, membership) for way in ways} == dict.fromkeys(ways, verdict)
+
+
+async def test_without_configuration_nobody_is_entitled() -> None:
+    clock = HandClock()
+    authorizer = Authorizer(MemoryStore(clock).pairings, {}, clock)
+    for actor in (*UNENTITLED.values(), *ENTITLED.values()):
+        for way in Ingress:
+            assert not isinstance(await authorizer.check(actor, way), Authorized)
