@@ -22,7 +22,7 @@ from rig import Rig, start
 from soak.endurance import slope
 from soak.report import Figure, Progress
 from talaria.core.turns import TurnState
-from talaria.models.breaker import BreakerSettings
+from talaria.models.limiter import BreakerSettings
 from talaria.models.providers import Providers
 from talaria.models.settings import ModelSettings, ProviderSettings
 from talaria.observe.health import read_rss
@@ -166,7 +166,7 @@ class Failures:
 
     async def _heal(self, kind: Kind, rig: Rig, providers: Providers) -> None:
         """The endpoint is well again, and the next message after its rest is answered."""
-        self._clock.advance(_BREAKER.longest_rest)
+        self._clock.advance(_BREAKER.rests.longest)
         turn = await rig.say("hello", f"{kind.name}-0")
         state = providers.get("acme").reading().state
         if turn.reply != "You said: hello" or state != "closed":

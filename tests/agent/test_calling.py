@@ -12,12 +12,12 @@ from random import Random
 import pytest
 
 from rig import Rig, chat, start
+from talaria.core.backoff import Backoff
 from talaria.core.events import Event, FellBack, Retrying
 from talaria.core.messages import AssistantMessage, Text, UserMessage
 from talaria.core.tools import ToolContext, ToolSpec
 from talaria.core.turns import Sender, StepKind, Turn, TurnState
-from talaria.models.breaker import BreakerSettings
-from talaria.models.gate import Gate
+from talaria.models.limiter import BreakerSettings, CallLimiter
 from talaria.models.settings import FallbackSettings, ModelSettings
 from talaria.store.memory import MemoryStore
 from talaria.testing import sim
@@ -27,7 +27,7 @@ from talaria.tools.function import FunctionTool, parameters
 from talaria.turns.intake import Receipt, StatelessCall
 
 CHAIN = ModelSettings("scripted", "main-model", fallback=(FallbackSettings("backup", "spare-model"),))
-BREAKER = BreakerSettings(threshold=5, first_rest=10.0, longest_rest=60.0)
+BREAKER = BreakerSettings(threshold=5, rests=Backoff(10.0, 60.0))
 
 
 class World:
@@ -59,8 +59,8 @@ class World:
 @asynccontextmanager
 async def open_world(settings: ModelSettings, max_retries: int = 3) -> AsyncIterator[World]:
     clock = HastyClock()
-    gate = Gate(clock=clock, draw=lambda: 1.0, breaker=BREAKER)
-    primary = ScriptedModel(clock, gate=gate, max_retries=max_retries, patience=30)
+    limiter = CallLimiter(clock=clock, draw=lambda: 1.0, breaker=BREAKER)
+    primary = ScriptedModel(clock, limiter=limiter, max_retries=max_retries, patience=30)
     backup = ScriptedModel(clock, name="backup")
     models = ScriptedModels(primary, {"backup": backup})
 
@@ -211,7 +211,7 @@ async def test_only_one_call_probes_an_endpoint_that_rested() -> None:
     def explore(seed: int) -> None:
         async def main() -> None:
             clock = sim.SimClock()
-            model = ScriptedModel(clock, gate=Gate(clock=clock, breaker=BREAKER), latency=1.0)
+            model = ScriptedModel(clock, limiter=CallLimiter(clock=clock, breaker=BREAKER), latency=1.0)
             async with start(MemoryStore(clock), Path("/nowhere"), clock=clock, model=model) as rig:
                 model.is_down = True
                 for _ in range(5):
@@ -383,8 +383,10 @@ def run_two_endpoints(seed: int, *, dies: bool) -> tuple[list[float], list[TurnS
     async def main() -> tuple[list[float], list[TurnState]]:
         clock, loop = sim.SimClock(), asyncio.get_running_loop()
         settings = ModelSettings("scripted", "main-model", fallback=CHAIN.fallback)
-        sick = ScriptedModel(clock, gate=Gate(clock=clock, breaker=BREAKER), max_retries=3, latency=0.5)
-        well = ScriptedModel(clock, name="backup", gate=Gate(64, clock), latency=0.5)
+        sick = ScriptedModel(
+            clock, limiter=CallLimiter(clock=clock, breaker=BREAKER), max_retries=3, latency=0.5
+        )
+        well = ScriptedModel(clock, name="backup", limiter=CallLimiter(64, clock), latency=0.5)
         models = ScriptedModels(sick, {"backup": well})
         took: list[float] = []
         states: list[TurnState] = []
@@ -443,9 +445,9 @@ def test_no_interleaving_of_failures_and_stops_leaves_anything_behind(seed: int)
         clock, random = sim.SimClock(), Random(seed)
 
         def model(name: str) -> ScriptedModel:
-            gate = Gate(random.randint(1, 3), clock, random.random, BREAKER)
+            limiter = CallLimiter(random.randint(1, 3), clock, random.random, BREAKER)
             return ScriptedModel(
-                clock, name=name, gate=gate, max_retries=random.randint(0, 3), patience=2.0, latency=0.3
+                clock, name=name, limiter=limiter, max_retries=random.randint(0, 3), patience=2.0, latency=0.3
             )
 
         primary, backup = model("scripted"), model("backup")
@@ -485,7 +487,7 @@ def test_no_interleaving_of_failures_and_stops_leaves_anything_behind(seed: int)
                 assert (reading.busy, reading.waiting, patient.busy) == (0, 0, 0)
                 assert reading.state != "half_open", "a probe was forgotten"
             primary.is_down = backup.is_down = False
-            await asyncio.sleep(BREAKER.longest_rest)
+            await asyncio.sleep(BREAKER.rests.longest)
             assert (await rig.say("hello", "0")).reply == "You said: hello"
 
     sim.run(seed, main)

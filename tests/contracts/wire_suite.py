@@ -28,7 +28,7 @@ from talaria.core.messages import (
 from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.faults import Faults
+from talaria.models.failures import ProviderErrors
 from talaria.models.wire import Wire
 
 TEXT = "Grüße,\nzwei Zeilen 🎉 und\tmehr"
@@ -101,7 +101,7 @@ def as_event(value: Any) -> bytes:
 
 def read_with(wire: Wire, *pieces: bytes) -> tuple[Completion, list[ModelDelta]]:
     """The answer, and what was told of it while it came."""
-    answer = wire.answer("m", Faults("acme", "m"))
+    answer = wire.answer("m", ProviderErrors("acme", "m"))
     deltas = [delta for piece in pieces for delta in answer.feed(piece)]
     deltas += answer.end()
     return answer.completion(), deltas

@@ -12,7 +12,7 @@ import pytest
 from talaria.core import errors
 from talaria.core.errors import ModelError, TalariaError
 from talaria.core.redaction import Redactor
-from talaria.models.faults import Complaint, Faults
+from talaria.models.failures import ErrorBody, ProviderErrors
 
 SOURCE = Path(errors.__file__).parents[1]
 # Where a turn or a command can fail. The HTTP API's own errors are for programs, the program's for shells.
@@ -84,25 +84,25 @@ def test_an_error_is_one_sentence_and_one_action(call: ast.Call) -> None:
         assert is_one_sentence(said[1]), said[1]
 
 
-FAULTS = Faults("acme", "gpt-x", Redactor())
+ERRORS = ProviderErrors("acme", "gpt-x", Redactor())
 MODEL_ERRORS: dict[str, ModelError] = {
     **{
-        f"status {code}": FAULTS.from_status(code, {}, b"")
+        f"status {code}": ERRORS.from_status(code, {}, b"")
         for code in (307, 400, 401, 403, 404, 429, 500, 529)
     },
-    "retry after": FAULTS.from_status(429, {"Retry-After": "90"}, b""),
-    "too long": FAULTS.from_status(400, {}, b'{"error": {"code": "context_length_exceeded"}}'),
-    "in stream": FAULTS.in_stream(Complaint("Overloaded")),
-    "cut off": FAULTS.cut_off(),
-    "malformed": FAULTS.malformed("no JSON"),
-    "unreachable": FAULTS.unreachable("http://127.0.0.1:9/v1", "Connection refused"),
-    "untrusted": FAULTS.untrusted("https://x", "self-signed certificate"),
-    "disconnected": FAULTS.disconnected(),
-    "resting": FAULTS.resting(5, 30),
-    "wordless": FAULTS.wordless(30),
-    "silent": FAULTS.silent(30),
-    "unconnected": FAULTS.unconnected("http://x", 10),
-    "too slow": FAULTS.too_slow(600),
+    "retry after": ERRORS.from_status(429, {"Retry-After": "90"}, b""),
+    "too long": ERRORS.from_status(400, {}, b'{"error": {"code": "context_length_exceeded"}}'),
+    "in stream": ERRORS.in_stream(ErrorBody("Overloaded")),
+    "cut off": ERRORS.cut_off(),
+    "malformed": ERRORS.malformed("no JSON"),
+    "unreachable": ERRORS.unreachable("http://127.0.0.1:9/v1", "Connection refused"),
+    "untrusted": ERRORS.untrusted("https://x", "self-signed certificate"),
+    "disconnected": ERRORS.disconnected(),
+    "resting": ERRORS.resting(5, 30),
+    "no_first_token": ERRORS.no_first_token(30),
+    "silent": ERRORS.stalled(30),
+    "unconnected": ERRORS.connect_timed_out("http://x", 10),
+    "too slow": ERRORS.timed_out(600),
 }
 
 

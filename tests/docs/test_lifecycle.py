@@ -21,7 +21,7 @@ from talaria.core.messages import AssistantMessage, Text, UserMessage
 from talaria.core.ports import Store
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
 from talaria.core.turns import STEP_MOVES, TURN_MOVES, Inbound, Sender
-from talaria.models.breaker import BREAKER_MOVES
+from talaria.models.limiter import BREAKER_MOVES
 from talaria.pool.policy import AgentState
 from talaria.pool.pool import Pool, Wanted
 from talaria.store.memory import MemoryStore

@@ -15,7 +15,7 @@ from talaria.agent.transcript import Transcript
 from talaria.core.messages import AssistantMessage, TokenUsage, ToolCall, ToolResult, ToolResults
 from talaria.core.models import Completion, ModelCall
 from talaria.core.specs import AgentSpec, Prefix
-from talaria.models.faults import Faults
+from talaria.models.failures import ProviderErrors
 from talaria.models.openai_chat import OpenAIChat
 from talaria.testing.chat_requests import read_strictly
 
@@ -271,7 +271,7 @@ dialects = pytest.mark.parametrize("name", DIALECTS)
 
 
 def read(dialect: Dialect, step: int = 0) -> Completion:
-    answer = OpenAIChat().answer(dialect.model, Faults("acme", dialect.model))
+    answer = OpenAIChat().answer(dialect.model, ProviderErrors("acme", dialect.model))
     size = step or len(dialect.answer)
     for at in range(0, len(dialect.answer), size):
         answer.feed(dialect.answer[at : at + size])

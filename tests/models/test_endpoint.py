@@ -16,7 +16,7 @@ from talaria.core.errors import ContextTooLong, ModelError, ModelRefused, ModelU
 from talaria.core.messages import Text, UserMessage
 from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.models.endpoint import Endpoint
-from talaria.models.gate import Gate
+from talaria.models.limiter import CallLimiter
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.settings import ProviderSettings
 from talaria.testing.model_server import ModelServer
@@ -138,7 +138,7 @@ class TestRequests:
 
     async def test_permits_bound_the_calls_at_once(self) -> None:
         async with ModelServer() as server:
-            endpoint = Endpoint("acme", ProviderSettings(server.base_url), WIRE, Gate(2))
+            endpoint = Endpoint("acme", ProviderSettings(server.base_url), WIRE, CallLimiter(2))
             tasks = [asyncio.create_task(endpoint.complete(call("[[hang]]"), ignore)) for _ in range(3)]
             await server.until(lambda: server.requests == 2)
             assert endpoint.reading().busy == 2

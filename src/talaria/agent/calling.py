@@ -25,7 +25,7 @@ from talaria.core.specs import AgentSpec, PinnedSpec, pin
 from talaria.core.spending import PlannedCall
 from talaria.models.abilities import NOTHING_KNOWN, Abilities, Lookup
 from talaria.models.catalog import Choice
-from talaria.models.rules import GiveUp, MoveOn, Standing, TryAgain, decide
+from talaria.models.failures import FallBack, GiveUp, Retry, RetryState, decide
 
 _log = logging.getLogger("talaria.agent")
 _KEPT = "Ask to go on from there, or send /retry to have it answered anew."
@@ -83,10 +83,10 @@ class Caller:
             except ModelError as error:
                 tries += 1
                 match decide(error, self._standing(tries), self._routes.draw()):
-                    case TryAgain(seconds=seconds):
+                    case Retry(seconds=seconds):
                         await self._wait(error, tries, seconds)
                         continue
-                    case MoveOn():
+                    case FallBack():
                         if await self._move_on(error):
                             tries = 0
                             continue
@@ -170,8 +170,8 @@ class Caller:
 
     # -- failures -------------------------------------------------------------------------------------------
 
-    def _standing(self, tries: int) -> Standing:
-        return Standing(
+    def _standing(self, tries: int) -> RetryState:
+        return RetryState(
             tries=tries,
             max_retries=self._model.max_retries,
             has_spoken=self._has_spoken,

@@ -33,6 +33,7 @@ from talaria.config.report import BadConfig, nearest
 from talaria.config.settings import Settings
 from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable, NoModel, TalariaError
 from talaria.models.catalog import Choice
+from talaria.models.failures import StatusKind, status_kind
 from talaria.models.local.manifest import DEFAULT, find_weights
 from talaria.models.prices import Prices
 
@@ -184,7 +185,7 @@ def _asked(candidate: Candidate | None, model: str, settings: Settings) -> tuple
             if trouble is Trouble.KEY and not candidate.key_env:
                 error.user_text = f"{candidate.provider} wants a key (HTTP {error.status})."
             _say(error, IN_DIALOGUE[trouble])
-            if trouble is not Trouble.KEY and (trouble is not Trouble.ADDRESS or error.status == 404):
+            if trouble is not Trouble.KEY and (trouble is not Trouble.ADDRESS or error.status is not None):
                 candidate, model = msgspec.structs.replace(candidate, model=""), ""
             if trouble in (Trouble.MODEL, Trouble.SERVER):
                 tried = ""
@@ -207,11 +208,12 @@ def _corrected(candidate: Candidate, trouble: Trouble) -> Candidate | None:
 
 
 def _trouble(error: ModelError, candidate: Candidate) -> Trouble:
-    if error.status in (401, 403):
+    kind = status_kind(error.status)
+    if kind is StatusKind.BAD_KEY:
         return Trouble.KEY
-    if isinstance(error, UnknownModel) or (error.status == 404 and not candidate.base_url):
+    if isinstance(error, UnknownModel) or (kind is StatusKind.NOT_FOUND and not candidate.base_url):
         return Trouble.MODEL
-    if error.status == 404 or error.status is None:
+    if kind is StatusKind.NOT_FOUND or error.status is None:
         return Trouble.ADDRESS if candidate.base_url else Trouble.SERVER
     return Trouble.CALL
 
@@ -256,7 +258,7 @@ async def _try(candidate: Candidate, model: str) -> None:
             call = try_model(providers, choice, Prices())
             answer = await _within(TRY_SECONDS, f"Trying {choice}", call, late=408)
         except ModelRefused as error:
-            if error.status != 404:
+            if status_kind(error.status) is not StatusKind.NOT_FOUND:
                 raise
             raise await _unknown(candidate, model) or error from None
     click.echo(click.style(answer, fg="green"))

@@ -20,6 +20,7 @@ from talaria.config.positions import KeyPath
 from talaria.config.report import dotted
 from talaria.config.settings import Settings
 from talaria.core.errors import ModelError
+from talaria.models.failures import StatusKind, status_kind
 from talaria.models.finder import find
 from talaria.models.local.manifest import MANIFEST
 from talaria.models.presets import LOCAL, PRESETS
@@ -161,7 +162,7 @@ async def _list(candidate: Candidate, environ: Mapping[str, str]) -> list[str]:
             listed = read_models(await providers.list_models(candidate.provider))
             return [name for name in listed if name.isprintable()]
         except ModelError as error:
-            if error.status in (401, 403) or error.status is None:
+            if error.status is None or status_kind(error.status) is StatusKind.BAD_KEY:
                 raise
             return []
         except (msgspec.DecodeError, UnicodeDecodeError):

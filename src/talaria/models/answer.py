@@ -13,7 +13,7 @@ import msgspec
 
 from talaria.core.messages import AssistantMessage, Reasoning, TokenUsage, ToolCall
 from talaria.core.models import Completion, ModelDelta, TextDelta, ThoughtDelta
-from talaria.models.faults import Faults
+from talaria.models.failures import ProviderErrors
 from talaria.net.sse import SseEvent, SseOverflow, SseParser
 
 MAX_ANSWER_BYTES = 64 << 20
@@ -23,7 +23,7 @@ _NO_USAGE = TokenUsage()
 
 
 class Reader(Protocol):
-    """Of one answer. It also raises the `faults` of the answer, and any of `BROKEN`."""
+    """Of one answer. It also raises the `errors` of the answer, and any of `BROKEN`."""
 
     def take(self, event: bytes, answer: Answer) -> None: ...
 
@@ -55,7 +55,7 @@ class Answer:
         "_saw_first_byte",
         "_sse",
         "_text",
-        "faults",
+        "errors",
         "has_begun",
         "id",
         "is_closed",
@@ -64,8 +64,8 @@ class Answer:
         "usage",
     )
 
-    def __init__(self, model: str, faults: Faults, reader: Reader) -> None:
-        self.faults = faults
+    def __init__(self, model: str, errors: ProviderErrors, reader: Reader) -> None:
+        self.errors = errors
         self.has_begun = self.is_whole = self.is_closed = False
         self.id = ""
         self.stop = ""  # why, in our words; empty for the usual reason
@@ -85,7 +85,7 @@ class Answer:
     def feed(self, data: bytes) -> list[ModelDelta]:
         self._received += len(data)
         if self._received > MAX_ANSWER_BYTES:
-            raise self.faults.malformed(f"it is longer than {MAX_ANSWER_BYTES} bytes")
+            raise self.errors.malformed(f"it is longer than {MAX_ANSWER_BYTES} bytes")
         if not self._saw_first_byte:
             if not (data := data.lstrip(b" \t\r\n")):
                 return []
@@ -97,7 +97,7 @@ class Answer:
         try:
             return self._take(self._sse.feed(data))
         except SseOverflow as error:
-            raise self.faults.malformed(str(error)) from None
+            raise self.errors.malformed(str(error)) from None
 
     def end(self) -> list[ModelDelta]:
         """The stream has ended: what it still held back."""
@@ -109,17 +109,17 @@ class Answer:
         try:
             self._reader.take_whole(body, self)
         except BROKEN as error:
-            raise self.faults.malformed(str(error)) from None
+            raise self.errors.malformed(str(error)) from None
         return told
 
     def completion(self) -> Completion:
         """The whole, after `end`; raises `ModelUnavailable` when the answer was cut off."""
         if not self.is_whole:
-            raise self.faults.cut_off()
+            raise self.errors.cut_off()
         try:
             calls, thoughts = self._reader.finish(self)
         except BROKEN as error:
-            raise self.faults.malformed(str(error)) from None
+            raise self.errors.malformed(str(error)) from None
         message = AssistantMessage("".join(self._text), calls, thoughts, self._model)
         return Completion(message, self.usage, self.stop or ("tool_calls" if calls else "stop"))
 
@@ -148,7 +148,7 @@ class Answer:
         named: dict[str, ToolCall] = {}
         for n, call in enumerate(calls):
             if not call.name:
-                raise self.faults.malformed("a tool call without a name")
+                raise self.errors.malformed("a tool call without a name")
             if not call.id or call.id in named:
                 seed = msgspec.json.encode((self.id, n, call.name, call.arguments))
                 made = "call_" + hashlib.sha256(seed).hexdigest()[:24]
@@ -164,5 +164,5 @@ class Answer:
                     break
                 self._reader.take(event.data, self)
         except BROKEN as error:
-            raise self.faults.malformed(str(error)) from None
+            raise self.errors.malformed(str(error)) from None
         return told

@@ -16,7 +16,7 @@ import msgspec
 
 from talaria.core.messages import Reasoning, TokenUsage, ToolCall
 from talaria.models.answer import BROKEN, Answer
-from talaria.models.faults import complaint_from
+from talaria.models.failures import parse_error
 
 THINKING = "thinking"
 UNSIGNED = "unsigned_thinking"
@@ -153,7 +153,7 @@ class AnthropicReader:
             case "message":
                 self._take_message(told, answer)
             case "error":
-                raise answer.faults.in_stream(complaint_from(told.error))
+                raise answer.errors.in_stream(parse_error(told.error))
 
     def take_whole(self, body: bytes, answer: Answer) -> None:
         self.take(body, answer)
@@ -167,7 +167,7 @@ class AnthropicReader:
                     thoughts.append(_reasoning(block))
                 case _BlockStart(type="tool_use", id=call_id, name=name):
                     if not name or not call_id or call_id in calls:
-                        raise answer.faults.malformed("a tool call without a name or an id of its own")
+                        raise answer.errors.malformed("a tool call without a name or an id of its own")
                     calls[call_id] = ToolCall(call_id, name, block.arguments())
         return tuple(calls.values()), tuple(thoughts)
 
@@ -198,7 +198,7 @@ class AnthropicReader:
         kept = bytes(raw).decode() if kind == "redacted_thinking" else ""
         block = _Block(start, place, start.signature or "", kept)
         if index is None or index in self._blocks or len(self._blocks) >= MAX_BLOCKS:
-            raise answer.faults.malformed(f"a block with the index {index}")
+            raise answer.errors.malformed(f"a block with the index {index}")
         self._blocks[index] = block
         answer.has_begun = True
         if start.type == "text" and start.text:
@@ -212,10 +212,10 @@ class AnthropicReader:
     def _take_delta(self, event: _Event, answer: Answer) -> None:
         delta = event.delta
         if delta is None or event.index is None:
-            raise answer.faults.malformed("a delta without a block")
+            raise answer.errors.malformed("a delta without a block")
         block = self._blocks.get(event.index)
         if block is None:
-            raise answer.faults.malformed(f"a delta for the block {event.index}, which never began")
+            raise answer.errors.malformed(f"a delta for the block {event.index}, which never began")
         kind, within = delta.type, block.start.type
         if kind == "signature_delta":
             block.signature += delta.signature or ""
@@ -223,7 +223,7 @@ class AnthropicReader:
             if within not in _FIELDS:
                 return  # a part of a block that we do not know
             if _FIELDS[within] != kind:
-                raise answer.faults.malformed(f"a {kind} in a block of type {within}")
+                raise answer.errors.malformed(f"a {kind} in a block of type {within}")
             if delta.text and kind == "text_delta":
                 answer.say(delta.text)
             elif delta.thinking and kind == "thinking_delta":

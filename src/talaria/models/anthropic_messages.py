@@ -48,7 +48,7 @@ from talaria.models.anthropic_options import (
     own_system,
     own_tools,
 )
-from talaria.models.faults import Faults
+from talaria.models.failures import ProviderErrors
 from talaria.models.wording import as_text, spoken
 
 VERSION = "2023-06-01"
@@ -121,8 +121,8 @@ class AnthropicMessages:
             b"]," + options(call, has_thought=not call.reasoning or _has_thought(chunks)) + b"}",
         ]
 
-    def answer(self, model: str, faults: Faults) -> Answer:
-        return Answer(model, faults, AnthropicReader())
+    def answer(self, model: str, errors: ProviderErrors) -> Answer:
+        return Answer(model, errors, AnthropicReader())
 
 
 # -- splicing ---------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""One provider's endpoint: its HTTP session, and the calls that go through its gate."""
+"""One provider's endpoint: its HTTP session, and the calls that go through its limiter."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from talaria import __version__
 from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.core.redaction import Redactor
 from talaria.models.answer import Answer
-from talaria.models.faults import Faults
-from talaria.models.gate import Gate
+from talaria.models.failures import ProviderErrors
+from talaria.models.limiter import CallLimiter
 from talaria.models.settings import ProviderSettings
 from talaria.models.wire import Wire
 from talaria.observe.metrics import EndpointReading
@@ -36,12 +36,12 @@ MAX_LIST_BYTES = 8 << 20
 class Endpoint:
     """Calls one provider's models over one pool of connections; see the `Model` port.
 
-    The session is opened by the first call and kept until `close`. The gate is passed for each call, and a
+    The session is opened by the first call and kept until `close`. The limiter is passed for each call, and a
     permit held only while it runs. A cancelled or failed call closes its connection before it lets go.
     """
 
     def __init__(
-        self, provider: str, settings: ProviderSettings, wire: Wire, gate: Gate | None = None
+        self, provider: str, settings: ProviderSettings, wire: Wire, limiter: CallLimiter | None = None
     ) -> None:
         """The key is that in `settings.api_key`; durations of zero mean no limit."""
         self._provider = provider
@@ -50,7 +50,7 @@ class Endpoint:
         self._url = URL(settings.base_url.rstrip("/") + wire.path)
         self._list_url = URL(settings.base_url.rstrip("/") + wire.list_path)
         self._redact = Redactor([settings.api_key] if settings.api_key else [])
-        self._gate = gate or Gate()
+        self._limiter = limiter or CallLimiter()
         self._session: aiohttp.ClientSession | None = None
         self._answered = False  # so there may be kept connections
         self._closed = False
@@ -65,37 +65,37 @@ class Endpoint:
 
     @property
     def is_resting(self) -> bool:
-        return self._gate.is_resting
+        return self._limiter.is_resting
 
     def reading(self) -> EndpointReading:
-        return self._gate.reading()
+        return self._limiter.reading()
 
     async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
         """Raises `ModelError`; after the first delta too, so what was streamed may not be the whole."""
-        faults = Faults(self._provider, call.model, self._redact)
-        async with self._gate.passing(call.session_id, faults) as began:
-            return await self._call(call, sink, faults, began)
+        errors = ProviderErrors(self._provider, call.model, self._redact)
+        async with self._limiter.call(call.session_id, errors) as began:
+            return await self._call(call, sink, errors, began)
 
     async def list_models(self) -> bytes:
-        """What the provider says when asked for its models. Passes no gate: no turn ever waits for it.
+        """What the provider says when asked for its models. Passes no limiter: no turn ever waits for it.
 
         Raises `ModelError`, also when it takes too long or is too much.
         """
-        faults = Faults(self._provider, "", self._redact)
+        errors = ProviderErrors(self._provider, "", self._redact)
         response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout(LIST_SECONDS):
                 response = await self._open().get(self._list_url, allow_redirects=False)
                 if response.status // 100 != 2:
-                    raise faults.from_status(response.status, response.headers, b"")
+                    raise errors.from_status(response.status, response.headers, b"")
                 body = bytearray()
                 while data := await response.content.readany():
                     body += data
                     if len(body) > MAX_LIST_BYTES:
-                        raise faults.malformed("a list of models that is too long")
+                        raise errors.malformed("a list of models that is too long")
                 return bytes(body)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._classify(error, faults, started=response is not None) from error
+            raise self._classify(error, errors, started=response is not None) from error
         finally:
             if response is not None:
                 response.close()
@@ -108,9 +108,13 @@ class Endpoint:
             await session.close()
 
     async def _call(
-        self, call: ModelCall, sink: Callable[[ModelDelta], None], faults: Faults, began: Callable[[], None]
+        self,
+        call: ModelCall,
+        sink: Callable[[ModelDelta], None],
+        errors: ProviderErrors,
+        began: Callable[[], None],
     ) -> Completion:
-        answer = self._wire.answer(call.model, faults)
+        answer = self._wire.answer(call.model, errors)
         body = SplicedBody(self._wire.body(call))
         response: aiohttp.ClientResponse | None = None
         limit = asyncio.timeout(self._settings.first_token.total_seconds() or None)
@@ -118,13 +122,13 @@ class Endpoint:
             async with limit:
                 response = await self._post(body)
                 if response.status // 100 != 2:
-                    raise faults.from_status(response.status, response.headers, await _read_error(response))
+                    raise errors.from_status(response.status, response.headers, await _read_error(response))
                 await self._read(response, answer, sink, limit, began)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if not answer.is_whole:
                 if limit.expired():
-                    raise self._struck(answer, faults) from error
-                raise self._classify(error, faults, started=response is not None) from error
+                    raise self._struck(answer, errors) from error
+                raise self._classify(error, errors, started=response is not None) from error
         finally:
             # A connection whose answer was read to its end has been given back already.
             if response is None or not response.content.is_eof():
@@ -202,25 +206,25 @@ class Endpoint:
             )
         return self._session
 
-    def _classify(self, error: Exception, faults: Faults, *, started: bool) -> Exception:
+    def _classify(self, error: Exception, errors: ProviderErrors, *, started: bool) -> Exception:
         url = str(self._url)
         match error:
             case aiohttp.ConnectionTimeoutError():
-                return faults.unconnected(url, self._settings.connect_timeout.total_seconds())
+                return errors.connect_timed_out(url, self._settings.connect_timeout.total_seconds())
             case TimeoutError():
-                return faults.too_slow(self._settings.timeout.total_seconds())
+                return errors.timed_out(self._settings.timeout.total_seconds())
             case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
-                return faults.untrusted(url, str(error))
+                return errors.untrusted(url, str(error))
             case aiohttp.ClientConnectorError(os_error=os_error):
-                return faults.unreachable(url, _plainly(os_error))
+                return errors.unreachable(url, _plainly(os_error))
             case aiohttp.ClientResponseError(message=message):
-                return faults.malformed(f"no valid HTTP ({message})")
-        return faults.cut_off() if started else faults.disconnected()
+                return errors.malformed(f"no valid HTTP ({message})")
+        return errors.cut_off() if started else errors.disconnected()
 
-    def _struck(self, answer: Answer, faults: Faults) -> Exception:
+    def _struck(self, answer: Answer, errors: ProviderErrors) -> Exception:
         if answer.has_begun:
-            return faults.silent(self._settings.silence.total_seconds())
-        return faults.wordless(self._settings.first_token.total_seconds())
+            return errors.stalled(self._settings.silence.total_seconds())
+        return errors.no_first_token(self._settings.first_token.total_seconds())
 
 
 def _plainly(error: OSError) -> str:

@@ -16,7 +16,7 @@ import msgspec
 
 from talaria.core.messages import Reasoning, TokenUsage, ToolCall
 from talaria.models.answer import Answer
-from talaria.models.faults import complaint_from
+from talaria.models.failures import parse_error
 
 DETAILS = "reasoning_details"
 MAX_CALLS = 512
@@ -102,7 +102,7 @@ class ChatReader:
             return
         chunk = _decode_chunk(event)
         if chunk.error:
-            raise answer.faults.in_stream(complaint_from(chunk.error))
+            raise answer.errors.in_stream(parse_error(chunk.error))
         if chunk.usage is not None:
             answer.usage = _token_usage(chunk.usage)
         if chunk.id and not answer.id:
@@ -131,7 +131,7 @@ class ChatReader:
             answer.usage = _token_usage(choice.usage)
         if choice.finish_reason:
             if choice.finish_reason == "error":
-                raise answer.faults.in_stream(complaint_from("the provider gave no reason"))
+                raise answer.errors.in_stream(parse_error("the provider gave no reason"))
             answer.stop, answer.is_whole = choice.finish_reason, True
 
     # -- thoughts
@@ -177,7 +177,7 @@ class ChatReader:
         call = self._find_call(piece, function)
         if call is None:
             if len(self._calls) >= MAX_CALLS:
-                raise answer.faults.malformed(f"more than {MAX_CALLS} tool calls at once")
+                raise answer.errors.malformed(f"more than {MAX_CALLS} tool calls at once")
             self._calls.append(call := _Call(piece.index))
         if piece.id and not call.id:
             call.id = piece.id

@@ -27,7 +27,7 @@ from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
 from talaria.models.answer import Answer
 from talaria.models.dialects import limit_member
-from talaria.models.faults import Faults
+from talaria.models.failures import ProviderErrors
 from talaria.models.openai_answer import DETAILS, ChatReader
 from talaria.models.wording import bearer, openai_content, openai_prefix, spoken
 
@@ -81,8 +81,8 @@ class OpenAIChat:
             tail += b"," + call.sampling
         return [head, b",".join(call.chunks), tail + b"}"]
 
-    def answer(self, model: str, faults: Faults) -> Answer:
-        return Answer(model, faults, ChatReader())
+    def answer(self, model: str, errors: ProviderErrors) -> Answer:
+        return Answer(model, errors, ChatReader())
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
 from talaria.models.answer import Answer
-from talaria.models.faults import Faults
+from talaria.models.failures import ProviderErrors
 from talaria.models.openai_responses_answer import ITEM, Place, ResponsesReader
 from talaria.models.openai_responses_sampling import flat_tools, sampling_members
 from talaria.models.wording import bearer, openai_content, openai_prefix, spoken
@@ -100,8 +100,8 @@ class OpenAIResponses:
             tail += b"," + members
         return [head, b",".join(call.chunks), tail + b"}"]
 
-    def answer(self, model: str, faults: Faults) -> Answer:
-        return Answer(model, faults, ResponsesReader())
+    def answer(self, model: str, errors: ProviderErrors) -> Answer:
+        return Answer(model, errors, ResponsesReader())
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:

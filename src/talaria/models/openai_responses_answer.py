@@ -16,7 +16,7 @@ import msgspec
 
 from talaria.core.messages import Reasoning, TokenUsage, ToolCall
 from talaria.models.answer import Answer
-from talaria.models.faults import Complaint, complaint_from
+from talaria.models.failures import ErrorBody, parse_error
 from talaria.models.openai_answer import Details
 
 ITEM = "responses.item"
@@ -156,9 +156,9 @@ class ResponsesReader:
             case "response.completed" | "response.incomplete" | "response.failed":
                 self._take_response(told.response, told.type.removeprefix("response."), answer)
             case "error":
-                raise answer.faults.in_stream(complaint_from(msgspec.json.decode(event)))
+                raise answer.errors.in_stream(parse_error(msgspec.json.decode(event)))
             case _ if told.error:
-                raise answer.faults.in_stream(complaint_from(told.error))
+                raise answer.errors.in_stream(parse_error(told.error))
 
     def _find(self, event: _Event, kind: str, answer: Answer) -> _Building:
         """By its index; a server that leaves that out means the last item, if it is of that kind."""
@@ -171,18 +171,18 @@ class ResponsesReader:
         building = self._items.get(index)
         if building is None:
             if len(self._items) >= MAX_ITEMS:
-                raise answer.faults.malformed(f"more than {MAX_ITEMS} items at once")
+                raise answer.errors.malformed(f"more than {MAX_ITEMS} items at once")
             answer.has_begun = True
             building = self._items[index] = _Building(_Item(kind))
         elif building.item.type != kind:
-            raise answer.faults.malformed(f"item {index} is a {building.item.type}, and then a {kind}")
+            raise answer.errors.malformed(f"item {index} is a {building.item.type}, and then a {kind}")
         return building
 
     def _take_response(self, data: msgspec.Raw | bytes, status: str, answer: Answer) -> None:
         response = _decode_response(data)
         status = status or response.status or ("completed" if response.output is not None else "")
         if response.error or status in ("failed", "cancelled"):
-            raise answer.faults.in_stream(_complaint(response, status))
+            raise answer.errors.in_stream(_complaint(response, status))
         if status not in ("completed", "incomplete"):
             return
         answer.id = response.id or ""
@@ -280,10 +280,10 @@ def _reasoning(items: list[_Building]) -> tuple[Reasoning, ...]:
     return tuple(kept)
 
 
-def _complaint(response: _Response, status: str) -> Complaint:
+def _complaint(response: _Response, status: str) -> ErrorBody:
     if response.error:
-        return complaint_from(response.error)
-    return Complaint(f"the answer has {status}" if status == "failed" else f"the answer was {status}")
+        return parse_error(response.error)
+    return ErrorBody(f"the answer has {status}" if status == "failed" else f"the answer was {status}")
 
 
 def _token_usage(usage: _Usage) -> TokenUsage:

@@ -18,7 +18,7 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import NoModel
 from talaria.core.specs import fingerprint_secrets
 from talaria.models.anthropic_messages import AnthropicMessages
-from talaria.models.gate import Gate
+from talaria.models.limiter import CallLimiter
 from talaria.models.local.manifest import MANIFEST
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
@@ -197,9 +197,9 @@ class Providers:
         from talaria.models.endpoint import Endpoint  # noqa: PLC0415 - see `warm`
 
         settings = self._usable(provider)
-        gate = Gate(settings.max_concurrency, self._clock, self._draw)
+        limiter = CallLimiter(settings.max_concurrency, self._clock, self._draw)
         keyed = msgspec.structs.replace(settings, api_key=self._key(settings))
-        return Endpoint(provider, keyed, _wire(settings), gate)
+        return Endpoint(provider, keyed, _wire(settings), limiter)
 
 
 def _wire(settings: ProviderSettings) -> Wire:

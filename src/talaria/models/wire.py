@@ -7,7 +7,7 @@ from typing import Protocol
 from talaria.core.models import ModelCall
 from talaria.core.ports import WireFormat
 from talaria.models.answer import Answer
-from talaria.models.faults import Faults
+from talaria.models.failures import ProviderErrors
 
 
 class Wire(WireFormat, Protocol):
@@ -31,4 +31,4 @@ class Wire(WireFormat, Protocol):
         """The request body in a few pieces; their concatenation is one JSON object."""
         ...
 
-    def answer(self, model: str, faults: Faults) -> Answer: ...
+    def answer(self, model: str, errors: ProviderErrors) -> Answer: ...

@@ -14,9 +14,8 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.messages import AssistantMessage, Reasoning
 from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
 from talaria.core.specs import fingerprint_secrets
-from talaria.models.breaker import BreakerSettings
-from talaria.models.faults import Complaint, Faults
-from talaria.models.gate import Gate
+from talaria.models.failures import ErrorBody, ProviderErrors
+from talaria.models.limiter import BreakerSettings, CallLimiter
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.wire import Wire
 from talaria.observe.metrics import EndpointReading
@@ -41,14 +40,16 @@ class ScriptedModel:
         *,
         name: str = "scripted",
         latency: float = 0.0,
-        gate: Gate | None = None,
+        limiter: CallLimiter | None = None,
         wire: Wire | None = None,
         max_retries: int = 0,
         patience: float | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._name = name
-        self._gate = gate or Gate(clock=self._clock, breaker=BreakerSettings(threshold=sys.maxsize))
+        self._limiter = limiter or CallLimiter(
+            clock=self._clock, breaker=BreakerSettings(threshold=sys.maxsize)
+        )
         self._wire = wire or OpenAIChat()
         self._patience = patience
         self.max_retries = max_retries
@@ -64,53 +65,53 @@ class ScriptedModel:
 
     @property
     def is_resting(self) -> bool:
-        return self._gate.is_resting
+        return self._limiter.is_resting
 
     def reading(self) -> EndpointReading:
-        return self._gate.reading()
+        return self._limiter.reading()
 
     async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
         self.busy += 1
-        faults = Faults(self._name, call.model)
+        errors = ProviderErrors(self._name, call.model)
         try:
-            async with self._gate.passing(call.session_id, faults) as began:
+            async with self._limiter.call(call.session_id, errors) as began:
 
                 def hear(delta: ModelDelta) -> None:
                     began()
                     sink(delta)
 
-                return await self._complete(call, hear, faults)
+                return await self._complete(call, hear, errors)
         finally:
             self.busy -= 1
 
     async def _complete(
-        self, call: ModelCall, sink: Callable[[ModelDelta], None], faults: Faults
+        self, call: ModelCall, sink: Callable[[ModelDelta], None], errors: ProviderErrors
     ) -> Completion:
         if self.is_down:
-            raise faults.unreachable("http://nowhere", "Connection refused")
+            raise errors.unreachable("http://nowhere", "Connection refused")
         body = b"".join(self._wire.body(call))
         self.bodies.append(body)
         parts = [part for part in (call.prefix.system, *call.chunks) if part]
         scene = read_scene(_decode(b"[%b]" % b",".join(parts)))
         act = decide(scene, self._tries.count(scene))
         await self._clock.sleep(self.latency + act.delay)
-        await self._play(act, sink, faults)
+        await self._play(act, sink, errors)
         thoughts = (Reasoning("reasoning_content", act.thought, _json(act.thought)),) if act.thought else ()
         message = AssistantMessage(act.text, act.calls, thoughts, call.model)
         return Completion(message, act.usage_after(len(body)), "tool_calls" if act.calls else "stop")
 
-    async def _play(self, act: Act, sink: Callable[[ModelDelta], None], faults: Faults) -> None:
+    async def _play(self, act: Act, sink: Callable[[ModelDelta], None], errors: ProviderErrors) -> None:
         """Stream the act's deltas up to where its fault strikes."""
         if act.fault is Fault.STATUS:
             headers = {"Retry-After": act.retry_after} if act.retry_after else {}
             body = b'{"error":{"message":"The script asked for status %d."}}' % act.status
-            raise faults.from_status(act.status, headers, body)
+            raise errors.from_status(act.status, headers, body)
         if act.fault is Fault.HANG:
             if self._patience is None:
                 await asyncio.get_running_loop().create_future()
             else:
                 await self._clock.sleep(self._patience)
-                raise faults.wordless(self._patience)
+                raise errors.no_first_token(self._patience)
         deltas: list[ModelDelta] = [ThoughtDelta(act.thought)] if act.thought else []
         deltas.extend(map(TextDelta, act.pieces()))
         if act.fault in (Fault.MALFORMED, Fault.ERROR_IN_STREAM):
@@ -122,11 +123,11 @@ class ScriptedModel:
             sink(delta)
         match act.fault:
             case Fault.MALFORMED:
-                raise faults.malformed("Input data was truncated")
+                raise errors.malformed("Input data was truncated")
             case Fault.ERROR_IN_STREAM:
-                raise faults.in_stream(Complaint("The scripted server had an error.", "server_error"))
+                raise errors.in_stream(ErrorBody("The scripted server had an error.", "server_error"))
             case Fault.CUT | Fault.HALF_CALL:
-                raise faults.cut_off()
+                raise errors.cut_off()
 
 
 class ScriptedModels:

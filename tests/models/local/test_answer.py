@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from talaria.core.models import Completion, TextDelta
-from talaria.models.faults import Faults
+from talaria.models.failures import ProviderErrors
 from talaria.models.local.answer import ReplyStream
 from talaria.models.local.wire import LocalChat
 
@@ -50,7 +50,7 @@ def test_what_is_no_object_of_ours_is_shown_as_it_is(text: str, cuts: list[int])
 
 
 def read(text: str, *, finish: str = "stop") -> tuple[Completion, str]:
-    answer = LocalChat().answer("tiny", Faults("local", "tiny"))
+    answer = LocalChat().answer("tiny", ProviderErrors("local", "tiny"))
     shown = ""
     chunks = [{"choices": [{"delta": {"content": piece}}]} for piece in text]
     for chunk in (*chunks, {"choices": [{"delta": {}, "finish_reason": finish}]}):

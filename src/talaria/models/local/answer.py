@@ -13,7 +13,7 @@ import msgspec
 from talaria.core.messages import AssistantMessage, ToolCall
 from talaria.core.models import Completion, ModelDelta, TextDelta
 from talaria.models.answer import Answer
-from talaria.models.faults import Faults
+from talaria.models.failures import ProviderErrors
 from talaria.models.openai_answer import ChatReader
 
 _REPLY = re.compile(r'\s*\{\s*"reply"\s*:\s*"')
@@ -97,8 +97,8 @@ class ObjectAnswer(Answer):
     """A chat completion whose text is one of our objects. Of what it says only that is told which is for the
     person."""
 
-    def __init__(self, model: str, faults: Faults) -> None:
-        super().__init__(model, faults, ChatReader())
+    def __init__(self, model: str, errors: ProviderErrors) -> None:
+        super().__init__(model, errors, ChatReader())
         self._stream = ReplyStream()
 
     def say(self, text: str) -> None:

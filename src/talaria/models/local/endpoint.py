@@ -14,7 +14,7 @@ from talaria.core.clock import Clock
 from talaria.core.errors import ModelRefused, ModelUnavailable, NotFound
 from talaria.core.events import ModelLoading
 from talaria.core.models import Completion, ModelCall, ModelDelta
-from talaria.models.gate import Gate
+from talaria.models.limiter import CallLimiter, FairSemaphore
 from talaria.models.local.cache import Cache
 from talaria.models.local.manifest import MANIFEST, Weights, find_weights
 from talaria.models.local.needs import unmet
@@ -23,7 +23,6 @@ from talaria.models.local.runtime import Running, Runtime
 from talaria.models.local.settings import LocalSettings
 from talaria.models.local.stock import Stock
 from talaria.models.local.wire import LocalChat
-from talaria.models.permits import Permits
 from talaria.models.presets import LOCAL
 from talaria.models.settings import ProviderSettings
 from talaria.observe.metrics import EndpointReading
@@ -62,18 +61,18 @@ class LocalEndpoint:
         self._clock = clock
         self._idle_after = idle_after.total_seconds()
         self._needs = needs
-        self._permits = Permits(1)
-        self._gate = Gate(1, clock)
+        self._permits = FairSemaphore(1)
+        self._limiter = CallLimiter(1, clock)
         self._used_at = clock.elapsed()
         self._at: tuple[Running, Endpoint] | None = None
 
     @property
     def is_resting(self) -> bool:
-        return self._gate.is_resting
+        return self._limiter.is_resting
 
     def reading(self) -> EndpointReading:
         return msgspec.structs.replace(
-            self._gate.reading(), busy=self._permits.busy, waiting=self._permits.waiting
+            self._limiter.reading(), busy=self._permits.busy, waiting=self._permits.waiting
         )
 
     async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
@@ -157,7 +156,7 @@ class LocalEndpoint:
             if self._at is not None:
                 await self._at[1].close()
             settings = ProviderSettings(running.url, api_key=running.key, first_token=_FIRST_TOKEN)
-            self._at = (running, Endpoint(LOCAL, settings, self.wire, self._gate))
+            self._at = (running, Endpoint(LOCAL, settings, self.wire, self._limiter))
         return self._at[1]
 
 

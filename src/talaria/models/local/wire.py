@@ -26,7 +26,7 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.faults import Faults
+from talaria.models.failures import ProviderErrors
 from talaria.models.local.answer import ObjectAnswer
 from talaria.models.local.choices import narrowed
 from talaria.models.local.prompt import answer_schema, offered, opening, told
@@ -84,8 +84,8 @@ class LocalChat:
             msgspec.structs.replace(call, prefix=prefix, sampling=sampling, max_output=limit, reasoning=None)
         )
 
-    def answer(self, model: str, faults: Faults) -> ObjectAnswer:
-        return ObjectAnswer(model, faults)
+    def answer(self, model: str, errors: ProviderErrors) -> ObjectAnswer:
+        return ObjectAnswer(model, errors)
 
 
 def _is_ours(tools: bytes) -> bool:

@@ -1,0 +1,366 @@
+"""What a failed model call means, what a person is told, and what follows: retry, fallback or giving up.
+
+This module owns three tables: `STATUS_KINDS` (what an HTTP status means), `_ACTIONS` (what a kind says to a
+person), and the cases of `decide` (what the caller does next).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from enum import Enum, auto
+from typing import Any
+
+import msgspec
+
+from talaria.core.backoff import Backoff
+from talaria.core.errors import ContextTooLong, EndpointResting, ModelError, ModelRefused, ModelUnavailable
+from talaria.core.redaction import Redactor
+
+MAX_REASON = 300
+
+# -- statuses and error types -------------------------------------------------------------------------------
+
+
+class StatusKind(Enum):
+    """What an HTTP status of a model provider means.
+
+    `RATE_LIMITED` and `FAILING` may pass: the call is retried. All other kinds are final for this model.
+    """
+
+    REDIRECT = auto()
+    BAD_KEY = auto()
+    NOT_FOUND = auto()
+    RATE_LIMITED = auto()
+    FAILING = auto()
+    REFUSED = auto()
+
+
+STATUS_KINDS: Mapping[int, StatusKind] = {
+    401: StatusKind.BAD_KEY,
+    403: StatusKind.BAD_KEY,
+    404: StatusKind.NOT_FOUND,
+    408: StatusKind.FAILING,
+    409: StatusKind.FAILING,
+    425: StatusKind.FAILING,
+    429: StatusKind.RATE_LIMITED,
+}
+_RETRYABLE = frozenset({StatusKind.RATE_LIMITED, StatusKind.FAILING})
+
+
+def status_kind(status: int | None) -> StatusKind:
+    """Return the kind of a status that is no success. None, a failure without a status, is `FAILING`."""
+    if status is None or status >= 500:
+        return StatusKind.FAILING
+    if 300 <= status < 400:
+        return StatusKind.REDIRECT
+    return STATUS_KINDS.get(status, StatusKind.REFUSED)
+
+
+# Errors inside a stream have a type instead of a status. These words mark the final ones.
+_FINAL_TYPES = re.compile(
+    r"invalid|authenti|permission|unauthori[sz]ed|forbidden|not_?found|quota|unsupported|billing|content_?filter"
+    r"|moderation",
+    re.IGNORECASE,
+)
+# Providers have no common status or type for a conversation that is too long; they have these words.
+_TOO_LONG = re.compile(
+    r"context[_ ]length|maximum context|context window|exceeds? the (model'?s )?context|prompt is too long"
+    r"|input is too long|too many (input )?tokens|reduce the length|exceeds? the available context"
+    r"|request[_ ]too[_ ]large|maximum prompt length|exceeds? context limit",
+    re.IGNORECASE,
+)
+_OTHER_ADDRESS = "Run `talaria setup` and give its right address."
+_SOON = "Try again in a moment."
+# What a provider did, and what a person can do about it.
+_ACTIONS: Mapping[StatusKind, tuple[str, str]] = {
+    StatusKind.BAD_KEY: (
+        "did not accept the key",
+        "Send `/model local`, or run `talaria setup` to set another key.",
+    ),
+    StatusKind.NOT_FOUND: (
+        "does not know this model or address",
+        "Choose another with /model, or run `talaria setup`.",
+    ),
+    StatusKind.REFUSED: (
+        "refused the request",
+        "Try another model with /model, or change what was asked.",
+    ),
+}
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """What the server itself said: its message, its word for the type, a status if it named one."""
+
+    message: str = ""
+    type: str = ""
+    status: int | None = None
+
+    @property
+    def is_too_long(self) -> bool:
+        return bool(_TOO_LONG.search(f"{self.type} {self.message}"))
+
+
+def read_error_body(body: bytes) -> ErrorBody:
+    """Read the body of an error response, in any of the forms that servers use. Plain text is the message."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        text = body[:4000].decode("utf-8", "replace")
+        return ErrorBody("" if text.lstrip().startswith("<") else text)  # HTML is not for people
+    return parse_error(value)
+
+
+def parse_error(value: Any) -> ErrorBody:
+    """Read decoded JSON: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, `{"detail": …}`, a string."""
+    match value:
+        case str():
+            return ErrorBody(value)
+        case {"error": dict() | str() as inner}:
+            return parse_error(inner)
+        case dict():
+            code = value.get("code")
+            kind = code if isinstance(code, str) else value.get("type")
+            status = next(
+                (n for n in (code, value.get("status")) if isinstance(n, int) and 100 <= n <= 599), None
+            )
+            message = value.get("message") or value.get("detail") or ""
+            text = message if isinstance(message, str) else msgspec.json.encode(message).decode()
+            return ErrorBody(text, kind if isinstance(kind, str) else "", status)
+        case [first, *_]:
+            return parse_error(first)
+        case _:
+            return ErrorBody()
+
+
+def read_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds to wait, from `retry-after-ms` or `Retry-After`; None if neither can be read.
+
+    A date counts from the response's own `Date`.
+    """
+    if milliseconds := headers.get("retry-after-ms"):
+        return _seconds(milliseconds, 0.001)
+    value = headers.get("Retry-After")
+    if value is None:
+        return None
+    if (seconds := _seconds(value, 1.0)) is not None:
+        return seconds
+    try:
+        wait = parsedate_to_datetime(value) - parsedate_to_datetime(headers.get("Date", ""))
+    except (ValueError, TypeError):
+        return None
+    return max(0.0, wait.total_seconds())
+
+
+def _seconds(text: str, unit: float) -> float | None:
+    try:
+        value = float(text) * unit
+    except ValueError:
+        return None
+    return value if 0 <= value < 1e9 else None
+
+
+# -- errors for people --------------------------------------------------------------------------------------
+
+
+class ProviderErrors:
+    """Makes the errors of one provider's model. Their texts never hold the provider's secrets."""
+
+    __slots__ = ("_model", "_provider", "_redact")
+
+    def __init__(self, provider: str, model: str, redact: Redactor | None = None) -> None:
+        self._provider = provider
+        self._model = model
+        self._redact = redact or Redactor()
+
+    def from_status(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
+        """Return the error for a response whose status is no success."""
+        error = read_error_body(body)
+        kind = status_kind(status)
+        if kind is StatusKind.REDIRECT:
+            target = headers.get("Location", "elsewhere")
+            return ModelRefused(
+                self._say(f"answered with a redirect to {target}, which is not followed"),
+                _OTHER_ADDRESS,
+                status=status,
+            )
+        if kind not in _RETRYABLE:
+            return self._refused(status, error)
+        what = "is limiting requests" if kind is StatusKind.RATE_LIMITED else "is failing"
+        retry_after = read_retry_after(headers)
+        return ModelUnavailable(
+            self._say(f"{what} (HTTP {status})", error.message),
+            f"Try again in {_format_wait(retry_after)}.",
+            status=status,
+            retry_after=retry_after,
+        )
+
+    def in_stream(self, error: ErrorBody) -> ModelError:
+        """Return the error for an error object inside the answer. It has a status or a type, or neither."""
+        status = error.status
+        if status is None:
+            is_final = bool(_FINAL_TYPES.search(error.type))
+        else:
+            is_final = status >= 400 and status_kind(status) not in _RETRYABLE
+        if is_final or error.is_too_long:
+            return self._refused(status, error)
+        return ModelUnavailable(
+            self._say("broke off its answer with an error", error.message or error.type),
+            _SOON,
+            status=status,
+        )
+
+    def cut_off(self) -> ModelError:
+        return self._failed("lost the connection: the answer was cut off")
+
+    def disconnected(self) -> ModelError:
+        return self._failed("closed the connection without an answer")
+
+    def malformed(self, what: str) -> ModelError:
+        hint = "Try again, and if it stays so, run `talaria doctor --call`."
+        return self._failed(f"sent an answer that cannot be read: {what}", hint)
+
+    def unreachable(self, url: str, reason: str) -> ModelError:
+        return ModelUnavailable(
+            self._say(f"cannot be reached at {url}", reason),
+            "Start its server, or choose another model with /model.",
+        )
+
+    def untrusted(self, url: str, reason: str) -> ModelError:
+        what = f"cannot be trusted: the certificate of {url} does not verify"
+        return ModelRefused(self._say(what, reason), _OTHER_ADDRESS)
+
+    def resting(self, failures: int, seconds: float) -> EndpointResting:
+        return EndpointResting(
+            self._say(f"has failed {failures} times in a row and is not asked for a while"),
+            f"Try again in {_format_wait(seconds)}, or choose another model with /model.",
+            retry_after=seconds,
+        )
+
+    def no_first_token(self, seconds: float) -> ModelError:
+        return self._late(f"did not begin its answer within {seconds:g} seconds", "first_token")
+
+    def stalled(self, seconds: float) -> ModelError:
+        return self._late(f"fell silent for {seconds:g} seconds in the middle of its answer", "silence")
+
+    def timed_out(self, seconds: float) -> ModelError:
+        return self._late(f"did not finish its answer within {seconds:g} seconds", "timeout")
+
+    def connect_timed_out(self, url: str, seconds: float) -> ModelError:
+        what = f"did not take a connection at {url} within {seconds:g} seconds"
+        return self._late(what, "connect_timeout", "Start its server")
+
+    def _late(self, what: str, key: str, action: str = "Try again") -> ModelError:
+        return self._failed(
+            what, f"{action}, or raise `{key}` in [providers.{self._provider}] in config.toml."
+        )
+
+    def _failed(self, what: str, hint: str = _SOON) -> ModelError:
+        return ModelUnavailable(self._say(what), hint)
+
+    def _refused(self, status: int | None, error: ErrorBody) -> ModelError:
+        reason = error.message or error.type
+        if error.is_too_long:
+            return ContextTooLong(
+                self._say("cannot take a conversation of this length", reason),
+                "Start a new conversation with /new.",
+                status=status,
+            )
+        kind = StatusKind.REFUSED if status is None else status_kind(status)
+        what, hint = _ACTIONS.get(kind, _ACTIONS[StatusKind.REFUSED])
+        code = f" (HTTP {status})" if status is not None else ""
+        return ModelRefused(self._say(what + code, reason), hint, status=status)
+
+    def _say(self, what: str, reason: str = "") -> str:
+        # Redact before trimming: the redactor does not find half a key, but a person can still read it.
+        reason = " ".join(self._redact(reason).split())
+        if len(reason) > MAX_REASON:
+            reason = reason[: MAX_REASON - 1] + "…"
+        model = f" (model {self._model})" if self._model else ""
+        text = f"{self._provider}{model} {self._redact(what)}"
+        text = f"{text}: {reason}" if reason else text
+        return text if text.endswith((".", "!", "?", "…")) else f"{text}."
+
+
+def _format_wait(seconds: float | None) -> str:
+    if seconds is None or seconds < 1:
+        return "a moment"
+    if seconds <= 90:
+        return f"{math.ceil(seconds)} seconds"
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes} minutes" if minutes <= 90 else f"{math.ceil(minutes / 60)} hours"
+
+
+# -- what follows -------------------------------------------------------------------------------------------
+
+RETRY_BACKOFF = Backoff(first=1.0, longest=30.0)
+LONGEST_RETRY_AFTER = 60.0
+
+
+class RetryState(msgspec.Struct, frozen=True):
+    """The state of a call after a failure.
+
+    `tries` counts the calls of this model, the failed one included. `is_resting` is whether its endpoint
+    rests now, `has_next` whether the fallback chain has another model.
+    """
+
+    tries: int
+    max_retries: int
+    has_spoken: bool = False
+    is_resting: bool = False
+    has_next: bool = False
+
+
+class Retry(msgspec.Struct, frozen=True):
+    seconds: float
+
+
+class FallBack(msgspec.Struct, frozen=True):
+    """Ask the next model of the chain at once."""
+
+
+class GiveUp(msgspec.Struct, frozen=True):
+    pass
+
+
+def decide(error: ModelError, state: RetryState, draw: float) -> Retry | FallBack | GiveUp:
+    """Return what follows a failed call. Pure; its truth table is in `tests/models/test_failures.py`.
+
+    - An answer of which the user has seen a part is not asked for again: give up.
+    - A conversation that is too long stays too long: give up.
+    - A refusal (400, 401, 403, 404) is final for this model: fall back.
+    - A resting endpoint is not waited for: fall back.
+    - Every other failure (429, 5xx, broken connections, timeouts before the first token) is retried up to
+      `max_retries` times, unless the server asks for a pause longer than `LONGEST_RETRY_AFTER`.
+
+    `draw`, a random number from 0 to 1, spreads the callers that wait for the same endpoint.
+    """
+    if state.has_spoken or isinstance(error, ContextTooLong):
+        return GiveUp()
+    if (
+        isinstance(error, ModelUnavailable)
+        and not isinstance(error, EndpointResting)
+        and not state.is_resting
+        and state.tries <= state.max_retries
+        and (error.retry_after or 0.0) <= LONGEST_RETRY_AFTER
+    ):
+        return Retry(retry_pause(state.tries, error.retry_after, draw))
+    return FallBack() if state.has_next else GiveUp()
+
+
+def retry_pause(tries: int, retry_after: float | None, draw: float) -> float:
+    """Return the seconds before the next try: a little more than the server asked for, else the backoff."""
+    if retry_after is not None:
+        return retry_after + draw * RETRY_BACKOFF.first
+    return RETRY_BACKOFF.pause(tries, draw)
+
+
+def harms_endpoint(error: ModelError) -> bool:
+    """Return whether the failure counts against the endpoint's circuit breaker.
+
+    A refusal is about the request, the key or the model. A rate limit is often about one model or one key; it
+    must not close the endpoint for everybody.
+    """
+    return isinstance(error, ModelUnavailable) and status_kind(error.status) is not StatusKind.RATE_LIMITED

@@ -1,0 +1,262 @@
+"""Which calls of an endpoint may go out: a circuit breaker, and a number of permits shared fairly.
+
+The breaker has three states.
+
+- *closed*: every call goes out. `threshold` failures in a row open it.
+- *open*: no call goes out. After a rest that doubles each time, the next call is the probe.
+- *half open*: the probe is under way, and every other call is refused. Any answer to the probe closes the
+  breaker, a failure opens it for longer, and a cancelled probe leaves its place to the next call. An answer
+  that has started closes the breaker on trial, because a long answer must not keep the other calls out: one
+  failure opens it again.
+
+A call carries the number of the last move before it was admitted. Once the breaker has moved again, the
+outcome of that call changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from enum import StrEnum
+
+import msgspec
+
+from talaria.core.backoff import Backoff
+from talaria.core.clock import Clock, SystemClock
+from talaria.core.errors import EndpointResting, IllegalMove, ModelError
+from talaria.models.failures import ProviderErrors, harms_endpoint
+from talaria.observe.metrics import EndpointReading
+
+# -- the circuit breaker ------------------------------------------------------------------------------------
+
+
+class BreakerState(StrEnum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+BREAKER_MOVES: Mapping[BreakerState, frozenset[BreakerState]] = {
+    BreakerState.CLOSED: frozenset({BreakerState.OPEN}),
+    BreakerState.OPEN: frozenset({BreakerState.HALF_OPEN}),
+    BreakerState.HALF_OPEN: frozenset({BreakerState.CLOSED, BreakerState.OPEN}),
+}
+
+
+class BreakerSettings(msgspec.Struct, frozen=True):
+    """A rest is drawn from the upper half of its bound, so that processes do not come back together."""
+
+    threshold: int = 5
+    rests: Backoff = Backoff(first=5.0, longest=120.0)
+
+
+class CircuitBreaker:
+    """Synchronous. Every `admit` is followed by exactly one of `answered`, `failed` and `cancelled`."""
+
+    def __init__(
+        self, clock: Clock, draw: Callable[[], float], settings: BreakerSettings | None = None
+    ) -> None:
+        """`draw` returns random numbers from 0 to 1."""
+        self._clock = clock
+        self._draw = draw
+        self._settings = settings or BreakerSettings()
+        self._move_number = 0
+        self._rests = 0  # since it was last closed
+        self._until = 0.0
+        self.state = BreakerState.CLOSED
+        self.failures = 0  # in a row
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether a call would be refused now."""
+        match self.state:
+            case BreakerState.CLOSED:
+                return False
+            case BreakerState.OPEN:
+                return self.rests_for > 0
+            case BreakerState.HALF_OPEN:
+                return True
+
+    @property
+    def rests_for(self) -> float:
+        """Seconds until the next probe; 0 when the breaker is not open."""
+        return max(0.0, self._until - self._clock.elapsed()) if self.state is BreakerState.OPEN else 0.0
+
+    def admit(self) -> int | None:
+        """Return the ticket of a call that may go out, or None."""
+        if self.is_resting:
+            return None
+        if self.state is BreakerState.OPEN:
+            self._move(BreakerState.HALF_OPEN)
+        return self._move_number
+
+    def started(self, ticket: int) -> int:
+        """Note that the answer has started. Return the ticket that the call continues with."""
+        if ticket == self._move_number and self.state is BreakerState.HALF_OPEN:
+            self.failures = self._settings.threshold - 1
+            self._move(BreakerState.CLOSED)
+            return self._move_number
+        return ticket
+
+    def answered(self, ticket: int) -> None:
+        """Note a complete answer. A refusal is one too."""
+        if ticket != self._move_number:
+            return
+        self.failures = self._rests = 0
+        if self.state is BreakerState.HALF_OPEN:
+            self._move(BreakerState.CLOSED)
+
+    def failed(self, ticket: int) -> None:
+        if ticket != self._move_number:
+            return
+        self.failures += 1
+        if self.state is BreakerState.HALF_OPEN or self.failures >= self._settings.threshold:
+            self._rests += 1
+            bound = self._settings.rests.pause(self._rests)
+            self._until = self._clock.elapsed() + bound * (0.5 + self._draw() / 2)
+            self._move(BreakerState.OPEN)
+
+    def cancelled(self, ticket: int) -> None:
+        """Note that the call was cancelled, so that its outcome stays unknown."""
+        if ticket == self._move_number and self.state is BreakerState.HALF_OPEN:
+            self._move(BreakerState.OPEN)
+
+    def _move(self, new: BreakerState) -> None:
+        if new not in BREAKER_MOVES[self.state]:
+            raise IllegalMove("A breaker", self.state, new)
+        self.state = new
+        self._move_number += 1
+
+
+# -- permits ------------------------------------------------------------------------------------------------
+
+
+class FairSemaphore:
+    """A number of permits. Waiting sessions take turns, one permit each, however many calls each has."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._free = count
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @property
+    def busy(self) -> int:
+        return self._count - self._free
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    @asynccontextmanager
+    async def held(self, session: str) -> AsyncIterator[None]:
+        await self.acquire(session)
+        try:
+            yield
+        finally:
+            self.release()
+
+    async def acquire(self, session: str) -> None:
+        """Wait for a permit. A caller that is cancelled holds none: one that it just got goes to the next."""
+        if self._free:
+            self._free -= 1
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(session, deque()).append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            if waiter.done() and not waiter.cancelled():
+                self.release()
+            else:
+                self._withdraw(session, waiter)
+            raise
+
+    def release(self) -> None:
+        """Hand the permit to the session whose turn it is, or keep it free."""
+        for session, queue in self._waiting.items():
+            # A waiter that is done was cancelled and has not withdrawn yet.
+            waiter = next((waiter for waiter in queue if not waiter.done()), None)
+            if waiter is not None:
+                waiter.set_result(None)
+                self._withdraw(session, waiter)
+                if session in self._waiting:
+                    self._waiting.move_to_end(session)
+                return
+        self._free += 1
+
+    def _withdraw(self, session: str, waiter: asyncio.Future[None]) -> None:
+        queue = self._waiting[session]
+        queue.remove(waiter)
+        if not queue:
+            del self._waiting[session]
+
+
+# -- both together ------------------------------------------------------------------------------------------
+
+
+class CallLimiter:
+    """The breaker and the permits of one endpoint. The outcome of each call feeds the breaker."""
+
+    def __init__(
+        self,
+        max_concurrency: int = 256,
+        clock: Clock | None = None,
+        draw: Callable[[], float] = random.random,
+        breaker: BreakerSettings | None = None,
+    ) -> None:
+        self._breaker = CircuitBreaker(clock or SystemClock(), draw, breaker)
+        self._permits = FairSemaphore(max_concurrency)
+
+    @property
+    def is_resting(self) -> bool:
+        return self._breaker.is_resting
+
+    @asynccontextmanager
+    async def call(self, session: str, errors: ProviderErrors) -> AsyncIterator[Callable[[], None]]:
+        """Hold a permit while the caller makes one call. Yield the function to call when the answer starts.
+
+        Raises `EndpointResting` while the breaker is open: before waiting for a permit, and again after it.
+        """
+        if self.is_resting:
+            raise self._refusal(errors)
+        await self._permits.acquire(session)
+        try:
+            ticket = self._breaker.admit()
+            if ticket is None:
+                raise self._refusal(errors)
+
+            def started() -> None:
+                nonlocal ticket
+                assert ticket is not None
+                ticket = self._breaker.started(ticket)
+
+            try:
+                yield started
+            except ModelError as error:
+                if harms_endpoint(error):
+                    self._breaker.failed(ticket)
+                else:
+                    self._breaker.answered(ticket)
+                raise
+            except BaseException:
+                self._breaker.cancelled(ticket)
+                raise
+            self._breaker.answered(ticket)
+        finally:
+            self._permits.release()
+
+    def reading(self) -> EndpointReading:
+        breaker = self._breaker
+        return EndpointReading(
+            state=breaker.state,
+            failures=breaker.failures,
+            retry_seconds=round(breaker.rests_for, 3),
+            busy=self._permits.busy,
+            waiting=self._permits.waiting,
+        )
+
+    def _refusal(self, errors: ProviderErrors) -> EndpointResting:
+        return errors.resting(self._breaker.failures, self._breaker.rests_for)
