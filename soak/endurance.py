@@ -17,7 +17,7 @@ from random import Random
 
 from rig import Rig, start
 from soak.report import Curve, Figure, Progress
-from talaria.commands.table import COMMANDS
+from talaria.commands.slash import SLASH_COMMANDS
 from talaria.core.clock import SystemClock
 from talaria.core.tools import ToolContext, ToolSpec
 from talaria.core.turns import TurnState
@@ -119,7 +119,7 @@ class Endurance:
 
     def _work(self) -> Iterator[tuple[str, str, str | None]]:
         """Session, text and wished model, round after round through all sessions."""
-        has_undo = "undo" in COMMANDS
+        has_undo = "undo" in SLASH_COMMANDS
         number = 0
         while True:
             session = str(number % self._sessions)

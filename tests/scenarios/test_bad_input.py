@@ -259,7 +259,7 @@ CASES = [
         "unknown slash command",
         lambda world: world.say(b'{"text": "/stp"}'),
         200,
-        "There is no command /stp.",
+        "There is no command /stp in this version.",
         "Did you mean /stop?",
     ),
     Case(

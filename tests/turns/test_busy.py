@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rig import Rig, inbound, start
-from talaria.commands.parse import parse_command
+from talaria.commands.slash import parse_command
 from talaria.core.ids import OwnerId
 from talaria.core.messages import AssistantMessage, UserMessage
 from talaria.core.ports import Store

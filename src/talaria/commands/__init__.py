@@ -1,1 +1,1 @@
-"""Slash commands: pure functions from a view of the session to a reply and actions."""
+"""Slash commands: pure functions from a view of the session to a reply and its effects."""

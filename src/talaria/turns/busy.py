@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from talaria.commands.parse import Command
+from talaria.commands.slash import Command
 from talaria.core.messages import Part, Text
 from talaria.core.turns import Inbound
 

@@ -6,8 +6,16 @@ import logging
 from collections.abc import Callable
 
 from talaria.agent.journal import Journal
-from talaria.commands.parse import Command, parse_command
-from talaria.commands.table import COMMANDS, CommandView, Outcome, Respec, canonical, run_command
+from talaria.commands.slash import (
+    SLASH_COMMANDS,
+    Command,
+    CommandContext,
+    CommandResult,
+    SpecChange,
+    canonical,
+    parse_command,
+    run_command,
+)
 from talaria.core.entries import Exchange, ReasoningSet, SpecSet, exchanges
 from talaria.core.errors import LeaseHeld, NoModel, NotFound, TalariaError
 from talaria.core.ids import ChatKey
@@ -34,41 +42,41 @@ class CommandRunner:
         parts, turn = self._parts, live.turn
         specs: tuple[PinnedSpec, ...] = ()
         if live.was_stopped_by(StopReason.USER):
-            outcome, end = Outcome(""), TurnEnd(TurnState.CANCELLED)
+            outcome, end = CommandResult(""), TurnEnd(TurnState.CANCELLED)
         else:
             outcome, end, specs = await self._outcome(turn)
         if outcome.stop and (running := parts.live.running_in(turn.chat_key)) is not None:
             running.stop(StopReason.USER)
         tell(live, await self._settle(turn, outcome, end, specs), parts.metrics, parts.clock)
 
-    async def _outcome(self, turn: Turn) -> tuple[Outcome, TurnEnd, tuple[PinnedSpec, ...]]:
+    async def _outcome(self, turn: Turn) -> tuple[CommandResult, TurnEnd, tuple[PinnedSpec, ...]]:
         command = parse_command(turn.inbound.text) or Command(turn.command)
         specs: tuple[PinnedSpec, ...] = ()
         try:
             view = await self._view(turn)
             outcome = run_command(command, view)
-            if outcome.respec is not None:
-                outcome, specs = self._respec(view, outcome.respec)
+            if outcome.spec_change is not None:
+                outcome, specs = self._respec(view, outcome.spec_change)
         except TalariaError as error:
-            return Outcome(""), failure(error), ()
+            return CommandResult(""), failure(error), ()
         except Exception:
             _log.exception("the command of turn %s failed", turn.id)
-            return Outcome(""), failure(INTERNAL), ()
+            return CommandResult(""), failure(INTERNAL), ()
         return outcome, TurnEnd(TurnState.DONE, reply=outcome.reply, buttons=outcome.buttons), specs
 
-    def _respec(self, view: CommandView, wish: Respec) -> tuple[Outcome, tuple[PinnedSpec, ...]]:
+    def _respec(self, view: CommandContext, wish: SpecChange) -> tuple[CommandResult, tuple[PinnedSpec, ...]]:
         """Pin the session to what is wished, and else to its own model under the configuration of now."""
         model = wish.model or (view.model if view.session.spec_id else None)
         pinned = self._parts.specs.resolve(model, wish.tools)
         name = f"{pinned.spec.provider}/{pinned.spec.model}"
         if pinned.id == view.session.spec_id:
-            return Outcome(f"Nothing has changed: this session uses {name}."), ()
+            return CommandResult(f"Nothing has changed: this session uses {name}."), ()
         tools = ", ".join(pinned.spec.tools) or "no tools"
         reply = f"From the next message on this session uses {name} with {tools}."
-        return Outcome(reply, (SpecSet(pinned.id),)), (pinned,)
+        return CommandResult(reply, (SpecSet(pinned.id),)), (pinned,)
 
     async def _settle(
-        self, turn: Turn, outcome: Outcome, end: TurnEnd, specs: tuple[PinnedSpec, ...]
+        self, turn: Turn, outcome: CommandResult, end: TurnEnd, specs: tuple[PinnedSpec, ...]
     ) -> Turn:
         parts = self._parts
         if not outcome.entries and not turn.attempts:
@@ -84,7 +92,7 @@ class CommandRunner:
         await journal.commit(outcome.entries, end=end, specs=specs)
         return ended(turn, end, parts.clock.now())
 
-    async def _view(self, turn: Turn) -> CommandView:
+    async def _view(self, turn: Turn) -> CommandContext:
         parts = self._parts
         summary = await parts.store.summary(turn.session_id)
         if summary is None:
@@ -101,7 +109,7 @@ class CommandRunner:
                 model = f"no model ({error.user_text})"
         running = parts.live.running_in(turn.chat_key)
         seen, reasoning = await self._read_log(turn)
-        return CommandView(
+        return CommandContext(
             summary=summary,
             sender=turn.inbound.sender,
             agent=parts.agent_name,
@@ -121,7 +129,7 @@ class CommandRunner:
 
     async def _read_log(self, turn: Turn) -> tuple[tuple[Exchange, ...], str]:
         """What the model sees and how much it shall think, for commands that want to know."""
-        spec = COMMANDS.get(canonical(turn.command))
+        spec = SLASH_COMMANDS.get(canonical(turn.command))
         if spec is None or not spec.reads_log:
             return (), ""
         log = await self._parts.store.log(turn.session_id, 0)

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from talaria.commands.parse import Command, parse_command
-from talaria.commands.table import COMMANDS, Route, canonical, find_session
+from talaria.commands.slash import SLASH_COMMANDS, Command, Route, canonical, find_session, parse_command
 from talaria.core.entries import settled_bodies
 from talaria.core.errors import NoModel, TalariaError
 from talaria.core.events import Queued
@@ -205,7 +204,7 @@ class Intake:
         return Start(self._keeper.owner, self._keeper.lease_seconds, user)
 
     def _route(self, live: LiveTurn, *, has_lane: bool = False) -> None:
-        spec = COMMANDS.get(canonical(live.turn.command)) if live.turn.command else None
+        spec = SLASH_COMMANDS.get(canonical(live.turn.command)) if live.turn.command else None
         if live.turn.command and (spec is None or spec.route is Route.CONTROL):
             is_taken = self._mailbox.put_past(live)
         else:

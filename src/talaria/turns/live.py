@@ -9,7 +9,7 @@ from enum import Enum, auto
 import msgspec
 
 from talaria.agent.loop import Answer
-from talaria.commands.table import asks_model
+from talaria.commands.slash import asks_model
 from talaria.core.events import FINAL_EVENTS, Delta, Event, ModelLoading, ReasoningDelta, Reset, ToolOutput
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.ledger import Began

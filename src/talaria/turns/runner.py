@@ -16,7 +16,7 @@ from talaria.agent.context import TurnContext
 from talaria.agent.journal import Journal
 from talaria.agent.loop import CANCELLED_BY_USER, Loop
 from talaria.agent.warm import WarmAgent
-from talaria.commands.table import asks_model
+from talaria.commands.slash import asks_model
 from talaria.core.entries import Exchange, Hidden, Revision, SpecSet, exchanges
 from talaria.core.errors import (
     IllegalMove,

@@ -52,7 +52,7 @@ def test_commands_are_completed_by_name(written: str, found: list[str]) -> None:
 
 def test_completions_say_what_the_command_does() -> None:
     (found,) = CommandCompleter().get_completions(Document("/hel"), CompleteEvent())
-    assert found.display_meta_text == "what there is"
+    assert found.display_meta_text == "list the commands, or explain one"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import msgspec
 from talaria.channels.console.client import GatewayClient, GatewayGone, Patience
 from talaria.channels.console.prompt import Interrupted, Lines
 from talaria.channels.console.render import TurnView, error_text
-from talaria.commands.parse import parse_command
+from talaria.commands.slash import parse_command
 from talaria.core.errors import TalariaError
 from talaria.core.events import FINAL_EVENTS, Event, Failed
 

@@ -19,7 +19,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.shortcuts import CompleteStyle
 
-from talaria.commands.table import ALIASES, COMMANDS, canonical
+from talaria.commands.slash import ALIASES, SLASH_COMMANDS, canonical
 
 _MENU_ROWS = 6
 _LOCAL_FLAGS = 3
@@ -50,9 +50,9 @@ class CommandCompleter(Completer):
                     yield Completion(model, start_position=-len(wanted))
         if not text.startswith("/") or any(character.isspace() for character in text):
             return
-        for name in sorted([*COMMANDS, *ALIASES]):
+        for name in sorted([*SLASH_COMMANDS, *ALIASES]):
             if name.startswith(text[1:].lower()):
-                spec = COMMANDS[canonical(name)]
+                spec = SLASH_COMMANDS[canonical(name)]
                 yield Completion(f"/{name}", start_position=-len(text), display_meta=spec.help)
 
 

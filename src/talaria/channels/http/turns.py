@@ -14,7 +14,7 @@ from talaria.channels.http.errors import ClientGone
 from talaria.channels.http.parts import HttpParts
 from talaria.channels.http.story import StoryDesk
 from talaria.channels.http.views import StepView, TurnView
-from talaria.commands.table import asks_model
+from talaria.commands.slash import asks_model
 from talaria.core.errors import BadRequest, NotFound
 from talaria.core.events import EVENT_NAMES, FINAL_EVENTS, Event, Reset
 from talaria.core.ids import TurnId

@@ -19,7 +19,7 @@ from talaria.channels.telegram.desk import Desk
 from talaria.channels.telegram.parse import decode
 from talaria.channels.telegram.settings import TelegramSettings, webhook_secret
 from talaria.channels.telegram.wire import WANTED_UPDATES, Update, User, WebhookInfo
-from talaria.commands.table import COMMANDS
+from talaria.commands.slash import SLASH_COMMANDS
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError, TalariaError
 from talaria.core.failpoints import Failpoint, hit
@@ -110,7 +110,9 @@ class TelegramChannel:
 
     async def _introduce(self) -> User:
         bot = await self._api.call("getMe", User)
-        commands: list[Any] = [{"command": spec.name, "description": spec.help} for spec in COMMANDS.values()]
+        commands: list[Any] = [
+            {"command": spec.name, "description": spec.help} for spec in SLASH_COMMANDS.values()
+        ]
         try:
             await self._api.call("setMyCommands", bool, commands=commands)
         except Refused as refusal:  # only the menu is without them

@@ -27,7 +27,7 @@ from talaria.channels.telegram.client import BotApi, BotApiError
 from talaria.channels.telegram.files import FileFetcher
 from talaria.channels.telegram.parse import Heard, Ignored, Moved, Parsed, Place, Pressed, chat_key, parse
 from talaria.channels.telegram.wire import Update, User
-from talaria.commands.parse import parse_command
+from talaria.commands.slash import parse_command
 from talaria.core.errors import IdempotencyConflict, StoreError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey

@@ -13,7 +13,7 @@ import msgspec
 
 from talaria.access.authorizer import Actor, ChatKind, Ingress
 from talaria.channels.telegram.wire import CallbackQuery, Chat, Message, RemoteFile, Update, User
-from talaria.commands.parse import parse_command
+from talaria.commands.slash import parse_command
 from talaria.core.ids import ChatAddress, ChatKey
 
 CHANNEL = "telegram"

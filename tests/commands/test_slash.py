@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from talaria.commands.parse import Command, parse_command
-from talaria.commands.table import (
+from talaria.commands.slash import (
     ALIASES,
-    COMMANDS,
-    LATER,
-    CommandView,
-    Outcome,
-    Respec,
+    SLASH_COMMANDS,
+    Command,
+    CommandContext,
+    CommandResult,
+    SpecChange,
     find_session,
+    parse_command,
     run_command,
 )
 from talaria.core.entries import Exchange, Hidden, ReasoningSet, Revision, TitleSet
@@ -46,9 +46,9 @@ ACCOUNT = Account(
 )
 
 
-def view(*, running: bool = False, waiting: int = 0) -> CommandView:
+def view(*, running: bool = False, waiting: int = 0) -> CommandContext:
     summary = ChatSummary(NOW, (NOW, OLD, OLDER), turns=4)
-    return CommandView(
+    return CommandContext(
         summary=summary,
         sender=Sender("42", "Ada"),
         agent="main",
@@ -67,7 +67,7 @@ def view(*, running: bool = False, waiting: int = 0) -> CommandView:
     )
 
 
-def run(text: str, **more: int) -> Outcome:
+def run(text: str, **more: int) -> CommandResult:
     command = parse_command(text)
     assert command is not None
     return run_command(command, view(**more))  # type: ignore[arg-type]
@@ -113,9 +113,9 @@ def test_what_is_a_command(text: str, command: Command | None) -> None:
         ("/status", "Turns: 4 so far, idle."),
         ("/help stop", "/stop: cancel the running turn"),
         ("/help /reset", "/new [TITLE]: start a new session"),
-        ("/help nothing", "There is no command /nothing."),
-        ("/stopp", "There is no command /stopp. Did you mean /stop?"),
-        ("/compact", "/compact is not in this version yet."),
+        ("/help nothing", "There is no command /nothing in this version."),
+        ("/stopp", "There is no command /stopp in this version. Did you mean /stop?"),
+        ("/compact", "There is no command /compact in this version."),
         ("/model", "This session uses scripted/scripted. `/model NAME` changes it. Known: main, fast."),
         ("/reasoning", "Reasoning: low."),
         ("/reasoning lots", "'lots' is no effort. Say none, low, medium or high."),
@@ -138,12 +138,11 @@ def test_replies(text: str, reply: str) -> None:
 
 def test_help_lists_every_command() -> None:
     reply = run("/help").reply
-    assert all(f"/{name}" in reply for name in COMMANDS)
+    assert all(f"/{name}" in reply for name in SLASH_COMMANDS)
 
 
 def test_no_name_means_two_things() -> None:
-    assert not set(COMMANDS) & LATER
-    assert not set(ALIASES) & (set(COMMANDS) | LATER)
+    assert not set(ALIASES) & set(SLASH_COMMANDS)
 
 
 def test_a_title_is_an_entry_of_one_line() -> None:
@@ -157,12 +156,12 @@ def test_undo_and_reasoning_are_entries_and_a_model_is_a_wish() -> None:
     assert run("/undo 2").entries == (Hidden(2, 7),)
     assert run("/reasoning HIGH").entries == (ReasoningSet("high"),)
     assert run("/reasoning x").entries == ()
-    assert run("/model fast").respec == Respec("fast")
-    assert run("/reload").respec == Respec()
-    assert run("/tools todo, read_file").respec == Respec(tools=("todo", "read_file"))
-    assert run("/tools all").respec == Respec(tools=("read_file", "todo", "write_file"))
-    assert run("/tools none").respec == Respec(tools=())
-    assert run("/model").respec is None
+    assert run("/model fast").spec_change == SpecChange("fast")
+    assert run("/reload").spec_change == SpecChange()
+    assert run("/tools todo, read_file").spec_change == SpecChange(tools=("todo", "read_file"))
+    assert run("/tools all").spec_change == SpecChange(tools=("read_file", "todo", "write_file"))
+    assert run("/tools none").spec_change == SpecChange(tools=())
+    assert run("/model").spec_change is None
 
 
 def test_a_new_session_may_be_given_its_title() -> None:
@@ -170,7 +169,7 @@ def test_a_new_session_may_be_given_its_title() -> None:
 
 
 def test_stop_stops_only_what_runs() -> None:
-    assert run("/stop") == Outcome("Nothing is running.")
+    assert run("/stop") == CommandResult("Nothing is running.")
     assert run("/stop", running=1, waiting=2).stop
     assert "2 more waiting" in run("/stop", running=1, waiting=2).reply
 

@@ -1,0 +1,406 @@
+"""The slash commands: parsing, the table of commands, and what each one answers.
+
+A handler is a pure function from a `CommandContext` and the command's arguments to a `CommandResult`. The
+command runner in `turns` applies the result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import Enum, auto
+
+import msgspec
+
+from talaria.core.delivery import Button
+from talaria.core.entries import EntryBody, Exchange, Hidden, ReasoningSet, TitleSet
+from talaria.core.ids import TurnId
+from talaria.core.ledger import ChatSummary
+from talaria.core.sessions import Session
+from talaria.core.spending import Account, Scope, Spent, show_usd
+from talaria.core.suggest import nearest
+from talaria.core.turns import Sender
+
+_COMMAND = re.compile(r"/([A-Za-z][A-Za-z_-]*)(?:\s+(.*))?", re.DOTALL)
+_TITLE_LIMIT = 120
+_BUTTONS = 8
+_LISTED = 20
+_QUOTE_LIMIT = 80
+_EFFORTS = "none|low|medium|high"
+_TOOLS_USAGE = "/tools [NAME…|all|none]"
+_NUMBER_DIGITS = 10  # a longer text is not taken for a number; Python refuses to convert very long ones
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A parsed command. `name` is lower case, without the slash."""
+
+    name: str
+    args: str = ""
+
+
+def parse_command(text: str) -> Command | None:
+    """Return the command if the first word is a slash and letters. `/usr/bin/env` and `/ 2` are messages."""
+    match = _COMMAND.fullmatch(text.strip())
+    return Command(match[1].lower(), (match[2] or "").strip()) if match else None
+
+
+class Route(Enum):
+    """How a command travels.
+
+    CONTROL commands bypass the chat's lane, so they work while a turn runs. BINDING commands move the chat to
+    another session in the accepting transaction, then wait in the lane. LANE commands wait like a message.
+    """
+
+    CONTROL = auto()
+    BINDING = auto()
+    LANE = auto()
+
+
+class CommandContext(msgspec.Struct, frozen=True):
+    """Everything that a handler may read.
+
+    `models` are the configured names, `listed` the further models that endpoints offer, and `abilities` what
+    is known of the session's model. `exchanges` and `reasoning` come from the session's log and are filled in
+    for commands with `reads_log`; `account` is filled in for `/usage`.
+    """
+
+    summary: ChatSummary
+    sender: Sender
+    agent: str
+    model: str
+    tools: tuple[str, ...]
+    running: TurnId | None = None
+    waiting: int = 0
+    warm: str = ""
+    models: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
+    abilities: str = ""
+    all_tools: tuple[str, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
+    reasoning: str = ""
+    account: Account | None = None
+
+    @property
+    def session(self) -> Session:
+        """The session to which the command's turn is bound."""
+        return self.summary.current
+
+
+class SpecChange(msgspec.Struct, frozen=True):
+    """A wish for a new agent spec. `model` None keeps the session's model; `tools` None takes the configured
+    tools."""
+
+    model: str | None = None
+    tools: tuple[str, ...] | None = None
+
+
+class CommandResult(msgspec.Struct, frozen=True):
+    """The reply and the effects of a command.
+
+    `entries` are appended to the session's log, under its lease. `stop` cancels the chat's running turn.
+    `spec_change` pins the session to a new spec; the reply is then written by the command runner. `buttons`
+    are shown below the reply on channels that have buttons.
+    """
+
+    reply: str
+    entries: tuple[EntryBody, ...] = ()
+    stop: bool = False
+    spec_change: SpecChange | None = None
+    buttons: tuple[Button, ...] = ()
+
+
+class CommandSpec(msgspec.Struct, frozen=True):
+    """One row of the table. `reads_log`: the handler needs `exchanges` and `reasoning`, which costs a read of
+    the session's log."""
+
+    name: str
+    usage: str
+    help: str
+    route: Route
+    run: Callable[[CommandContext, str], CommandResult]
+    reads_log: bool = False
+
+
+# -- sessions ---------------------------------------------------------------------------------------------
+
+
+def describe(session: Session) -> str:
+    when = datetime.fromtimestamp(session.updated_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"{session.title or 'untitled'} ({session.id}, last used {when})"
+
+
+def earlier_sessions(summary: ChatSummary) -> list[Session]:
+    """Return the chat's other sessions in the order in which `/resume NUMBER` counts them."""
+    return [session for session in summary.sessions if session.id != summary.current.id]
+
+
+def find_session(summary: ChatSummary, wanted: str) -> Session | None:
+    """Return the session that `/resume` names: by its number in `/sessions`, its id, its title, or a text
+    that occurs in one title only."""
+    earlier = earlier_sessions(summary)
+    if wanted.isdecimal() and len(wanted) < _NUMBER_DIGITS and 1 <= int(wanted) <= len(earlier):
+        return earlier[int(wanted) - 1]
+    for session in summary.sessions:
+        if wanted == session.id or (session.title and wanted.casefold() == session.title.casefold()):
+            return session
+    partial = [session for session in earlier if wanted and wanted.casefold() in session.title.casefold()]
+    return partial[0] if len(partial) == 1 else None
+
+
+def _new(context: CommandContext, args: str) -> CommandResult:
+    entries = (TitleSet(args[:_TITLE_LIMIT]),) if args else ()
+    earlier = earlier_sessions(context.summary)
+    back = f" The one before is {describe(earlier[0])}; `/resume 1` returns to it." if earlier else ""
+    return CommandResult(f"New session {context.session.id}.{back}", entries)
+
+
+def _resume(context: CommandContext, args: str) -> CommandResult:
+    """The intake has replaced the argument by the id of the session that it found."""
+    if args == context.session.id:
+        return CommandResult(f"Back in {describe(context.session)}.")
+    if not args:
+        listed = _sessions(context, "")
+        return CommandResult(f"Say which one: `/resume NUMBER`.\n{listed.reply}", buttons=listed.buttons)
+    return CommandResult(f"No session of this chat matches {args!r}. /sessions lists them.")
+
+
+def _sessions(context: CommandContext, args: str) -> CommandResult:
+    earlier = earlier_sessions(context.summary)
+    lines = [f"Now: {describe(context.session)}"]
+    lines += [f"{number}. {describe(session)}" for number, session in enumerate(earlier, 1)]
+    if earlier:
+        lines.append("`/resume NUMBER` (or an id, or a part of a title) returns to one.")
+    buttons = [Button(session.title or session.id, f"/resume {session.id}") for session in earlier[:_BUTTONS]]
+    return CommandResult("\n".join(lines), buttons=tuple(buttons))
+
+
+def _title(context: CommandContext, args: str) -> CommandResult:
+    if not args:
+        return CommandResult(f"The title is: {context.session.title or '(none)'}. `/title TEXT` sets it.")
+    title = " ".join(args.split())[:_TITLE_LIMIT]
+    return CommandResult(f"Title set: {title}", (TitleSet(title),))
+
+
+def _branch(context: CommandContext, args: str) -> CommandResult:
+    entries = (TitleSet(args[:_TITLE_LIMIT]),) if args else ()
+    reply = f"Branched into {context.session.id}. `/resume 1` returns to where you were."
+    return CommandResult(reply, entries)
+
+
+def _undo(context: CommandContext, args: str) -> CommandResult:
+    if args and not (args.isdecimal() and int(args)):
+        return CommandResult("Say how many exchanges to undo: `/undo NUMBER`.")
+    undone = context.exchanges[-int(args or 1) :]
+    if not undone:
+        return CommandResult("There is nothing to undo.")
+    what = "the last exchange" if len(undone) == 1 else f"the last {len(undone)} exchanges"
+    said = " ".join(undone[0].said.text.split())
+    said = said if len(said) <= _QUOTE_LIMIT else said[:_QUOTE_LIMIT] + "…"
+    reply = f"Undid {what}, from your “{said}” on. Files and other effects of tools stay as they are."
+    return CommandResult(reply, (Hidden(undone[0].first, undone[-1].last),))
+
+
+# -- turns ------------------------------------------------------------------------------------------------
+
+
+def _stop(context: CommandContext, args: str) -> CommandResult:
+    if context.running is None:
+        return CommandResult("Nothing is running.")
+    rest = f" {context.waiting} more waiting; the next begins now." if context.waiting else ""
+    return CommandResult(f"Stopped.{rest}", stop=True)
+
+
+def _queue(context: CommandContext, args: str) -> CommandResult:
+    """Reached without a text only: the intake turns `/queue TEXT` into a message."""
+    return CommandResult("Say what shall wait: `/queue TEXT`.")
+
+
+def _steer(context: CommandContext, args: str) -> CommandResult:
+    """Reached without a text only: the intake turns `/steer TEXT` into a message."""
+    return CommandResult("Say what the running turn shall read: `/steer TEXT`.")
+
+
+def _retry(context: CommandContext, args: str) -> CommandResult:
+    """Reached in a session without an exchange only: otherwise the runner asks the model again."""
+    return CommandResult("There is nothing to retry.")
+
+
+# -- model and tools --------------------------------------------------------------------------------------
+
+
+def _model(context: CommandContext, args: str) -> CommandResult:
+    if args:
+        tools = context.tools if context.session.spec_id else None
+        return CommandResult("", spec_change=SpecChange(args, tools))
+    known = ", ".join(context.models) or "none configured"
+    about = f" ({context.abilities})" if context.abilities else ""
+    reply = f"This session uses {context.model}{about}. `/model NAME` changes it. Known: {known}."
+    buttons = tuple(Button(name, f"/model {name}") for name in context.models[:_BUTTONS])
+    provider = context.model.partition("/")[0] + "/"
+    listed = sorted(context.listed, key=lambda name: not name.startswith(provider))  # its own first
+    if listed:
+        rest = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+        reply += f"\nIts endpoints also list: {', '.join(listed[:_LISTED])}{rest}."
+    return CommandResult(reply, buttons=buttons)
+
+
+def _reasoning(context: CommandContext, args: str) -> CommandResult:
+    effort = args.lower()
+    if not effort:
+        return CommandResult(
+            f"Reasoning: {context.reasoning or 'as configured'}. `/reasoning {_EFFORTS}` sets it.",
+            buttons=tuple(Button(name, f"/reasoning {name}") for name in _EFFORTS.split("|")),
+        )
+    if effort not in _EFFORTS.split("|"):
+        return CommandResult(f"{args!r} is no effort. Say none, low, medium or high.")
+    reply = f"Reasoning is {effort} for this session, from the next message on."
+    return CommandResult(reply, (ReasoningSet(effort),))
+
+
+def _tools(context: CommandContext, args: str) -> CommandResult:
+    wanted = tuple(args.replace(",", " ").split())
+    if not wanted:
+        off = [name for name in context.all_tools if name not in context.tools]
+        listed = f"Tools of this session: {', '.join(context.tools) or 'none'}."
+        listed += f" Off: {', '.join(off)}." if off else ""
+        return CommandResult(f"{listed} `{_TOOLS_USAGE}` changes them.")
+    if wanted in (("all",), ("none",)):
+        chosen = context.all_tools if wanted == ("all",) else ()
+        return CommandResult("", spec_change=SpecChange(tools=chosen))
+    unknown = [name for name in wanted if name not in context.all_tools]
+    if unknown:
+        return CommandResult(f"There is no tool {unknown[0]!r}. There are: {', '.join(context.all_tools)}.")
+    return CommandResult("", spec_change=SpecChange(tools=wanted))
+
+
+def _reload(context: CommandContext, args: str) -> CommandResult:
+    return CommandResult("", spec_change=SpecChange())
+
+
+# -- information ------------------------------------------------------------------------------------------
+
+
+def _help(context: CommandContext, args: str) -> CommandResult:
+    wanted = args.lstrip("/").lower()
+    if wanted:
+        spec = SLASH_COMMANDS.get(canonical(wanted))
+        return CommandResult(f"{spec.usage}: {spec.help}" if spec else unknown_command(wanted))
+    return CommandResult("\n".join(f"{spec.usage}: {spec.help}" for spec in SLASH_COMMANDS.values()))
+
+
+def _status(context: CommandContext, args: str) -> CommandResult:
+    session = context.session
+    about = f" ({context.abilities})" if context.abilities else ""
+    turn = f"running {context.running}" if context.running else "idle"
+    if context.waiting:
+        turn += f", {context.waiting} waiting"
+    return CommandResult(
+        f"Session {session.id} ({session.title or 'untitled'}), revision {session.revision}.\n"
+        f"Agent {context.agent} with {context.model}{about}; {context.warm or 'not in memory'}.\n"
+        f"Turns: {context.summary.turns} so far, {turn}."
+    )
+
+
+def _whoami(context: CommandContext, args: str) -> CommandResult:
+    name = f" ({context.sender.name})" if context.sender.name else ""
+    return CommandResult(f"You are {context.sender.id}{name}, in chat {context.session.chat_key}.")
+
+
+def _usage(context: CommandContext, args: str) -> CommandResult:
+    account = context.account
+    if account is None:
+        return CommandResult("")
+    spending = account.spending
+    lines = [
+        f"This session: {_describe_spent(spending.session)}",
+        f"You today: {_describe_spent(spending.user)}",
+        f"Everyone today: {_describe_spent(spending.everyone)}",
+    ]
+    if account.caps:
+        caps = ", ".join(_CAPS[cap.scope].format(show_usd(cap.limit)) for cap in account.caps)
+        reserved = f" {show_usd(spending.reserved)} is set aside for calls under way."
+        lines.append(
+            f"Caps: {caps}. The day ends at {account.resets}.{reserved if spending.reserved else ''}"
+        )
+    return CommandResult("\n".join(lines))
+
+
+_CAPS = {
+    Scope.DAY: "{} a day",
+    Scope.USER: "{} a day for each user",
+    Scope.SESSION: "{} for a session",
+}
+
+
+def _describe_spent(spent: Spent) -> str:
+    tokens = spent.tokens
+    share = f" ({tokens.cached * 100 // tokens.input} % from the provider's cache)" if tokens.input else ""
+    calls = "1 model call" if spent.calls == 1 else f"{spent.calls} model calls"
+    money = show_usd(spent.cost)
+    if spent.unpriced:
+        money += f", and {spent.unpriced} of the calls have no known price"
+        money = "the price is not known" if spent.unpriced == spent.calls else money
+    return (
+        f"{calls}, {tokens.input} tokens in{share}, {tokens.output} out, "
+        f"{tokens.reasoning} of them reasoning; {money}."
+    )
+
+
+# -- the table --------------------------------------------------------------------------------------------
+
+_ROWS = (
+    CommandSpec("help", "/help [COMMAND]", "list the commands, or explain one", Route.CONTROL, _help),
+    CommandSpec("new", "/new [TITLE]", "start a new session in this chat", Route.BINDING, _new),
+    CommandSpec("resume", "/resume NUMBER|ID|TITLE", "return to an earlier session", Route.BINDING, _resume),
+    CommandSpec("sessions", "/sessions", "list the sessions of this chat", Route.LANE, _sessions),
+    CommandSpec("title", "/title [TEXT]", "show or set the session's title", Route.LANE, _title),
+    CommandSpec("status", "/status", "show session, model and what is running", Route.CONTROL, _status),
+    CommandSpec("stop", "/stop", "cancel the running turn", Route.CONTROL, _stop),
+    CommandSpec(
+        "queue", "/queue TEXT", "send a message that waits for the running turn", Route.CONTROL, _queue
+    ),
+    CommandSpec(
+        "steer", "/steer TEXT", "send a message that the running turn reads next", Route.CONTROL, _steer
+    ),
+    CommandSpec("usage", "/usage", "show used tokens and money, and the caps", Route.LANE, _usage),
+    CommandSpec("tools", _TOOLS_USAGE, "show or choose the session's tools", Route.LANE, _tools),
+    CommandSpec("model", "/model [NAME]", "show or choose the session's model", Route.LANE, _model),
+    CommandSpec(
+        "reasoning",
+        f"/reasoning [{_EFFORTS}]",
+        "show or set how much the model thinks",
+        Route.LANE,
+        _reasoning,
+        reads_log=True,
+    ),
+    CommandSpec("undo", "/undo [NUMBER]", "take back the last exchanges", Route.LANE, _undo, reads_log=True),
+    CommandSpec("retry", "/retry", "ask the last message again", Route.LANE, _retry),
+    CommandSpec("branch", "/branch [TITLE]", "continue in a copy of this session", Route.BINDING, _branch),
+    CommandSpec(
+        "reload", "/reload", "use the prompt and tools of the current configuration", Route.LANE, _reload
+    ),
+    CommandSpec("whoami", "/whoami", "show who you are to the gateway", Route.CONTROL, _whoami),
+)
+SLASH_COMMANDS: dict[str, CommandSpec] = {spec.name: spec for spec in _ROWS}
+ALIASES = {"reset": "new"}
+
+
+def canonical(name: str) -> str:
+    return ALIASES.get(name, name)
+
+
+def asks_model(name: str) -> bool:
+    """Return whether the model answers a turn with this command (`""` for none)."""
+    return name in ("", "retry")
+
+
+def unknown_command(name: str) -> str:
+    near = nearest(name, [*SLASH_COMMANDS, *ALIASES])
+    guess = f" Did you mean /{near}?" if near else ""
+    return f"There is no command /{name} in this version.{guess} /help lists the commands."
+
+
+def run_command(command: Command, context: CommandContext) -> CommandResult:
+    spec = SLASH_COMMANDS.get(canonical(command.name))
+    return spec.run(context, command.args) if spec else CommandResult(unknown_command(command.name))
