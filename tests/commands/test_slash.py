@@ -121,6 +121,7 @@ def test_what_is_a_command(text: str, command: Command | None) -> None:
         ("/reasoning lots", "'lots' is no effort. Say none, low, medium or high."),
         ("/undo x", "`/undo NUMBER`"),
         ("/undo 0", "`/undo NUMBER`"),
+        ("/undo " + "9" * 5000, "`/undo NUMBER`"),
         ("/undo", "Undid the last exchange, from your “and then?” on."),
         ("/undo 5", "Undid the last 2 exchanges, from your “hello there” on."),
         ("/retry", "There is nothing to retry."),

@@ -189,7 +189,7 @@ def _branch(context: CommandContext, args: str) -> CommandResult:
 
 
 def _undo(context: CommandContext, args: str) -> CommandResult:
-    if args and not (args.isdecimal() and int(args)):
+    if args and not (args.isdecimal() and len(args) < _NUMBER_DIGITS and int(args)):
         return CommandResult("Say how many exchanges to undo: `/undo NUMBER`.")
     undone = context.exchanges[-int(args or 1) :]
     if not undone:
