@@ -8,12 +8,14 @@ Models of other makers behind this API are treated like the old ones; an unknown
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from talaria.core.models import ModelCall
+from talaria.models.parameters import translate
 
 MAX_OUTPUT = 32_000
 CACHE_MARK = b',"cache_control":{"type":"ephemeral"}'
@@ -29,17 +31,9 @@ _EFFORTS = {
 }
 _CHOICES = {"auto": {"type": "auto"}, "none": {"type": "none"}, "required": {"type": "any"}}
 
+_NOT_PARALLEL = "tool_choice.disable_parallel_tool_use"
+
 _encode = msgspec.json.Encoder().encode
-
-
-class Sampling(msgspec.Struct, frozen=True):
-    """The members of an OpenAI request that have a meaning here; all others are dropped."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    stop: str | list[str] | None = None
-    tool_choice: Any = None
-    parallel_tool_calls: bool | None = None
 
 
 class _Function(msgspec.Struct, frozen=True):
@@ -61,8 +55,6 @@ class _SystemText(msgspec.Struct, frozen=True):
 _decode_tools = msgspec.json.Decoder(list[_Tool]).decode
 _decode_schema = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_messages = msgspec.json.Decoder(list[_SystemText]).decode
-_decode_sampling = msgspec.json.Decoder(Sampling).decode
-_NOTHING = Sampling()
 
 
 @lru_cache(maxsize=64)
@@ -79,8 +71,8 @@ def options(call: ModelCall, *, has_thought: bool) -> bytes:
 
     `has_thought` says whether the model's turn began with a thought; if not, it gets no budget for more.
     """
-    sampling = _decode_sampling(b"{%b}" % call.sampling) if call.sampling else _NOTHING
-    choice = _tool_choice(sampling) if call.prefix.tools else None
+    given = translate(call.sampling, "anthropic")
+    choice = _tool_choice(given) if call.prefix.tools else None
     members: dict[str, Any] = {"max_tokens": call.max_output or MAX_OUTPUT, "stream": True}
     effort = _EFFORTS.get(call.reasoning or "none")
     version = claude_version(call.model)
@@ -90,8 +82,9 @@ def options(call: ModelCall, *, has_thought: bool) -> bytes:
         members["max_tokens"] = call.max_output + effort[0] if call.max_output else MAX_OUTPUT
         members |= _thinking(version, *effort)
     elif version is None or version < _UNTUNED:
-        members |= _tuning(sampling)
-    stops = [sampling.stop] if isinstance(sampling.stop, str) else sampling.stop or []
+        members |= _tuning(given)
+    stops = given.get("stop_sequences") or []
+    stops = [stops] if isinstance(stops, str) else stops
     if stops := [stop for stop in stops if stop.strip()]:
         members["stop_sequences"] = stops
     if choice is not None:
@@ -134,21 +127,21 @@ def _thinking(version: tuple[int, int] | None, budget: int, effort: str) -> dict
     return {"thinking": {"type": "adaptive", **shown}, "output_config": {"effort": effort}}
 
 
-def _tuning(sampling: Sampling) -> dict[str, Any]:
+def _tuning(given: Mapping[str, Any]) -> dict[str, Any]:
     """One of the two, since models refuse both together; OpenAI's temperatures go up to two, these to one."""
-    if sampling.temperature is not None:
-        return {"temperature": min(sampling.temperature, 1.0)}
-    return {} if sampling.top_p is None else {"top_p": sampling.top_p}
+    if "temperature" in given:
+        return {"temperature": min(given["temperature"], 1.0)}
+    return {"top_p": given["top_p"]} if "top_p" in given else {}
 
 
-def _tool_choice(sampling: Sampling) -> dict[str, Any] | None:
+def _tool_choice(given: Mapping[str, Any]) -> dict[str, Any] | None:
     choice: dict[str, Any] | None = None
-    match sampling.tool_choice:
+    match given.get("tool_choice"):
         case str() as word:
             choice = _CHOICES.get(word)
         case {"function": {"name": str() as name}}:
             choice = {"type": "tool", "name": name}
-    if sampling.parallel_tool_calls is False and (choice is None or choice["type"] != "none"):
+    if given.get(_NOT_PARALLEL) is False and (choice is None or choice["type"] != "none"):
         return {**(choice or {"type": "auto"}), "disable_parallel_tool_use": True}
     return choice
 

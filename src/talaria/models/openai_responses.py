@@ -33,10 +33,13 @@ from talaria.core.tools import ToolSpec
 from talaria.models.answer import Answer
 from talaria.models.failures import ProviderErrors
 from talaria.models.openai_responses_answer import ITEM, Place, ResponsesReader
-from talaria.models.openai_responses_sampling import flat_tools, sampling_members
+from talaria.models.parameters import translate
 from talaria.models.wording import bearer, openai_content, openai_prefix, spoken
 
 MAX_CALL_ID = 64
+MIN_OUTPUT = 16  # less is refused
+_EFFORTS = frozenset({"minimal", "low", "medium", "high", "xhigh", "max"})
+_NO_PARAMETERS = {"type": "object", "properties": {}}
 _FLAT = b'[{"type":"function","name":'  # how our own tool lists begin
 _NOTHING = frozenset({b"", b"null", b'""', b"[]"})
 _ALWAYS = b',"stream":true,"store":false,"include":["reasoning.encrypted_content"]'
@@ -93,15 +96,67 @@ class OpenAIResponses:
             head += b","
         tools = call.prefix.tools
         if tools and not tools.startswith(_FLAT):
-            tools = flat_tools(tools)
+            tools = _flat_tools(tools)
         tail = b'],"tools":%b' % tools if tools else b"]"
         tail += _ALWAYS
-        if members := sampling_members(call):
-            tail += b"," + members
+        if members := _members(call):
+            tail += b"," + _encode(members)[1:-1]
         return [head, b",".join(call.chunks), tail + b"}"]
 
     def answer(self, model: str, errors: ProviderErrors) -> Answer:
         return Answer(model, errors, ResponsesReader())
+
+
+# -- what surrounds the messages ----------------------------------------------------------------------------
+
+
+def _members(call: ModelCall) -> dict[str, Any]:
+    """Return the members of the request that belong to this call alone."""
+    members = translate(call.sampling, "responses")
+    if call.reasoning in _EFFORTS:
+        members["reasoning"] = {"effort": call.reasoning}
+    if call.max_output is not None:
+        members["max_output_tokens"] = max(MIN_OUTPUT, call.max_output)
+    if (choice := members.get("tool_choice")) is not None:
+        members["tool_choice"] = _tool_choice(choice)
+    text = {
+        name: members.pop(f"text.{name}") for name in ("format", "verbosity") if f"text.{name}" in members
+    }
+    if "format" in text:
+        text["format"] = _flat(text["format"])
+    return {**members, "text": text} if text else members
+
+
+def _flat_tools(tools: bytes) -> bytes:
+    """A tool list of chat completions as this API wants it; what is flat already stays as it is.
+
+    `strict` is written out, because it is on here unless it is said to be off.
+    """
+    flat = []
+    for tool in map(_flat, msgspec.json.decode(tools)):
+        if isinstance(tool, dict) and tool.get("type") == "function":
+            tool.setdefault("parameters", _NO_PARAMETERS)
+            tool.setdefault("strict", False)
+        flat.append(tool)
+    return _encode(flat)
+
+
+def _flat(value: Any) -> Any:
+    """`{"type": T, T: {…}}` as `{"type": T, …}`."""
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        return value
+    inner = value.get(value["type"])
+    return {"type": value["type"], **inner} if isinstance(inner, dict) else dict(value)
+
+
+def _tool_choice(choice: Any) -> Any:
+    flat = _flat(choice)
+    if isinstance(flat, dict) and isinstance(flat.get("tools"), list):
+        flat["tools"] = [_flat(tool) for tool in flat["tools"]]
+    return flat
+
+
+# -- messages -----------------------------------------------------------------------------------------------
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:

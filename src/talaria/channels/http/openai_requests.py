@@ -24,6 +24,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
+from talaria.models.parameters import RequestParameters
 from talaria.turns.live import CallOptions
 
 _encode = msgspec.json.Encoder().encode
@@ -89,25 +90,8 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool = False
 
 
-class Sampling(msgspec.Struct, omit_defaults=True):
-    """What goes to the model as it came. Only a stateless call decides it."""
-
-    temperature: int | float | None = None
-    top_p: int | float | None = None
-    stop: str | list[str] | None = None
-    seed: int | None = None
-    presence_penalty: int | float | None = None
-    frequency_penalty: int | float | None = None
-    logit_bias: dict[str, int | float] | None = None
-    response_format: msgspec.Raw = msgspec.Raw()
-    tool_choice: msgspec.Raw = msgspec.Raw()
-    parallel_tool_calls: bool | None = None
-    verbosity: str | None = None
-    user: str | None = None
-
-
-class ChatRequest(Sampling):
-    messages: list[MessageIn] = []
+class ChatRequest(RequestParameters):
+    messages: list[MessageIn] = msgspec.field(default_factory=list)
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -140,11 +124,10 @@ class ChatRequest(Sampling):
                 ) from None
 
     def options(self) -> CallOptions:
-        sampling = Sampling(*(getattr(self, name) for name in Sampling.__struct_fields__))
         return CallOptions(
             reasoning=self.reasoning_effort,
             max_output=self.max_completion_tokens or self.max_tokens,
-            sampling=_encode(sampling)[1:-1],
+            sampling=self.encode_parameters(),
         )
 
     def encoded_tools(self) -> bytes:
