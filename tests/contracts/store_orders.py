@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from itertools import count
 
+import msgspec
+
 from talaria.core.entries import EntryBody
-from talaria.core.ids import ChatKey, OwnerId, SessionId, TurnId
+from talaria.core.ids import ChatKey, OwnerId, QuestionId, SessionId, TurnId
 from talaria.core.ledger import (
     Accept,
     Accepted,
@@ -21,6 +23,7 @@ from talaria.core.ledger import (
 )
 from talaria.core.messages import AssistantMessage, Message, Text, UserMessage
 from talaria.core.ports import Store
+from talaria.core.questions import APPROVE, Decision, Question, QuestionKind
 from talaria.core.sessions import Session
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
 from talaria.core.turns import Inbound, Sender, StepKind, StepState, TurnState
@@ -118,6 +121,35 @@ async def answered(store: Store, order: Accept | None = None) -> Accepted:
 
 def step(n: int, state: StepState, kind: StepKind = StepKind.TOOL) -> StepWrite:
     return StepWrite(n, kind, "shell", state, call_id=f"call_{n}")
+
+
+def asking(turn: Accepted, n: int = 1, **changes: object) -> Question:
+    question = Question(
+        QuestionId(f"q_{next(_numbers):06}"),
+        turn.turn.id,
+        n,
+        f"call_{n}",
+        QuestionKind.APPROVAL,
+        "Run `rm -r build`?",
+        START,
+        START + 3600,
+    )
+    return msgspec.structs.replace(question, **changes)
+
+
+def approved(at: float = START) -> Decision:
+    return Decision(APPROVE, "u1", at)
+
+
+async def parked(
+    store: Store, order: Accept | None = None, *, owner: OwnerId = ME, count: int = 1
+) -> tuple[Accepted, Began, tuple[Question, ...]]:
+    """A turn that waits, with one question for each of `count` pending steps."""
+    turn, lease = await begun(store, order, owner)
+    steps = tuple(step(n, StepState.PENDING) for n in range(1, count + 1))
+    questions = tuple(asking(turn, write.n) for write in steps)
+    await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, steps=steps, ask=questions))
+    return turn, lease, questions
 
 
 async def bodies(store: Store, session_id: SessionId) -> list[EntryBody]:

@@ -15,6 +15,7 @@ from contracts.store_orders import (
     answered,
     begun,
     ending,
+    parked,
     pinned,
     said,
     step,
@@ -78,11 +79,21 @@ class StoreRetentionSuite:
         for kept in (slow, young):
             assert await store.turn_record(kept.turn.id) is not None
 
+    async def test_questions_are_forgotten_with_their_turn(self, store: RetentionSubject) -> None:
+        turn, _, _ = await parked(store)
+        lease = await store.begin(Begin(turn.turn.id, ME, LEASE))
+        await store.commit(ending(turn, lease))
+        assert await forget(store) == 1
+        assert tuple(await store.questions(turn.turn.id)) == ()
+
     async def test_what_is_unsettled_is_never_forgotten(self, store: RetentionSubject) -> None:
         running, _ = await begun(store)
         waiting = await store.accept(accepting())
+        asks, _, questions = await parked(store, accepting(chat=OTHER_CHAT))
         assert await forget(store) == 0
-        assert [turn.id for turn in await store.reclaim(ME)] == [running.turn.id, waiting.turn.id]
+        owed = [running.turn.id, waiting.turn.id, asks.turn.id]
+        assert [turn.id for turn in await store.reclaim(ME)] == owed
+        assert tuple(await store.questions(asks.turn.id)) == questions
         assert (await store.begin(Begin(waiting.turn.id, ME, LEASE, said("hello")))).entry is not None
 
     async def test_what_is_unsent_is_never_forgotten(self, store: RetentionSubject) -> None:

@@ -7,6 +7,7 @@ import pytest
 from contracts.pairing_suite import PairingSuite
 from contracts.spend_suite import SpendSuite
 from contracts.store_delivery_suite import StoreDeliverySuite
+from contracts.store_questions_suite import StoreQuestionsSuite
 from contracts.store_retention_suite import StoreRetentionSuite
 from contracts.store_suite import StoreSuite
 from talaria.core.ports import Pairings
@@ -14,7 +15,7 @@ from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 
 
-class TestStoreContract(StoreSuite, StoreDeliverySuite):
+class TestStoreContract(StoreSuite, StoreDeliverySuite, StoreQuestionsSuite):
     pass
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from talaria.store.sqlite import orders, outbox, pairing, queries, retention, spending, upkeep
+from talaria.store.sqlite import orders, outbox, pairing, queries, questions, retention, spending, upkeep
 from talaria.store.sqlite.connection import open_memory
 
 # Counting is asked for by people, and reclaiming happens once at start.
@@ -22,7 +22,7 @@ MAY_SCAN |= {"FIND_UNUSED_SPECS", "FIND_UNUSED_PREFIXES"}
 
 
 def statements() -> Iterator[tuple[str, str]]:
-    for module in (orders, outbox, pairing, queries, retention, spending, upkeep):
+    for module in (orders, outbox, pairing, queries, questions, retention, spending, upkeep):
         for name, value in vars(module).items():
             for sql in value if isinstance(value, tuple) else (value,):
                 if isinstance(sql, str) and sql.lstrip().startswith(("SELECT", "INSERT", "UPDATE", "DELETE")):

@@ -18,17 +18,20 @@ from contracts.store_orders import (
     OTHER_CHAT,
     HandClock,
     accepting,
+    approved,
+    asking,
     begun,
     ending,
     said,
     session_of,
+    step,
 )
 from talaria.core.delivery import Mark, OutboxState
 from talaria.core.entries import TitleSet
 from talaria.core.errors import NotFound, StaleFence, StoreError
 from talaria.core.ids import Fence
 from talaria.core.ledger import Accepted, Begin, Commit, TurnEnd
-from talaria.core.turns import TurnState
+from talaria.core.turns import StepState, TurnState
 from talaria.store.sqlite.connection import open_reader, open_writer
 from talaria.store.sqlite.engine import driver
 from talaria.store.sqlite.inline import Inline
@@ -204,6 +207,13 @@ async def test_orders_that_promise_durability_ask_for_it(clock: HandClock) -> No
     await store.set_cursor("telegram", "7")
     await store.move_chat(CHAT, OTHER_CHAT)
     assert all(noted.durable) and len(noted.durable) == 7
+    noted.durable.clear()
+    turn = await store.accept(accepting())
+    lease = await store.begin(Begin(turn.turn.id, ME, LEASE))
+    pending, question = (step(1, StepState.PENDING),), asking(turn)
+    await store.commit(Commit(lease.session.id, lease.fence, turn.turn.id, steps=pending, ask=(question,)))
+    await store.decide(question.id, approved())
+    assert noted.durable == [True, False, True, True]
 
 
 async def test_more_orders_than_a_batch_holds_are_all_carried_out(writer: Writer) -> None:

@@ -13,7 +13,7 @@ from contracts.store_orders import LEASE, HandClock, accepting, pinned, said, st
 from talaria.core.delivery import Mark, OutboxRow, OutboxState
 from talaria.core.entries import EntryBody, Revision, SpecSet, TitleSet
 from talaria.core.errors import IdempotencyConflict, StaleFence, TalariaError
-from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, TurnId
+from talaria.core.ids import ChatKey, Fence, OwnerId, QuestionId, SessionId, TurnId, new_question_id
 from talaria.core.ledger import (
     Accepted,
     Began,
@@ -31,6 +31,7 @@ from talaria.core.ledger import (
     UsageWrite,
 )
 from talaria.core.messages import AssistantMessage, TokenUsage
+from talaria.core.questions import APPROVE, DENY, Decision, Question, QuestionKind
 from talaria.core.sessions import Session
 from talaria.core.turns import StepKind, StepState, Turn, TurnState
 from talaria.store.sqlite.engine import driver
@@ -71,6 +72,10 @@ def all_rows(db: driver.Connection, _: None) -> dict[str, list[object]]:
     return {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in names}
 
 
+def waiting_turns(db: driver.Connection, _: None) -> dict[str, str]:
+    return dict(db.execute("SELECT id, waiting_turn FROM sessions WHERE waiting_turn <> ''").fetchall())
+
+
 class Lease(NamedTuple):
     owner: OwnerId
     fence: Fence
@@ -95,6 +100,7 @@ class Ledger(RuleBasedStateMachine):
         self.sessions: list[SessionId] = []
         self.leases: dict[SessionId, Lease] = {}
         self.known: dict[TurnId, Turn] = {}
+        self.asked: list[Question] = []  # undecided
 
     def teardown(self) -> None:
         self.inline.close()
@@ -113,6 +119,11 @@ class Ledger(RuleBasedStateMachine):
 
     def session(self, pick: int) -> SessionId:
         return self.sessions[-1 - pick] if pick < len(self.sessions) else SessionId("ses_nowhere")
+
+    def question(self, turn_id: TurnId, n: int) -> Question:
+        now = self.clock.now()
+        kind = QuestionKind.APPROVAL
+        return Question(new_question_id(), turn_id, n, f"call_{n}", kind, "May it?", now, now + LEASE)
 
     def lease(self, session_id: SessionId) -> Lease:
         return self.leases.get(session_id, FREE)
@@ -203,6 +214,7 @@ class Ledger(RuleBasedStateMachine):
         release=st.booleans(),
         brings_spec=st.booleans(),
         steers=st.lists(picks, max_size=1),
+        asks=st.lists(st.integers(1, 2), max_size=2),
     )
     def commit(
         self,
@@ -214,6 +226,7 @@ class Ledger(RuleBasedStateMachine):
         release: bool,
         brings_spec: bool,
         steers: list[int],
+        asks: list[int],
     ) -> None:
         turn_id = self.turn(pick)
         session_id = self.known[turn_id].session_id if turn_id in self.known else self.session(pick)
@@ -228,15 +241,28 @@ class Ledger(RuleBasedStateMachine):
             end=end,
             steers=tuple(map(self.turn, steers)),
             release=release,
+            ask=tuple(self.question(turn_id, n) for n in asks),
         )
         is_held = self.lease(session_id).is_held(order.fence)
         answer = self.order(self.store.commit(order))
         if isinstance(answer, Committed):
             assert is_held
-            if end is not None or release:
+            if end is not None or asks or release:
                 self.gave_back(session_id)
+            if asks:
+                self.asked = [question for question in self.asked if question.turn_id != turn_id]
+                self.asked += order.ask
         else:
             assert not (is_held and isinstance(answer, StaleFence))
+
+    @rule(pick=picks, text=st.sampled_from([APPROVE, DENY]))
+    def decide(self, pick: int, text: str) -> None:
+        asked = self.asked[-1 - pick].id if pick < len(self.asked) else QuestionId("q_nowhere")
+        decided = self.order(self.store.decide(asked, Decision(text, "u1", self.clock.now())))
+        if isinstance(decided, Turn):
+            assert decided == self.known[decided.id]
+            assert decided.state is TurnState.WAITING
+            self.asked = [question for question in self.asked if question.id != asked]
 
     @rule(pick=picks, state=st.sampled_from(TurnState))
     def settle(self, pick: int, state: TurnState) -> None:
@@ -342,6 +368,7 @@ class Ledger(RuleBasedStateMachine):
             self.who_has_an_address_is_sent_the_reply(record)
         self.mail_of_an_address_is_sent_in_its_order([row for record in stories for row in record.replies])
         self.logs_are_whole_and_sessions_stand_at_their_head()
+        self.a_session_waits_with_its_turn_and_only_then()
 
     def turns_are_kept_and_final_ones_stay_as_they_are(self, turns: list[Turn]) -> None:
         found = {turn.id: turn for turn in turns}
@@ -354,7 +381,8 @@ class Ledger(RuleBasedStateMachine):
             assert turn.forgiven <= turn.attempts and (turn.attempts > 0) == (turn.started_at is not None)
             if turn.merged_into is not None and not turn.state.is_final:
                 host = found[turn.merged_into]
-                assert (host.state, host.session_id) == (TurnState.RUNNING, turn.session_id)
+                assert host.state in (TurnState.RUNNING, TurnState.WAITING)
+                assert host.session_id == turn.session_id
         self.known = found
 
     def who_has_an_address_is_sent_the_reply(self, record: TurnRecord) -> None:
@@ -390,6 +418,16 @@ class Ledger(RuleBasedStateMachine):
             assert (session.spec_id, session.title) == (specs[-1], titles[-1])
         lasting = [session for session in found if not session.ephemeral]
         assert self.paged(2) == sorted(lasting, key=lambda each: (each.updated_at, each.id), reverse=True)
+
+    def a_session_waits_with_its_turn_and_only_then(self) -> None:
+        waiting = {turn.id: turn for turn in self.known.values() if turn.state is TurnState.WAITING}
+        for turn in waiting.values():
+            assert self.lease(turn.session_id).until == 0
+        assert len({turn.session_id for turn in waiting.values()}) == len(waiting)
+        marked = at_once(self.inline.read(waiting_turns, None))
+        assert marked == {turn.session_id: turn_id for turn_id, turn in waiting.items()}
+        found = at_once(self.store.open_questions(Page())).questions
+        assert found == tuple(question for question in self.asked if question.turn_id in waiting)
 
     def paged(self, limit: int) -> list[Session]:
         seen, page = list[Session](), at_once(self.store.sessions(Page(limit)))

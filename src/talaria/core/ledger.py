@@ -15,6 +15,7 @@ from talaria.core.entries import Entry, EntryBody, Hidden, Revision
 from talaria.core.errors import ErrorInfo
 from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
 from talaria.core.messages import TokenUsage, ToolResult, UserMessage
+from talaria.core.questions import Question
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
 from talaria.core.spending import Spent
@@ -100,7 +101,11 @@ class Begin(msgspec.Struct, frozen=True):
     and before it `hide`, for a turn that takes the place of an earlier one. `is_forgiven`: the attempt before
     did not take the process down, and does not count as if it had.
 
-    Raises `LeaseHeld` while another owner's lease is unexpired, `IllegalMove` when the turn is over.
+    A `waiting` turn goes on with the attempt that was parked: nothing is appended, and neither `attempts` nor
+    `crashes` grows. While a turn waits, no other turn of its session can begin.
+
+    Raises `LeaseHeld` while another owner's lease is unexpired or another turn of the session waits for a
+    person, `IllegalMove` when the turn is over.
     """
 
     turn_id: TurnId
@@ -170,6 +175,11 @@ class Commit(msgspec.Struct, frozen=True):
     before the entries that name them. `steers` are turns whose messages are among the entries: they run as
     part of this one and end with it. Raises `StaleFence` when the fence is not the session's current one,
     `SteerWaiting` when a turn would be done while a message to steer it is not among its entries.
+
+    With `ask` the turn becomes `waiting`: the questions are written, the lease and the turn's reservations
+    are given back, and the commit is durable before it returns. The questions replace those that the turn
+    left undecided before. Raises `IllegalMove` for a question about a step that is not `pending`. `ask` and
+    `end` exclude each other.
     """
 
     session_id: SessionId
@@ -182,6 +192,7 @@ class Commit(msgspec.Struct, frozen=True):
     end: TurnEnd | None = None
     steers: tuple[TurnId, ...] = ()
     release: bool = False
+    ask: tuple[Question, ...] = ()
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -217,12 +228,18 @@ class EntryPage(msgspec.Struct, frozen=True):
 
 
 class TurnRecord(msgspec.Struct, frozen=True):
-    """A turn with its steps and what was sent of its reply, in order, and what its model calls used."""
+    """A turn with its steps, what was sent of its reply, what its model calls used, and its questions."""
 
     turn: Turn
     steps: tuple[Step, ...]
     replies: tuple[OutboxRow, ...] = ()
     spent: Spent = Spent()
+    questions: tuple[Question, ...] = ()
+
+
+class QuestionPage(msgspec.Struct, frozen=True):
+    questions: tuple[Question, ...]
+    next: str | None
 
 
 class ChatSummary(msgspec.Struct, frozen=True):

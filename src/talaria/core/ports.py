@@ -11,7 +11,7 @@ from talaria.core.delivery import Mark, OutboxRow, OutgoingMessage
 from talaria.core.entries import Entry
 from talaria.core.events import Event, ModelLoading
 from talaria.core.history import PruneProgress, TurnHistory
-from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, SpecId, TurnId
+from talaria.core.ids import ChatKey, Fence, OwnerId, QuestionId, SessionId, SpecId, TurnId
 from talaria.core.ledger import (
     Accept,
     Accepted,
@@ -23,6 +23,7 @@ from talaria.core.ledger import (
     Ended,
     EntryPage,
     Page,
+    QuestionPage,
     Renewal,
     SessionPage,
     StoreStats,
@@ -32,6 +33,7 @@ from talaria.core.ledger import (
 )
 from talaria.core.messages import Message, TokenUsage
 from talaria.core.models import Completion, ModelCall, ModelDelta
+from talaria.core.questions import Decision, Question
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec, Prefix
 from talaria.core.spending import Overrun, PlannedCall, Reserve, Spending, SpendingQuery
@@ -72,18 +74,31 @@ class Store(SpendStore, Protocol):
     async def begin(self, order: Begin) -> Began: ...
 
     async def commit(self, order: Commit) -> Committed:
-        """Durable when it ends a turn."""
+        """Durable when it ends a turn or asks a person."""
+        ...
+
+    async def decide(self, question_id: QuestionId, decision: Decision) -> Turn:
+        """Record the decision and return the question's turn, which stays `waiting`. Durable.
+
+        The caller resumes the turn with `begin` once each of its questions is decided. `expires_at` is not
+        checked. Raises `NotFound`, and `IllegalMove` when the question has a decision already or its turn is
+        not waiting.
+        """
         ...
 
     async def settle(self, turn_id: TurnId, end: TurnEnd) -> Turn:
         """End a turn that never began: stopped in the queue, or a command that appends nothing. Durable.
 
-        Raises `IllegalMove` for a turn that began: it is ended by `commit`, under its fence.
+        Raises `IllegalMove` for a turn that began, a `waiting` one included: it is ended by `commit`, under
+        its fence.
         """
         ...
 
     async def hold(self, session_id: SessionId, owner: OwnerId, lease_seconds: float) -> Fence:
-        """Take the session's lease outside a turn. Raises `LeaseHeld`, `NotFound`."""
+        """Take the session's lease outside a turn.
+
+        Raises `LeaseHeld` while any owner has it or a turn of the session waits for a person, `NotFound`.
+        """
         ...
 
     async def renew(
@@ -98,16 +113,24 @@ class Store(SpendStore, Protocol):
         ...
 
     async def reclaim(self, owner: OwnerId) -> Sequence[Turn]:
-        """Expire the leases of every other owner and return the unsettled turns, oldest first.
+        """Expire the leases of every other owner and return the unsettled turns, `waiting` ones included,
+        oldest first.
 
         Only the holder of the home's lock may call it: the other owners are dead by construction.
         """
         ...
 
     async def orphans(self, owner: OwnerId, accepted_before: float) -> Sequence[Turn]:
-        """Unsettled turns that nobody has any more, oldest first: begun by another owner whose lease expired
-        or was given back; or accepted before that moment, in a session that nobody holds. Changes nothing:
-        who takes one up begins it, and one of two who try is refused."""
+        """Return the unsettled turns that no process works on, oldest first. Read-only.
+
+        These are turns of sessions without a lease: begun by another owner, or accepted before
+        `accepted_before`. A turn that waits for a person has no lease and needs no process. It is returned,
+        with the turns merged into it, once each of its questions was decided or expired before
+        `accepted_before`, so that a decision is not lost with the process that recorded it. The other turns
+        of its session are not returned meanwhile.
+
+        The caller claims a turn with `begin`; if two callers race, the second gets `LeaseHeld`.
+        """
         ...
 
     async def yield_turns(self, owner: OwnerId) -> None:
@@ -160,6 +183,14 @@ class Store(SpendStore, Protocol):
     async def spec(self, spec_id: SpecId) -> PinnedSpec | None: ...
 
     async def turn_record(self, turn_id: TurnId) -> TurnRecord | None: ...
+
+    async def questions(self, turn_id: TurnId) -> Sequence[Question]:
+        """Return all questions of the turn in the order in which they were put, decided or not."""
+        ...
+
+    async def open_questions(self, page: Page) -> QuestionPage:
+        """Return the undecided questions of `waiting` turns, oldest first."""
+        ...
 
     async def summary(self, session_id: SessionId) -> ChatSummary | None: ...
 

@@ -5,7 +5,7 @@ A turn is one inbound message and all that follows until its reply is settled:
     accepted ──▶ running ──▶ done | failed | cancelled
         │          │  ▲
         │          ▼  │
-        │         waiting          (parked for a person: lane and store lease kept)
+        │         waiting          (parked for a person: the lane is kept, the store lease given back)
         └──▶ done | failed | cancelled
              (a command answered without a model; given up after three crashes; stopped in the queue)
 

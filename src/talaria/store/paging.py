@@ -30,8 +30,8 @@ def parse_session_cursor(after: str | None) -> tuple[float, str]:
     raise _broken(after)
 
 
-def parse_entry_cursor(after: str | None) -> int:
-    """The `seq` of the last entry on the page before."""
+def parse_number_cursor(after: str | None) -> int:
+    """Return the number of the last item on the page before: an entry's `seq`, a question's position."""
     if after is None:
         return 0
     if not (after.isascii() and after.isdigit() and len(after) < 19):

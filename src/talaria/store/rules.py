@@ -18,8 +18,9 @@ from talaria.core.errors import (
     SteerWaiting,
     StoreError,
 )
-from talaria.core.ids import SessionId, SpecId, TurnId, channel_of
+from talaria.core.ids import QuestionId, SessionId, SpecId, TurnId, channel_of
 from talaria.core.ledger import Begin, Commit, StepWrite, TurnEnd
+from talaria.core.questions import Question
 from talaria.core.sessions import Session
 from talaria.core.turns import StepKind, StepState, Turn, TurnState, check_step_move, check_turn_move
 
@@ -46,13 +47,9 @@ def number(
     return head, tuple(entries)
 
 
-def start_entries(
-    session: Session, order: Begin, attempts: int, now: float
-) -> tuple[Revision, tuple[Entry, ...]]:
-    """What the first attempt appends, the user's entry last, and the head behind it."""
-    bodies = () if attempts else (order.hide, order.user)
-    given = [body for body in bodies if body is not None]
-    return number(session.id, session.revision, given, order.turn_id, now)
+def start_bodies(order: Begin) -> list[EntryBody]:
+    """What the first attempt appends, the user's entry last."""
+    return [body for body in (order.hide, order.user) if body is not None]
 
 
 def begun_turn(turn: Turn, now: float) -> Turn:
@@ -61,15 +58,32 @@ def begun_turn(turn: Turn, now: float) -> Turn:
 
 
 def check_commit_shape(order: Commit) -> None:
-    if order.turn_id is None and (order.steps or order.usage or order.steers or order.end is not None):
-        raise StoreError("Steps, usage, replies and an end belong to a turn, and this commit names none.")
+    of_a_turn = order.steps or order.usage or order.steers or order.ask or order.end is not None
+    if order.turn_id is None and of_a_turn:
+        raise StoreError(
+            "Steps, usage, questions, replies and an end belong to a turn, and this commit names none."
+        )
+    if order.ask and order.end is not None:
+        raise StoreError("A commit cannot both ask a person and end the turn.")
+    if any(question.turn_id != order.turn_id or question.decision for question in order.ask):
+        raise StoreError("A commit puts undecided questions of its own turn only.")
 
 
-def check_turn_commit(turn_id: TurnId, old: TurnState, end: TurnEnd | None) -> None:
+def check_turn_commit(turn_id: TurnId, old: TurnState, order: Commit) -> None:
     """A commit finds its turn alive; its `end`, if it has one, is a final state that the table allows."""
-    check_turn_move(turn_id, old, TurnState.RUNNING if end is None else end.state)
-    if end is not None and not end.state.is_final:
+    end = order.end
+    if end is None:
+        check_turn_move(turn_id, old, TurnState.WAITING if order.ask else TurnState.RUNNING)
+        return
+    check_turn_move(turn_id, old, end.state)
+    if not end.state.is_final:
         raise IllegalMove(f"turn {turn_id}", old, end.state)
+
+
+def check_question(question: Question, step: StepState | None) -> None:
+    """`step` is the state of the step that the question is about, None if there is none."""
+    if step is not StepState.PENDING:
+        raise IllegalMove(f"step {question.turn_id}/{question.n}", step or "nothing", "asked about")
 
 
 def check_settle(turn_id: TurnId, old: TurnState, end: TurnEnd) -> None:
@@ -227,6 +241,17 @@ def key_conflict(key: str) -> IdempotencyConflict:
 
 def lease_held(session_id: SessionId) -> LeaseHeld:
     return LeaseHeld(f"Session {session_id} is in use.", "Try again when its turn is over.")
+
+
+def session_waits(session_id: SessionId) -> LeaseHeld:
+    return LeaseHeld(
+        f"A turn of session {session_id} waits for a person's decision.",
+        "Answer its question, or stop the turn.",
+    )
+
+
+def no_question(question_id: QuestionId) -> NotFound:
+    return NotFound(f"There is no question {question_id}.")
 
 
 def stale_fence(session_id: SessionId) -> StaleFence:

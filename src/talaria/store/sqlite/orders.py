@@ -28,7 +28,7 @@ from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
 from talaria.core.turns import StepState, Turn, TurnState, check_turn_move
 from talaria.store import rules
-from talaria.store.sqlite import outbox, spending
+from talaria.store.sqlite import outbox, questions, spending
 from talaria.store.sqlite.rows import (
     ENTRY_KINDS,
     SESSION_COLUMNS,
@@ -48,7 +48,7 @@ FIND_KEY = f"SELECT {TURN_COLUMNS}, digest FROM turns WHERE scope = ? AND key = 
 FREE_KEY = "UPDATE turns SET key = NULL WHERE id = ?"
 FIND_OWED = f"SELECT 1 FROM turns WHERE session_id = ? AND state IN ({UNSETTLED}) LIMIT 1"
 END_SESSION = "UPDATE sessions SET ended_at = ?, lease_expires = 0 WHERE id = ?"
-_LEASE_COLUMNS = "lease_owner, lease_fence, lease_expires"
+_LEASE_COLUMNS = "lease_owner, lease_fence, lease_expires, waiting_turn"
 FIND_CURRENT = f"""
 SELECT {prefixed("s", SESSION_COLUMNS)}, {prefixed("s", _LEASE_COLUMNS)}
 FROM chats c JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
@@ -74,11 +74,13 @@ SET_HOST = "UPDATE turns SET merged_into = ? WHERE id = ?"
 
 
 class _Lease(NamedTuple):
-    """Who has a session, under which fence, until when; `expires` is 0 for nobody."""
+    """A session's lease; `expires` is 0 for one that was given back. `waiting_turn` is the turn that waits
+    for a person, '' for none: only that turn may begin."""
 
     owner: str = ""
     fence: int = 0
     expires: float = 0.0
+    waiting_turn: str = ""
 
     def is_free_for(self, owner: OwnerId, now: float) -> bool:
         return self.owner == owner or self.expires <= now
@@ -106,9 +108,10 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
         order.turn_id, inbound.chat_key, session.id, TurnState.ACCEPTED, inbound, tx.now, order.command
     )
     began, start = None, order.start
-    if start is not None and lease.is_free_for(start.owner, tx.now):
+    if start is not None and lease.is_free_for(start.owner, tx.now) and not lease.waiting_turn:
         turn = rules.begun_turn(turn, tx.now)
-        began = _take(tx, session, lease, Begin(turn.id, start.owner, start.lease_seconds, start.user))
+        begin_now = Begin(turn.id, start.owner, start.lease_seconds, start.user)
+        began = _take(tx, session, lease, begin_now, _Attempts())
     _insert_turn(tx, turn, order)
     if order.steers and tx.execute(FIND_HOST, (order.steers, session.id)).fetchone() is not None:
         tx.execute(SET_HOST, (order.steers, turn.id))
@@ -152,17 +155,17 @@ def _bound_session(tx: Transaction, order: Accept) -> tuple[Session, _Lease] | N
             row = tx.execute(FIND_CURRENT, (chat_key,)).fetchone()
             if row is None:
                 return None
-            session = session_from(row[:-3])
-            return (session, _Lease(*row[-3:])) if session.ended_at is None else None
+            session = session_from(row[:-4])
+            return (session, _Lease(*row[-4:])) if session.ended_at is None else None
         case Binding.RESUME:
             row = tx.execute(FIND_TO_RESUME, (order.resume,)).fetchone()
-            found = None if row is None else session_from(row[:-3])
+            found = None if row is None else session_from(row[:-4])
             if found is None or found.chat_key != chat_key or found.ephemeral:
                 raise rules.no_session_here(order.resume)
             tx.execute(REOPEN_SESSION, (tx.now, found.id))
             tx.execute(SET_CURRENT, (chat_key, found.id))
             found = msgspec.structs.replace(found, ended_at=None, updated_at=tx.now)
-            return found, _Lease(*row[-3:])
+            return found, _Lease(*row[-4:])
 
 
 def _make_session(tx: Transaction, chat_key: ChatKey, fresh: Fresh) -> Session:
@@ -192,7 +195,9 @@ SELECT {prefixed("s", SESSION_COLUMNS)},
        t.position, t.state, t.attempts, t.forgiven, {prefixed("s", _LEASE_COLUMNS)}
 FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = ?
 """
-TAKE_LEASE = "UPDATE sessions SET lease_owner = ?, lease_fence = ?, lease_expires = ? WHERE id = ?"
+TAKE_LEASE = """
+UPDATE sessions SET lease_owner = ?, lease_fence = ?, lease_expires = ?, waiting_turn = '' WHERE id = ?
+"""
 TAKE_LEASE_AND_SET_HEAD = """
 UPDATE sessions
 SET lease_owner = ?, lease_fence = ?, lease_expires = ?, updated_at = ?, epoch = ?, seq = ? WHERE id = ?
@@ -202,31 +207,45 @@ UPDATE turns SET state = 'running', attempts = attempts + 1, started_at = coales
                  begun_at = ?, begun_by = ?, forgiven = ?
 WHERE position = ?
 """
+RESUME_TURN = "UPDATE turns SET state = 'running', begun_at = ?, begun_by = ? WHERE position = ?"
 
 
 def begin(tx: Transaction, order: Begin) -> Began:
     row = tx.execute(FIND_TO_BEGIN, (order.turn_id,)).fetchone()
     if row is None:
         raise rules.no_turn(order.turn_id)
-    position, state, attempts, forgiven = row[-7:-3]
+    position, state, attempts, forgiven = row[-8:-4]
     check_turn_move(order.turn_id, TurnState(state), TurnState.RUNNING)
-    session, lease = session_from(row[:-7]), _Lease(*row[-3:])
+    session, lease = session_from(row[:-8]), _Lease(*row[-4:])
     if not lease.is_free_for(order.owner, tx.now):
         raise rules.lease_held(session.id)
+    if lease.waiting_turn not in ("", order.turn_id):
+        raise rules.session_waits(session.id)
+    if state == TurnState.WAITING.value:
+        # The attempt that was parked goes on.
+        tx.execute(RESUME_TURN, (tx.now, order.owner, position))
+        earlier = attempts - 1
+        return _take(tx, session, lease, order, _Attempts(earlier, min(earlier, forgiven), is_resumed=True))
     forgiven = min(attempts, forgiven + order.is_forgiven)
     tx.execute(SET_RUNNING, (tx.now, tx.now, order.owner, forgiven, position))
-    return _take(tx, session, lease, order, (attempts, forgiven))
+    return _take(tx, session, lease, order, _Attempts(attempts, forgiven))
 
 
-def _take(
-    tx: Transaction, session: Session, lease: _Lease, order: Begin, earlier: tuple[int, int] = (0, 0)
-) -> Began:
-    """The session under a new fence, with the user's entry if this is the first attempt. `earlier` are the
-    attempts before, and how many of them are forgiven."""
-    attempts, forgiven = earlier
+class _Attempts(NamedTuple):
+    """A turn's attempts before the one that begins, and how many of them are forgiven. `is_resumed`: the one
+    that begins was parked."""
+
+    earlier: int = 0
+    forgiven: int = 0
+    is_resumed: bool = False
+
+
+def _take(tx: Transaction, session: Session, lease: _Lease, order: Begin, attempts: _Attempts) -> Began:
+    """Put the session under a new fence, and append what the turn's first attempt begins with."""
     fence = lease.fence + 1
     held = (order.owner, fence, tx.now + order.lease_seconds)
-    head, entries = rules.start_entries(session, order, attempts, tx.now)
+    bodies = () if attempts.earlier or attempts.is_resumed else rules.start_bodies(order)
+    head, entries = rules.number(session.id, session.revision, bodies, order.turn_id, tx.now)
     if entries:
         for entry in entries:
             _insert_entry(tx, entry)
@@ -236,7 +255,8 @@ def _take(
         tx.execute(TAKE_LEASE, (*held, session.id))
     user = entries[-1] if entries and order.user is not None else None
     before = head if user is None else Revision(head.epoch, head.seq - 1)
-    return Began(session, Fence(fence), before, user, attempts + 1, attempts - forgiven)
+    crashes = attempts.earlier - attempts.forgiven
+    return Began(session, Fence(fence), before, user, attempts.earlier + 1, crashes)
 
 
 # -- commit -----------------------------------------------------------------------------------------------
@@ -282,10 +302,10 @@ def commit(tx: Transaction, order: Commit) -> Committed:
     if order.turn_id is not None:
         if position is None:
             raise rules.no_turn(order.turn_id)
-        rules.check_turn_commit(order.turn_id, TurnState(state), order.end)
+        rules.check_turn_commit(order.turn_id, TurnState(state), order)
     for spec in order.specs:
         _store_spec(tx, spec)
-    if order.end is not None or order.release:
+    if order.end is not None or order.ask or order.release:
         expires = 0.0
     session_id = order.session_id
     head, entries = rules.number(session_id, Revision(epoch, seq), order.entries, order.turn_id, tx.now)
@@ -298,16 +318,22 @@ def commit(tx: Transaction, order: Commit) -> Committed:
     elif not expires:
         tx.execute(GIVE_LEASE_BACK, (session_id,))
     if order.turn_id is not None:
-        _write_steps(tx, order.turn_id, order.steps)
-        spending.settle(tx, order.turn_id, order)
-        _take_steers(tx, order.turn_id, order.steers)
-        if order.end is not None:
-            _end_turn(tx, position, order.end)
-            _end_steers(tx, order.turn_id, order.end)
-            if address is not None:
-                turn, _ = find_turn(tx, order.turn_id)
-                outbox.write_replies(tx, rules.replies(turn, order.end, tx.now))
+        _commit_turn(tx, order.turn_id, order, position)
+        if order.end is not None and address is not None:
+            turn, _ = find_turn(tx, order.turn_id)
+            outbox.write_replies(tx, rules.replies(turn, order.end, tx.now))
     return Committed(head, entries)
+
+
+def _commit_turn(tx: Transaction, turn_id: TurnId, order: Commit, position: int) -> None:
+    _write_steps(tx, turn_id, order.steps)
+    spending.settle(tx, turn_id, order)
+    _take_steers(tx, turn_id, order.steers)
+    if order.ask:
+        questions.park(tx, order, position)
+    if order.end is not None:
+        _end_turn(tx, position, order.end)
+        _end_steers(tx, turn_id, order.end)
 
 
 def _write_steps(tx: Transaction, turn_id: TurnId, steps: Iterable[StepWrite]) -> None:

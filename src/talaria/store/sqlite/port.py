@@ -10,6 +10,7 @@ from talaria.core.ledger import Commit, Committed, StoreStats
 from talaria.core.turns import Turn
 from talaria.store import rules
 from talaria.store.sqlite import orders, queries, upkeep
+from talaria.store.sqlite import questions as asked
 from talaria.store.sqlite import spending as money
 from talaria.store.sqlite.engine import engine_version
 from talaria.store.sqlite.history import SqliteHistories
@@ -36,6 +37,7 @@ class SqlStore(Part):
     accept = writes(orders.accept, is_durable=True)
     begin = writes(orders.begin)
     settle = writes(orders.settle, is_durable=True)
+    decide = writes(asked.decide, is_durable=True)
     reserve = writes(money.reserve)
     hold = writes(upkeep.hold)
     renew = writes(upkeep.renew)
@@ -49,7 +51,8 @@ class SqlStore(Part):
     end_unused = writes(upkeep.end_unused)
 
     async def commit(self, order: Commit) -> Committed:
-        return await self._reach.write(orders.commit, order, is_durable=order.end is not None)
+        is_durable = order.end is not None or bool(order.ask)
+        return await self._reach.write(orders.commit, order, is_durable=is_durable)
 
     async def prune_ephemeral(self, older_than: float) -> int:
         """Whole sessions at a time, in as many transactions as it takes."""
@@ -70,11 +73,15 @@ class SqlStore(Part):
     log = reads(queries.log)
     spec = reads(queries.spec)
     turn_record = reads(queries.turn_record)
+    questions = reads(asked.questions)
+    open_questions = reads(asked.open_questions)
     summary = reads(queries.summary)
     spending = reads(money.spending)
 
     async def orphans(self, owner: OwnerId, accepted_before: float) -> Sequence[Turn]:
-        return await self._reach.read(upkeep.orphans, (self._clock.now(), owner, accepted_before))
+        return await self._orphans(self._clock.now(), owner, accepted_before)
+
+    _orphans = reads(upkeep.orphans)
 
     async def stats(self) -> StoreStats:
         sessions, turns, unsent, oldest = await self._reach.read(queries.counts, None)

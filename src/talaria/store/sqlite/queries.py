@@ -18,10 +18,11 @@ from talaria.core.ledger import (
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec, Prefix
 from talaria.core.turns import TurnState
-from talaria.store.paging import check_limit, parse_entry_cursor, parse_session_cursor, session_cursor
+from talaria.store.paging import check_limit, parse_number_cursor, parse_session_cursor, session_cursor
 from talaria.store.rules import SUMMARY_SESSIONS
 from talaria.store.sqlite import outbox
 from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.questions import QUESTIONS, question_from
 from talaria.store.sqlite.rows import (
     ENTRY_COLUMNS,
     SESSION_COLUMNS,
@@ -83,7 +84,7 @@ def sessions(db: driver.Connection, page: Page) -> SessionPage:
 
 def entries(db: driver.Connection, session_id: SessionId, page: Page) -> EntryPage:
     limit = check_limit(page)
-    rows = db.execute(ENTRIES, (session_id, parse_entry_cursor(page.after), limit + 1)).fetchall()
+    rows = db.execute(ENTRIES, (session_id, parse_number_cursor(page.after), limit + 1)).fetchall()
     found = tuple(map(entry_from, rows[:limit]))
     return EntryPage(found, str(found[-1].seq) if len(rows) > limit else None)
 
@@ -102,7 +103,9 @@ def turn_record(db: driver.Connection, turn_id: TurnId) -> TurnRecord | None:
     if row is None:
         return None
     steps = tuple(map(step_from, db.execute(STEPS, (turn_id,))))
-    return TurnRecord(turn_from(row), steps, outbox.of_turn(db, turn_id), spent_by_turn(db, turn_id))
+    questions = tuple(map(question_from, db.execute(QUESTIONS, (turn_id,))))
+    replies, spent = outbox.of_turn(db, turn_id), spent_by_turn(db, turn_id)
+    return TurnRecord(turn_from(row), steps, replies, spent, questions)
 
 
 def summary(db: driver.Connection, session_id: SessionId) -> ChatSummary | None:

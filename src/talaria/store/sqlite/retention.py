@@ -22,6 +22,7 @@ WHERE position > ? ORDER BY position LIMIT {rules.FORGET_BATCH}
 """
 HAS_UNSENT = f"SELECT 1 FROM outbox WHERE turn_id = ? AND {UNSENT} LIMIT 1"
 FORGET_STEPS = "DELETE FROM steps WHERE turn_id = ?"
+FORGET_QUESTIONS = "DELETE FROM questions WHERE turn_id = ?"
 FORGET_REPLIES = "DELETE FROM outbox WHERE turn_id = ?"
 FORGET_TURN = """
 UPDATE turns
@@ -42,6 +43,7 @@ def forget_turns(tx: Transaction, after: int, before: float) -> PruneProgress:
         if tx.execute(HAS_UNSENT, (turn_id,)).fetchone() is not None:
             continue
         tx.execute(FORGET_STEPS, (turn_id,))
+        tx.execute(FORGET_QUESTIONS, (turn_id,))
         tx.execute(FORGET_REPLIES, (turn_id,))
         tx.execute(FORGET_TURN, (encode(Inbound(chat_key, Sender(""), ())), position))
         count += 1

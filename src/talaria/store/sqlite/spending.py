@@ -92,9 +92,9 @@ def settle(tx: Transaction, turn_id: TurnId, order: Commit) -> None:
         tx.execute(ADD_TO_QUARTER, (quarter, call.user, *counts, max(0, cost), int(cost < 0)))
         if cost > 0:
             tx.execute(ADD_TO_SESSION, (cost, order.session_id))
-        if order.end is None:
+        if order.end is None and not order.ask:
             tx.execute(RELEASE_STEP, (turn_id, call.n))
-    if order.end is not None:
+    if order.end is not None or order.ask:
         tx.execute(RELEASE_TURN, (turn_id,))
 
 

@@ -28,7 +28,7 @@ from talaria.store.sqlite.writer import Transaction
 
 # -- leases -----------------------------------------------------------------------------------------------
 
-FIND_LEASE = "SELECT lease_fence, lease_expires FROM sessions WHERE id = ?"
+FIND_LEASE = "SELECT lease_fence, lease_expires, waiting_turn FROM sessions WHERE id = ?"
 RENEW_LEASE = """
 UPDATE sessions SET lease_expires = ?
 WHERE id = ? AND lease_fence = ? AND lease_owner = ? AND lease_expires > 0
@@ -39,9 +39,11 @@ def hold(tx: Transaction, session_id: SessionId, owner: OwnerId, lease_seconds: 
     row = tx.execute(FIND_LEASE, (session_id,)).fetchone()
     if row is None:
         raise rules.no_session(session_id)
-    fence, expires = row
+    fence, expires, waiting_turn = row
     if expires > tx.now:
         raise rules.lease_held(session_id)
+    if waiting_turn:
+        raise rules.session_waits(session_id)
     tx.execute(TAKE_LEASE, (owner, fence + 1, tx.now + lease_seconds, session_id))
     return Fence(fence + 1)
 
@@ -88,13 +90,17 @@ def reclaim(tx: Transaction, owner: OwnerId) -> Sequence[Turn]:
 FIND_ORPHANS = f"""
 SELECT {prefixed("t", TURN_COLUMNS)} FROM turns t JOIN sessions s ON s.id = t.session_id
 WHERE t.state IN ({UNSETTLED}) AND s.lease_expires <= ?
-AND ((t.attempts > 0 AND s.lease_owner <> ?) OR (t.attempts = 0 AND t.accepted_at < ?))
+AND CASE s.waiting_turn
+    WHEN '' THEN (t.attempts > 0 AND s.lease_owner <> ?) OR (t.attempts = 0 AND t.accepted_at < ?)
+    ELSE s.waiting_turn IN (t.id, t.merged_into) AND NOT EXISTS
+    (SELECT 1 FROM questions q WHERE q.turn_id = s.waiting_turn AND coalesce(q.decided_at, q.expires_at) >= ?)
+    END
 ORDER BY t.position
 """
 
 
-def orphans(db: driver.Connection, question: tuple[float, OwnerId, float]) -> Sequence[Turn]:
-    return tuple(map(turn_from, db.execute(FIND_ORPHANS, question)))
+def orphans(db: driver.Connection, now: float, owner: OwnerId, before: float) -> Sequence[Turn]:
+    return tuple(map(turn_from, db.execute(FIND_ORPHANS, (now, owner, before, before))))
 
 
 FORGIVE = """
@@ -185,6 +191,7 @@ LIMIT {rules.BATCH}
 _TURNS_OF = "(SELECT id FROM turns WHERE session_id = ?)"
 PRUNE_SESSION = (
     f"DELETE FROM steps WHERE turn_id IN {_TURNS_OF}",
+    f"DELETE FROM questions WHERE turn_id IN {_TURNS_OF}",
     f"DELETE FROM outbox WHERE turn_id IN {_TURNS_OF}",
     f"DELETE FROM usage WHERE turn_id IN {_TURNS_OF}",
     "DELETE FROM turns WHERE session_id = ?",
