@@ -1,8 +1,9 @@
-"""What holds for every test: nobody but SQLite opens a live database."""
+"""Checks and settings for every test."""
 
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -15,12 +16,16 @@ _guard = DatabaseGuard()
 
 def pytest_configure() -> None:
     _guard.install()
-    settings.register_profile("patient", deadline=None)  # how fast an example runs is the machine's affair
+    settings.register_profile("patient", deadline=None)  # a loaded machine may be slow
     settings.load_profile("patient")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell ignores SIGINT for its background jobs, and children inherit that. They do not inherit a
+        # handler: programs under test start with the default, however pytest was started.
+        signal.signal(signal.SIGINT, lambda number, frame: None)
 
 
 def pytest_collection_finish() -> None:
-    """What all test modules brought stays to the end: `gc.collect` in a test need not walk it again."""
+    """The imported modules stay until the end, so `gc.collect` in a test need not walk them."""
     gc.collect()
     gc.freeze()
 

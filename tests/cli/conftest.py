@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from cli.fork_server import ForkedProcess, ForkServer, fork_server
 from cli.terminal import Terminal
-from cli.warm import Warm, warmed
 
 Talaria = Callable[..., subprocess.CompletedProcess[str]]
-Serve = Callable[..., "subprocess.Popen[str]"]
+Serve = Callable[..., ForkedProcess]
 DEADLINE = 30
 
 
@@ -61,39 +61,34 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Warm]:
-    with warmed(_environ()) as warm:
-        yield warm
+def forks() -> Iterator[ForkServer]:
+    with fork_server(_environ()) as server:
+        yield server
 
 
 @pytest.fixture
-def talaria(home: Path, environ: dict[str, str], warm: Warm) -> Talaria:
+def talaria(home: Path, environ: dict[str, str], forks: ForkServer) -> Talaria:
     """Run a command on the home to its end."""
 
     def run(
         *arguments: str, stdin: str = "", env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         given = {"TALARIA_HOME": str(home), **environ, **(env or {})}
-        return warm.run(arguments, given, stdin, DEADLINE)
+        return forks.run(arguments, given, stdin, DEADLINE)
 
     return run
 
 
 @pytest.fixture
-def serve(home: Path, environ: dict[str, str], tmp_path: Path) -> Iterator[Serve]:
+def serve(home: Path, environ: dict[str, str], tmp_path: Path, forks: ForkServer) -> Iterator[Serve]:
     """Start gateways that print their banner and then run until the test ends. The banner's first line is in
     the file `title`, the rest on their stdout."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[ForkedProcess] = []
 
-    def start(*options: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    def start(*options: str, env: dict[str, str] | None = None) -> ForkedProcess:
+        given = {"TALARIA_HOME": str(home), **environ, **(env or {})}
         with (tmp_path / "serve.log").open("a") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "talaria", "serve", *(options or ("--port", "0"))],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={"TALARIA_HOME": str(home), **environ, **(env or {})},
-                text=True,
-            )
+            process = forks.start_with_pipe(["serve", *(options or ("--port", "0"))], given, log.fileno())
         started.append(process)
         assert process.stdout is not None
         title = process.stdout.readline()
@@ -103,11 +98,10 @@ def serve(home: Path, environ: dict[str, str], tmp_path: Path) -> Iterator[Serve
 
     yield start
     for process in started:
-        if process.poll() is None:
-            process.kill()
+        process.kill()
         process.wait(DEADLINE)
-        if process.stdout is not None:
-            process.stdout.close()
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 import urllib.request
 from collections.abc import Callable
@@ -14,11 +13,12 @@ from typing import Any
 import pytest
 
 from cli.conftest import DEADLINE, Serve, Talaria
+from cli.fork_server import ForkedProcess
 from prefixes import PrefixWatch
 
 
 class Gateway:
-    def __init__(self, home: Path, process: subprocess.Popen[str], model_url: str) -> None:
+    def __init__(self, home: Path, process: ForkedProcess, model_url: str) -> None:
         self.home = home
         self.process = process
         self._model = model_url.removesuffix("/v1")

@@ -12,21 +12,19 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from cli.conftest import Serve, Talaria
+from cli.fork_server import ForkedProcess
 from talaria import __version__
 from talaria.models.local.manifest import DEFAULT
 from talaria.models.local.needs import unmet
 
-Talaria = Callable[..., subprocess.CompletedProcess[str]]
-Serve = Callable[..., "subprocess.Popen[str]"]
 
-
-def read_banner(process: subprocess.Popen[str]) -> dict[str, str]:
+def read_banner(process: ForkedProcess) -> dict[str, str]:
     """What follows the first line, up to the tools."""
     assert process.stdout is not None
     banner: dict[str, str] = {}
