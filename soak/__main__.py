@@ -36,7 +36,7 @@ def main() -> None:
 
     figures: list[Figure] = []
     if "seeds" in parts:
-        figures += [explore_pool(times(20_000), progress), explore_turns(times(20_000), progress)]
+        figures += explore_pool(times(20_000), progress) + explore_turns(times(20_000), progress)
     if "machine" in parts:
         figures.append(walk_the_machine(times(10_000), progress))
     if "prefix" in parts:

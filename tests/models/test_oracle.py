@@ -4,10 +4,7 @@ server says, so that the server that our tests trust speaks the real thing, stre
 from __future__ import annotations
 
 import json
-from typing import Any
-
-from anthropic import AsyncAnthropic
-from openai import AsyncOpenAI
+from typing import TYPE_CHECKING, Any
 
 from talaria.core.messages import (
     AssistantMessage,
@@ -32,6 +29,12 @@ from talaria.models.settings import ProviderSettings
 from talaria.models.wire import Wire
 from talaria.testing.anthropic_answers import sign
 from talaria.testing.model_server import ModelServer
+
+if (
+    TYPE_CHECKING
+):  # importing the SDKs takes seconds, which only the process that runs these tests should spend
+    from anthropic import AsyncAnthropic
+    from openai import AsyncOpenAI
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 SPEC = ToolSpec("read_file", "Read a file.", json.dumps(SCHEMA))
@@ -65,10 +68,14 @@ async def ask(
 
 
 def openai(server: ModelServer) -> AsyncOpenAI:
+    from openai import AsyncOpenAI
+
     return AsyncOpenAI(base_url=server.base_url, api_key="sk-test", max_retries=0)
 
 
 def anthropic(server: ModelServer) -> AsyncAnthropic:
+    from anthropic import AsyncAnthropic
+
     return AsyncAnthropic(base_url=server.base_url.removesuffix("/v1"), api_key="sk-test", max_retries=0)
 
 

@@ -53,8 +53,13 @@ def test_reservations_of_four_processes_never_exceed_a_cap() -> None:
 
 
 def test_interleavings_and_steps_are_counted_and_judged() -> None:
-    for figure in (explore_pool(20, QUIET), explore_turns(6, QUIET), walk_the_machine(50, QUIET)):
-        assert (figure.value, figure.limit, figure.is_reached) == (0, 0, True)
+    figures = [explore_pool(20, QUIET)[0], explore_turns(6, QUIET)[0], walk_the_machine(50, QUIET)]
+    assert [(figure.value, figure.limit, figure.is_reached) for figure in figures] == [(0, 0, True)] * 3
+
+
+def test_outcomes_that_hardly_ever_happen_are_a_missed_figure() -> None:
+    _, rare = explore_turns(2, QUIET)
+    assert (rare.is_reached, rare.limit) == (False, 0)
 
 
 def test_failing_messages_cost_what_the_rule_says_and_build_nothing() -> None:
