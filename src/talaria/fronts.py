@@ -1,25 +1,16 @@
-"""The ways in of a gateway: the chat platforms that are configured, and the HTTP API with the page."""
+"""The chat platforms that are configured."""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from talaria import __version__
-from talaria.access.logins import Logins
-from talaria.channels.http.api import HttpParts, create_app
-from talaria.channels.http.login import ENDED
-from talaria.channels.http.server import HttpServer, allowed_hosts, bind
 from talaria.channels.telegram.settings import find_token, webhook_secret
-from talaria.config.home import GatewayInfo
 from talaria.core.errors import ConfigError
 from talaria.gateway import Gateway
-from talaria.observe.health import GatewayPhase
 
 _log = logging.getLogger("talaria.app")
-_FAREWELL_SECONDS = 1.0
 
 
 @asynccontextmanager
@@ -61,43 +52,3 @@ async def serve_channels(gateway: Gateway) -> AsyncIterator[None]:
         if settings.mode == "webhook":
             gateway.webhooks[PATH] = TelegramWebhook(telegram, webhook_secret(token))
         yield
-
-
-@asynccontextmanager
-async def serve_http(gateway: Gateway, logins: Logins) -> AsyncIterator[HttpServer]:
-    """The HTTP API on its socket, with `gateway.json` telling other commands where."""
-    settings = gateway.settings.http
-    logins.restore(await gateway.store.cursor(ENDED) or "")
-    bound = bind(settings)
-    app = create_app(
-        HttpParts(
-            turns=gateway.turns,
-            store=gateway.store,
-            histories=gateway.store.histories,
-            snapshot=gateway.snapshot,
-            pairings=gateway.store.pairings,
-            uploads=gateway.uploads,
-            pool=gateway.pool,
-            catalog=gateway.catalog,
-            metrics=gateway.metrics,
-            health=gateway.health,
-            settings=settings,
-            logins=logins,
-            hosts=allowed_hosts(settings, bound),
-            agent_name=gateway.settings.agent.name,
-            status=gateway.status,
-            hooks=gateway.webhooks,
-        )
-    )
-    server = HttpServer(app, bound)
-    await server.start()
-    try:
-        info = GatewayInfo(os.getpid(), server.address, __version__, gateway.started_at)
-        gateway.home.write_gateway(info)
-        yield server
-    finally:
-        gateway.home.remove_gateway()
-        gateway.health.enter(GatewayPhase.DRAINING)
-        # First the turns, so that who waits for one gets its answer; new messages are refused meanwhile.
-        await gateway.drain()
-        await server.stop(_FAREWELL_SECONDS)

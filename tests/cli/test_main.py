@@ -15,7 +15,7 @@ from talaria import __version__
 from talaria.cli import main as program
 from talaria.cli.main import COMMANDS, LATER, main
 
-HEAVY = ("aiohttp", "rich", "prompt_toolkit", "starlette", "uvicorn", "msgspec", "asyncio", "talaria.app")
+HEAVY = ("aiohttp", "rich", "prompt_toolkit", "uvicorn", "msgspec", "asyncio", "talaria.app")
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,7 @@ from contracts.store_orders import (
     said,
     step,
 )
-from talaria.channels.http.story import StoryDesk
-from talaria.channels.http.views import ToldTurn
+from talaria.channels.http.views import ExplainedTurn, explain_turn
 from talaria.core.delivery import Mark, OutboxState
 from talaria.core.errors import ErrorInfo, NotFound
 from talaria.core.ledger import Begin, Commit, TurnEnd, UsageWrite
@@ -39,11 +38,11 @@ async def store(tmp_path: Path, clock: HandClock) -> AsyncIterator[SqliteStore]:
         yield store
 
 
-async def tell(store: SqliteStore, name: str) -> ToldTurn:
-    return await StoryDesk(store.histories).tell(name)
+async def tell(store: SqliteStore, name: str) -> ExplainedTurn:
+    return await explain_turn(store.histories, name)
 
 
-def kinds(told: ToldTurn) -> list[str]:
+def kinds(told: ExplainedTurn) -> list[str]:
     return [chapter.kind for chapter in told.story]
 
 

@@ -73,9 +73,9 @@ async def _inside(
 ) -> AsyncIterator[GatewayClient]:
     from talaria.access.logins import Logins
     from talaria.app import open_gateway
+    from talaria.channels.http.part import open_http
     from talaria.cli.log_file import follow, open_log
     from talaria.core.redaction import Redactor
-    from talaria.fronts import serve_http
     from talaria.observe.logs import configure
 
     # Any free port of this machine: the configured one is for `serve`.
@@ -87,7 +87,7 @@ async def _inside(
     with open_log(home) as stream, configure(loaded.settings.log, redactor, stream) as log:
         async with (
             open_gateway(home, loaded, environ, takes_up=partial(_is_of, session)) as gateway,
-            serve_http(gateway, Logins(token, gateway.clock)) as server,
+            open_http(gateway, Logins(token, gateway.clock)) as server,
             GatewayClient(Address(server.address, token)) as client,
         ):
             follow(gateway, log)

@@ -18,6 +18,7 @@ from talaria import __version__
 from talaria.access.logins import Logins, link
 from talaria.access.settings import BudgetSettings
 from talaria.app import open_gateway
+from talaria.channels.http.part import open_http
 from talaria.channels.http.server import HttpServer
 from talaria.cli.log_file import follow, open_log
 from talaria.cli.loop import run_loop
@@ -29,7 +30,7 @@ from talaria.core.clock import SystemClock
 from talaria.core.errors import ConfigError
 from talaria.core.failpoints import VARIABLE, arm
 from talaria.core.redaction import Redactor
-from talaria.fronts import serve_channels, serve_http
+from talaria.fronts import serve_channels
 from talaria.gateway import Gateway
 from talaria.models.finder import find
 from talaria.models.local.stock import NO_MODEL, YES
@@ -114,7 +115,7 @@ async def _serve(start: Start, invocation: Invocation) -> int:
     async with (
         open_gateway(home, loaded, environ) as gateway,
         serve_channels(gateway),
-        serve_http(gateway, logins) as server,
+        open_http(gateway, logins) as server,
     ):
         follow(gateway, log)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _on_hangup(gateway, stop))

@@ -11,8 +11,7 @@ import msgspec
 
 from talaria.channels.console.clean import clean_line
 from talaria.channels.console.client import GatewayClient
-from talaria.channels.http.story import StoryDesk
-from talaria.channels.http.views import ToldTurn
+from talaria.channels.http.views import ExplainedTurn, explain_turn
 from talaria.cli.connect import Found, ask_home
 from talaria.cli.options import Invocation, verb
 from talaria.core.errors import NotFound
@@ -32,10 +31,12 @@ def command(invocation: Invocation, id: str, as_json: bool) -> None:
     ID is a turn's id, the platform's id of a message or of a reply to it, or reply:N.
     """
 
-    async def tell(found: Found) -> ToldTurn:
+    async def tell(found: Found) -> ExplainedTurn:
         if isinstance(found, Path):
             raise NotFound(f"There is no turn {id}: {found} is empty.", "Name the home with --home.")
-        return await (found if isinstance(found, GatewayClient) else StoryDesk(found.histories)).tell(id)
+        if isinstance(found, GatewayClient):
+            return await found.tell(id)
+        return await explain_turn(found.histories, id)
 
     told = ask_home(invocation, tell)
     if as_json:
@@ -45,7 +46,7 @@ def command(invocation: Invocation, id: str, as_json: bool) -> None:
         click.echo(line)
 
 
-def _lines(told: ToldTurn) -> Iterator[str]:
+def _lines(told: ExplainedTurn) -> Iterator[str]:
     yield f"{told.id}  {told.state}, session {told.session_id}"
     for chapter in told.story:
         yield f"  {_when(chapter.at)}  {clean_line(chapter.text, 500)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,9 +14,9 @@ import msgspec
 
 from talaria.access.logins import Logins
 from talaria.app import open_gateway
-from talaria.channels.http.api import HttpParts, create_app
-from talaria.channels.http.login import ENDED
-from talaria.channels.http.server import HttpServer, allowed_hosts, bind
+from talaria.channels.http.part import open_http
+from talaria.channels.http.response import DEFAULT_TIMING, StreamTiming
+from talaria.channels.http.server import HttpServer
 from talaria.config.home import Home
 from talaria.config.load import Loaded
 from talaria.config.settings import Settings
@@ -25,11 +25,6 @@ from talaria.testing.model_server import ModelServer
 from talaria.turns.settings import ShutdownSettings
 
 TOKEN = "a-token-for-tests"
-Status = Callable[[], Awaitable[Mapping[str, object]]]
-
-
-async def _status() -> Mapping[str, object]:
-    return {"version": "test"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,49 +60,11 @@ class Api:
 
 
 @asynccontextmanager
-async def serve(
-    gateway: Gateway, keep_alive: float, patience: float, status: Status
-) -> AsyncIterator[HttpServer]:
-    """Like the gateway's own, but for the two times that a test cannot wait for."""
-    settings = gateway.settings.http
-    bound = bind(settings)
-    logins = Logins(TOKEN, gateway.clock)
-    logins.restore(await gateway.store.cursor(ENDED) or "")
-    parts = HttpParts(
-        turns=gateway.turns,
-        store=gateway.store,
-        histories=gateway.store.histories,
-        snapshot=gateway.snapshot,
-        pairings=gateway.store.pairings,
-        uploads=gateway.uploads,
-        pool=gateway.pool,
-        catalog=gateway.catalog,
-        metrics=gateway.metrics,
-        health=gateway.health,
-        settings=settings,
-        logins=logins,
-        hosts=allowed_hosts(settings, bound),
-        agent_name=gateway.settings.agent.name,
-        status=status,
-        keep_alive=keep_alive,
-        patience=patience,
-    )
-    server = HttpServer(create_app(parts), bound)
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop(0)
-
-
-@asynccontextmanager
 async def run_gateway(
     home: Path,
     model: ModelServer,
     *,
-    keep_alive: float = 15.0,
-    patience: float = 5.0,
-    status: Status = _status,
+    timing: StreamTiming = DEFAULT_TIMING,
     tables: Mapping[str, Any] | None = None,
     **http: Any,
 ) -> AsyncIterator[Api]:
@@ -125,7 +82,7 @@ async def run_gateway(
     settings = msgspec.structs.replace(settings, shutdown=ShutdownSettings(timedelta()))
     async with (
         open_gateway(Home(home), Loaded(settings, (), None), {}) as gateway,
-        serve(gateway, keep_alive, patience, status) as server,
+        open_http(gateway, Logins(TOKEN, gateway.clock), timing) as server,
         aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as client,
     ):
         yield Api(gateway, server, client)

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 
 from channels.http.gateway import Api, run_gateway
+from talaria.channels.http.response import StreamTiming
 from talaria.testing.model_server import ModelServer
 
 Sse = tuple[int, str, dict[str, Any]]
@@ -112,7 +113,7 @@ async def test_a_number_from_nowhere_still_gets_the_end(api: Api, model: ModelSe
 
 
 async def test_a_silent_stream_is_kept_alive(tmp_path: Path, model: ModelServer) -> None:
-    async with run_gateway(tmp_path, model, keep_alive=0.05) as api:
+    async with run_gateway(tmp_path, model, timing=StreamTiming(keep_alive=0.05)) as api:
         turn_id = await api.begin("one", "[[hang]]")
         async with open_stream(api, turn_id) as response:
             assert await response.content.readline() == b": keep-alive\n"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from channels.http.gateway import Api, run_gateway
+from talaria import __version__
 from talaria.observe.health import GatewayPhase
 from talaria.testing.model_server import ModelServer
 
@@ -91,7 +91,7 @@ async def test_the_status_says_what_is_owed(api: Api, model: ModelServer) -> Non
     running = await api.begin("two", "[[hang]]")
     await model.until(lambda: model.requests > 1)
     status = await api.get("/api/status")
-    assert status["version"] == "test"
+    assert status["version"] == __version__
     assert (status["ready"], status["reasons"]) == (True, [])
     assert (status["turns"]["done"], status["turns"]["running"]) == (1, 1)
     assert status["owed"].pop("oldest_seconds") > 0
@@ -132,10 +132,11 @@ async def test_calls_run_side_by_side(api: Api) -> None:
 async def test_a_fault_of_ours_is_logged_and_shows_nothing_of_the_inside(
     tmp_path: Path, model: ModelServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken() -> Mapping[str, object]:
+    def broken() -> str:
         raise RuntimeError("a secret of the inside")
 
-    async with run_gateway(tmp_path, model, status=broken) as api:
+    async with run_gateway(tmp_path, model) as api:
+        api.gateway.channels["broken"] = broken
         error = (await api.get("/api/status", 500))["error"]
     assert error["type"] == "internal"
     assert error["hint"]

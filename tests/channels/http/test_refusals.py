@@ -119,8 +119,6 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("GET", "/api/sessions/", {}, 404, "/api/sessions/"),
     ("DELETE", MESSAGES, {}, 405, "DELETE"),
     ("POST", "/healthz", {}, 405, "POST"),
-    ("POST", "/v1/responses", {"json": {}}, 501, "not in this version"),
-    ("GET", "/api/approvals", {}, 501, "not in this version"),
     ("POST", "/api/files", {"data": b""}, 400, "empty"),
     ("POST", "/api/files", {"data": {"a": "b"}, "headers": FORM}, 415, "form"),
     ("POST", "/api/files", {"data": BytesIO(b"x" * (21 << 20))}, 413, "larger than 20.0 MiB"),

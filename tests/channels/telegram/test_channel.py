@@ -15,8 +15,8 @@ import pytest
 from channels.telegram.line import Line, telegram
 from sick_store import SickStore
 from talaria.access.logins import Logins
-from talaria.channels.http.guard import Guard
-from talaria.channels.http.resources import Resource, not_found, webhook_endpoint
+from talaria.channels.http.auth import Guard
+from talaria.channels.http.routing import HttpApp
 from talaria.channels.http.server import HttpServer, bind
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.telegram.channel import Phase
@@ -118,11 +118,9 @@ async def hooked(folder: Path, server: TelegramServer, **more: object) -> AsyncI
     bound = bind(HttpSettings(port=0))
     url = f"{bound.address}{PATH}"
     async with telegram(folder, server, mode="webhook", webhook_url=url, **more) as line:  # type: ignore[arg-type]
-        metrics = Metrics()
         webhook = TelegramWebhook(line.channel, webhook_secret(server.token))
-        hook = Resource(PATH, {"POST": webhook_endpoint(webhook)}, metrics)
-        nothing = Resource("unknown", {}, metrics, otherwise=not_found)
-        http = HttpServer(Guard(nothing, [], Logins("a token", SystemClock()), metrics, {PATH: hook}), bound)
+        guard = Guard([], Logins("a token", SystemClock()))
+        http = HttpServer(HttpApp({}, guard, Metrics(), {PATH: webhook}), bound)
         await http.start()
         try:
             yield line, url

@@ -12,10 +12,11 @@ import msgspec
 
 from talaria.access.logins import Logins
 from talaria.app import open_gateway
+from talaria.channels.http.part import open_http
 from talaria.channels.http.server import HttpServer
 from talaria.config.home import Home
 from talaria.config.load import load
-from talaria.fronts import serve_channels, serve_http
+from talaria.fronts import serve_channels
 from talaria.gateway import Gateway
 from talaria.testing.model_server import ModelServer
 from talaria.testing.telegram_server import TelegramServer
@@ -34,7 +35,7 @@ async def gateway(
     async with (
         open_gateway(Home(home), load(home, environ), environ) as opened,
         serve_channels(opened),
-        serve_http(opened, Logins(TOKEN, opened.clock)) as server,
+        open_http(opened, Logins(TOKEN, opened.clock)) as server,
     ):
         yield opened, server
 

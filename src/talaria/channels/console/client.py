@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from talaria.access.pairing import Invitation
-from talaria.channels.http.views import SessionView, ToldTurn, TurnTicket
+from talaria.channels.http.views import AcceptedTurn, ExplainedTurn, SessionView
 from talaria.core.access import Paired, PairingList
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
 from talaria.core.events import FINAL_EVENTS, Event
@@ -113,7 +113,7 @@ class GatewayClient:
         model: str | None = None,
         files: Sequence[str] = (),
         patience: Patience = NO_PATIENCE,
-    ) -> TurnTicket:
+    ) -> AcceptedTurn:
         """Bring a message. Tries with the same `key` are one message, so trying again is safe. `files` are
         ids of what was uploaded."""
         body: dict[str, object] = {"text": text}
@@ -123,7 +123,7 @@ class GatewayClient:
             body["files"] = files
         path, headers = f"/api/sessions/{_part(name)}/messages", {"Idempotency-Key": key}
         answer = await self._persist(lambda: self._call("POST", path, body, headers=headers), patience)
-        return _decode(answer, TurnTicket)
+        return _decode(answer, AcceptedTurn)
 
     async def upload(self, path: Path, patience: Patience = NO_PATIENCE) -> str:
         """The id of the file in the gateway. Raises `BadRequest` for one that cannot be read."""
@@ -174,8 +174,8 @@ class GatewayClient:
         """The turn as the gateway writes it."""
         return await self._call("GET", f"/api/turns/{_part(turn_id)}")
 
-    async def tell(self, name: str) -> ToldTurn:
-        return _decode(await self.turn(name), ToldTurn)
+    async def tell(self, name: str) -> ExplainedTurn:
+        return _decode(await self.turn(name), ExplainedTurn)
 
     # -- pairing
 

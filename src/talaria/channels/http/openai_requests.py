@@ -1,6 +1,6 @@
-"""Chat completion requests: their shape, and their messages as ours.
+"""Requests for chat completions: their fields, and their messages as ours.
 
-Fields that are not named here are ignored, as OpenAI's own servers ignore what they do not know.
+Fields that are not named here are ignored, as OpenAI's own servers ignore fields that they do not know.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from talaria.channels.http.calls import invalid
+from talaria.channels.http.request import invalid_field, invalid_utf8
 from talaria.core.errors import BadRequest
 from talaria.core.messages import (
     AssistantMessage,
@@ -29,7 +29,7 @@ from talaria.turns.live import CallOptions
 
 _encode = msgspec.json.Encoder().encode
 
-# -- the shape --------------------------------------------------------------------------------------------
+# -- fields -----------------------------------------------------------------------------------------------
 
 
 class TextPart(msgspec.Struct, tag_field="type", tag="text"):
@@ -90,7 +90,7 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool = False
 
 
-class ChatRequest(RequestParameters):
+class CompletionRequest(RequestParameters):
     messages: list[MessageIn] = msgspec.field(default_factory=list)
     model: str | None = None
     stream: bool | None = None
@@ -106,7 +106,7 @@ class ChatRequest(RequestParameters):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def check(self) -> None:
-        """Raises `BadRequest` for what the shape alone does not exclude."""
+        """Raise `BadRequest` for values that the types of the fields allow and we do not."""
         if not self.messages:
             raise BadRequest("The field `messages` is missing or empty.", "Send at least one message.")
         if self.n not in (None, 1):
@@ -116,12 +116,10 @@ class ChatRequest(RequestParameters):
             if value is not None and value < 1:
                 raise BadRequest(f"In the field `{name}`: expected at least 1, got {value}.", "Leave it out.")
         for raw in (self.response_format, self.tool_choice, *(self.tools or ())):
-            try:  # nobody decodes these on the way to the model
+            try:  # these are not decoded on the way to the model
                 str(raw, "utf-8")
             except UnicodeDecodeError as error:
-                raise BadRequest(
-                    f"The body is not valid UTF-8: {error.reason}.", "Encode the JSON as UTF-8."
-                ) from None
+                raise invalid_utf8(error) from None
 
     def options(self) -> CallOptions:
         return CallOptions(
@@ -131,7 +129,8 @@ class ChatRequest(RequestParameters):
         )
 
     def encoded_tools(self) -> bytes:
-        """Compact JSON in the caller's order, or nothing. Raises `BadRequest` for what no model takes."""
+        """Return compact JSON in the caller's order, or nothing. Raises `BadRequest` for tools that no model
+        takes."""
         if not self.tools:
             return b""
         names: set[str] = set()
@@ -139,7 +138,7 @@ class ChatRequest(RequestParameters):
             try:
                 name = _TOOL.decode(raw).function.name
             except msgspec.DecodeError as error:
-                raise invalid(str(error), f"tools[{n}]") from None
+                raise invalid_field(str(error), f"tools[{n}]") from None
             if name in names:
                 raise BadRequest(
                     f"In the field `tools[{n}].function.name`: {name!r} is there twice.",
@@ -158,14 +157,17 @@ class _Tool(msgspec.Struct):
     function: _Function
 
 
-CHAT_REQUEST = msgspec.json.Decoder(ChatRequest)
+COMPLETION_REQUEST = msgspec.json.Decoder(CompletionRequest)
 _TOOL = msgspec.json.Decoder(_Tool)
 
-# -- its messages as ours ---------------------------------------------------------------------------------
+# -- messages as ours -------------------------------------------------------------------------------------
 
 
 def last_user_parts(messages: list[MessageIn]) -> tuple[Part, ...]:
-    """What a session takes of a request: the gateway has the rest. Raises `BadRequest` when there is none."""
+    """Return the last user message, which is all that a session takes of a request: the gateway has the rest.
+
+    Raises `BadRequest` if there is none.
+    """
     for n in range(len(messages) - 1, -1, -1):
         message = messages[n]
         if isinstance(message, UserIn):
@@ -180,8 +182,8 @@ def last_user_parts(messages: list[MessageIn]) -> tuple[Part, ...]:
 
 
 def whole_context(messages: list[MessageIn]) -> tuple[Message, ...]:
-    """All of a stateless call's messages. Neighbouring tool messages become one `ToolResults`, in the order
-    of the calls that they answer. Raises `BadRequest` when calls and results do not match."""
+    """Return all messages of a stateless call. Adjacent tool messages become one `ToolResults`, in the order
+    of the calls that they answer. Raises `BadRequest` if calls and results do not match."""
     context: list[Message] = []
     n = 0
     while n < len(messages):
@@ -197,9 +199,11 @@ def whole_context(messages: list[MessageIn]) -> tuple[Message, ...]:
                 said = _assistant(message)
                 context.append(said)
                 if said.tool_calls:
-                    count = _tool_messages(messages, n + 1)
-                    context.append(_results(said.tool_calls, messages[n + 1 : n + 1 + count], n))
-                    n += count
+                    end = n + 1
+                    while end < len(messages) and isinstance(messages[end], ToolIn):
+                        end += 1
+                    context.append(_results(said.tool_calls, messages[n + 1 : end], n))
+                    n = end - 1
             case ToolIn():
                 raise BadRequest(
                     f"In the field `messages[{n}]`: it answers no call of an assistant message before it.",
@@ -209,14 +213,6 @@ def whole_context(messages: list[MessageIn]) -> tuple[Message, ...]:
                 assert_never(message)
         n += 1
     return tuple(context)
-
-
-def _tool_messages(messages: list[MessageIn], start: int) -> int:
-    """How many tool messages stand together from `start` on."""
-    end = start
-    while end < len(messages) and isinstance(messages[end], ToolIn):
-        end += 1
-    return end - start
 
 
 def _results(calls: tuple[ToolCall, ...], messages: list[MessageIn], asked_at: int) -> ToolResults:

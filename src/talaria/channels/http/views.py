@@ -1,4 +1,4 @@
-"""Sessions, turns and steps as the API shows them."""
+"""Sessions, turns and steps as the HTTP API shows them; other channels and commands read them too."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from typing import Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from talaria.core.errors import ErrorInfo
+from talaria.core.errors import ErrorInfo, NotFound
 from talaria.core.ids import ChatAddress, ChatKey, SessionId, TurnId
 from talaria.core.messages import TokenUsage, ToolOutcome
+from talaria.core.ports import Histories
 from talaria.core.sessions import Session
 from talaria.core.spending import Spent
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
-from talaria.turns.story import Chapter
+from talaria.turns.story import Chapter, tell_story
 
 CHANNEL, KIND = "http", "api"
 _PREVIEW = 200
 
 
 def chat_key(agent_name: str, name: str) -> ChatKey:
-    """The chat that a session name means."""
+    """Return the key of the chat with this session name."""
     return ChatAddress(agent_name, CHANNEL, KIND, name).key()
 
 
 class StepView(msgspec.Struct, frozen=True):
-    """A model call has a name and an end; a tool call also its call, its outcome and its times."""
+    """A model call has a name and a state; a tool call also has its id, outcome, preview and times."""
 
     n: int
     kind: StepKind
@@ -55,7 +56,7 @@ class StepView(msgspec.Struct, frozen=True):
 
 
 class UsageView(TokenUsage, frozen=True):
-    """`cost_usd` is an exact decimal, None when the price of a call is not known."""
+    """`cost_usd` is an exact decimal, or None if the price of a call is not known."""
 
     cost_usd: str | None = None
 
@@ -90,15 +91,33 @@ class TurnView(msgspec.Struct, frozen=True):
         )
 
 
-class ToldTurn(TurnView, frozen=True):
-    """A turn with its story; `also` are older turns that are called by the same name."""
+class ExplainedTurn(TurnView, frozen=True):
+    """A turn with its history in sentences. `also` are older turns that have the same name."""
 
     story: tuple[Chapter, ...] = ()
     also: tuple[TurnId, ...] = ()
 
 
-class TurnTicket(msgspec.Struct, frozen=True):
-    """What is known of a turn that is not over."""
+async def explain_turn(histories: Histories, name: str) -> ExplainedTurn:
+    """Return the newest turn that has this name. Reads the store only, so no gateway has to run.
+
+    Raises `NotFound`.
+    """
+    first, *others = await histories.find(name) or [TurnId(name)]
+    history = await histories.history(first)
+    if history is None:
+        raise no_such_turn(name)
+    record = history.record
+    turn = ExplainedTurn.of(record.turn, tuple(map(StepView.of, record.steps)), record.spent)
+    return msgspec.structs.replace(turn, story=tell_story(history), also=tuple(others))
+
+
+def no_such_turn(name: str) -> NotFound:
+    return NotFound(f"There is no turn {name}.", "Check the id; old turns may have been pruned.")
+
+
+class AcceptedTurn(msgspec.Struct, frozen=True):
+    """A turn that has not ended."""
 
     turn_id: TurnId
     session_id: SessionId
@@ -106,8 +125,8 @@ class TurnTicket(msgspec.Struct, frozen=True):
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """`name` is what the session is called in paths, for sessions of this channel; `model` what answers in
-    it, which only the view of a single session tells."""
+    """`name` is the session's name in paths; only sessions of this channel have one. `model` is the session's
+    model; lists leave it out."""
 
     id: SessionId
     name: str | None

@@ -1,4 +1,4 @@
-"""`/` and `/assets/NAME`: the page's own files, open to everybody, since they hold nothing of anybody's."""
+"""`/` and `/assets/NAME`: the files of the web page. They need no login, since they hold no data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 
-from talaria.channels.http.answers import Answer, Reply
-from talaria.channels.http.calls import Call
-from talaria.channels.http.errors import RawHeaders
-from talaria.channels.http.resources import not_found
+from talaria.channels.http.request import RawHeaders, Request
+from talaria.channels.http.response import Response, not_found
 
 INDEX: Final = "index.html"
 _SCRIPT: Final = b"text/javascript; charset=utf-8"
-# All that is ever served: a name that is not here is not looked for on the disk.
+# Only these files are served: a name that is not here is never looked up on the disk.
 MEDIA_TYPES: Final = {
     INDEX: b"text/html; charset=utf-8",
     "app.js": _SCRIPT,
@@ -38,7 +36,10 @@ _HEADERS: Final[RawHeaders] = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cache-control", b"no-cache"),  # kept, and asked for again by its tag: an update is seen at once
+    (
+        b"cache-control",
+        b"no-cache",
+    ),  # a browser asks by tag, so an update counts at once
 )
 
 
@@ -54,29 +55,29 @@ class Asset:
         return cls(body, MEDIA_TYPES[name], f'"{hashlib.sha256(body).hexdigest()}"')
 
 
-class PageRoutes:
+class PageFiles:
     def __init__(self) -> None:
         self._assets: dict[str, Asset] = {}  # filled at first use
 
-    async def index(self, call: Call) -> Reply:
-        return self._answer(call, INDEX)
+    async def index(self, request: Request) -> Response:
+        return self._response(request, INDEX)
 
-    async def asset(self, call: Call) -> Reply:
-        name = call.path("name")
+    async def asset(self, request: Request) -> Response:
+        name = request.params["name"]
         if name == INDEX or name not in MEDIA_TYPES:
-            return await not_found(call)
-        return self._answer(call, name)
+            raise not_found(request)
+        return self._response(request, name)
 
-    def _answer(self, call: Call, name: str) -> Reply:
+    def _response(self, request: Request, name: str) -> Response:
         asset = self._assets.get(name)
         if asset is None:
             asset = self._assets[name] = Asset.read(name)
         headers: RawHeaders = (*_HEADERS, (b"etag", asset.etag.encode()))
-        if _has(call.header(b"if-none-match"), asset.etag):
-            return Answer(b"", 304, headers, asset.media_type)
-        return Answer(asset.body, 200, headers, asset.media_type)
+        if _matches(request.header(b"if-none-match"), asset.etag):
+            return Response(b"", 304, headers, asset.media_type)
+        return Response(asset.body, 200, headers, asset.media_type)
 
 
-def _has(known: str | None, etag: str) -> bool:
-    """Whether the caller's `If-None-Match` names this version. A proxy that packs answers marks tags weak."""
+def _matches(known: str | None, etag: str) -> bool:
+    """Return whether `If-None-Match` names this version. A proxy that compresses marks its tags as weak."""
     return known is not None and etag in (tag.strip().removeprefix("W/") for tag in known.split(","))

@@ -1,0 +1,183 @@
+"""Access control of the HTTP API: Host and Origin, then the token or a login cookie; and logging in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from talaria.access.authorizer import Actor, Authorized, ChatKind, Ingress, Membership, authorize
+from talaria.access.logins import CODE_SECONDS, COOKIE_SECONDS, Logins
+from talaria.channels.http.request import HttpError, RawHeaders, Request
+from talaria.channels.http.response import Response, json_response
+from talaria.core.ports import Store
+
+ENDED_LOGINS: Final = "logins.ended"  # the store's cursor that keeps them
+_OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/api/login"})
+_ASSETS: Final = "/assets/"
+_CALLER: Final = Actor("http", "api", ChatKind.PRIVATE, "api")
+_SINGLE_HEADERS: Final = (b"host", b"origin", b"authorization", b"cookie")
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+_OWN_PAGE: Final = frozenset({None, b"same-origin", b"none"})  # none: a person typed the address
+_COOKIE: Final = "talaria_login"
+_MAX_BODY: Final = 4096
+
+
+class Guard:
+    """Decides whether a request may reach its handler. Never reads the body.
+
+    A page of another site can make a browser call this address (DNS rebinding, forms). Its Host or its Origin
+    gives it away, so both must be exactly ours. A browser sends the cookie by itself. So with the cookie
+    alone only our own page may call, and a request that changes something must name its origin.
+    """
+
+    def __init__(self, hosts: Iterable[str], logins: Logins) -> None:
+        named = [host.lower() for host in hosts]
+        origins = [f"{scheme}://{host}" for host in named for scheme in _DEFAULT_PORTS]
+        for host in tuple(named):
+            for scheme, port in _DEFAULT_PORTS.items():
+                if host.endswith(port):  # browsers leave it out
+                    named.append(host.removesuffix(port))
+                    origins.append(f"{scheme}://{host.removesuffix(port)}")
+        self._hosts = frozenset(host.encode("latin-1") for host in named)
+        self._origins = frozenset(origin.encode("latin-1") for origin in origins)
+        self._logins = logins
+
+    def check(self, request: Request) -> None:
+        """Raise `HttpError` (400, 401, 403, 421) for a request that may not go on."""
+        self._check_place(request)
+        if request.path in _OPEN_PATHS or request.path.startswith(_ASSETS):
+            return
+        authorization = request.headers.get(b"authorization", b"")
+        if not _is_bearer(authorization):
+            self._check_cookie(request)
+        elif not _may_call(self._logins.is_token(authorization[7:].strip())):
+            raise _unauthorized("The token is wrong.")
+
+    def _check_place(self, request: Request) -> None:
+        headers = request.headers
+        if len(headers) != len(request.scope["headers"]):
+            names = [name for name, _ in request.scope["headers"]]
+            for name in _SINGLE_HEADERS:
+                if names.count(name) > 1:
+                    text = f"The header {name.decode().title()} was sent more than once."
+                    raise HttpError(400, "bad_request", text, "Send it once.")
+        host = headers.get(b"host", b"").lower()
+        if host not in self._hosts:
+            raise HttpError(
+                421,
+                "wrong_host",
+                f"This gateway does not answer to the name {host.decode('latin-1')!r}.",
+                "Use the address that it printed at its start, or add this name:port to http.hosts.",
+            )
+        origin = headers.get(b"origin")
+        if origin is not None and origin.lower() not in self._origins:
+            raise HttpError(
+                403,
+                "wrong_origin",
+                f"Pages from {origin.decode('latin-1')!r} may not call this gateway.",
+                "Call it from its own page or from a program; http.hosts names further addresses of it.",
+            )
+
+    def _check_cookie(self, request: Request) -> None:
+        cookies = _cookies(request)
+        if not _may_call(any(map(self._logins.is_cookie, cookies))):
+            raise _unauthorized("This login is over." if cookies else "This call needs the gateway's token.")
+        is_own_page = request.headers.get(b"sec-fetch-site") in _OWN_PAGE
+        if not is_own_page or (request.method not in _SAFE_METHODS and b"origin" not in request.headers):
+            raise HttpError(
+                403,
+                "not_our_page",
+                "A login's cookie is good for the gateway's own page only.",
+                "Programs send `Authorization: Bearer TOKEN`; the token is in http.token in the home.",
+            )
+
+
+def _may_call(has_secret: bool) -> bool:
+    membership = Membership.TOKEN if has_secret else Membership.UNKNOWN
+    return isinstance(authorize(_CALLER, Ingress.API, membership), Authorized)
+
+
+def _is_bearer(authorization: bytes) -> bool:
+    """Return False for another scheme, such as one that a proxy in front of the gateway asked for."""
+    return authorization[:7].lower() == b"bearer "
+
+
+def _unauthorized(text: str) -> HttpError:
+    return HttpError(
+        401,
+        "unauthorized",
+        text,
+        "Send `Authorization: Bearer TOKEN`; the token is in http.token in the gateway's home. "
+        "`talaria open` logs a browser in.",
+        ((b"www-authenticate", b"Bearer"),),
+    )
+
+
+# -- logging in -------------------------------------------------------------------------------------------
+
+
+class _LoginBody(msgspec.Struct):
+    code: str
+
+
+_LOGIN_BODY = msgspec.json.Decoder(_LoginBody)
+
+
+class LoginApi:
+    """`/api/login` and `/api/logout`."""
+
+    def __init__(self, logins: Logins, store: Store) -> None:
+        self._logins = logins
+        self._store = store
+
+    async def log_in(self, request: Request) -> Response:
+        """Exchange the code of a link for a cookie."""
+        body = await request.json(_LOGIN_BODY, _MAX_BODY)
+        cookie = self._logins.redeem(body.code)
+        if cookie is None:
+            raise HttpError(
+                401,
+                "bad_code",
+                f"This code was used, is older than {CODE_SECONDS / 60:g} minutes, or was never given.",
+                "`talaria open` (in a clone: `./dev open`) makes a new link.",
+            )
+        return Response(b"", 204, _set_cookie(request, cookie, COOKIE_SECONDS))
+
+    async def log_out(self, request: Request) -> Response:
+        """End the login for good, so that a copy of its cookie is void too."""
+        for cookie in filter(self._logins.is_cookie, _cookies(request)):
+            await self._store.set_cursor(ENDED_LOGINS, self._logins.end(cookie))
+        return Response(b"", 204, _set_cookie(request, "", 0))
+
+    async def new_code(self, request: Request) -> Response:
+        """Make a code. Needs the token: a cookie that could make codes would never end."""
+        if not _is_bearer(request.headers.get(b"authorization", b"")):
+            raise HttpError(
+                403,
+                "token_needed",
+                "A login from a browser cannot make another one.",
+                "Run `talaria open` on the gateway's machine.",
+            )
+        return json_response({"code": self._logins.new_code(), "seconds": CODE_SECONDS}, 201)
+
+
+def _cookies(request: Request) -> list[str]:
+    """Return the login cookies. There may be several: another server on this host may have set one too."""
+    pairs = [pair.strip().partition("=") for pair in (request.header(b"cookie") or "").split(";")]
+    return [value for name, _, value in pairs if name == _cookie_name(request)]
+
+
+def _cookie_name(request: Request) -> str:
+    """Return a name with the port: browsers keep cookies by host, and two gateways may share a host."""
+    port = (request.header(b"host") or "").rpartition(":")[2]
+    return f"{_COOKIE}_{port}" if port.isdecimal() else _COOKIE
+
+
+def _set_cookie(request: Request, value: str, seconds: int) -> RawHeaders:
+    """`Secure` is set if the page came over TLS, which its origin tells behind a proxy too."""
+    secure = "; Secure" if (request.header(b"origin") or "").startswith("https:") else ""
+    text = f"{_cookie_name(request)}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+    return ((b"set-cookie", text.encode()), (b"cache-control", b"no-store"))

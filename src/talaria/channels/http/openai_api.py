@@ -1,0 +1,264 @@
+"""`/v1`: chat completions as OpenAI's clients send and read them, whole or as a stream of chunks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+
+from talaria.channels.http.openai_requests import (
+    COMPLETION_REQUEST,
+    CompletionRequest,
+    last_user_parts,
+    whole_context,
+)
+from talaria.channels.http.request import ClientDisconnected, RawHeaders, Request
+from talaria.channels.http.response import (
+    EventStream,
+    Response,
+    StreamTiming,
+    error_body,
+    json_response,
+    turn_error,
+)
+from talaria.channels.http.session_api import CALLER, SessionLookup
+from talaria.channels.http.turn_api import wait_for_turn
+from talaria.core.errors import BadRequest, ErrorInfo
+from talaria.core.events import Delta, Event, ReasoningDelta, ToolStarted
+from talaria.core.messages import AssistantMessage, TokenUsage, ToolCall
+from talaria.core.turns import Inbound, Turn
+from talaria.gateway import Gateway
+from talaria.turns.intake import Receipt, StatelessCall, is_ephemeral
+
+_OWNER: Final = "talaria"
+_DONE: Final = b"data: [DONE]\n\n"
+_encode = msgspec.json.Encoder().encode
+
+
+class OpenAiApi:
+    def __init__(self, gateway: Gateway, timing: StreamTiming) -> None:
+        self._gateway = gateway
+        self._turns = gateway.turns
+        self._agent_name = gateway.settings.agent.name
+        self._timing = timing
+        self._lookup = SessionLookup(gateway)
+
+    async def models(self, request: Request) -> Response:
+        catalog = self._gateway.catalog
+        names = dict.fromkeys((self._agent_name, *catalog.names(), *catalog.listed()))
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": _OWNER} for name in names]
+        return json_response({"object": "list", "data": models})
+
+    async def complete(self, request: Request) -> Response | EventStream:
+        """Answer a chat completion. When the client leaves, a stateless call is cancelled, and the turn of a
+        session goes on."""
+        key = request.idempotency_key()
+        body = await request.json(COMPLETION_REQUEST, self._gateway.settings.http.max_body)
+        body.check()
+        session = request.header(b"x-talaria-session")
+        if session is None:
+            receipt = await self._call(body, key)
+        else:
+            receipt = await self._submit(session, body, key)
+        is_owned = session is None and not receipt.is_duplicate
+        turn = receipt.turn
+        headers = (
+            (b"x-talaria-session-id", turn.session_id.encode()),
+            (b"x-talaria-turn-id", turn.id.encode()),
+        )
+        completion = _Completion(f"chatcmpl-{turn.id}", int(turn.accepted_at), body.model or self._agent_name)
+        if body.stream:
+            chunks = _Chunks(completion, with_usage=body.wants_usage)
+            return EventStream(
+                self._stream(receipt, chunks, headers),
+                keep_alive=self._timing.keep_alive,
+                metrics=self._gateway.metrics,
+                header_delay=self._timing.header_delay,
+                headers=headers,
+                format_error=chunks.error,
+                on_disconnect=(lambda: self._turns.cancel(receipt)) if is_owned else None,
+            )
+        try:
+            turn = await wait_for_turn(request, receipt)
+        except ClientDisconnected:
+            if is_owned:
+                await self._turns.cancel(receipt)
+            raise
+        if (error := turn_error(turn, headers)) is not None:
+            raise error
+        return Response(_encode_whole(completion, await self._result(receipt, turn)), headers=headers)
+
+    async def _call(self, body: CompletionRequest, key: str | None) -> Receipt:
+        return await self._turns.call(
+            StatelessCall(
+                sender=CALLER,
+                context=whole_context(body.messages),
+                model=self._wanted_model(body),
+                tools=body.encoded_tools(),
+                options=body.options(),
+                key=key,
+            )
+        )
+
+    async def _submit(self, session: str, body: CompletionRequest, key: str | None) -> Receipt:
+        if body.tools:
+            raise BadRequest(
+                "In the field `tools`: a session has tools of its own.",
+                "Leave `tools` out, or leave out X-Talaria-Session and send the whole conversation.",
+            )
+        parts = last_user_parts(body.messages)
+        chat = await self._lookup.chat(session)
+        return await self._turns.submit(Inbound(chat, CALLER, parts, key, self._wanted_model(body)))
+
+    def _wanted_model(self, body: CompletionRequest) -> str | None:
+        return None if body.model in (None, "", self._agent_name) else body.model
+
+    async def _stream(
+        self, receipt: Receipt, chunks: _Chunks, headers: RawHeaders
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the chunks. Raises `HttpError` if the turn has no answer."""
+        turn = receipt.turn
+        if receipt.live is not None:
+            async with aclosing(receipt.live.follow()) as events:
+                async for _, event in events:
+                    if data := chunks.encode(event):
+                        yield data
+            turn = receipt.live.turn
+        if (error := turn_error(turn, headers)) is not None:
+            raise error
+        yield chunks.end(await self._result(receipt, turn))
+
+    async def _result(self, receipt: Receipt, turn: Turn) -> _Result:
+        """Return the answer of a turn from memory. For a repeated key it comes from the store, where the tool
+        calls of a stateless call are in the log only."""
+        usage = turn.usage or TokenUsage()
+        answer = receipt.live.answer if receipt.live is not None else None
+        if answer is not None:
+            return _Result.of(answer.completion.message, answer.completion.stop or "stop", usage)
+        if is_ephemeral(turn):
+            for entry in reversed(await self._gateway.store.log(turn.session_id, 0)):
+                if isinstance(entry.body, AssistantMessage) and entry.turn_id == turn.id:
+                    return _Result.of(entry.body, "tool_calls" if entry.body.tool_calls else "stop", usage)
+        return _Result(turn.reply or "", usage=usage)
+
+
+# -- completions on the wire ------------------------------------------------------------------------------
+
+
+class _Result(msgspec.Struct, frozen=True):
+    """The answer of a turn."""
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
+    finish: str = "stop"
+    usage: TokenUsage = TokenUsage()
+
+    @classmethod
+    def of(cls, message: AssistantMessage, finish: str, usage: TokenUsage) -> _Result:
+        reasoning = "".join(thought.text for thought in message.reasoning)
+        return cls(message.text, message.tool_calls, reasoning, finish, usage)
+
+
+class _Completion(msgspec.Struct, frozen=True):
+    """The members that every chunk of a completion repeats. `model` is the model that the caller named."""
+
+    id: str
+    created: int
+    model: str
+
+
+def _encode_whole(completion: _Completion, result: _Result) -> bytes:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": result.text or (None if result.calls else ""),
+        "refusal": None,
+    }
+    if result.reasoning:
+        message["reasoning_content"] = result.reasoning
+    if result.calls:
+        message["tool_calls"] = [_tool_call(call) for call in result.calls]
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": result.finish}
+    return _encode(
+        {
+            "id": completion.id,
+            "object": "chat.completion",
+            "created": completion.created,
+            "model": completion.model,
+            "choices": [choice],
+            "usage": _usage(result.usage),
+        }
+    )
+
+
+class _Chunks:
+    """Encodes the chunks of one completion. The first chunk carries the role."""
+
+    def __init__(self, completion: _Completion, *, with_usage: bool) -> None:
+        self._head = b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,' % (
+            _encode(completion.id),
+            completion.created,
+            _encode(completion.model),
+        )
+        self._with_usage = with_usage
+        self._has_begun = False
+        self._has_text = False
+        self._needs_break = False
+
+    def encode(self, event: Event) -> bytes:
+        """Return the chunk for an event, or nothing. Text before and after tool calls is kept apart."""
+        match event:
+            case Delta(text=text):
+                if self._needs_break:
+                    self._needs_break = False
+                    text = "\n\n" + text
+                self._has_text = True
+                return self._delta(b'{"content":%b}' % _encode(text))
+            case ReasoningDelta(text=text):
+                return self._delta(b'{"reasoning_content":%b}' % _encode(text))
+            case ToolStarted():
+                self._needs_break = self._has_text
+        return b""
+
+    def end(self, result: _Result) -> bytes:
+        """Return the last chunks: text that was never streamed, tool calls, finish reason, usage."""
+        chunks = []
+        if not self._has_text and result.text:
+            chunks.append(self._delta(b'{"content":%b}' % _encode(result.text)))
+        if result.calls:
+            calls = [{"index": n, **_tool_call(call)} for n, call in enumerate(result.calls)]
+            chunks.append(self._delta(b'{"tool_calls":%b}' % _encode(calls)))
+        chunks.append(self._delta(b"{}", _encode(result.finish)))
+        if self._with_usage:
+            chunks.append(b'%b"choices":[],"usage":%b}\n\n' % (self._head, _encode(_usage(result.usage))))
+        chunks.append(_DONE)
+        return b"".join(chunks)
+
+    def error(self, error: ErrorInfo) -> bytes:
+        """Return the end of a stream that fails after its status was sent; clients look for `error`."""
+        return b"data: %b\n\n%b" % (error_body(error), _DONE)
+
+    def _delta(self, delta: bytes, finish: bytes = b"null") -> bytes:
+        usage = b',"usage":null' if self._with_usage else b""
+        chunk = b'%b"choices":[{"index":0,"delta":%b,"logprobs":null,"finish_reason":%b}]%b}\n\n'
+        encoded = chunk % (self._head, delta, finish, usage)
+        if self._has_begun:
+            return encoded
+        self._has_begun = True
+        return chunk % (self._head, b'{"role":"assistant","content":""}', b"null", usage) + encoded
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _usage(usage: TokenUsage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.input,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.input + usage.output,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+    }

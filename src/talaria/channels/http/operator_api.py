@@ -1,0 +1,101 @@
+"""Endpoints for operators: health, metrics, the pool, the status, backups, and pairing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from talaria.access.pairing import PairingAdmin
+from talaria.channels.http.request import Request
+from talaria.channels.http.response import Response, json_response
+from talaria.gateway import Gateway
+from talaria.observe.metrics import CONTENT_TYPE
+
+_MAX_BODY: Final = 4096
+
+
+class _ApproveBody(msgspec.Struct):
+    code: str
+
+
+class _RevokeBody(msgspec.Struct):
+    channel: str
+    user: str
+
+
+class _InviteBody(msgspec.Struct):
+    channel: str
+
+
+_APPROVE_BODY = msgspec.json.Decoder(_ApproveBody)
+_REVOKE_BODY = msgspec.json.Decoder(_RevokeBody)
+_INVITE_BODY = msgspec.json.Decoder(_InviteBody)
+
+
+class OperatorApi:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._pairing = PairingAdmin(gateway.store.pairings)
+
+    async def healthz(self, request: Request) -> Response:
+        return json_response({"live": True, "phase": self._gateway.health.phase})
+
+    async def readyz(self, request: Request) -> Response:
+        """Needs no token, so it leaves the reasons out; `/api/status` has them."""
+        readiness = self._gateway.health.readiness()
+        body = {"ready": readiness.is_ready, "phase": readiness.phase}
+        return json_response(body, 200 if readiness.is_ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        metrics = self._gateway.metrics
+        metrics.note_store(await self._gateway.store.stats())
+        return Response(metrics.render(), media_type=CONTENT_TYPE.encode())
+
+    async def pool(self, request: Request) -> Response:
+        return json_response(self._gateway.pool.stats())
+
+    async def backup(self, request: Request) -> Response:
+        """Copy the database to a file in the home. `talaria backup` packs the file and removes it."""
+        return json_response({"database": str(await self._gateway.snapshot())})
+
+    async def status(self, request: Request) -> Response:
+        readiness = self._gateway.health.readiness()
+        stats = await self._gateway.store.stats()
+        return json_response(
+            {
+                **await self._gateway.status(),
+                "ready": readiness.is_ready,
+                "reasons": readiness.reasons,
+                "store": {
+                    "engine": stats.engine,
+                    "schema": stats.schema,
+                    "size_bytes": stats.size_bytes,
+                    "wal_bytes": stats.wal_bytes,
+                    "sessions": stats.sessions,
+                    "integrity": stats.integrity,
+                    "trouble": stats.trouble,
+                },
+                "turns": stats.turns,
+                "owed": {
+                    "turns": stats.owed,
+                    "replies": stats.outbox,
+                    "oldest_seconds": round(stats.oldest_seconds, 3),
+                },
+            }
+        )
+
+    async def pairings(self, request: Request) -> Response:
+        return json_response(await self._pairing.listing())
+
+    async def approve(self, request: Request) -> Response:
+        body = await request.json(_APPROVE_BODY, _MAX_BODY)
+        return json_response(await self._pairing.approve(body.code))
+
+    async def revoke(self, request: Request) -> Response:
+        body = await request.json(_REVOKE_BODY, _MAX_BODY)
+        return json_response(await self._pairing.revoke(body.channel, body.user))
+
+    async def invite(self, request: Request) -> Response:
+        body = await request.json(_INVITE_BODY, _MAX_BODY)
+        return json_response(await self._pairing.invite(body.channel))

@@ -1,0 +1,197 @@
+"""One HTTP request: reading it within limits, writing the response, noticing that the client has left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from talaria.core.errors import BadRequest, TalariaError
+from talaria.core.units import format_size
+
+T = TypeVar("T")
+RawHeaders = tuple[tuple[bytes, bytes], ...]
+Message = MutableMapping[str, Any]  # of ASGI
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_BODY_TIMEOUT: Final = 30.0  # seconds without a byte of an announced body
+_DISCARD_SECONDS: Final = 2.0  # how long the rest of an unwanted body is read and thrown away
+_MAX_KEY: Final = 255
+
+
+class HttpError(TalariaError):
+    """An error with a status of its own, and with headers that belong to it."""
+
+    def __init__(self, status: int, kind: str, user_text: str, hint: str, headers: RawHeaders = ()) -> None:
+        super().__init__(user_text, hint)
+        self.type = kind
+        self.status = status
+        self.headers = headers
+
+
+class ClientDisconnected(Exception):
+    """The client has closed the connection, so no response can reach it."""
+
+
+class Request:
+    """What a handler gets. The body is read only when the handler asks for it."""
+
+    __slots__ = ("has_started", "headers", "is_read", "method", "params", "path", "receive", "scope", "send")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.params: dict[str, str] = {}  # parts of the path, by their names in the route's pattern
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.has_started = False  # the status has been sent
+        self.is_read = not (
+            self.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in self.headers
+        )
+
+    def header(self, name: bytes) -> str | None:
+        value = self.headers.get(name)
+        return value.decode("latin-1").strip() if value is not None else None
+
+    def query(self) -> dict[str, str]:
+        raw: bytes = self.scope["query_string"]
+        return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True)) if raw else {}
+
+    def idempotency_key(self) -> str | None:
+        key = self.header(b"idempotency-key")
+        if key is not None and not 0 < len(key) <= _MAX_KEY:
+            raise BadRequest(
+                f"The header Idempotency-Key has {len(key)} characters.",
+                f"Send 1 to {_MAX_KEY} of them, for example a UUID.",
+            )
+        return key
+
+    # -- the body -------------------------------------------------------------------------------------------
+
+    @property
+    def content_length(self) -> int:
+        """The announced length of the body, or 0 if none was announced."""
+        return int(self.headers.get(b"content-length", b"0"))
+
+    async def json(self, decoder: msgspec.json.Decoder[T], max_bytes: int) -> T:
+        """Return the decoded body. Raises `BadRequest`, which says what is wrong and where, and what `body`
+        raises."""
+        return decode(decoder, await self.body(max_bytes))
+
+    async def body(self, max_bytes: int) -> bytes | bytearray:
+        """Return the whole body; never holds more than `max_bytes` and one chunk.
+
+        Raises `HttpError` (413 for a larger body, 408 for one that stops coming) and `ClientDisconnected`.
+        """
+        if self.content_length > max_bytes:
+            raise _too_large(max_bytes)
+        chunk = await self._receive_body()
+        if self.is_read and len(chunk) <= max_bytes:
+            return chunk
+        body = bytearray(chunk)
+        while len(body) <= max_bytes:
+            if self.is_read:
+                return body
+            body += await self._next_chunk()
+        raise _too_large(max_bytes)
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yield a body of any length as it comes. Raises `HttpError` (408) and `ClientDisconnected`."""
+        yield await self._next_chunk()
+        while not self.is_read:
+            yield await self._next_chunk()
+
+    async def discard_body(self) -> None:
+        """Read and drop the rest of the body for a moment. Closing a connection with unread data resets it,
+        and the client might never see the response."""
+        try:
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                while not self.is_read:
+                    await self._receive_body()
+        except (TimeoutError, ClientDisconnected):
+            pass
+
+    async def _next_chunk(self) -> bytes:
+        try:
+            async with asyncio.timeout(_BODY_TIMEOUT):
+                return await self._receive_body()
+        except TimeoutError:
+            raise HttpError(
+                408,
+                "timeout",
+                f"The rest of the body did not come within {_BODY_TIMEOUT:g} seconds.",
+                "Send it again.",
+            ) from None
+
+    async def _receive_body(self) -> bytes:
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        self.is_read = not message.get("more_body", False)
+        chunk: bytes = message.get("body", b"")
+        return chunk
+
+    # -- the response ---------------------------------------------------------------------------------------
+
+    async def start_response(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Send status and headers. No other response can be sent afterwards."""
+        self.has_started = True
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, data: bytes, *, is_last: bool) -> None:
+        """Send a piece of the response's body. Waits while the client reads more slowly than this writes."""
+        await self.send({"type": "http.response.body", "body": data, "more_body": not is_last})
+
+    async def wait_disconnect(self) -> None:
+        """Return when the client has left. Must not be called before the body was read."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+
+def decode(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
+    if not body:
+        raise BadRequest("The request has no body.", "Send a JSON object.")
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise invalid_field(str(error)) from None
+    except msgspec.DecodeError as error:
+        where = str(error).removeprefix("JSON is malformed: ")
+        where = "it ends too early" if "truncated" in where else where
+        raise BadRequest(f"The body is not valid JSON: {where}.", "Check it with a JSON linter.") from None
+    except UnicodeDecodeError as error:
+        raise invalid_utf8(error) from None
+    except RecursionError:
+        raise BadRequest("The body is nested too deeply.", "Send a flatter JSON object.") from None
+
+
+def invalid_utf8(error: UnicodeDecodeError) -> BadRequest:
+    return BadRequest(f"The body is not valid UTF-8: {error.reason}.", "Encode the JSON as UTF-8.")
+
+
+def invalid_field(complaint: str, root: str = "") -> BadRequest:
+    """Put the field first in a complaint of msgspec (``Expected `int`, got `str` - at `$.a` ``)."""
+    what, _, place = complaint.partition(" - at `")
+    field = root + place.rstrip("`").removeprefix("$").removeprefix("." if not root else "")
+    what = what[:1].lower() + what[1:]
+    return BadRequest(
+        f"In the field `{field}`: {what}." if field else f"The body does not fit: {what}.",
+        "docs/http-api.md names the fields and their types.",
+    )
+
+
+def _too_large(max_bytes: int) -> HttpError:
+    return HttpError(
+        413,
+        "too_large",
+        f"The body is larger than {format_size(max_bytes)}.",
+        "Send less, or raise http.max_body in config.toml.",
+    )

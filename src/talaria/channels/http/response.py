@@ -1,0 +1,218 @@
+"""HTTP responses: whole ones, errors, and streams of server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from talaria.channels.http.request import HttpError, RawHeaders, Request
+from talaria.core.errors import ErrorInfo, TalariaError
+from talaria.core.turns import Turn, TurnState
+from talaria.observe.metrics import Metrics
+
+JSON = b"application/json"
+_STREAM_HEADERS: RawHeaders = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+)
+_KEEP_ALIVE = b": keep-alive\n\n"
+_STATUS: Mapping[str, int] = {
+    "bad_request": 400,
+    "context_too_long": 400,
+    "over_budget": 402,
+    "not_found": 404,
+    "lease_held": 409,
+    "too_large": 413,
+    "cancelled": 409,
+    "idempotency_conflict": 422,
+    "too_many_tries": 429,
+    "model_refused": 502,
+    "model": 502,
+    "no_model": 503,
+    "model_resting": 503,
+    "model_unavailable": 503,
+    "draining": 503,
+    "store": 503,
+    "store_locked": 503,
+    "store_damaged": 503,
+    "stale_fence": 503,
+}
+_INTERNAL = ErrorInfo(
+    "internal",
+    "Something went wrong inside the gateway.",
+    "The gateway's log has the details; please report it.",
+)
+_LOG_HINT = "The gateway's log may say more."
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A whole response."""
+
+    body: bytes
+    status: int = 200
+    headers: RawHeaders = ()
+    media_type: bytes = JSON
+
+    async def send(self, request: Request) -> None:
+        """Send the response. If the request's body was not read, discard it and close the connection."""
+        headers: list[tuple[bytes, bytes]] = [
+            (b"content-type", self.media_type),
+            (b"content-length", b"%d" % len(self.body)),
+            *self.headers,
+        ]
+        if request.is_read:
+            await request.start_response(self.status, headers)
+            await request.write(self.body, is_last=True)
+            return
+        headers.append((b"connection", b"close"))
+        await request.start_response(self.status, headers)
+        await request.write(self.body, is_last=False)
+        await request.discard_body()
+        await request.write(b"", is_last=True)
+
+
+def json_response(value: Any, status: int = 200, headers: RawHeaders = ()) -> Response:
+    return Response(_encode(value), status, headers)
+
+
+# -- errors -----------------------------------------------------------------------------------------------
+
+
+def error_response(error: Exception) -> Response:
+    """Return `{"error": {"type", "message", "hint"}}`. An error that is not ours is 500 without its text."""
+    if isinstance(error, HttpError):
+        return Response(error_body(error.info()), error.status, error.headers)
+    info = error.info() if isinstance(error, TalariaError) else _INTERNAL
+    return Response(error_body(info), _status_of(info))
+
+
+def error_body(error: ErrorInfo) -> bytes:
+    return _encode({"error": error if error.hint else msgspec.structs.replace(error, hint=_LOG_HINT)})
+
+
+def _status_of(error: ErrorInfo) -> int:
+    """Return 4xx for an error that the caller can mend. A type that is not in the table is our fault."""
+    return _STATUS.get(error.type, 500)
+
+
+def not_found(request: Request) -> HttpError:
+    text, hint = f"There is nothing at {request.path}.", "docs/http-api.md lists what there is."
+    return HttpError(404, "not_found", text, hint)
+
+
+def turn_error(turn: Turn, headers: RawHeaders) -> HttpError | None:
+    """Return the reason why a turn has no answer, or None if it has one.
+
+    The error is final, so clients that retry by themselves are told not to.
+    """
+    match turn.state:
+        case TurnState.DONE:
+            return None
+        case TurnState.FAILED:
+            error = turn.error or _INTERNAL
+        case TurnState.CANCELLED:
+            error = ErrorInfo("cancelled", f"The turn {turn.id} was cancelled.", "Send the message again.")
+        case _:
+            error = ErrorInfo(
+                "draining",
+                f"The gateway is shutting down and left the turn {turn.id} unfinished.",
+                f"The next start takes it up; GET /api/turns/{turn.id} has its answer then.",
+            )
+    headers = (*headers, (b"x-should-retry", b"false"))
+    return HttpError(_status_of(error), error.type, error.message, error.hint, headers)
+
+
+# -- streams ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTiming:
+    """`keep_alive`: seconds between the comments in a silent stream. `header_delay`: seconds for which the
+    stream of a completion holds its headers back, so that an early failure can still be an HTTP status."""
+
+    keep_alive: float = 15.0
+    header_delay: float = 5.0
+
+
+DEFAULT_TIMING = StreamTiming()
+
+
+class EventStream:
+    """Server-sent events from `events`, with a comment whenever `keep_alive` seconds have passed.
+
+    The headers are sent with the first event or after `header_delay` seconds. An error that comes before both
+    is raised and becomes an ordinary error response; a later one is written into the stream by
+    `format_error`. When the client leaves, `events` is closed and `on_disconnect` is awaited.
+    """
+
+    status = 200
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        *,
+        keep_alive: float,
+        metrics: Metrics,
+        header_delay: float = 0.0,
+        headers: RawHeaders = (),
+        format_error: Callable[[ErrorInfo], bytes] | None = None,
+        on_disconnect: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        self._events = events
+        self._keep_alive = keep_alive
+        self._metrics = metrics
+        self._header_delay = header_delay
+        self._headers = headers
+        self._format_error = format_error
+        self._on_disconnect = on_disconnect
+
+    async def send(self, request: Request) -> None:
+        with self._metrics.event_stream():
+            if self._header_delay <= 0:
+                await self._start(request)
+            pump = asyncio.create_task(self._pump(request), name="event stream")
+            gone = asyncio.create_task(request.wait_disconnect(), name="event stream's client")
+            try:
+                await self._keep_alive_until(request, pump, gone)
+                if pump.done():
+                    pump.result()
+                elif self._on_disconnect is not None:
+                    await self._on_disconnect()
+            finally:
+                pump.cancel()
+                gone.cancel()
+                await asyncio.wait((pump, gone))
+
+    async def _keep_alive_until(self, request: Request, *tasks: asyncio.Task[None]) -> None:
+        """Write comments until one of the tasks is done."""
+        timeout = self._keep_alive if request.has_started else self._header_delay
+        while not (await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED))[0]:
+            await self._start(request)
+            await request.write(_KEEP_ALIVE, is_last=False)
+            timeout = self._keep_alive
+
+    async def _pump(self, request: Request) -> None:
+        end = b""
+        try:
+            async with aclosing(self._events) as events:
+                async for data in events:
+                    await self._start(request)
+                    await request.write(data, is_last=False)
+        except TalariaError as error:
+            if self._format_error is None or not request.has_started:
+                raise
+            end = self._format_error(error.info())
+        await self._start(request)
+        await request.write(end, is_last=True)
+
+    async def _start(self, request: Request) -> None:
+        if not request.has_started:
+            await request.start_response(self.status, [*_STREAM_HEADERS, *self._headers])

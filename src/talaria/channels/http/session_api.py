@@ -1,0 +1,143 @@
+"""`/api/sessions`: listing, reading and ending sessions; `/api/files`: files for messages to come."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, unquote
+
+from talaria.channels.http.request import HttpError, Request
+from talaria.channels.http.response import Response, json_response
+from talaria.channels.http.views import SessionView, chat_key
+from talaria.core.errors import BadRequest, LeaseHeld, NotFound
+from talaria.core.ids import SESSION_PREFIX, ChatKey, SessionId, is_session_name
+from talaria.core.ledger import Page
+from talaria.core.sessions import Session
+from talaria.core.turns import Sender
+from talaria.gateway import Gateway
+from talaria.workspace.uploads import too_large
+
+CALLER: Final = Sender("api", "API")
+_MAX_PAGE: Final = 500
+
+
+class SessionLookup:
+    """Finds the session or chat that `X` in a path or header means: a name or an id."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._store = gateway.store
+        self._prefix = chat_key(gateway.settings.agent.name, "")
+
+    async def session(self, x: str) -> Session:
+        """Return the session with this id, or the current session of the chat with this name.
+
+        Raises `NotFound`, and `BadRequest` for a text that is neither.
+        """
+        if x.startswith(SESSION_PREFIX):
+            found = await self._store.session(SessionId(x))
+        else:
+            found = await self._store.current_session(self._key(x))
+        if found is None:
+            raise NotFound(f"There is no session {x}.", "GET /api/sessions lists them.")
+        return found
+
+    async def chat(self, x: str) -> ChatKey:
+        """Return the chat for a message to X. A chat with a name need not exist yet.
+
+        Raises `HttpError` (409) for the id of a session that is not the current one of its chat, and what
+        `session` raises.
+        """
+        if not x.startswith(SESSION_PREFIX):
+            return self._key(x)
+        session = await self.session(x)
+        current = await self._store.current_session(session.chat_key)
+        if current is None or current.id != session.id:
+            raise HttpError(
+                409,
+                "not_current",
+                f"{x} is not the current session of its chat.",
+                f"Send `/resume {x}` to the chat first, or write to the chat by its name.",
+            )
+        return session.chat_key
+
+    def _key(self, name: str) -> ChatKey:
+        if not is_session_name(name):
+            raise BadRequest(
+                f"{name!r} is no name for a session.",
+                "A name has 1 to 128 of the characters A-Z a-z 0-9 . _ - and does not start with ses_.",
+            )
+        return ChatKey(self._prefix + name)  # a name has no character that a key would have to quote
+
+
+class SessionApi:
+    def __init__(self, gateway: Gateway) -> None:
+        self._store = gateway.store
+        self._turns = gateway.turns
+        self._lookup = SessionLookup(gateway)
+
+    async def list(self, request: Request) -> Response:
+        page = await self._store.sessions(_read_page(request))
+        return json_response(
+            {"items": [SessionView.of(session) for session in page.items], "next": page.next}
+        )
+
+    async def show(self, request: Request) -> Response:
+        session = await self._lookup.session(request.params["x"])
+        pinned = session.spec_id and await self._store.spec(session.spec_id)
+        model = f"{pinned.spec.provider}/{pinned.spec.model}" if pinned else None
+        return json_response(SessionView.of(session, model))
+
+    async def entries(self, request: Request) -> Response:
+        session = await self._lookup.session(request.params["x"])
+        return json_response(await self._store.entries(session.id, _read_page(request)))
+
+    async def end(self, request: Request) -> Response:
+        session = await self._lookup.session(request.params["x"])
+        if session.ended_at is None:
+            try:
+                session = await self._turns.end(session.id)
+            except LeaseHeld:
+                raise HttpError(
+                    409,
+                    "busy",
+                    f"A turn of {session.id} runs or waits.",
+                    "Wait until it is done, or stop it with POST /api/turns/ID/cancel.",
+                ) from None
+        return json_response(SessionView.of(session))
+
+
+def _read_page(request: Request) -> Page:
+    query = request.query()
+    limit = query.get("limit", "50")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= _MAX_PAGE):
+        raise BadRequest(f"limit={limit} is no size for a page.", f"Write a number from 1 to {_MAX_PAGE}.")
+    return Page(int(limit), query.get("after") or None)
+
+
+class FileApi:
+    def __init__(self, gateway: Gateway) -> None:
+        self._uploads = gateway.uploads
+
+    async def upload(self, request: Request) -> Response:
+        """The body is the file; its name is `?name=`, or percent-encoded in `X-File-Name`."""
+        media_type = request.header(b"content-type") or ""
+        if media_type.lower().startswith("multipart/"):
+            raise HttpError(
+                415,
+                "unsupported_media_type",
+                "A form was sent where the file itself is expected.",
+                "Send the file as the body: curl --data-binary @photo.jpg '…/api/files?name=photo.jpg'.",
+            )
+        if request.content_length > self._uploads.max_bytes:
+            raise too_large(self._uploads.max_bytes)
+        name = request.query().get("name") or unquote(request.header(b"x-file-name") or "")
+        return json_response(await self._uploads.receive(name, media_type, request.chunks()), 201)
+
+    async def show(self, request: Request) -> Response:
+        """The browser saves the file and never shows it: an uploaded page must not run as a page of ours."""
+        upload, data = await self._uploads.open(request.params["id"])
+        headers = (
+            (b"content-disposition", f"attachment; filename*=UTF-8''{quote(upload.name, safe='')}".encode()),
+            (b"x-content-type-options", b"nosniff"),
+            (b"content-security-policy", b"sandbox; default-src 'none'"),
+        )
+        return Response(data, headers=headers, media_type=upload.media_type.encode())

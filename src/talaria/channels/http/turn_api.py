@@ -1,0 +1,171 @@
+"""Messages and turns: `POST …/messages`, and `/api/turns` with the events of a turn as they happen."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from talaria.channels.http.request import ClientDisconnected, Request
+from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
+from talaria.channels.http.session_api import CALLER, SessionLookup
+from talaria.channels.http.views import AcceptedTurn, StepView, TurnView, explain_turn, no_such_turn
+from talaria.commands.slash import asks_model
+from talaria.core.errors import BadRequest
+from talaria.core.events import EVENT_NAMES, FINAL_EVENTS, Event, Reset
+from talaria.core.ids import TurnId
+from talaria.core.messages import Part, Text
+from talaria.core.spending import Spent
+from talaria.core.turns import Inbound, Turn, TurnState
+from talaria.gateway import Gateway
+from talaria.turns.intake import Receipt
+
+_MAX_WAIT: Final = 3600.0
+# Most turns of quick models are over by then, and watching for a disconnect costs a task.
+_UNWATCHED: Final = 0.05
+_encode = msgspec.json.Encoder().encode
+
+
+class _MessageBody(msgspec.Struct):
+    text: str = ""
+    files: list[str] = []
+    model: str | None = None
+
+
+_MESSAGE_BODY = msgspec.json.Decoder(_MessageBody)
+
+
+class TurnApi:
+    def __init__(self, gateway: Gateway, timing: StreamTiming) -> None:
+        self._gateway = gateway
+        self._turns = gateway.turns
+        self._keep_alive = timing.keep_alive
+        self._lookup = SessionLookup(gateway)
+
+    async def send(self, request: Request) -> Response:
+        """Answer 202 once the message is durable; with `?wait=` 200 and the turn, if it ends in time."""
+        seconds = _read_wait(request)
+        key = request.idempotency_key()
+        message = await request.json(_MESSAGE_BODY, self._gateway.settings.http.max_body)
+        if not (message.text.strip() or message.files):
+            raise BadRequest("The field `text` is empty.", "Write something, or name `files`.")
+        chat = await self._lookup.chat(request.params["x"])
+        parts: tuple[Part, ...] = (Text(message.text),) if message.text.strip() else ()
+        if message.files:
+            parts += await self._gateway.uploads.parts(chat, message.files)
+        receipt = await self._turns.submit(Inbound(chat, CALLER, parts, key, message.model or None))
+        turn = receipt.turn
+        if seconds > 0:
+            turn = await wait_for_turn(request, receipt, seconds)
+            if turn.state.is_final:
+                return json_response(await self._view(receipt, turn))
+        elif receipt.live is not None:
+            turn = receipt.live.turn
+        return json_response(AcceptedTurn(turn.id, turn.session_id, turn.state), 202)
+
+    async def show(self, request: Request) -> Response:
+        """The id may be any name of the turn; see `Histories.find`."""
+        return json_response(await explain_turn(self._gateway.store.histories, request.params["id"]))
+
+    async def cancel(self, request: Request) -> Response:
+        receipt = await self._turns.find(TurnId(request.params["id"]))
+        turn = await self._turns.cancel(receipt)
+        return json_response(await self._recorded(turn.id))
+
+    async def events(self, request: Request) -> EventStream:
+        """A client that leaves stops nothing; with `Last-Event-ID` it gets the events after that one."""
+        after = _read_last_event(request)
+        receipt = await self._turns.find(TurnId(request.params["id"]))
+        events = self._stream(receipt, after)
+        return EventStream(events, keep_alive=self._keep_alive, metrics=self._gateway.metrics)
+
+    async def _stream(self, receipt: Receipt, after: int) -> AsyncGenerator[bytes, None]:
+        """Yield the events numbered above `after`.
+
+        Numbers are counted per process. The first event of a resumed turn is `reset`. All events follow it,
+        since a number from before the restart means nothing in this process.
+        """
+        if receipt.live is None:
+            turn = receipt.turn
+            if turn.state.is_final:
+                if after and turn.attempts > 1:
+                    after += 1
+                    yield _encode_event(after, Reset())
+                async for number, event in self._turns.follow(receipt, after):
+                    yield _encode_event(number, event)
+            return
+        async with aclosing(receipt.live.follow()) as events:
+            async for number, event in events:
+                if number == 1 and isinstance(event, Reset):
+                    after = 0
+                if number > after or isinstance(event, FINAL_EVENTS):
+                    yield _encode_event(number, event)
+
+    async def _view(self, receipt: Receipt, turn: Turn) -> TurnView:
+        """Return a settled turn. The store is asked only for times of tool calls, which are not in memory."""
+        answer = receipt.live.answer if receipt.live is not None else None
+        if not asks_model(turn.command):
+            return TurnView.of(turn, (), Spent())
+        if answer is not None and turn.state is TurnState.DONE and len(answer.steps) == 1:
+            return TurnView.of(turn, (StepView.of(answer.steps[0]),), answer.spent)
+        return await self._recorded(turn.id)
+
+    async def _recorded(self, turn_id: TurnId) -> TurnView:
+        record = await self._gateway.store.turn_record(turn_id)
+        if record is None:
+            raise no_such_turn(turn_id)
+        return TurnView.of(record.turn, tuple(map(StepView.of, record.steps)), record.spent)
+
+
+async def wait_for_turn(request: Request, receipt: Receipt, seconds: float | None = None) -> Turn:
+    """Return the turn once it is settled, or as it is after `seconds`.
+
+    Raises `ClientDisconnected` if the client leaves first; the turn goes on.
+    """
+    live = receipt.live
+    if live is None:
+        return receipt.turn
+    settled = live.settled
+    unwatched = _UNWATCHED if seconds is None else min(seconds, _UNWATCHED)
+    if not settled.done():
+        await asyncio.wait((settled,), timeout=unwatched)
+    if settled.done() or unwatched == seconds:
+        return live.turn
+    gone = asyncio.create_task(request.wait_disconnect(), name="waiting client")
+    try:
+        rest = None if seconds is None else seconds - unwatched
+        await asyncio.wait((settled, gone), timeout=rest, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done() and not settled.done():
+            raise ClientDisconnected
+    finally:
+        gone.cancel()
+        await asyncio.wait((gone,))
+    return live.turn
+
+
+def _encode_event(number: int, event: Event) -> bytes:
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (number, EVENT_NAMES[type(event)].encode(), _encode(event))
+
+
+def _read_last_event(request: Request) -> int:
+    given = request.header(b"last-event-id") or "0"
+    if not (given.isascii() and given.isdigit() and len(given) < 16):
+        raise BadRequest(f"Last-Event-ID {given!r} is no number.", "Send the id of the last event seen.")
+    return int(given)
+
+
+def _read_wait(request: Request) -> float:
+    given = request.query().get("wait")
+    if given is None:
+        return 0.0
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise BadRequest(f"wait={given} is no number of seconds.", "Write for example ?wait=30.")
+    return min(seconds, _MAX_WAIT)
