@@ -101,7 +101,7 @@ def as_event(value: Any) -> bytes:
 
 def read_with(wire: Wire, *pieces: bytes) -> tuple[Completion, list[ModelDelta]]:
     """The answer, and what was told of it while it came."""
-    answer = wire.answer("m", ProviderErrors("acme", "m"))
+    answer = wire.decoder("m", ProviderErrors("acme", "m"))
     deltas = [delta for piece in pieces for delta in answer.feed(piece)]
     deltas += answer.end()
     return answer.completion(), deltas

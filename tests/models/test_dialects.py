@@ -271,7 +271,7 @@ dialects = pytest.mark.parametrize("name", DIALECTS)
 
 
 def read(dialect: Dialect, step: int = 0) -> Completion:
-    answer = OpenAIChat().answer(dialect.model, ProviderErrors("acme", dialect.model))
+    answer = OpenAIChat().decoder(dialect.model, ProviderErrors("acme", dialect.model))
     size = step or len(dialect.answer)
     for at in range(0, len(dialect.answer), size):
         answer.feed(dialect.answer[at : at + size])

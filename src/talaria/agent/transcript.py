@@ -10,7 +10,7 @@ from talaria.agent.attachments import as_told, hidden_weight
 from talaria.core.messages import AssistantMessage, Message, UserMessage
 from talaria.core.ports import WireFormat
 from talaria.core.specs import AgentSpec
-from talaria.models.dialects import as_wanted
+from talaria.models.openai_chat import adapt_for_model
 
 
 class Transcript:
@@ -40,7 +40,7 @@ class Transcript:
         if isinstance(message, AssistantMessage):
             if message.reasoning and not self._is_own(message):
                 message = msgspec.structs.replace(message, reasoning=())
-            message = as_wanted(message, self._spec.api, self._spec.model)
+            message = adapt_for_model(message, self._spec.api, self._spec.model)
         elif isinstance(message, UserMessage):
             message = as_told(message, self._spec)
             hidden = hidden_weight(message)

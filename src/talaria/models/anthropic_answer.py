@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from talaria.core.messages import Reasoning, TokenUsage, ToolCall
-from talaria.models.answer import BROKEN, Answer
 from talaria.models.failures import parse_error
+from talaria.models.wire import DECODE_ERRORS, AnswerDecoder
 
 THINKING = "thinking"
 UNSIGNED = "unsigned_thinking"
@@ -120,7 +120,7 @@ _FIELDS = {"text": "text_delta", "thinking": "thinking_delta", "tool_use": "inpu
 
 
 class AnthropicReader:
-    """See `models.answer.Reader`."""
+    """See `models.wire.EventReader`."""
 
     __slots__ = ("_blocks", "_calls", "_usage")
 
@@ -129,10 +129,10 @@ class AnthropicReader:
         self._calls = 0
         self._usage = _Usage()
 
-    def take(self, event: bytes, answer: Answer) -> None:
+    def read_event(self, event: bytes, answer: AnswerDecoder) -> None:
         try:
             told = _decode_event(event)
-        except BROKEN:
+        except DECODE_ERRORS:
             if _is_unknown(event):
                 return
             raise
@@ -147,7 +147,7 @@ class AnthropicReader:
             case "message_delta":
                 self._take_usage(told.usage, answer)
                 if told.delta is not None and told.delta.stop_reason:
-                    answer.stop, answer.is_whole = _STOPS.get(told.delta.stop_reason, "stop"), True
+                    answer.stop, answer.is_complete = _STOPS.get(told.delta.stop_reason, "stop"), True
             case "message_stop":
                 answer.close()
             case "message":
@@ -155,10 +155,10 @@ class AnthropicReader:
             case "error":
                 raise answer.errors.in_stream(parse_error(told.error))
 
-    def take_whole(self, body: bytes, answer: Answer) -> None:
-        self.take(body, answer)
+    def read_body(self, body: bytes, answer: AnswerDecoder) -> None:
+        self.read_event(body, answer)
 
-    def finish(self, answer: Answer) -> tuple[tuple[ToolCall, ...], tuple[Reasoning, ...]]:
+    def finish(self, answer: AnswerDecoder) -> tuple[tuple[ToolCall, ...], tuple[Reasoning, ...]]:
         calls: dict[str, ToolCall] = {}
         thoughts: list[Reasoning] = []
         for block in self._blocks.values():
@@ -171,7 +171,7 @@ class AnthropicReader:
                     calls[call_id] = ToolCall(call_id, name, block.arguments())
         return tuple(calls.values()), tuple(thoughts)
 
-    def _take_message(self, event: _Event, answer: Answer) -> None:
+    def _take_message(self, event: _Event, answer: AnswerDecoder) -> None:
         for index, raw in enumerate(event.content or ()):
             self._begin(index, raw, answer)
         self._take_usage(event.usage, answer)
@@ -179,7 +179,7 @@ class AnthropicReader:
             answer.stop = _STOPS.get(event.stop_reason, "stop")
         answer.close()
 
-    def _take_usage(self, usage: _Usage | None, answer: Answer) -> None:
+    def _take_usage(self, usage: _Usage | None, answer: AnswerDecoder) -> None:
         """Counts are cumulative: the last one said is the one that holds."""
         if usage is None:
             return
@@ -190,26 +190,26 @@ class AnthropicReader:
 
     # -- blocks
 
-    def _begin(self, index: int | None, raw: msgspec.Raw, answer: Answer) -> None:
+    def _begin(self, index: int | None, raw: msgspec.Raw, answer: AnswerDecoder) -> None:
         kind = _decode_type(raw).type
         start = _decode_block(raw) if kind in _BLOCKS else _BlockStart(kind or "")
-        length = answer.length()
+        length = answer.text_length()
         place = f"@{length}+{self._calls}" if length or self._calls else ""
         kept = bytes(raw).decode() if kind == "redacted_thinking" else ""
         block = _Block(start, place, start.signature or "", kept)
         if index is None or index in self._blocks or len(self._blocks) >= MAX_BLOCKS:
             raise answer.errors.malformed(f"a block with the index {index}")
         self._blocks[index] = block
-        answer.has_begun = True
+        answer.has_started = True
         if start.type == "text" and start.text:
-            answer.say(start.text)
+            answer.add_text(start.text)
         elif start.type == "thinking" and start.thinking:
             block.pieces.append(start.thinking)
-            answer.think(start.thinking)
+            answer.add_thought(start.thinking)
         elif start.type == "tool_use":
             self._calls += 1
 
-    def _take_delta(self, event: _Event, answer: Answer) -> None:
+    def _take_delta(self, event: _Event, answer: AnswerDecoder) -> None:
         delta = event.delta
         if delta is None or event.index is None:
             raise answer.errors.malformed("a delta without a block")
@@ -225,10 +225,10 @@ class AnthropicReader:
             if _FIELDS[within] != kind:
                 raise answer.errors.malformed(f"a {kind} in a block of type {within}")
             if delta.text and kind == "text_delta":
-                answer.say(delta.text)
+                answer.add_text(delta.text)
             elif delta.thinking and kind == "thinking_delta":
                 block.pieces.append(delta.thinking)
-                answer.think(delta.thinking)
+                answer.add_thought(delta.thinking)
             elif delta.partial_json and kind == "input_json_delta":
                 block.pieces.append(delta.partial_json)
 
@@ -237,7 +237,7 @@ def _is_unknown(event: bytes) -> bool:
     """Whether this is an event of a kind that we may skip, whatever its shape."""
     try:
         kind = _decode_type(event).type
-    except BROKEN:
+    except DECODE_ERRORS:
         return False
     return kind is not None and kind not in _EVENTS
 

@@ -38,7 +38,6 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.answer import Answer
 from talaria.models.anthropic_answer import THINKING, AnthropicReader
 from talaria.models.anthropic_options import (
     CACHE_MARK,
@@ -49,7 +48,7 @@ from talaria.models.anthropic_options import (
     own_tools,
 )
 from talaria.models.failures import ProviderErrors
-from talaria.models.wording import as_text, spoken
+from talaria.models.wire import AnswerDecoder, answer_text, part_text
 
 VERSION = "2023-06-01"
 EMPTY = "[empty message]"
@@ -121,8 +120,8 @@ class AnthropicMessages:
             b"]," + options(call, has_thought=not call.reasoning or _has_thought(chunks)) + b"}",
         ]
 
-    def answer(self, model: str, errors: ProviderErrors) -> Answer:
-        return Answer(model, errors, AnthropicReader())
+    def decoder(self, model: str, errors: ProviderErrors) -> AnswerDecoder:
+        return AnswerDecoder(model, errors, AnthropicReader())
 
 
 # -- splicing ---------------------------------------------------------------------------------------------
@@ -218,7 +217,7 @@ def _user(message: UserMessage) -> list[dict[str, Any]]:
                 flush()
                 blocks.append(block)
         else:
-            texts.append(as_text(part))
+            texts.append(part_text(part))
     flush()
     return blocks or [_text_block(EMPTY)]
 
@@ -235,7 +234,7 @@ def _image(image: Image) -> dict[str, Any] | str:
 
 
 def _assistant(message: AssistantMessage) -> list[Any]:
-    text = spoken(message)
+    text = answer_text(message)
     blocks: list[Any] = []
     said = called = 0
 

@@ -14,11 +14,10 @@ from yarl import URL
 from talaria import __version__
 from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.core.redaction import Redactor
-from talaria.models.answer import Answer
 from talaria.models.failures import ProviderErrors
 from talaria.models.limiter import CallLimiter
 from talaria.models.settings import ProviderSettings
-from talaria.models.wire import Wire
+from talaria.models.wire import AnswerDecoder, Wire
 from talaria.observe.metrics import EndpointReading
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ class Endpoint:
         errors: ProviderErrors,
         began: Callable[[], None],
     ) -> Completion:
-        answer = self._wire.answer(call.model, errors)
+        answer = self._wire.decoder(call.model, errors)
         body = SplicedBody(self._wire.body(call))
         response: aiohttp.ClientResponse | None = None
         limit = asyncio.timeout(self._settings.first_token.total_seconds() or None)
@@ -125,7 +124,7 @@ class Endpoint:
                     raise errors.from_status(response.status, response.headers, await _read_error(response))
                 await self._read(response, answer, sink, limit, began)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            if not answer.is_whole:
+            if not answer.is_complete:
                 if limit.expired():
                     raise self._struck(answer, errors) from error
                 raise self._classify(error, errors, started=response is not None) from error
@@ -142,7 +141,7 @@ class Endpoint:
     async def _read(
         self,
         response: aiohttp.ClientResponse,
-        answer: Answer,
+        answer: AnswerDecoder,
         sink: Callable[[ModelDelta], None],
         limit: asyncio.Timeout,
         began: Callable[[], None],
@@ -152,16 +151,16 @@ class Endpoint:
         content, now = response.content, asyncio.get_running_loop().time
         silence = self._settings.silence.total_seconds()
         slack = min(5.0, silence / 8)
-        has_begun, due = False, 0.0
+        has_started, due = False, 0.0
         while data := await content.readany():
             for delta in answer.feed(data):
                 sink(delta)
             if answer.is_closed:
                 break
-            if not has_begun and answer.has_begun:
-                has_begun = True
+            if not has_started and answer.has_started:
+                has_started = True
                 began()
-            if has_begun and (at := now()) >= due:
+            if has_started and (at := now()) >= due:
                 limit.reschedule(at + silence + slack if silence else None)
                 due = at + slack
         if not content.is_eof():
@@ -221,8 +220,8 @@ class Endpoint:
                 return errors.malformed(f"no valid HTTP ({message})")
         return errors.cut_off() if started else errors.disconnected()
 
-    def _struck(self, answer: Answer, errors: ProviderErrors) -> Exception:
-        if answer.has_begun:
+    def _struck(self, answer: AnswerDecoder, errors: ProviderErrors) -> Exception:
+        if answer.has_started:
             return errors.stalled(self._settings.silence.total_seconds())
         return errors.no_first_token(self._settings.first_token.total_seconds())
 

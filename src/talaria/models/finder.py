@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from talaria.models.answer import BROKEN
 from talaria.models.presets import PRESETS
 from talaria.models.probes import read_models
+from talaria.models.wire import DECODE_ERRORS
 
 if TYPE_CHECKING:
     import aiohttp
@@ -85,6 +85,6 @@ async def _ask(session: aiohttp.ClientSession, server: Found) -> Found | None:
             while len(body) <= _MAX_LIST_BYTES and (data := await response.content.readany()):
                 body += data
             models = read_models(bytes(body))
-    except (aiohttp.ClientError, TimeoutError, OSError, *BROKEN):
+    except (aiohttp.ClientError, TimeoutError, OSError, *DECODE_ERRORS):
         return None
     return msgspec.structs.replace(server, models=tuple(models))

@@ -1,13 +1,22 @@
 """The wire format "openai-chat": OpenAI chat completions, as OpenAI and every compatible server speak it.
 
-A request is spliced from bytes that were encoded once: what surrounds the messages depends on the call, each
-message's bytes on that message alone. Reasoning goes back as it came: `reasoning_details` always, because
-providers verify them; the plain fields only beside tool calls, where thinking models need them and where the
-servers that refuse them elsewhere ignore them. What another wire format thought is left out.
+A request is joined from bytes that were encoded once. Each message's bytes depend on that message alone; what
+surrounds the messages depends on the call. `reasoning_details` always go back as they came, because providers
+verify them. The plain reasoning fields go back only beside tool calls: thinking models need them there, and
+servers that refuse them elsewhere ignore them there. Reasoning of other formats is left out.
+
+Answers of servers differ, and the reader takes all of these:
+
+- tool calls by index; without an index; whole at once; with the id or name repeated in every piece; several
+  calls under one index; arguments as an object instead of text; without an id;
+- thoughts as `reasoning_content`, `reasoning` or `reasoning_details`, or several of them at once;
+- usage in its own last chunk, inside the last choice, or never; cached tokens under three names;
+- no `[DONE]`, or no finish reason; a plain JSON answer although a stream was asked for.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, assert_never
 
@@ -17,7 +26,9 @@ from talaria.core.messages import (
     AssistantMessage,
     Image,
     Message,
+    Reasoning,
     SystemMessage,
+    TokenUsage,
     ToolCall,
     ToolResults,
     UserMessage,
@@ -25,12 +36,11 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.answer import Answer
-from talaria.models.dialects import limit_member
-from talaria.models.failures import ProviderErrors
-from talaria.models.openai_answer import DETAILS, ChatReader
-from talaria.models.wording import bearer, openai_content, openai_prefix, spoken
+from talaria.models.failures import ProviderErrors, parse_error
+from talaria.models.wire import AnswerDecoder, answer_text, bearer, openai_content, openai_prefix
 
+DETAILS = "reasoning_details"
+MAX_CALLS = 512
 _PLAIN = frozenset({"reasoning_content", "reasoning"})
 _EFFORTS = frozenset({"minimal", "low", "medium", "high"})
 
@@ -67,7 +77,7 @@ class OpenAIChat:
         return bearer(key)
 
     def body(self, call: ModelCall) -> list[bytes]:
-        """Three pieces; the one in the middle is the history, joined once and looked at by nobody."""
+        """Return three pieces. The middle one is the history: joined once, never parsed."""
         head = b'{"model":%b,"messages":[%b' % (_encode(call.model), call.prefix.system)
         if call.prefix.system and call.chunks:
             head += b","
@@ -76,13 +86,16 @@ class OpenAIChat:
         if call.reasoning in _EFFORTS:
             tail += b',"reasoning_effort":"%b"' % call.reasoning.encode()
         if call.max_output is not None:
-            tail += b',"%b":%d' % (limit_member(call.model), call.max_output)
+            tail += b',"%b":%d' % (_limit_name(call.model), call.max_output)
         if call.sampling:
             tail += b"," + call.sampling
         return [head, b",".join(call.chunks), tail + b"}"]
 
-    def answer(self, model: str, errors: ProviderErrors) -> Answer:
-        return Answer(model, errors, ChatReader())
+    def decoder(self, model: str, errors: ProviderErrors) -> AnswerDecoder:
+        return AnswerDecoder(model, errors, ChatReader())
+
+
+# -- writing requests ---------------------------------------------------------------------------------------
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
@@ -109,7 +122,7 @@ def _image(image: Image) -> dict[str, Any]:
 
 
 def _assistant(message: AssistantMessage) -> dict[str, Any]:
-    text = spoken(message) or (None if message.tool_calls else "")
+    text = answer_text(message) or (None if message.tool_calls else "")
     encoded: dict[str, Any] = {"role": "assistant", "content": text}
     for thought in message.reasoning:
         if thought.field == DETAILS or (message.tool_calls and thought.field in _PLAIN):
@@ -123,3 +136,257 @@ def _call(call: ToolCall) -> dict[str, Any]:
     # Servers refuse an empty string where the arguments of a call without any are meant.
     function = {"name": call.name, "arguments": call.arguments or "{}"}
     return {"id": call.id, "type": "function", "function": function}
+
+
+# -- what some models want ----------------------------------------------------------------------------------
+
+# While they think, these models refuse a tool call without the thoughts that led to it. A call that another
+# model made, or that was made without thinking, gets a blank thought. MiMo also refuses a call without text.
+_WANTS_THOUGHTS = re.compile(r"deepseek|kimi|mimo", re.IGNORECASE)
+_WANTS_TEXT = re.compile(r"mimo", re.IGNORECASE)
+_BLANK = Reasoning("reasoning_content", "", '" "')
+# OpenAI's reasoning models refuse the older `max_tokens`, the only name that most other servers know.
+_WANTS_NEW_LIMIT = re.compile(r"(?:gpt-5|o[134])(?:[-.]|$)")
+
+
+def adapt_for_model(message: AssistantMessage, api: str, model: str) -> AssistantMessage:
+    """Return an earlier answer in the form that this model accepts; for most models it is unchanged."""
+    if not message.tool_calls or api != OpenAIChat.name or message.interrupted:
+        return message
+    if not message.reasoning and _WANTS_THOUGHTS.search(model):
+        message = msgspec.structs.replace(message, reasoning=(_BLANK,))
+    if not message.text and _WANTS_TEXT.search(model):
+        message = msgspec.structs.replace(message, text=" ")
+    return message
+
+
+def _limit_name(model: str) -> bytes:
+    return b"max_completion_tokens" if _WANTS_NEW_LIMIT.match(model) else b"max_tokens"
+
+
+# -- reading answers ----------------------------------------------------------------------------------------
+
+
+class _Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _CallPiece(msgspec.Struct, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Delta(msgspec.Struct, gc=False):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
+    tool_calls: list[_CallPiece] | None = None
+    refusal: str | None = None
+
+
+class TokenDetails(msgspec.Struct, gc=False):
+    """The parts of a token count; the responses API has them too."""
+
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: TokenDetails | None = None
+    completion_tokens_details: TokenDetails | None = None
+    prompt_cache_hit_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: str | None = None
+    index: int | None = None
+    usage: _Usage | None = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+    id: str | None = None
+
+
+class _PartialCall(msgspec.Struct):
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = []
+
+
+class _PartialDetail(msgspec.Struct):
+    """A block of `reasoning_details`: its members, and the pieces that followed for its texts."""
+
+    members: dict[str, Any]
+    pieces: dict[str, list[str]] = {}
+
+    def joined(self) -> dict[str, Any]:
+        texts = {name: "".join((self.members[name], *pieces)) for name, pieces in self.pieces.items()}
+        return {**self.members, **texts}
+
+
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+
+
+class ChatReader:
+    """See `models.wire.EventReader`."""
+
+    __slots__ = ("_calls", "_calls_by_id", "_calls_by_index", "_details", "_thought_field", "_thoughts")
+
+    def __init__(self) -> None:
+        self._thoughts: list[str] = []
+        self._thought_field = ""
+        self._details: list[_PartialDetail] = []
+        self._calls: list[_PartialCall] = []
+        self._calls_by_index: dict[int, _PartialCall] = {}
+        self._calls_by_id: dict[str, _PartialCall] = {}
+
+    def read_event(self, event: bytes, answer: AnswerDecoder) -> None:
+        if event == b"[DONE]":
+            answer.close()
+            return
+        chunk = _decode_chunk(event)
+        if chunk.error:
+            raise answer.errors.in_stream(parse_error(chunk.error))
+        if chunk.usage is not None:
+            answer.usage = _token_usage(chunk.usage)
+        if chunk.id and not answer.id:
+            answer.id = chunk.id
+        for choice in chunk.choices or ():
+            if not choice.index:
+                self._take_choice(choice, answer)
+
+    def read_body(self, body: bytes, answer: AnswerDecoder) -> None:
+        self.read_event(body, answer)
+        answer.close()
+
+    def finish(self, answer: AnswerDecoder) -> tuple[tuple[ToolCall, ...], tuple[Reasoning, ...]]:
+        found = (ToolCall(call.id, call.name, "".join(call.arguments)) for call in self._calls)
+        return answer.with_ids(found), self._reasoning()
+
+    def _take_choice(self, choice: _Choice, answer: AnswerDecoder) -> None:
+        delta = choice.delta or choice.message
+        if delta is not None:
+            self._take_thoughts(delta, answer)
+            if text := delta.content or delta.refusal:
+                answer.add_text(text)
+            for piece in delta.tool_calls or ():
+                self._take_call(piece, answer)
+        if choice.usage is not None:
+            answer.usage = _token_usage(choice.usage)
+        if choice.finish_reason:
+            if choice.finish_reason == "error":
+                raise answer.errors.in_stream(parse_error("the provider gave no reason"))
+            answer.stop, answer.is_complete = choice.finish_reason, True
+
+    # -- thoughts
+
+    def _take_thoughts(self, delta: _Delta, answer: AnswerDecoder) -> None:
+        text = delta.reasoning_content or delta.reasoning or ""
+        if text and not self._thought_field:
+            self._thought_field = "reasoning_content" if delta.reasoning_content else "reasoning"
+        for detail in delta.reasoning_details or ():
+            answer.has_started = True
+            self._add_detail(detail)
+            if not text:
+                text = _detail_text(detail)
+        if text:
+            self._thoughts.append(text)
+            answer.add_thought(text)
+
+    def _add_detail(self, detail: dict[str, Any]) -> None:
+        """Join the pieces of one block; keep whole blocks as they are, in order."""
+        last = self._details[-1] if self._details else None
+        if last is None or not _continues(last.members, detail):
+            self._details.append(_PartialDetail(dict(detail)))
+            return
+        for name, value in detail.items():
+            is_text = name in ("text", "summary") and isinstance(value, str)
+            if is_text and isinstance(last.members.get(name), str):
+                last.pieces.setdefault(name, []).append(value)
+            elif value is not None:
+                last.members[name] = value
+                last.pieces.pop(name, None)
+
+    def _reasoning(self) -> tuple[Reasoning, ...]:
+        text = "".join(self._thoughts)
+        if self._details:
+            raw = _encode([detail.joined() for detail in self._details])
+            return (Reasoning(DETAILS, text, raw.decode()),)
+        if text:
+            return (Reasoning(self._thought_field, text, _encode(text).decode()),)
+        return ()
+
+    # -- tool calls
+
+    def _take_call(self, piece: _CallPiece, answer: AnswerDecoder) -> None:
+        answer.has_started = True
+        function = piece.function or _Function()
+        call = self._find_call(piece, function)
+        if call is None:
+            if len(self._calls) >= MAX_CALLS:
+                raise answer.errors.malformed(f"more than {MAX_CALLS} tool calls at once")
+            call = _PartialCall()
+            self._calls.append(call)
+            if piece.index is not None:
+                self._calls_by_index[piece.index] = call
+        if piece.id and not call.id:
+            call.id = piece.id
+            self._calls_by_id[call.id] = call
+        if function.name and not call.name:
+            call.name = function.name
+        if isinstance(function.arguments, str):
+            call.arguments.append(function.arguments)
+        elif function.arguments is not None:
+            call.arguments.append(_encode(function.arguments).decode())
+
+    def _find_call(self, piece: _CallPiece, function: _Function) -> _PartialCall | None:
+        """Return the call that `piece` continues, or None if it begins one.
+
+        Under a known index only a piece with another id *and* a name begins a call. Without an index a new id
+        begins one; without an id, a name does.
+        """
+        if piece.index is not None:
+            call = self._calls_by_index.get(piece.index)
+            if call is not None and piece.id and call.id and piece.id != call.id:
+                return None if function.name and call.name else call
+            return call
+        if piece.id:
+            return self._calls_by_id.get(piece.id)
+        return self._calls[-1] if self._calls and not function.name else None
+
+
+def _continues(last: dict[str, Any], detail: dict[str, Any]) -> bool:
+    """Return whether `detail` is a piece of the same block: its identifying members do not differ."""
+    if detail.get("type") not in ("reasoning.text", "reasoning.summary"):
+        return False
+    return all(
+        detail.get(key) is None or last.get(key) is None or detail[key] == last[key]
+        for key in ("type", "index", "id")
+    )
+
+
+def _detail_text(detail: dict[str, Any]) -> str:
+    text = detail.get("text") or detail.get("summary")
+    return text if isinstance(text, str) else ""
+
+
+def _token_usage(usage: _Usage) -> TokenUsage:
+    prompt, output = usage.prompt_tokens_details, usage.completion_tokens_details
+    cached = (prompt and prompt.cached_tokens) or usage.prompt_cache_hit_tokens or usage.cached_tokens or 0
+    return TokenUsage(
+        usage.prompt_tokens or 0,
+        cached,
+        usage.completion_tokens or 0,
+        (output and output.reasoning_tokens) or 0,
+    )

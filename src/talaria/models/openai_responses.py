@@ -30,11 +30,10 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.answer import Answer
 from talaria.models.failures import ProviderErrors
 from talaria.models.openai_responses_answer import ITEM, Place, ResponsesReader
 from talaria.models.parameters import translate
-from talaria.models.wording import bearer, openai_content, openai_prefix, spoken
+from talaria.models.wire import AnswerDecoder, answer_text, bearer, openai_content, openai_prefix
 
 MAX_CALL_ID = 64
 MIN_OUTPUT = 16  # less is refused
@@ -103,8 +102,8 @@ class OpenAIResponses:
             tail += b"," + _encode(members)[1:-1]
         return [head, b",".join(call.chunks), tail + b"}"]
 
-    def answer(self, model: str, errors: ProviderErrors) -> Answer:
-        return Answer(model, errors, ResponsesReader())
+    def decoder(self, model: str, errors: ProviderErrors) -> AnswerDecoder:
+        return AnswerDecoder(model, errors, ResponsesReader())
 
 
 # -- what surrounds the messages ----------------------------------------------------------------------------
@@ -182,7 +181,7 @@ def _output(result: ToolResult) -> dict[str, Any]:
 
 def _assistant(message: AssistantMessage) -> list[bytes]:
     if message.interrupted:
-        return [_encode({"role": "assistant", "content": spoken(message)})]
+        return [_encode({"role": "assistant", "content": answer_text(message)})]
     if items := _as_it_came(message):
         return items
     items = []

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from talaria.core.messages import Reasoning, TokenUsage, ToolCall
-from talaria.models.answer import Answer
 from talaria.models.failures import ErrorBody, parse_error
-from talaria.models.openai_answer import Details
+from talaria.models.openai_chat import TokenDetails
+from talaria.models.wire import AnswerDecoder
 
 ITEM = "responses.item"
 MAX_ITEMS = 1024
@@ -75,8 +75,8 @@ class _Item(msgspec.Struct, gc=False):
 class _Usage(msgspec.Struct, gc=False):
     input_tokens: int | None = None
     output_tokens: int | None = None
-    input_tokens_details: Details | None = None
-    output_tokens_details: Details | None = None
+    input_tokens_details: TokenDetails | None = None
+    output_tokens_details: TokenDetails | None = None
 
 
 class _Incomplete(msgspec.Struct, gc=False):
@@ -118,25 +118,25 @@ class _Building(msgspec.Struct):
 
 
 class ResponsesReader:
-    """See `models.answer.Reader`."""
+    """See `models.wire.EventReader`."""
 
     __slots__ = ("_items",)
 
     def __init__(self) -> None:
         self._items: dict[int, _Building] = {}
 
-    def take_whole(self, body: bytes, answer: Answer) -> None:
+    def read_body(self, body: bytes, answer: AnswerDecoder) -> None:
         self._take_response(body, "", answer)
 
-    def finish(self, answer: Answer) -> tuple[tuple[ToolCall, ...], tuple[Reasoning, ...]]:
+    def finish(self, answer: AnswerDecoder) -> tuple[tuple[ToolCall, ...], tuple[Reasoning, ...]]:
         items = [self._items[index] for index in sorted(self._items)]
         made = [building for building in items if building.item.type == "function_call"]
-        calls = answer.name_calls(building.call() for building in made)
+        calls = answer.with_ids(building.call() for building in made)
         for building, call in zip(made, calls, strict=True):
             building.item.call_id = call.id
         return calls, _reasoning(items)
 
-    def take(self, event: bytes, answer: Answer) -> None:
+    def read_event(self, event: bytes, answer: AnswerDecoder) -> None:
         if event == b"[DONE]":
             return
         told = _decode_event(event)
@@ -160,7 +160,7 @@ class ResponsesReader:
             case _ if told.error:
                 raise answer.errors.in_stream(parse_error(told.error))
 
-    def _find(self, event: _Event, kind: str, answer: Answer) -> _Building:
+    def _find(self, event: _Event, kind: str, answer: AnswerDecoder) -> _Building:
         """By its index; a server that leaves that out means the last item, if it is of that kind."""
         index = event.output_index
         if not isinstance(index, int):
@@ -172,13 +172,13 @@ class ResponsesReader:
         if building is None:
             if len(self._items) >= MAX_ITEMS:
                 raise answer.errors.malformed(f"more than {MAX_ITEMS} items at once")
-            answer.has_begun = True
+            answer.has_started = True
             building = self._items[index] = _Building(_Item(kind))
         elif building.item.type != kind:
             raise answer.errors.malformed(f"item {index} is a {building.item.type}, and then a {kind}")
         return building
 
-    def _take_response(self, data: msgspec.Raw | bytes, status: str, answer: Answer) -> None:
+    def _take_response(self, data: msgspec.Raw | bytes, status: str, answer: AnswerDecoder) -> None:
         response = _decode_response(data)
         status = status or response.status or ("completed" if response.output is not None else "")
         if response.error or status in ("failed", "cancelled"):
@@ -194,7 +194,7 @@ class ResponsesReader:
             answer.stop = _STOPS.get(reason, reason) if reason else "length"
         answer.close()
 
-    def _take_missing(self, output: list[msgspec.Raw], answer: Answer) -> None:
+    def _take_missing(self, output: list[msgspec.Raw], answer: AnswerDecoder) -> None:
         """The items that were not streamed to their end."""
         done = {index: building.item.id for index, building in self._items.items() if building.is_done}
         if len(done) >= len(output):
@@ -206,7 +206,7 @@ class ResponsesReader:
                     _finish(self._find(_Event(output_index=index), item.type, answer), item, raw, answer)
 
 
-def _finish(building: _Building, item: _Item, raw: msgspec.Raw, answer: Answer) -> None:
+def _finish(building: _Building, item: _Item, raw: msgspec.Raw, answer: AnswerDecoder) -> None:
     """What the whole item has and no piece brought comes now."""
     if building.is_done:
         return
@@ -223,21 +223,21 @@ def _finish(building: _Building, item: _Item, raw: msgspec.Raw, answer: Answer) 
             parts = item.summary or item.content or ()
             if thought := _PARAGRAPH.join(part.text for part in parts if part.text):
                 building.streamed.append(thought)
-                answer.think(thought)
+                answer.add_thought(thought)
 
 
-def _say(building: _Building, text: str, answer: Answer) -> None:
+def _say(building: _Building, text: str, answer: AnswerDecoder) -> None:
     if not text:
         return
     if not building.streamed:
-        if answer.length():
-            answer.say(_PARAGRAPH)
-        building.start = answer.length()
+        if answer.text_length():
+            answer.add_text(_PARAGRAPH)
+        building.start = answer.text_length()
     building.streamed.append(text)
-    answer.say(text)
+    answer.add_text(text)
 
 
-def _think(building: _Building, event: _Event, answer: Answer) -> None:
+def _think(building: _Building, event: _Event, answer: AnswerDecoder) -> None:
     """Thoughts may come in full and as a summary; what came first is told."""
     building.source = building.source or event.type
     text = _piece(event)
@@ -247,7 +247,7 @@ def _think(building: _Building, event: _Event, answer: Answer) -> None:
         text = _PARAGRAPH + text
     building.summary = event.summary_index
     building.streamed.append(text)
-    answer.think(text)
+    answer.add_thought(text)
 
 
 def _read_item(raw: msgspec.Raw) -> _Item:

@@ -18,8 +18,8 @@ import msgspec
 from talaria.core.clock import Clock
 from talaria.core.errors import ModelError, NoModel
 from talaria.models.abilities import Abilities
-from talaria.models.answer import BROKEN
 from talaria.models.presets import SCRIPTED
+from talaria.models.wire import DECODE_ERRORS
 
 _log = logging.getLogger("talaria.models")
 
@@ -109,7 +109,7 @@ class Probes:
             models = read_models(await self._source.list_models(provider))
         except (NoModel, ModelError) as error:
             return self._failed(provider, url, now, error.user_text)
-        except BROKEN as error:
+        except DECODE_ERRORS as error:
             return self._failed(provider, url, now, f"its list of models cannot be read ({error})")
         _log.info("%s lists %d model%s", provider, len(models), "" if len(models) == 1 else "s")
         return Probe(url, now, models)

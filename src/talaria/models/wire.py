@@ -1,34 +1,257 @@
-"""What an endpoint needs from a wire format beyond the `WireFormat` port: bodies and answers."""
+"""What every wire format is made of: the `Wire` protocol, the decoder of answers, and encodings they share.
+
+A wire format is one stateless object (`Wire`). For each answer it makes an `AnswerDecoder`, which owns the
+bytes, and an `EventReader`, which knows the events of the format and tells the decoder what they mean.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
-from talaria.core.models import ModelCall
+import msgspec
+
+from talaria.core.messages import (
+    AssistantMessage,
+    File,
+    Image,
+    Reasoning,
+    Text,
+    TokenUsage,
+    ToolCall,
+    UserMessage,
+)
+from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
 from talaria.core.ports import WireFormat
-from talaria.models.answer import Answer
+from talaria.core.specs import Prefix
 from talaria.models.failures import ProviderErrors
+from talaria.net.sse import SseEvent, SseOverflow, SseParser
+
+MAX_ANSWER_BYTES = 64 << 20
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""The exceptions of decoding untrusted JSON."""
+
+_NO_USAGE = TokenUsage()
+_encode = msgspec.json.Encoder().encode
 
 
 class Wire(WireFormat, Protocol):
-    """A wire format as an endpoint uses it."""
+    """A wire format as an endpoint uses it: the `WireFormat` port, with requests and answers."""
 
     @property
     def path(self) -> str:
-        """Where it is spoken, below the provider's base URL."""
+        """The path of calls below the provider's base URL."""
         ...
 
     @property
     def list_path(self) -> str:
-        """Where the provider lists its models, below its base URL."""
+        """The path of the model list below the provider's base URL."""
         ...
 
     def headers(self, key: str) -> dict[str, str]:
-        """What this API wants beside the body; `key` is empty for a provider without one."""
+        """Return the headers that this API wants; `key` is empty for a provider without one."""
         ...
 
     def body(self, call: ModelCall) -> list[bytes]:
-        """The request body in a few pieces; their concatenation is one JSON object."""
+        """Return the request body in a few pieces; their concatenation is one JSON object."""
         ...
 
-    def answer(self, model: str, errors: ProviderErrors) -> Answer: ...
+    def decoder(self, model: str, errors: ProviderErrors) -> AnswerDecoder: ...
+
+
+# -- reading answers ----------------------------------------------------------------------------------------
+
+
+class EventReader(Protocol):
+    """Reads the events of one answer. Every method may raise `answer.errors` and any of `DECODE_ERRORS`."""
+
+    def read_event(self, event: bytes, answer: AnswerDecoder) -> None: ...
+
+    def read_body(self, body: bytes, answer: AnswerDecoder) -> None:
+        """Read an answer that is one JSON object instead of a stream."""
+        ...
+
+    def finish(self, answer: AnswerDecoder) -> tuple[tuple[ToolCall, ...], tuple[Reasoning, ...]]:
+        """Return the tool calls and the reasoning of a complete answer."""
+        ...
+
+
+class AnswerDecoder:
+    """Decodes one answer as its bytes arrive: a stream of events, or one JSON object.
+
+    - `has_started`: the model has produced text, a thought or a part of a call. Keep-alives do not count.
+    - `is_complete`: the model has said that it is finished. A connection that breaks later does no harm.
+    - `is_closed`: the provider has said that no more bytes follow.
+
+    The endpoint calls `feed`, `end` and `completion`, which raise `ModelError` and nothing else. The reader
+    calls the other methods.
+    """
+
+    __slots__ = (
+        "_deltas",
+        "_length",
+        "_measured",
+        "_model",
+        "_plain",
+        "_reader",
+        "_received",
+        "_saw_first_byte",
+        "_sse",
+        "_text",
+        "errors",
+        "has_started",
+        "id",
+        "is_closed",
+        "is_complete",
+        "stop",
+        "usage",
+    )
+
+    def __init__(self, model: str, errors: ProviderErrors, reader: EventReader) -> None:
+        self.errors = errors
+        self.has_started = self.is_complete = self.is_closed = False
+        self.id = ""
+        self.stop = ""  # in the words of `Completion.stop`; empty for the usual reason
+        self.usage = _NO_USAGE
+        self._model = model
+        self._reader = reader
+        self._text: list[str] = []
+        self._length = self._measured = 0
+        self._deltas: list[ModelDelta] = []
+        self._sse = SseParser()
+        self._plain: list[bytes] | None = None  # the body of an answer that is not a stream
+        self._received = 0
+        self._saw_first_byte = False
+
+    def feed(self, data: bytes) -> list[ModelDelta]:
+        self._received += len(data)
+        if self._received > MAX_ANSWER_BYTES:
+            raise self.errors.malformed(f"it is longer than {MAX_ANSWER_BYTES} bytes")
+        if not self._saw_first_byte:
+            if not (data := data.lstrip(b" \t\r\n")):
+                return []
+            self._saw_first_byte = True
+            self._plain = [] if data.startswith(b"{") else None
+        if self._plain is not None:
+            self._plain.append(data)
+            return []
+        try:
+            return self._read(self._sse.feed(data))
+        except SseOverflow as error:
+            raise self.errors.malformed(str(error)) from None
+
+    def end(self) -> list[ModelDelta]:
+        """Return the last deltas, after the last byte."""
+        if self._plain is None:
+            return self._read(self._sse.flush())
+        body = b"".join(self._plain)
+        self._plain.clear()
+        deltas = self._deltas = []
+        try:
+            self._reader.read_body(body, self)
+        except DECODE_ERRORS as error:
+            raise self.errors.malformed(str(error)) from None
+        return deltas
+
+    def completion(self) -> Completion:
+        """Return the whole answer, after `end`. Raises `ModelUnavailable` if the answer was cut off."""
+        if not self.is_complete:
+            raise self.errors.cut_off()
+        try:
+            calls, thoughts = self._reader.finish(self)
+        except DECODE_ERRORS as error:
+            raise self.errors.malformed(str(error)) from None
+        message = AssistantMessage("".join(self._text), calls, thoughts, self._model)
+        return Completion(message, self.usage, self.stop or ("tool_calls" if calls else "stop"))
+
+    def _read(self, events: list[SseEvent]) -> list[ModelDelta]:
+        deltas = self._deltas = []
+        try:
+            for event in events:
+                if self.is_closed:
+                    break
+                self._reader.read_event(event.data, self)
+        except DECODE_ERRORS as error:
+            raise self.errors.malformed(str(error)) from None
+        return deltas
+
+    # -- for the reader
+
+    def add_text(self, text: str) -> None:
+        self.has_started = True
+        self._text.append(text)
+        self._deltas.append(TextDelta(text))
+
+    def add_thought(self, text: str) -> None:
+        self.has_started = True
+        self._deltas.append(ThoughtDelta(text))
+
+    def close(self) -> None:
+        self.is_complete = self.is_closed = True
+
+    def text_length(self) -> int:
+        """Return the length of the text so far. Only the text since the last call is counted anew."""
+        self._length += sum(map(len, self._text[self._measured :]))
+        self._measured = len(self._text)
+        return self._length
+
+    def with_ids(self, calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
+        """Give every call a unique id. A made-up id is a digest, so the same answer gets the same ids."""
+        named: dict[str, ToolCall] = {}
+        for n, call in enumerate(calls):
+            if not call.name:
+                raise self.errors.malformed("a tool call without a name")
+            if not call.id or call.id in named:
+                seed = _encode((self.id, n, call.name, call.arguments))
+                made = "call_" + hashlib.sha256(seed).hexdigest()[:24]
+                call = msgspec.structs.replace(call, id=made)  # noqa: PLW2901
+            named[call.id] = call
+        return tuple(named.values())
+
+
+# -- encodings that formats share ---------------------------------------------------------------------------
+
+INTERRUPTED = "[interrupted]"
+
+
+def part_text(part: Text | File) -> str:
+    """Return the text for a part that is not sent as itself: a model is told where a file is."""
+    if isinstance(part, Text):
+        return part.text
+    return f"[file {part.name} ({part.media_type}, {part.size} bytes) at {part.path}]"
+
+
+def answer_text(message: AssistantMessage) -> str:
+    """Return the text of an earlier answer, with a mark if it was interrupted."""
+    if not message.interrupted:
+        return message.text
+    return f"{message.text}\n{INTERRUPTED}" if message.text else INTERRUPTED
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def openai_prefix(prompt: str, tools: list[dict[str, Any]]) -> Prefix:
+    system = _encode({"role": "system", "content": prompt}) if prompt else b""
+    return Prefix(system, _encode(tools) if tools else b"")
+
+
+def openai_content(
+    message: UserMessage, text_type: str, image: Callable[[Image], dict[str, Any]]
+) -> str | list[dict[str, Any]]:
+    """Return a text, or a list of parts if there is an image. The time stamp stands first."""
+    stamp = f"[{message.stamp}] " if message.stamp else ""
+    texts = [part_text(part) for part in message.parts if not isinstance(part, Image)]
+    if len(texts) == len(message.parts):
+        return stamp + "\n".join(texts)
+    parts = [
+        image(part) if isinstance(part, Image) else {"type": text_type, "text": part_text(part)}
+        for part in message.parts
+    ]
+    if stamp and parts[0]["type"] == text_type:
+        parts[0]["text"] = stamp + parts[0]["text"]
+    elif stamp:
+        parts.insert(0, {"type": text_type, "text": stamp.rstrip()})
+    return parts

@@ -50,15 +50,15 @@ def test_what_is_no_object_of_ours_is_shown_as_it_is(text: str, cuts: list[int])
 
 
 def read(text: str, *, finish: str = "stop") -> tuple[Completion, str]:
-    answer = LocalChat().answer("tiny", ProviderErrors("local", "tiny"))
+    answer = LocalChat().decoder("tiny", ProviderErrors("local", "tiny"))
     shown = ""
     chunks = [{"choices": [{"delta": {"content": piece}}]} for piece in text]
     for chunk in (*chunks, {"choices": [{"delta": {}, "finish_reason": finish}]}):
         for delta in answer.feed(b"data: " + msgspec.json.encode(chunk) + b"\n\n"):
             assert isinstance(delta, TextDelta)
             shown += delta.text
-    assert answer.has_begun
-    assert answer.is_whole
+    assert answer.has_started
+    assert answer.is_complete
     for delta in answer.end():
         assert isinstance(delta, TextDelta)
         shown += delta.text

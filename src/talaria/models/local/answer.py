@@ -12,9 +12,9 @@ import msgspec
 
 from talaria.core.messages import AssistantMessage, ToolCall
 from talaria.core.models import Completion, ModelDelta, TextDelta
-from talaria.models.answer import Answer
 from talaria.models.failures import ProviderErrors
-from talaria.models.openai_answer import ChatReader
+from talaria.models.openai_chat import ChatReader
+from talaria.models.wire import AnswerDecoder
 
 _REPLY = re.compile(r'\s*\{\s*"reply"\s*:\s*"')
 _TOOL = re.compile(r'\s*\{\s*"tool"\s*:')
@@ -93,7 +93,7 @@ class _Object(msgspec.Struct):
     arguments: dict[str, object] = {}
 
 
-class ObjectAnswer(Answer):
+class ObjectAnswer(AnswerDecoder):
     """A chat completion whose text is one of our objects. Of what it says only that is told which is for the
     person."""
 
@@ -101,8 +101,8 @@ class ObjectAnswer(Answer):
         super().__init__(model, errors, ChatReader())
         self._stream = ReplyStream()
 
-    def say(self, text: str) -> None:
-        self.has_begun = True
+    def add_text(self, text: str) -> None:
+        self.has_started = True
         self._text.append(text)
         if told := self._stream.feed(text):
             self._deltas.append(TextDelta(told))

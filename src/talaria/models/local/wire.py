@@ -84,7 +84,7 @@ class LocalChat:
             msgspec.structs.replace(call, prefix=prefix, sampling=sampling, max_output=limit, reasoning=None)
         )
 
-    def answer(self, model: str, errors: ProviderErrors) -> ObjectAnswer:
+    def decoder(self, model: str, errors: ProviderErrors) -> ObjectAnswer:
         return ObjectAnswer(model, errors)
 
 
