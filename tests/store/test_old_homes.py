@@ -10,6 +10,7 @@ import pytest
 from contracts.store_orders import CHAT, LEASE, ME, HandClock, accepting, asking, said, step
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.ledger import Accepted, Begin, Commit, Page, TurnEnd
+from talaria.core.spending import SpendingQuery
 from talaria.core.turns import StepState, TurnState
 from talaria.store.sqlite import schema
 from talaria.store.sqlite.engine import driver
@@ -28,6 +29,8 @@ ROWS = (
     f" lease_fence, lease_expires) VALUES ('ses_old', '{CHAT}', 1, 2, 0, 1, 'Old', 0, 'own_dead', 7, 9e9)",
     "INSERT INTO entries VALUES ('ses_old', 1, 0, 'user', 'turn_runs', 2,"
     """ '{"type":"user","parts":[{"type":"text","text":"hello"}]}')""",
+    "INSERT INTO spending VALUES (1, 'u1', 2, 30, 0, 4, 0, 0, 500, 0)",
+    "INSERT INTO reservations VALUES ('turn_runs', 1, 'ses_old', 'u1', 'own_dead', 70)",
 )
 TURN = (
     "INSERT INTO turns (id, chat_key, session_id, state, inbound, accepted_at, command, started_at, attempts,"
@@ -63,6 +66,8 @@ async def test_home_of_an_earlier_release_opens_and_goes_on(
     make_old(path, version)
     async with await SqliteStore.open(path, clock) as store:
         assert (await store.stats()).schema == schema.latest_version() > version
+        spent = await store.spending(SpendingQuery(SESSION, "u1", 0.0))
+        assert (spent.user.calls, spent.user.cost, spent.reserved) == (2, 500, 70)
         assert [turn.id for turn in await store.reclaim(ME)] == ["turn_runs", "turn_queued"]
         assert [entry.body for entry in await store.log(SESSION, 0)] == [said("hello")]
         runs = TurnId("turn_runs")

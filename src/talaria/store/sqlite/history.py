@@ -17,13 +17,13 @@ REPLY = "reply:"
 FIND_TURN = "SELECT id FROM turns WHERE id = ? AND forgotten = 0"
 FIND_BY_KEY = """
 SELECT id FROM turns
-WHERE key = ?1 OR key = 'm' || ?1 OR substr(key, -length(?1) - 1) = ':' || ?1
-   OR substr(key, 1, length(?1) + 2) = 'm' || ?1 || 'e'
+WHERE key = ? OR key = ? OR (length(key) > ? AND substr(key, length(key) - ?) = ?) OR substr(key, 1, ?) = ?
 ORDER BY position DESC LIMIT 10
 """
 FIND_BY_REPLY = """
 SELECT turn_id FROM outbox
-WHERE platform_id = ?1 OR edits = ?1 OR substr(platform_id, -length(?1) - 1) = ':' || ?1
+WHERE platform_id = ? OR edits = ?
+   OR (length(platform_id) > ? AND substr(platform_id, length(platform_id) - ?) = ?)
 ORDER BY id DESC LIMIT 10
 """
 FIND_BY_SHOWN = "SELECT id FROM turns WHERE shown_id = ? ORDER BY position DESC LIMIT 10"
@@ -47,8 +47,14 @@ def find(db: driver.Connection, name: str) -> list[TurnId]:
         return [row[0] for row in db.execute(FIND_BY_ROW, (int(number),))]
     if found := [row[0] for row in db.execute(FIND_TURN, (name,))]:
         return found
-    ways = (FIND_BY_KEY, FIND_BY_REPLY, FIND_BY_SHOWN)
-    rows = [row[0] for way in ways for row in db.execute(way, (name,))]
+    length = len(name)
+    ending = (length, length, f":{name}")
+    ways = (
+        (FIND_BY_KEY, (name, f"m{name}", *ending, length + 2, f"m{name}e")),
+        (FIND_BY_REPLY, (name, name, *ending)),
+        (FIND_BY_SHOWN, (name,)),
+    )
+    rows = [row[0] for statement, values in ways for row in db.execute(statement, values)]
     return list(dict.fromkeys(rows))[:_MOST_FOUND]
 
 

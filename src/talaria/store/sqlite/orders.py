@@ -273,7 +273,7 @@ FIND_STEP = "SELECT state FROM steps WHERE turn_id = ? AND n = ?"
 INSERT_STEP = """
 INSERT INTO steps (turn_id, n, kind, name, state, call_id, result, ended_at)
 VALUES (?, ?, ?, ?, ?, ?, nullif(?, ''), ?)
-ON CONFLICT DO NOTHING
+ON CONFLICT (turn_id, n) DO NOTHING
 """
 START_STEP = "UPDATE steps SET state = 'started', started_at = ? WHERE turn_id = ? AND n = ?"
 END_STEP = (
@@ -411,7 +411,7 @@ INSERT INTO entries (session_id, seq, epoch, kind, turn_id, at, body) VALUES (?,
 """
 HAS_SPEC = "SELECT 1 FROM specs WHERE id = ?"
 INSERT_SPEC = "INSERT INTO specs (id, spec, prefix_id) VALUES (?, ?, ?)"
-INSERT_PREFIX = "INSERT OR IGNORE INTO prefixes (id, system, tools) VALUES (?, ?, ?)"
+INSERT_PREFIX = "INSERT INTO prefixes (id, system, tools) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING"
 
 
 def _insert_entry(tx: Transaction, entry: Entry) -> None:

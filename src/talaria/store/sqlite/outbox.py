@@ -37,6 +37,7 @@ INSERT = """
 INSERT INTO outbox (turn_id, chat_key, channel, address, body, state, written_at, due_at, head, part, edits,
                     buttons, file)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+RETURNING id
 """
 SET_HEAD = "UPDATE outbox SET head = id WHERE id = ?"
 FIND = f"SELECT {OUTBOX_COLUMNS} FROM outbox WHERE id = ?"
@@ -63,9 +64,9 @@ def write_replies(tx: Transaction, rows: Iterable[OutboxRow]) -> None:
         values = (row.turn_id, row.chat_key, row.channel, row.address, row.body, row.state.value)
         times_and_place = (row.written_at, row.due_at, row.head, row.part, row.edits)
         content = (msgspec.json.encode(row.buttons).decode(), row.file)
-        cursor = tx.execute(INSERT, values + times_and_place + content)
+        new = tx.execute(INSERT, values + times_and_place + content).fetchone()
         if not row.head:
-            tx.execute(SET_HEAD, (cursor.lastrowid,))
+            tx.execute(SET_HEAD, new)
 
 
 def make_edit(tx: Transaction, turn_id: str, platform_id: str) -> bool:

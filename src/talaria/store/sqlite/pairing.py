@@ -1,15 +1,21 @@
-"""`SqlitePairings`: the orders of pairing, in SQL, on the store's own writer and readers."""
+"""Pairing, in SQL: people who were let in, people who ask to be, invitations, and wrong codes.
+
+Wrong codes are counted by *gate*: one gate for approvals, and one for each channel's invitation. A gate has a
+count for each person, and one for all people together.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from talaria.core.access import (
     Admission,
     Approve,
     Ask,
     Asked,
-    CodeHash,
     Crowded,
     Invite,
+    Locked,
     Opened,
     Origin,
     Paired,
@@ -18,182 +24,208 @@ from talaria.core.access import (
     PairingRequest,
     Person,
     Redeem,
+    Waiting,
+    WrongCode,
 )
-from talaria.store import pairing_rules as rules
 from talaria.store.sqlite.engine import driver
 from talaria.store.sqlite.reach import Part, reads, writes
 from talaria.store.sqlite.writer import Transaction
 
-IS_PAIRED = "SELECT 1 FROM paired WHERE channel = ? AND user_id = ?"
+# -- requests ---------------------------------------------------------------------------------------------
 
-# -- orders -----------------------------------------------------------------------------------------------
+DROP_EXPIRED = "DELETE FROM pairing_requests WHERE expires_at <= ?"
+FIND_REQUEST = "SELECT expires_at, reminders, told_at FROM pairing_requests WHERE channel = ? AND user_id = ?"
+COUNT_REMINDER = """
+UPDATE pairing_requests SET reminders = reminders + 1, told_at = ? WHERE channel = ? AND user_id = ?
+"""
+COUNT_NEW = "SELECT count(*), min(asked_at) FROM pairing_requests WHERE channel = ? AND asked_at > ?"
+KEEP_NEWEST = """
+DELETE FROM pairing_requests WHERE channel = ? AND user_id NOT IN
+(SELECT user_id FROM pairing_requests WHERE channel = ? ORDER BY asked_at DESC, user_id LIMIT ?)
+"""
+INSERT_REQUEST = """
+INSERT INTO pairing_requests (channel, user_id, name, code, asked_at, expires_at, told_at)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
 
 
-def _ask(tx: Transaction, order: Ask) -> Asked:
+def ask(tx: Transaction, order: Ask) -> Asked:
     person, limits = order.person, order.limits
-    tx.execute("DELETE FROM pairing_requests WHERE expires_at <= ?", (tx.now,))
     key = (person.channel, person.user_id)
-    row = tx.execute(
-        "SELECT expires_at, reminders, told_at FROM pairing_requests WHERE channel = ? AND user_id = ?", key
-    ).fetchone()
+    tx.execute(DROP_EXPIRED, (tx.now,))
+    row = tx.execute(FIND_REQUEST, key).fetchone()
     if row is not None:
-        waiting = rules.remind(rules.Told(*row), limits, tx.now)
+        waiting = _remind(row, limits, tx.now)
         if waiting.may_tell:
-            tx.execute(
-                "UPDATE pairing_requests SET reminders = reminders + 1, told_at = ?"
-                " WHERE channel = ? AND user_id = ?",
-                (tx.now, *key),
-            )
+            tx.execute(COUNT_REMINDER, (tx.now, *key))
         return waiting
-    since = tx.now - limits.new_seconds
-    count, oldest = tx.execute(
-        "SELECT count(*), min(asked_at) FROM pairing_requests WHERE channel = ? AND asked_at > ?",
-        (person.channel, since),
-    ).fetchone()
+    count, oldest = tx.execute(COUNT_NEW, (person.channel, tx.now - limits.new_seconds)).fetchone()
     if count >= limits.new_requests:
         return Crowded(oldest + limits.new_seconds)
-    # Room for one: all but the newest `open_requests - 1` go.
-    tx.execute(
-        "DELETE FROM pairing_requests WHERE channel = ?1 AND user_id IN (SELECT user_id FROM"
-        " pairing_requests WHERE channel = ?1 ORDER BY asked_at DESC, user_id LIMIT -1 OFFSET ?2)",
-        (person.channel, limits.open_requests - 1),
-    )
+    tx.execute(KEEP_NEWEST, (person.channel, person.channel, limits.open_requests - 1))
     expires_at = tx.now + limits.code_seconds
-    tx.execute(
-        "INSERT INTO pairing_requests (channel, user_id, name, code, asked_at, expires_at, told_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (*key, person.name, order.code, tx.now, expires_at, tx.now),
-    )
+    tx.execute(INSERT_REQUEST, (*key, person.name, order.code, tx.now, expires_at, tx.now))
     return Opened(expires_at)
 
 
-def _approve(tx: Transaction, order: Approve) -> Admission:
-    tries = _tries(tx, rules.APPROVAL, rules.EVERYBODY)
-    locked = rules.lock(tries, order.limits.tries, order.limits, tx.now)
-    if locked is not None:
+def _remind(request: tuple[float, int, float], limits: PairingLimits, now: float) -> Waiting:
+    """Whether a person may be told once more that the request waits, and until when nothing is to be said."""
+    expires_at, reminders, told_at = request
+    if reminders >= limits.reminders:
+        return Waiting(expires_at, may_tell=False, quiet_until=expires_at)
+    next_at = told_at + limits.reminder_seconds
+    if now < next_at:
+        return Waiting(expires_at, may_tell=False, quiet_until=next_at)
+    return Waiting(expires_at, may_tell=True, quiet_until=now + limits.reminder_seconds)
+
+
+# -- wrong codes ------------------------------------------------------------------------------------------
+
+APPROVALS = "approve"
+ALL_PEOPLE = ""
+FIND_TRIES = "SELECT count, last_at FROM wrong_codes WHERE gate = ? AND who = ?"
+SET_TRIES = """
+INSERT INTO wrong_codes (gate, who, count, last_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (gate, who) DO UPDATE SET count = excluded.count, last_at = excluded.last_at
+"""
+FORGET_TRIES = "DELETE FROM wrong_codes WHERE gate = ?"
+
+
+def _invitation_gate(channel: str) -> str:
+    return f"invite {channel}"
+
+
+class _Tries(NamedTuple):
+    """Wrong codes, each within `lock_seconds` of the one before."""
+
+    wrong: int = 0
+    last_at: float = 0.0
+
+    def are_forgotten(self, limits: PairingLimits, now: float) -> bool:
+        return now >= self.last_at + limits.lock_seconds
+
+    def lock(self, most: int, limits: PairingLimits, now: float) -> Locked | None:
+        """Return the lock that `most` wrong codes put on the gate. Asked before any code is looked at."""
+        if self.wrong < most or self.are_forgotten(limits, now):
+            return None
+        return Locked(self.last_at + limits.lock_seconds)
+
+
+def _find_tries(tx: Transaction, gate: str, who: str) -> _Tries:
+    row = tx.execute(FIND_TRIES, (gate, who)).fetchone()
+    return _Tries() if row is None else _Tries(*row)
+
+
+def _count_try(tx: Transaction, gate: str, who: str, tries: _Tries, limits: PairingLimits) -> _Tries:
+    tries = _Tries(1 if tries.are_forgotten(limits, tx.now) else tries.wrong + 1, tx.now)
+    tx.execute(SET_TRIES, (gate, who, *tries))
+    return tries
+
+
+def _refuse(tries: _Tries, limits: PairingLimits) -> WrongCode:
+    return WrongCode(max(0, limits.tries - tries.wrong))
+
+
+# -- letting people in ------------------------------------------------------------------------------------
+
+FIND_BY_CODE = "SELECT channel, user_id, name FROM pairing_requests WHERE code = ? AND expires_at > ?"
+SET_INVITATION = """
+INSERT INTO invitations (channel, code, expires_at) VALUES (?, ?, ?)
+ON CONFLICT (channel) DO UPDATE SET code = excluded.code, expires_at = excluded.expires_at
+"""
+USE_INVITATION = "DELETE FROM invitations WHERE channel = ? AND code = ? AND expires_at > ?"
+DROP_REQUEST = "DELETE FROM pairing_requests WHERE channel = ? AND user_id = ?"
+PAIR = """
+INSERT INTO paired (channel, user_id, name, paired_at, origin) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (channel, user_id) DO UPDATE
+SET name = excluded.name, paired_at = excluded.paired_at, origin = excluded.origin
+"""
+REVOKE = """
+DELETE FROM paired WHERE channel = ? AND user_id = ? RETURNING channel, user_id, name, paired_at, origin
+"""
+
+
+def approve(tx: Transaction, order: Approve) -> Admission:
+    tries = _find_tries(tx, APPROVALS, ALL_PEOPLE)
+    if (locked := tries.lock(order.limits.tries, order.limits, tx.now)) is not None:
         return locked
-    row = tx.execute(
-        "SELECT channel, user_id, name FROM pairing_requests WHERE code = ? AND expires_at > ?",
-        (order.code, tx.now),
-    ).fetchone()
+    row = tx.execute(FIND_BY_CODE, (order.code, tx.now)).fetchone()
     if row is None:
-        tries = _count(tx, rules.APPROVAL, rules.EVERYBODY, tries, order.limits)
-        return rules.wrong(tries, order.limits.tries)
+        return _refuse(_count_try(tx, APPROVALS, ALL_PEOPLE, tries, order.limits), order.limits)
     return _pair(tx, Person(*row), Origin.APPROVED)
 
 
-def _invite(tx: Transaction, order: Invite) -> float:
+def invite(tx: Transaction, order: Invite) -> float:
     expires_at = tx.now + order.limits.code_seconds
-    tx.execute(
-        "INSERT INTO invitations (channel, code, expires_at) VALUES (?, ?, ?)"
-        " ON CONFLICT (channel) DO UPDATE SET code = excluded.code, expires_at = excluded.expires_at",
-        (order.channel, order.code, expires_at),
-    )
-    tx.execute("DELETE FROM wrong_codes WHERE gate = ?", (rules.invitation_gate(order.channel),))
+    tx.execute(SET_INVITATION, (order.channel, order.code, expires_at))
+    tx.execute(FORGET_TRIES, (_invitation_gate(order.channel),))
     return expires_at
 
 
-def _redeem(tx: Transaction, order: Redeem) -> Admission:
-    person, limits = order.person, order.limits
-    gate = rules.invitation_gate(person.channel)
-    theirs, all_of_them = _tries(tx, gate, person.user_id), _tries(tx, gate, rules.EVERYBODY)
-    locked = rules.lock(theirs, limits.tries, limits, tx.now) or rules.lock(
-        all_of_them, limits.channel_tries, limits, tx.now
-    )
+def redeem(tx: Transaction, order: Redeem) -> Admission:
+    person, limits, gate = order.person, order.limits, _invitation_gate(order.person.channel)
+    own, all_tries = _find_tries(tx, gate, person.user_id), _find_tries(tx, gate, ALL_PEOPLE)
+    locked = own.lock(limits.tries, limits, tx.now) or all_tries.lock(limits.channel_tries, limits, tx.now)
     if locked is not None:
         return locked
-    if _use_invitation(tx, person.channel, order.code):
+    if tx.execute(USE_INVITATION, (person.channel, order.code, tx.now)).rowcount:
         return _pair(tx, person, Origin.INVITED)
-    if rules.is_forgotten(all_of_them, limits, tx.now):
-        # Nobody of the channel is counted any more: the rows of those who once were can go.
-        tx.execute("DELETE FROM wrong_codes WHERE gate = ?", (gate,))
-    _count(tx, gate, rules.EVERYBODY, all_of_them, limits)
-    return rules.wrong(_count(tx, gate, person.user_id, theirs, limits), limits.tries)
+    if all_tries.are_forgotten(limits, tx.now):
+        # No person of the channel is counted any more, so the rows of all can go.
+        tx.execute(FORGET_TRIES, (gate,))
+    _count_try(tx, gate, ALL_PEOPLE, all_tries, limits)
+    return _refuse(_count_try(tx, gate, person.user_id, own, limits), limits)
 
 
-def _revoke(tx: Transaction, channel: str, user_id: str) -> Paired | None:
-    row = tx.execute(
-        "DELETE FROM paired WHERE channel = ? AND user_id = ?"
-        " RETURNING channel, user_id, name, paired_at, origin",
-        (channel, user_id),
-    ).fetchone()
-    return None if row is None else _paired(row)
+def _pair(tx: Transaction, person: Person, origin: Origin) -> Paired:
+    key = (person.channel, person.user_id)
+    tx.execute(DROP_REQUEST, key)
+    tx.execute(PAIR, (*key, person.name, tx.now, origin.value))
+    return Paired(person, tx.now, origin)
 
 
-def _listing(tx: Transaction) -> PairingList:
-    """An order, because those have the store's time: what expired is not shown."""
-    paired = tx.execute(
-        "SELECT channel, user_id, name, paired_at, origin FROM paired ORDER BY paired_at, channel, user_id"
-    ).fetchall()
-    requests = tx.execute(
-        "SELECT channel, user_id, name, asked_at, expires_at FROM pairing_requests WHERE expires_at > ?"
-        " ORDER BY asked_at, channel, user_id",
-        (tx.now,),
-    ).fetchall()
+def revoke(tx: Transaction, channel: str, user_id: str) -> Paired | None:
+    row = tx.execute(REVOKE, (channel, user_id)).fetchone()
+    return None if row is None else _paired_from(row)
+
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+IS_PAIRED = "SELECT 1 FROM paired WHERE channel = ? AND user_id = ?"
+ALL_PAIRED = (
+    "SELECT channel, user_id, name, paired_at, origin FROM paired ORDER BY paired_at, channel, user_id"
+)
+ALL_REQUESTS = """
+SELECT channel, user_id, name, asked_at, expires_at FROM pairing_requests WHERE expires_at > ?
+ORDER BY asked_at, channel, user_id
+"""
+
+
+def is_paired(db: driver.Connection, channel: str, user_id: str) -> bool:
+    return db.execute(IS_PAIRED, (channel, user_id)).fetchone() is not None
+
+
+def listing(tx: Transaction) -> PairingList:
+    """Run as an order, because a transaction has the store's time: expired requests are not listed."""
+    paired = tx.execute(ALL_PAIRED).fetchall()
+    requests = tx.execute(ALL_REQUESTS, (tx.now,)).fetchall()
     return PairingList(
-        tuple(_paired(row) for row in paired),
+        tuple(_paired_from(row) for row in paired),
         tuple(PairingRequest(Person(*row[:3]), row[3], row[4]) for row in requests),
     )
 
 
-def _is_paired(db: driver.Connection, channel: str, user_id: str) -> bool:
-    return db.execute(IS_PAIRED, (channel, user_id)).fetchone() is not None
-
-
-# -- parts of orders --------------------------------------------------------------------------------------
-
-
-def _pair(tx: Transaction, person: Person, origin: Origin) -> Paired:
-    """Their request, open or not, is settled with it."""
-    key = (person.channel, person.user_id)
-    tx.execute("DELETE FROM pairing_requests WHERE channel = ? AND user_id = ?", key)
-    tx.execute(
-        "INSERT INTO paired (channel, user_id, name, paired_at, origin) VALUES (?, ?, ?, ?, ?)"
-        " ON CONFLICT (channel, user_id) DO UPDATE"
-        " SET name = excluded.name, paired_at = excluded.paired_at, origin = excluded.origin",
-        (*key, person.name, tx.now, origin),
-    )
-    return Paired(person, tx.now, origin)
-
-
-def _use_invitation(tx: Transaction, channel: str, code: CodeHash) -> bool:
-    return (
-        tx.execute(
-            "DELETE FROM invitations WHERE channel = ? AND code = ? AND expires_at > ? RETURNING channel",
-            (channel, code, tx.now),
-        ).fetchone()
-        is not None
-    )
-
-
-def _tries(tx: Transaction, gate: str, who: str) -> rules.Tries:
-    row = tx.execute(
-        "SELECT count, last_at FROM wrong_codes WHERE gate = ? AND who = ?", (gate, who)
-    ).fetchone()
-    return rules.NO_TRIES if row is None else rules.Tries(*row)
-
-
-def _count(tx: Transaction, gate: str, who: str, tries: rules.Tries, limits: PairingLimits) -> rules.Tries:
-    tries = rules.one_more(tries, limits, tx.now)
-    tx.execute(
-        "INSERT INTO wrong_codes (gate, who, count, last_at) VALUES (?, ?, ?, ?)"
-        " ON CONFLICT (gate, who) DO UPDATE SET count = excluded.count, last_at = excluded.last_at",
-        (gate, who, *tries),
-    )
-    return tries
-
-
-def _paired(row: tuple[str, str, str, float, str]) -> Paired:
+def _paired_from(row: tuple[str, str, str, float, str]) -> Paired:
     return Paired(Person(*row[:3]), row[3], Origin(row[4]))
 
 
 class SqlitePairings(Part):
     """See `core.ports.Pairings` for what each method promises."""
 
-    is_paired = reads(_is_paired)
-    ask = writes(_ask)
-    approve = writes(_approve, is_durable=True)
-    invite = writes(_invite, is_durable=True)
-    redeem = writes(_redeem, is_durable=True)
-    revoke = writes(_revoke, is_durable=True)
-    listing = writes(_listing)
+    is_paired = reads(is_paired)
+    ask = writes(ask)
+    approve = writes(approve, is_durable=True)
+    invite = writes(invite, is_durable=True)
+    redeem = writes(redeem, is_durable=True)
+    revoke = writes(revoke, is_durable=True)
+    listing = writes(listing)

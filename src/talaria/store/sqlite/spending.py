@@ -27,18 +27,21 @@ from talaria.store.sqlite.writer import Transaction
 # -- reserving --------------------------------------------------------------------------------------------
 
 FIND_HOLDER = "SELECT lease_owner, lease_fence, lease_expires, spent FROM sessions WHERE id = ?"
-SUM_RESERVED = """
-SELECT coalesce(sum(amount), 0),
-       coalesce(sum(amount) FILTER (WHERE user = ?), 0),
-       coalesce(sum(amount) FILTER (WHERE session_id = ?), 0)
+
+
+def _sum(column: str, condition: str = "") -> str:
+    """A sum as a whole number; PostgreSQL's own would be a decimal."""
+    return f"CAST(coalesce(sum({column}){condition and f' FILTER (WHERE {condition})'}, 0) AS BIGINT)"
+
+
+SUM_RESERVED = f"""
+SELECT {_sum("amount")}, {_sum("amount", "user_id = ?")}, {_sum("amount", "session_id = ?")}
 FROM reservations WHERE NOT (turn_id = ? AND n = ?)
 """
-SUM_SPENT = """
-SELECT coalesce(sum(cost), 0), coalesce(sum(cost) FILTER (WHERE user = ?), 0) FROM spending WHERE quarter >= ?
-"""
+SUM_SPENT = f"SELECT {_sum('cost')}, {_sum('cost', 'user_id = ?')} FROM spending WHERE quarter >= ?"
 SET_ASIDE = """
-INSERT INTO reservations (turn_id, n, session_id, user, owner, amount) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET owner = excluded.owner, amount = excluded.amount
+INSERT INTO reservations (turn_id, n, session_id, user_id, owner, amount) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (turn_id, n) DO UPDATE SET owner = excluded.owner, amount = excluded.amount
 """
 
 
@@ -63,16 +66,21 @@ def reserve(tx: Transaction, order: Reserve) -> Overrun | None:
 # -- settling ---------------------------------------------------------------------------------------------
 
 _COUNTS = ("input", "cached", "output", "reasoning", "stored", "cost")
-_ADD = ", ".join(f"{column} = {column} + excluded.{column}" for column in ("calls", *_COUNTS))
+
+
+def _add(table: str, *columns: str) -> str:
+    return ", ".join(f"{column} = {table}.{column} + excluded.{column}" for column in columns)
+
+
 INSERT_USAGE = f"""
 INSERT INTO usage (turn_id, n, provider, model, {", ".join(_COUNTS)}, at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, -1), ?)
-ON CONFLICT DO UPDATE SET {_ADD}
+ON CONFLICT (turn_id, n, provider, model) DO UPDATE SET {_add("usage", "calls", *_COUNTS)}
 """
 ADD_TO_QUARTER = f"""
-INSERT INTO spending (quarter, user, calls, {", ".join(_COUNTS)}, unpriced)
+INSERT INTO spending (quarter, user_id, calls, {", ".join(_COUNTS)}, unpriced)
 VALUES (?, ?, 1, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET {_ADD}, unpriced = unpriced + excluded.unpriced
+ON CONFLICT (quarter, user_id) DO UPDATE SET {_add("spending", "calls", *_COUNTS, "unpriced")}
 """
 ADD_TO_SESSION = "UPDATE sessions SET spent = spent + ? WHERE id = ?"
 RELEASE_STEP = "DELETE FROM reservations WHERE turn_id = ? AND n = ?"
@@ -100,15 +108,15 @@ def settle(tx: Transaction, turn_id: TurnId, order: Commit) -> None:
 
 # -- reading ----------------------------------------------------------------------------------------------
 
-_SUMS = ", ".join(f"coalesce(sum({column}), 0)" for column in ("calls", *_COUNTS))
-_UNPRICED = "coalesce(sum(calls) FILTER (WHERE cost IS NULL), 0)"
+_SUMS = ", ".join(map(_sum, ("calls", *_COUNTS)))
+_UNPRICED = _sum("calls", "cost IS NULL")
 USED_BY_TURN = f"SELECT {_SUMS}, {_UNPRICED} FROM usage WHERE turn_id = ?"
 USED_BY_SESSION = f"""
 SELECT {_SUMS}, {_UNPRICED} FROM usage WHERE turn_id IN (SELECT id FROM turns WHERE session_id = ?)
 """
-USED_BY_USER = f"SELECT {_SUMS}, coalesce(sum(unpriced), 0) FROM spending WHERE quarter >= ? AND user = ?"
-USED_BY_ALL = f"SELECT {_SUMS}, coalesce(sum(unpriced), 0) FROM spending WHERE quarter >= ?"
-ALL_RESERVED = "SELECT coalesce(sum(amount), 0) FROM reservations"
+USED_BY_USER = f"SELECT {_SUMS}, {_sum('unpriced')} FROM spending WHERE quarter >= ? AND user_id = ?"
+USED_BY_ALL = f"SELECT {_SUMS}, {_sum('unpriced')} FROM spending WHERE quarter >= ?"
+ALL_RESERVED = f"SELECT {_sum('amount')} FROM reservations"
 
 
 def spending(db: driver.Connection, whose: SpendingQuery) -> Spending:

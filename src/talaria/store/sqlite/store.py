@@ -12,7 +12,6 @@ import msgspec
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
 from talaria.core.ledger import StoreStats
-from talaria.store.sqlite import upkeep
 from talaria.store.sqlite.connection import open_reader, open_writer
 from talaria.store.sqlite.copying import copy_database
 from talaria.store.sqlite.faults import damaged
@@ -20,7 +19,7 @@ from talaria.store.sqlite.integrity import LOOK_FIRST_BYTES, Integrity, find_dam
 from talaria.store.sqlite.port import SqlStore
 from talaria.store.sqlite.reach import Threads
 from talaria.store.sqlite.readers import Readers
-from talaria.store.sqlite.writer import Writer
+from talaria.store.sqlite.writer import Transaction, Writer
 
 
 class SqliteStore(SqlStore):
@@ -81,7 +80,7 @@ class SqliteStore(SqlStore):
 
     async def probe(self) -> None:
         """Write to the disk, changing nothing. Raises `StoreError` while that fails."""
-        await self._reach.write(upkeep.probe, None, is_durable=True)
+        await self._reach.write(_write_version, None, is_durable=True)
 
     async def verify(self) -> str | None:
         """Look whether the file is whole, beside its other readers; from the first damage on nothing is
@@ -109,6 +108,12 @@ class SqliteStore(SqlStore):
             integrity=self._integrity.value,
             trouble="" if self.trouble is None else self.trouble.user_text,
         )
+
+
+def _write_version(tx: Transaction, _: None) -> None:
+    """Write the page that has the schema's version, as it is."""
+    (version,) = tx.execute("PRAGMA user_version").fetchone()
+    tx.execute(f"PRAGMA user_version = {version}")
 
 
 def _size(path: Path) -> int:

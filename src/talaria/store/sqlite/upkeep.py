@@ -104,7 +104,8 @@ def orphans(db: driver.Connection, now: float, owner: OwnerId, before: float) ->
 
 
 FORGIVE = """
-UPDATE turns SET forgiven = min(attempts, forgiven + 1) WHERE state = 'running' AND merged_into IS NULL
+UPDATE turns SET forgiven = CASE WHEN forgiven < attempts THEN forgiven + 1 ELSE attempts END
+WHERE state = 'running' AND merged_into IS NULL
 AND session_id IN (SELECT id FROM sessions WHERE lease_owner = ? AND lease_expires > 0)
 """
 YIELD_LEASES = "UPDATE sessions SET lease_expires = 0 WHERE lease_owner = ? AND lease_expires > 0"
@@ -207,12 +208,3 @@ def prune_ephemeral(tx: Transaction, older_than: float) -> int:
         for statement in PRUNE_SESSION:
             tx.execute(statement, row)
     return len(doomed)
-
-
-# -- the disk ---------------------------------------------------------------------------------------------
-
-
-def probe(tx: Transaction, _: None) -> None:
-    """Writes the page with the schema's version, as it is."""
-    (version,) = tx.execute("PRAGMA user_version").fetchone()
-    tx.execute(f"PRAGMA user_version = {version}")
