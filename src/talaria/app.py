@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -27,15 +28,14 @@ from talaria.agent.specs import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.cluster.leases import LeaseKeeper
 from talaria.config.home import Home
-from talaria.config.live import LiveSettings
+from talaria.config.live import LiveSettings, Reloader
 from talaria.config.load import Loaded
-from talaria.config.reloading import Reloader
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.ids import ChatKey, new_owner_id
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.core.turns import Turn
-from talaria.gateway import Gateway
+from talaria.gateway import Gateway, Part
 from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
 from talaria.models.local.endpoint import open_local
 from talaria.models.prices import Prices
@@ -44,6 +44,7 @@ from talaria.models.probes import Probes
 from talaria.models.providers import Providers
 from talaria.observe.health import GatewayPhase, Health
 from talaria.observe.metrics import Metrics, PoolReading
+from talaria.parts import PARTS
 from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import Pool
 from talaria.store.archive import drop_snapshots
@@ -76,7 +77,9 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
     loaded: Loaded,
     environ: Mapping[str, str],
     clock: Clock | None = None,
+    *,
     takes_up: Callable[[Turn], bool] = lambda turn: True,
+    parts: Sequence[Part[Any]] = PARTS,
 ) -> AsyncIterator[Gateway]:
     """Everything but the channels, recovered and accepting: what earlier processes left is taken up, as far
     as `takes_up` says. Leaving it drains.
@@ -84,7 +87,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
     Raises `ConfigError` and `StoreError`, each with what to do about it.
     """
     settings, clock = loaded.settings, clock or SystemClock()
-    reloader = Reloader(home.path, environ, LiveSettings(settings), clock)
+    reloader = Reloader(home.path, environ, parts, LiveSettings(settings), clock)
     async with AsyncExitStack() as scopes:
         home.prepare()
         lock = scopes.enter_context(HomeLock(home.path))
@@ -129,7 +132,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
         budgets = Budgets(settings.budgets, price, store, metrics=metrics, clock=clock, zone=zone)
         cutoff = partial(_cutoff, reloader.live, clock, zone)
 
-        uploads = Uploads(home.files, partial(chat_folder, home.path), clock, settings.http.max_file)
+        uploads = Uploads(home.files, partial(chat_folder, home.path), clock)
         on_end = SessionEnds(workspaces, clock, pool.release)
         scopes.push_async_callback(on_end.drain)
         delivery = Delivery(

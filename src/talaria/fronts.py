@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from talaria.channels.telegram.part import TELEGRAM
 from talaria.channels.telegram.settings import find_token, webhook_secret
 from talaria.core.errors import ConfigError
 from talaria.gateway import Gateway
@@ -16,7 +17,7 @@ _log = logging.getLogger("talaria.app")
 @asynccontextmanager
 async def serve_channels(gateway: Gateway) -> AsyncIterator[None]:
     """Open the configured chat platforms. One that cannot run says so in the status, and the rest runs."""
-    settings = gateway.settings.channels.telegram
+    settings = gateway.settings.of(TELEGRAM)
     if not settings.is_on:
         yield
         return
@@ -42,9 +43,8 @@ async def serve_channels(gateway: Gateway) -> AsyncIterator[None]:
         folder_of=gateway.chat_folder,
         agent=gateway.settings.agent.name,
         clock=gateway.clock,
-        on_authorizer=lambda authorizer: gateway.reloader.live.on(
-            ("channels", "telegram", "allowed"),
-            tell=lambda new: authorizer.change_allowed({"telegram": new.channels.telegram.allowed}),
+        on_authorizer=lambda authorizer: gateway.reloader.live.follow(
+            TELEGRAM, lambda new: authorizer.change_allowed({"telegram": new.allowed})
         ),
     )
     async with open_telegram(parts) as telegram:

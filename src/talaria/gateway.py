@@ -1,7 +1,8 @@
-"""The running gateway, as its channels and the command line see it.
+"""The running gateway as its parts see it, and the descriptor of a part.
 
 `app` builds one `Gateway` and passes it by reference. A channel takes what it needs from it when it opens,
-and registers its status and its webhooks in it.
+and registers its status and its webhooks in it. The list of parts imports this module, so it imports
+nothing heavy.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol
 
 from talaria import __version__
+from talaria.config.settings import S
 from talaria.core.errors import NoModel
-from talaria.models.catalog import providers_in_use
+from talaria.core.schema import KeyPath
 from talaria.observe.health import GatewayPhase, Health, read_rss
-from talaria.store.archive import new_snapshot
 from talaria.workspace.folder import chat_folder
 
 if TYPE_CHECKING:
     from talaria.access.budgets import Budgets
     from talaria.config.home import Home
-    from talaria.config.reloading import Reloader
+    from talaria.config.live import Reloader
     from talaria.config.settings import Settings
     from talaria.core.clock import Clock
     from talaria.core.ids import ChatKey
@@ -37,6 +38,15 @@ if TYPE_CHECKING:
     from talaria.workspace.uploads import Uploads
 
 _TURNS_SHARE = 0.8  # of the time for shutting down; the rest is for sending their replies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part(Generic[S]):
+    """What a part of the gateway brings. `table` is the path of its table in config.toml, empty for none."""
+
+    name: str
+    table: KeyPath = ()
+    settings: type[S]
 
 
 class Webhook(Protocol):
@@ -100,6 +110,8 @@ class Gateway:
 
     async def snapshot(self) -> Path:
         """Copy the database to a new file in the home and return its path. The caller removes the file."""
+        from talaria.store.archive import new_snapshot  # noqa: PLC0415
+
         path = new_snapshot(self.home.path)
         await self.store.snapshot(path)
         return path
@@ -126,6 +138,8 @@ class Gateway:
 
     def _model(self) -> dict[str, object]:
         """Return the default model, and the keys in use that this process does not have."""
+        from talaria.models.catalog import providers_in_use  # noqa: PLC0415
+
         now = self.reloader.live.settings
         try:
             default = str(self.catalog.default())

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import DEADLINE, Serve
+from talaria.channels.http.part import HTTP
 from talaria.config.load import load
 from talaria.models.local.cache import FOLDER_VARIABLE
+from talaria.parts import PARTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,9 +42,9 @@ def test_everything_that_it_copies_is_there_and_not_ignored() -> None:
 
 
 def test_its_variables_are_settings_that_let_others_in(tmp_path: Path, variables: dict[str, str]) -> None:
-    loaded = load(tmp_path, variables)
+    loaded = load(tmp_path, variables, PARTS)
     assert loaded.warnings == ()
-    http, port = loaded.settings.http, int(*instructions("EXPOSE"))
+    http, port = loaded.settings.of(HTTP), int(*instructions("EXPOSE"))
     assert (http.host, http.port) == ("0.0.0.0", port)
     assert http.hosts == (f"localhost:{port}", f"127.0.0.1:{port}")
     volume = Path(*instructions("VOLUME"))

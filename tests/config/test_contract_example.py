@@ -1,12 +1,15 @@
-"""The example of the outer contract must load in every version: what is not built yet only warns."""
+"""The example of the outer contract must load in every version: an unknown key is only a warning."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
 
+from talaria.channels.http.part import HTTP
+from talaria.channels.telegram.part import TELEGRAM
 from talaria.config.load import load
 from talaria.models.settings import FallbackSettings
+from talaria.parts import PARTS
 
 EXAMPLE = """\
 [agent]
@@ -80,21 +83,25 @@ command = ["npx", "-y", "@modelcontextprotocol/server-filesystem", "."]
 """
 
 
-def test_the_contracts_example_loads_and_says_what_is_not_there_yet(tmp_path: Path) -> None:
+def test_the_contracts_example_loads_and_says_what_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(EXAMPLE)
 
-    loaded = load(tmp_path, {"OPENROUTER_API_KEY": "sk-or-123456"})
+    loaded = load(tmp_path, {"OPENROUTER_API_KEY": "sk-or-123456"}, PARTS)
 
     assert loaded.warnings == (
         'config.toml line 11: model.fallback names "backup", which is no provider, and skips it. '
         "Add [providers.backup].",
-        "config.toml line 35: tools.enabled: terminal, web, memory, recall, delegate, jobs "
-        "not in this version yet, left out.",
-        "config.toml line 36: tools.sandbox is not in this version yet and has no effect.",
-        "config.toml line 37: tools.approvals is not in this version yet and has no effect.",
-        "config.toml line 51: budgets.per_job_usd is not in this version yet and has no effect.",
+        *(
+            f'config.toml line 35: tools.enabled names "{family}", which is not known, and skips it. '
+            "Known are: files, todo."
+            for family in ("terminal", "web", "memory", "recall", "delegate", "jobs")
+        ),
+        "config.toml line 36: tools.sandbox is not a known key and has no effect.",
+        "config.toml line 37: tools.approvals is not a known key and has no effect.",
+        "config.toml line 51: budgets.per_job_usd is not a known key and has no effect. "
+        "Did you mean per_day_usd?",
         "config.toml line 62: channels.telegram.token_env names TELEGRAM_BOT_TOKEN, which is not set.",
-        "config.toml line 67: mcp is not in this version yet and has no effect.",
+        "config.toml line 67: mcp is not a known key and has no effect.",
     )
     settings = loaded.settings
     assert settings.agent.timezone == "Europe/Berlin"
@@ -105,7 +112,7 @@ def test_the_contracts_example_loads_and_says_what_is_not_there_yet(tmp_path: Pa
     assert settings.providers["openrouter"].timeout == timedelta(minutes=2)
     assert settings.pool.max_bytes == 256 << 20
     assert settings.tools.enabled == ("files",)
-    assert settings.http.port == 8765
-    assert settings.channels.telegram.allowed == (123456789,)
+    assert settings.of(HTTP).port == 8765
+    assert settings.of(TELEGRAM).allowed == (123456789,)
     assert loaded.secrets == {"sk-or-123456"}
     assert loaded.path == tmp_path / "config.toml"

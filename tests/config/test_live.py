@@ -9,19 +9,27 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from talaria.config.live import LIVE, LiveSettings, compare, is_live, merged
+from talaria.channels.http.part import HTTP
+from talaria.config.decoder import is_marked
+from talaria.config.live import EVERY_SECONDS, LiveSettings, Reloader, compare, merge
 from talaria.config.load import load
-from talaria.config.reloading import EVERY_SECONDS, Reloader
-from talaria.config.settings import Settings
-from talaria.config.shape import kind_at
+from talaria.config.settings import Settings, settings_type
+from talaria.core.schema import KeyPath, Mark
+from talaria.parts import PARTS
 from talaria.pool.settings import PoolSettings
 from talaria.testing.clock import FakeClock
 
+DEFAULTS = settings_type(PARTS)()
 
-def test_what_can_change_live_is_a_key_or_a_table() -> None:
-    for pattern in LIVE:
-        assert kind_at(Settings, pattern) is not None
+
+def is_live(path: KeyPath) -> bool:
+    return is_marked(settings_type(PARTS), path, Mark.LIVE)
+
+
+def test_a_key_is_live_if_it_or_a_table_around_it_is_marked() -> None:
     assert is_live(("pool", "max_agents"))
+    assert is_live(("channels", "telegram", "allowed"))
+    assert not is_live(("channels", "telegram", "progress"))
     assert is_live(("prices", "mine/m", "input"))
     assert not is_live(("http", "port"))
     assert not is_live(("model", "reasoning"))
@@ -31,23 +39,21 @@ def test_differences_are_named_by_their_keys(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         '[pool]\nmax_agents = 3\n[http]\nport = 1\n[aliases]\nfast = "openai/gpt-5"\n[log]\nlevel = "debug"\n'
     )
-    changes = compare(Settings(), load(tmp_path, {}).settings)
+    changes = compare(DEFAULTS, load(tmp_path, {}, PARTS).settings)
     assert changes.live == (("aliases", "fast"), ("pool", "max_agents"), ("log", "level"))
     assert changes.later == (("http", "port"),)
 
 
 def test_what_cannot_change_stays_as_it_was() -> None:
-    old = Settings()
-    new = msgspec.structs.replace(
-        old,
-        pool=PoolSettings(max_agents=3),
-        http=msgspec.structs.replace(old.http, port=1),
-        log=msgspec.structs.replace(old.log, level="debug", format="json"),
+    old = DEFAULTS
+    new = msgspec.convert(
+        {"pool": {"max_agents": 3}, "http": {"port": 1}, "log": {"level": "debug", "format": "json"}},
+        settings_type(PARTS),
     )
-    result = merged(old, new)
+    result = merge(old, new)
     assert result.pool.max_agents == 3
     assert result.log.level == "debug"
-    assert (result.http, result.log.format) == (old.http, old.log.format)
+    assert (result.of(HTTP), result.log.format) == (old.of(HTTP), old.log.format)
 
 
 def test_only_those_concerned_are_told() -> None:
@@ -64,9 +70,9 @@ class File:
     def __init__(self, home: Path) -> None:
         self.path = home / "config.toml"
         self.clock = FakeClock()
-        self.live = LiveSettings(load(home, {}).settings)
+        self.live = LiveSettings(load(home, {}, PARTS).settings)
         self.secrets: list[str] = []
-        self.reloader = Reloader(home, {}, self.live, self.clock, self.secrets.extend)
+        self.reloader = Reloader(home, {}, PARTS, self.live, self.clock, add_secrets=self.secrets.extend)
 
     def write(self, text: str) -> None:
         self.path.write_text(text)
@@ -83,7 +89,7 @@ def test_a_good_file_is_taken_up_and_what_waits_is_said(file: File, caplog: pyte
     with caplog.at_level(logging.INFO, "talaria.config"):
         file.write("[pool]\nmax_agents = 6\n[http]\nport = 9\n")
     assert file.live.settings.pool.max_agents == 6
-    assert file.live.settings.http.port is None
+    assert file.live.settings.of(HTTP).port is None
     assert file.reloader.status() == {"pending": ["http.port"], "trouble": ""}
     assert "in effect now: pool.max_agents" in caplog.text
     assert "from the next start on: http.port" in caplog.text

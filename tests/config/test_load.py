@@ -7,9 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talaria.config.load import Loaded, load
-from talaria.config.settings import Settings
+from talaria.config.settings import settings_type
 from talaria.core.errors import ConfigError
 from talaria.models.abilities import Abilities
+from talaria.parts import PARTS
+
+DEFAULTS = settings_type(PARTS)()
 
 
 def write(home: Path, text: str) -> Path:
@@ -20,25 +23,25 @@ def write(home: Path, text: str) -> Path:
 
 
 def test_without_a_file_everything_is_default(tmp_path: Path) -> None:
-    assert load(tmp_path, {}) == load(tmp_path / "none", {}) == Loaded(Settings(), (), None)
+    assert load(tmp_path, {}, PARTS) == load(tmp_path / "none", {}, PARTS) == Loaded(DEFAULTS, (), None)
 
 
 def test_an_empty_file_is_default(tmp_path: Path) -> None:
     path = write(tmp_path, "")
 
-    assert load(tmp_path, {}) == Loaded(Settings(), (), path)
+    assert load(tmp_path, {}, PARTS) == Loaded(DEFAULTS, (), path)
 
 
 def test_a_byte_order_mark_is_no_syntax_error(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_bytes(b"\xef\xbb\xbf[pool]\r\nmax_agents = 3\r\n")
 
-    assert load(tmp_path, {}).settings.pool.max_agents == 3
+    assert load(tmp_path, {}, PARTS).settings.pool.max_agents == 3
 
 
 def test_loading_twice_shares_nothing_mutable(tmp_path: Path) -> None:
-    load(tmp_path, {}).settings.aliases["fast"] = "x/y"
+    load(tmp_path, {}, PARTS).settings.aliases["fast"] = "x/y"
 
-    assert load(tmp_path, {}).settings.aliases == {}
+    assert load(tmp_path, {}, PARTS).settings.aliases == {}
 
 
 @pytest.mark.parametrize(
@@ -59,6 +62,18 @@ def test_loading_twice_shares_nothing_mutable(tmp_path: Path) -> None:
             "line 3: providers.x.apikey is not a known key and has no effect. Did you mean api_key?",
         ),
         (
+            '[channels.telegramm]\ntoken_env = "X"\n',
+            "line 1: channels.telegramm is not a known key and has no effect. Did you mean telegram?",
+        ),
+        (
+            "[channels.telegram]\nalowed = [1]\n",
+            "line 2: channels.telegram.alowed is not a known key and has no effect. Did you mean allowed?",
+        ),
+        (
+            '[tools]\nenabled = ["files", "filez"]\n',
+            'line 2: tools.enabled names "filez", which is not known, and skips it. Did you mean files?',
+        ),
+        (
             '[pool]\n"\\u001b[2J" = 1\n',
             'line 2: pool."\\u001b[2J" is not a known key and has no effect.',
         ),
@@ -74,7 +89,7 @@ def test_what_has_no_effect_is_a_warning_with_the_nearest_key(
 ) -> None:
     write(tmp_path, text)
 
-    assert load(tmp_path, {}).warnings == (f"config.toml {warning}",)
+    assert load(tmp_path, {}, PARTS).warnings == (f"config.toml {warning}",)
 
 
 def test_literal_and_named_secrets_are_collected_for_the_redactor(tmp_path: Path) -> None:
@@ -90,7 +105,7 @@ def test_literal_and_named_secrets_are_collected_for_the_redactor(tmp_path: Path
         """,
     )
 
-    loaded = load(tmp_path, {"B_KEY": "named-key"})
+    loaded = load(tmp_path, {"B_KEY": "named-key"}, PARTS)
 
     assert loaded.secrets == {"literal-key", "named-key", "hunter22"}
     assert "key" not in repr(loaded)
@@ -100,7 +115,7 @@ def test_a_readable_file_with_a_secret_is_a_warning_with_the_command(tmp_path: P
     path = write(tmp_path, '[providers.a]\nbase_url = "https://a.example"\napi_key = "k"\n')
     path.chmod(0o644)
 
-    assert load(tmp_path, {}).warnings == (
+    assert load(tmp_path, {}, PARTS).warnings == (
         f"config.toml holds a secret and is open to other users (mode 0644). Close it with: chmod 600 {path}",
     )
 
@@ -108,7 +123,7 @@ def test_a_readable_file_with_a_secret_is_a_warning_with_the_command(tmp_path: P
 def test_a_readable_file_without_secrets_is_fine(tmp_path: Path) -> None:
     write(tmp_path, "[pool]\nmax_agents = 3\n").chmod(0o644)
 
-    assert load(tmp_path, {"TALARIA_PROVIDERS__A__BASE_URL": "http://a"}).warnings == ()
+    assert load(tmp_path, {"TALARIA_PROVIDERS__A__BASE_URL": "http://a"}, PARTS).warnings == ()
 
 
 TABLES = ["[pool]\n", "[providers.x]\n", "[tools]\n", "[[a]]\n"]
@@ -125,7 +140,7 @@ def test_no_file_is_worse_than_a_config_error(
     write(home, "".join(words))
 
     try:
-        load(home, {})
+        load(home, {}, PARTS)
     except ConfigError as error:
         assert error.user_text.startswith("config.toml line ")
         assert "\x1b" not in str(error)
@@ -146,14 +161,14 @@ def test_a_cap_over_a_model_of_unknown_price_is_a_warning(tmp_path: Path, text: 
     warned = (
         'config.toml line 6: budgets caps spending, so the model is refused until [prices."mine/m"] is set.'
     )
-    assert load(tmp_path, {}).warnings == ((warned,) if is_told else ())
+    assert load(tmp_path, {}, PARTS).warnings == ((warned,) if is_told else ())
 
 
 def test_a_price_needs_both_of_its_sides_and_a_whole_name(tmp_path: Path) -> None:
     write(tmp_path, '[prices."mine/m"]\ninput = 1\n[prices.mine]\ninput = 1\noutput = 1\n')
 
     with pytest.raises(ConfigError) as error:
-        load(tmp_path, {})
+        load(tmp_path, {}, PARTS)
     assert error.value.user_text == (
         'config.toml line 1: prices."mine/m".output is missing: expected dollars for a million tokens, '
         "such as 2.5, or 0.\n"
@@ -165,7 +180,7 @@ def test_a_price_needs_both_of_its_sides_and_a_whole_name(tmp_path: Path) -> Non
 def test_what_models_can_do_is_written_by_name_or_pattern(tmp_path: Path) -> None:
     text = '[models."mine/*"]\ncontext = 128000\nimages = true\n[models."openrouter/a/b"]\ntools = false\n'
     write(tmp_path, text)
-    settings = load(tmp_path, {}).settings
+    settings = load(tmp_path, {}, PARTS).settings
     assert settings.models == {
         "mine/*": Abilities(128_000, images=True),
         "openrouter/a/b": Abilities(tools=False),

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talaria.config.positions import KeyPath, key_lines
+from talaria.config.origins import key_lines
+from talaria.core.schema import KeyPath
 
 EVERYTHING = '''\
 top = 1 # a = 2

@@ -18,15 +18,16 @@ from talaria.channels.http import routing
 from talaria.cli.main import COMMANDS as PROGRAM_COMMANDS
 from talaria.cli.main import LATER as PROGRAM_LATER
 from talaria.commands.slash import ALIASES, SLASH_COMMANDS
-from talaria.config import later
 from talaria.config.load import load
-from talaria.config.settings import Settings
+from talaria.config.settings import settings_type
 from talaria.core.events import EVENT_NAMES
 from talaria.models.abilities import Abilities
 from talaria.models.presets import PRESETS
 from talaria.models.prices import PriceSettings
 from talaria.models.settings import ProviderSettings
+from talaria.parts import PARTS
 
+SETTINGS = settings_type(PARTS)
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
@@ -94,16 +95,16 @@ def keys(kind: type[msgspec.Struct], path: tuple[str, ...] = ()) -> Iterator[str
 def test_every_key_is_documented_with_its_default(tmp_path: Path) -> None:
     """A file that spells out all documented defaults is the same as no file."""
     table = {cells[0].strip("`"): cells[2].strip("`") for cells in rows(section(CONFIGURATION, "Keys"))}
-    assert set(table) == set(keys(Settings))
+    assert set(table) == set(keys(SETTINGS))
     given = {key: default for key, default in table.items() if default not in ("not set", "none")}
     assert given.pop("providers.NAME.base_url") == f'"{ProviderSettings().base_url}"'
     given["providers.NAME.base_url"] = '"http://127.0.0.1/v1"'
     (tmp_path / "config.toml").write_text("".join(f"{key} = {value}\n" for key, value in given.items()))
-    loaded = load(tmp_path, {})
+    loaded = load(tmp_path, {}, PARTS)
     assert loaded.warnings == ()
-    assert loaded.settings == Settings(providers={"NAME": ProviderSettings("http://127.0.0.1/v1")})
+    assert loaded.settings == SETTINGS(providers={"NAME": ProviderSettings("http://127.0.0.1/v1")})
     parts = {
-        **msgspec.structs.asdict(Settings()),
+        **msgspec.structs.asdict(SETTINGS()),
         "providers.NAME": ProviderSettings(),
         "prices.NAME": PriceSettings(),
         "models.NAME": Abilities(),
@@ -125,15 +126,6 @@ def test_every_known_provider_is_documented() -> None:
     assert table == {name: (known.base_url, known.api_key_env or "none") for name, known in PRESETS.items()}
 
 
-def test_keys_to_come_are_documented_as_such() -> None:
-    text = section(CONFIGURATION, "Not in this version yet")
-    for path in later.KEYS:
-        key = ".".join(path).replace("*", "NAME")
-        assert (f"`{key}`" if len(path) > 1 else f"`[{key}]`") in text
-    for member in frozenset().union(*later.MEMBERS.values()):
-        assert f"`{member}`" in text
-
-
 @pytest.mark.parametrize("page", ["docs/quickstart.md", "docs/configuration.md"])
 def test_examples_of_the_configuration_can_be_used(page: str, tmp_path: Path) -> None:
     examples = fenced((ROOT / page).read_text(), "toml")
@@ -142,7 +134,7 @@ def test_examples_of_the_configuration_can_be_used(page: str, tmp_path: Path) ->
     for example in examples:
         tomllib.loads(example)
         (tmp_path / "config.toml").write_text(example)
-        assert load(tmp_path, environ).warnings == ()
+        assert load(tmp_path, environ, PARTS).warnings == ()
 
 
 # -- commands ---------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from talaria.models.catalog import Catalog
 from talaria.models.prices import Prices
 from talaria.models.providers import Providers
 from talaria.models.wire import Wire
+from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore
 from talaria.tools.registry import Registry
 
@@ -96,7 +97,7 @@ def test_the_configuration_of_the_how_to_is_enough(tmp_path: Path) -> None:
     (written,) = re.findall(r"```toml\n(.*?)```", (PAGES / "add-a-provider.md").read_text(), re.DOTALL)
     (tmp_path / "config.toml").write_text(written)
     environ = {"ACME_API_KEY": "sk-1"}
-    loaded = load(tmp_path, environ)
+    loaded = load(tmp_path, environ, PARTS)
     settings, providers = loaded.settings, Providers(loaded.settings.providers, environ)
     catalog = Catalog(settings.model, {}, providers=providers.known, abilities=settings.models)
     choice = catalog.default()

@@ -39,6 +39,7 @@ from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.providers import Providers
 from talaria.models.settings import ModelSettings, ProviderSettings
 from talaria.models.wire import Wire
+from talaria.parts import PARTS
 from talaria.testing.model_server import ModelServer
 from talaria.turns.intake import StatelessCall
 from talaria.turns.live import CallOptions
@@ -259,7 +260,7 @@ async def test_one_line_of_configuration_is_enough(tmp_path: Path) -> None:
         '[model]\nprovider = "openai"\nname = "gpt-x"\n[providers.openai]\napi = "openai-responses"\n'
     )
     environ = {"OPENAI_API_KEY": "sk-1"}
-    loaded = load(tmp_path, environ)
+    loaded = load(tmp_path, environ, PARTS)
     assert loaded.warnings == ()
     async with Providers(loaded.settings.providers, environ) as providers:
         assert providers.wire("openai").name == "openai-responses"

@@ -10,18 +10,21 @@ import pytest
 
 from talaria.access.authorizer import Actor, Authorized, Authorizer, ChatKind, Ingress
 from talaria.app import open_gateway
+from talaria.config.decoder import is_marked
 from talaria.config.home import Home
-from talaria.config.live import LIVE
 from talaria.config.load import load
+from talaria.config.settings import Settings
 from talaria.core.errors import NotFound
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
+from talaria.core.schema import Mark
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.gateway import Gateway
 from talaria.models.local.cache import Cache
 from talaria.models.local.manifest import DEFAULT, find_weights
 from talaria.models.local.needs import unmet
 from talaria.models.local.progress import Stage
+from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.model_server import ModelServer
@@ -57,7 +60,7 @@ def config(server: ModelServer, more: str = "", name: str = "m") -> str:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with ModelServer() as first, ModelServer() as second:
         (tmp_path / "config.toml").write_text(config(first))
-        async with open_gateway(Home(tmp_path), load(tmp_path, {}), {}) as gateway:
+        async with open_gateway(Home(tmp_path), load(tmp_path, {}, PARTS), {}) as gateway:
             yield World(tmp_path, gateway, first, second)
 
 
@@ -89,7 +92,7 @@ CHANGES: dict[tuple[str, ...], tuple[str, Callable[[Gateway], object], object]] 
 
 @pytest.mark.parametrize("key", CHANGES, ids=".".join)
 async def test_a_change_counts_at_once(world: World, key: tuple[str, ...]) -> None:
-    assert key in LIVE
+    assert is_marked(Settings, key, Mark.LIVE)
     more, look, expected = CHANGES[key]
     world.write(more)
     assert look(world.gateway) == expected
@@ -137,7 +140,7 @@ async def test_the_built_in_model_is_fetched_as_soon_as_it_is_the_default(tmp_pa
     weights, cache = find_weights(DEFAULT), Cache.find(environ)
     async with ModelServer() as server:
         (tmp_path / "config.toml").write_text(config(server))
-        async with open_gateway(Home(tmp_path), load(tmp_path, {}), environ) as gateway:
+        async with open_gateway(Home(tmp_path), load(tmp_path, {}, PARTS), environ) as gateway:
             stock = gateway.local.stock
             await asyncio.sleep(0)
             assert (stock.is_any, stock.progress) == (False, None)

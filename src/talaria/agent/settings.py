@@ -7,6 +7,26 @@ from typing import Annotated
 
 import msgspec
 
+from talaria.core.schema import Check, Mark
+from talaria.core.suggest import nearest
+
+
+def known_zone(name: str) -> str | None:
+    """A rule for a time zone; an empty name is the machine's."""
+    if not name:
+        return None
+    import zoneinfo  # noqa: PLC0415 - only where one is named
+
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        zones = zoneinfo.available_timezones()
+        if not zones:
+            return "an empty text, because this machine has no time zone database (install tzdata)"
+        near = nearest(name, zones)
+        return 'a time zone such as "Europe/Berlin"' + (f" (did you mean {near}?)" if near else "")
+    return None
+
 
 class AgentSettings(msgspec.Struct, frozen=True):
     """`prompt` is extra text for the frozen system prompt; an empty `timezone` is the machine's. A turn that
@@ -19,7 +39,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
             description="1 to 64 letters, digits, dots, underscores or dashes",
         ),
     ] = "main"
-    prompt: str = ""
+    prompt: Annotated[str, Mark.LIVE] = ""
     max_steps: Annotated[int, msgspec.Meta(ge=1)] = 60
     turn_timeout: timedelta = timedelta(hours=1)
-    timezone: str = ""
+    timezone: Annotated[str, Check(known_zone)] = ""

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
-from talaria.config.rules import web_address
+from talaria.core.schema import web_address
 from talaria.models.presets import PRESETS
 
 

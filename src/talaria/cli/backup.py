@@ -20,6 +20,7 @@ from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import NotFound, TalariaError
 from talaria.core.units import format_size
+from talaria.parts import PARTS
 from talaria.store.archive import BOT_TOKEN, CONFIG, Manifest, Packing, new_snapshot, pack
 from talaria.store.sqlite.schema import latest_version
 
@@ -88,7 +89,7 @@ async def _snapshot(home: Home, found: Found) -> Path:
 
 def _has_keys(home: Home) -> bool:
     try:
-        return bool(load(home.path, {}).secrets)
+        return bool(load(home.path, {}, PARTS).secrets)
     except TalariaError:
         return True
 

@@ -14,8 +14,10 @@ from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from talaria import __version__
+from talaria.channels.http.part import HTTP
 from talaria.channels.http.server import bind
 from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
+from talaria.channels.telegram.part import TELEGRAM
 from talaria.cli.channel_checks import check_running, check_telegram
 from talaria.cli.columns import count
 from talaria.cli.config_checks import (
@@ -28,13 +30,14 @@ from talaria.cli.connect import running_gateway
 from talaria.cli.database_check import check_database
 from talaria.cli.findings import Finding, Level, end_command, failed, ok, problem, shell, warn
 from talaria.cli.model_checks import check_agent
-from talaria.config.environment import read_overrides
 from talaria.config.home import Home, open_mode
+from talaria.config.issues import dotted
 from talaria.config.load import Loaded, load
-from talaria.config.report import dotted
+from talaria.config.origins import read_overrides
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.units import format_age, format_size
+from talaria.parts import PARTS
 from talaria.store.filesystems import check_filesystem
 from talaria.store.sqlite.engine import engine_version, is_single_process_only
 from talaria.store.sqlite.schema import NotOurs
@@ -49,21 +52,21 @@ async def examine(home: Home, environ: Mapping[str, str], *, calls: bool = False
     findings = [*check_machine(home), *check_home(home, environ)]
     loaded: Loaded | None = None
     try:
-        loaded = load(home.path, environ)
+        loaded = load(home.path, environ, PARTS)
     except ConfigError as error:
         findings += check_broken_config(home, error)
     settings = loaded.settings if loaded is not None else Settings()
     status, gateway = await _look_at_gateway(home, settings, environ)
     if loaded is not None:
         findings += check_config(home, loaded, is_running=status is not None)
-    findings += check_token(home, environ, settings.http.token_env)
+    findings += check_token(home, environ, settings.of(HTTP).token_env)
     findings += check_secret_files(home, settings)
     findings += [finding for finding in gateway if finding not in findings]
     if loaded is None:
         return findings
     agent = check_agent(home, settings, environ, calls=calls, running=status)
     findings += [finding async for finding in agent]
-    looked = check_telegram(home, settings.channels.telegram, environ, status)
+    looked = check_telegram(home, settings.of(TELEGRAM), environ, status)
     telegram = [finding async for finding in looked]
     if any(finding.level is Level.PROBLEM for finding in telegram):  # one fault, told once
         findings = [finding for finding in findings if finding.name != "telegram"]
@@ -239,10 +242,11 @@ def _move_aside(home: Home) -> str:
 
 
 def _check_port(settings: Settings, environ: Mapping[str, str]) -> Finding:
+    http = settings.of(HTTP)
     try:
-        bound = bind(settings.http)
+        bound = bind(http)
     except TalariaError as error:
-        is_host = "http.host is" in error.user_text or settings.http.host != HttpSettings().host
+        is_host = "http.host is" in error.user_text or http.host != HttpSettings().host
         key = ("http", "host") if is_host else ("http", "port")
         override = read_overrides(environ, {}).get(key)
         free = shell("unset", override.variable) if override else f"talaria config unset {dotted(key)}"

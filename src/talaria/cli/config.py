@@ -15,15 +15,15 @@ import click
 
 from talaria.cli.options import Invocation, group
 from talaria.config import edit
-from talaria.config.environment import read_overrides
+from talaria.config.decoder import find_hint, is_marked
 from talaria.config.home import Home
-from talaria.config.live import is_live
-from talaria.config.load import Loaded, load, load_text, read_config
-from talaria.config.positions import KeyPath, key_lines
-from talaria.config.report import dotted
-from talaria.config.settings import Settings
-from talaria.config.shape import kind_at
+from talaria.config.issues import dotted
+from talaria.config.load import Loaded, held_secrets, load, load_text, read_config
+from talaria.config.origins import key_lines, read_overrides
+from talaria.config.settings import settings_type
 from talaria.core.errors import ConfigError, NotFound
+from talaria.core.schema import KeyPath, Mark
+from talaria.parts import PARTS
 
 _NEW = """\
 # Talaria's configuration. Without a line here everything runs on its default.
@@ -58,18 +58,18 @@ def _get(invocation: Invocation, key: str | None) -> None:
     """
     home = invocation.home()
     path = edit.parse_key(key) if key else ()
-    settings = load(home.path, os.environ).settings
-    found = list(edit.values(settings, read_config(home.config) or "", os.environ))
+    settings = load(home.path, os.environ, PARTS).settings
+    found = list(edit.shown_values(settings, read_config(home.config) or "", os.environ))
     exact = next((value for value in found if value.path == path), None)
     if exact is not None:
         click.echo(exact.plain)
-        click.echo(f"({'not set' if not exact.toml else exact.source})", err=True)
+        click.echo(f"({'not set' if not exact.toml else exact.origin})", err=True)
         return
     inside = [value for value in found if value.path[: len(path)] == path and value.toml]
-    if path and not inside and kind_at(Settings, path) is None:
-        raise edit.unknown_key(path)
+    if path and not inside and find_hint(type(settings), path) is None:
+        raise edit.unknown_key(type(settings), path)
     for value in inside:
-        click.echo(f"{dotted(value.path)} = {value.toml}  # {value.source}")
+        click.echo(f"{dotted(value.path)} = {value.toml}  # {value.origin}")
 
 
 @command.verb(
@@ -85,14 +85,13 @@ def _set(invocation: Invocation, key: str, value: str | None) -> None:
 
     Without VALUE it is asked for; a secret is not shown while it is typed.
     """
-    path = edit.parse_key(key)
-    edit.parse_value(path, "")  # an unknown key is told before its value is asked for
+    path, kind = edit.parse_key(key), settings_type(PARTS)
+    edit.parse_value(kind, path, "")  # an unknown key is told before its value is asked for
     if value is None:
-        value = str(
-            click.prompt(dotted(path), hide_input=path[-1] in edit.SECRET_KEYS and sys.stdin.isatty())
-        )
+        is_secret = is_marked(kind, path, Mark.SECRET)
+        value = str(click.prompt(dotted(path), hide_input=is_secret and sys.stdin.isatty()))
     home = invocation.home()
-    change = edit.change_key(home.path, path, edit.parse_value(path, value), os.environ)
+    change = edit.change_key(home.path, path, edit.parse_value(kind, path, value), os.environ, PARTS)
     _tell(home, path, change, "set")
 
 
@@ -108,7 +107,7 @@ def _unset(invocation: Invocation, key: str) -> None:
         is_there = True  # `change_key` says what is wrong with the file
     if not is_there:
         raise NotFound(f"{dotted(path)} is not set in {home.config}.", "`talaria config get` shows what is.")
-    _tell(home, path, edit.change_key(home.path, path, None, os.environ), "no longer set")
+    _tell(home, path, edit.change_key(home.path, path, None, os.environ, PARTS), "no longer set")
 
 
 @command.verb("edit", "talaria config edit", "EDITOR=nano talaria config edit")
@@ -124,7 +123,7 @@ def _edit(invocation: Invocation) -> int:
             _open(draft)
             text = draft.read_text(encoding="utf-8", errors="replace")
             try:
-                loaded = load_text(home.path, text, edit.file_only(os.environ))
+                loaded = load_text(home.path, text, edit.file_only(os.environ), PARTS)
             except ConfigError as error:
                 click.echo(error.user_text, err=True)
                 if not _goes_on():
@@ -136,15 +135,16 @@ def _edit(invocation: Invocation) -> int:
 
 def _tell(home: Home, path: KeyPath, change: edit.Change, what: str) -> None:
     live, later = "A running gateway takes it up within seconds.", "It counts from the next start on."
-    click.echo(f"{dotted(path)} is {what} in {home.config}. {live if is_live(path) else later}")
+    is_live = is_marked(settings_type(PARTS), path, Mark.LIVE)
+    click.echo(f"{dotted(path)} is {what} in {home.config}. {live if is_live else later}")
     if path in (overrides := read_overrides(os.environ, {})):
         click.echo(f"But {overrides[path].variable} is set in this shell, and counts more.", err=True)
     if change.left:
         click.echo(f"The file still cannot be used:\n{change.left}", err=True)
     if change.loaded is not None:
-        for remark in change.loaded.remarks:
-            if remark.path[: len(path)] == path:
-                click.echo(remark.text, err=True)
+        for issue in change.loaded.issues:
+            if issue.path[: len(path)] == path:
+                click.echo(issue.text, err=True)
 
 
 # -- the editor
@@ -161,7 +161,7 @@ def _write(home: Home, before: bytes, text: str, loaded: Loaded) -> int:
     if text.encode() == (before or _NEW.encode()):
         click.echo(f"{home.config} is as it was.")
         return 0
-    edit.replace_config(home.path, text, is_secret=any(f"{key} =" in text for key in edit.SECRET_KEYS))
+    edit.replace_config(home.path, text, is_secret=bool(held_secrets(loaded.settings)))
     click.echo(f"{home.config} is written. A running gateway takes up what it can within seconds.")
     return 0
 

@@ -10,18 +10,18 @@ from typing import Any, assert_never
 from talaria.cli.findings import Finding, failed, ok, problem, shell, type_key, warn
 from talaria.cli.service import ENVIRONMENT
 from talaria.config.home import Home, open_mode
-from talaria.config.load import Loaded
-from talaria.config.positions import KeyPath
-from talaria.config.report import BadConfig, Fault, Remark, dotted
+from talaria.config.issues import BadConfig, Issue, IssueKind, dotted
+from talaria.config.load import Loaded, secret_files
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError, TalariaError
+from talaria.core.schema import KeyPath
 
 
 def check_broken_config(home: Home, error: ConfigError) -> Iterator[Finding]:
     """Each problem by itself, so that each has its own way out."""
     if isinstance(error, BadConfig):
-        for remark in error.remarks:
-            yield problem("config", remark.text, "", _remedy(remark, home.config))
+        for issue in error.issues:
+            yield problem("config", issue.text, "", _remedy(issue, home.config))
     elif home.config.is_file():
         yield failed("config", error, "talaria config edit")
     else:
@@ -30,17 +30,17 @@ def check_broken_config(home: Home, error: ConfigError) -> Iterator[Finding]:
 
 def check_config(home: Home, loaded: Loaded, *, is_running: bool = False) -> Iterator[Finding]:
     """A running gateway has variables of its own, and is asked for them; this shell's do not matter then."""
-    remarks = [each for each in loaded.remarks if not (is_running and each.fault is Fault.EMPTY_VARIABLE)]
-    for remark in remarks:
-        yield warn("config", remark.text, "", _remedy(remark, home.config))
-    if not remarks:
+    issues = [each for each in loaded.issues if not (is_running and each.kind is IssueKind.UNSET_VARIABLE)]
+    for issue in issues:
+        yield warn("config", issue.text, "", _remedy(issue, home.config))
+    if not issues:
         there = "is fine" if loaded.path else "is not there; everything runs on defaults"
         yield ok("config", f"{home.config} {there}.")
 
 
 def check_secret_files(home: Home, settings: Settings) -> Iterator[Finding]:
     """Files of ours that hold a secret are nobody else's to read."""
-    names = [settings.channels.telegram.token_file, ENVIRONMENT, home.database.name]
+    names = [*secret_files(settings), ENVIRONMENT, home.database.name]
     for path in (home.path / name for name in names if name):
         if mode := open_mode(path):
             holds = "what was said" if path == home.database else "a secret"
@@ -80,52 +80,52 @@ def check_token(home: Home, environ: Mapping[str, str], token_env: str) -> Itera
         yield failed("token", error, anew)
 
 
-def _remedy(remark: Remark, file: Path) -> str:  # noqa: PLR0911 - one per fault
+def _remedy(issue: Issue, file: Path) -> str:  # noqa: PLR0911 - one for each kind
     """A command for a shell, as in `Finding.command`."""
-    if remark.variable:
-        return shell("unset", remark.variable)
-    match remark.fault:
-        case Fault.OPEN:
+    if issue.variable:
+        return shell("unset", issue.variable)
+    match issue.kind:
+        case IssueKind.OPEN_FILE:
             return _close(file, file.parent)
-        case Fault.UNKNOWN:
-            return _rename(remark, file)
-        case Fault.MISSING:
-            return _supply(remark)
-        case Fault.EMPTY_VARIABLE if remark.path[:2] == ("channels", "telegram"):
+        case IssueKind.UNKNOWN:
+            return _rename(issue, file)
+        case IssueKind.MISSING:
+            return _supply(issue)
+        case IssueKind.UNSET_VARIABLE if issue.path[:2] == ("channels", "telegram"):
             return "talaria connect telegram --wait 0"
-        case Fault.EMPTY_VARIABLE:
-            return type_key(remark.instead)
-        case Fault.NO_PRICE:
-            return shell("talaria", "config", "set", remark.instead)
-        case Fault.WRONG:
-            if remark.instead:
-                return shell("talaria", "config", "set", dotted(remark.path), remark.instead)
-            if remark.path[-1] == "base_url":
-                return shell("talaria", "config", "set", dotted(remark.path))  # nothing works without
-            return shell("talaria", "config", "unset", dotted(remark.path))
+        case IssueKind.UNSET_VARIABLE:
+            return type_key(issue.instead)
+        case IssueKind.NO_PRICE:
+            return shell("talaria", "config", "set", issue.instead)
+        case IssueKind.WRONG:
+            if issue.instead:
+                return shell("talaria", "config", "set", dotted(issue.path), issue.instead)
+            if issue.path[-1] == "base_url":
+                return shell("talaria", "config", "set", dotted(issue.path))  # nothing works without
+            return shell("talaria", "config", "unset", dotted(issue.path))
         case _:
-            assert_never(remark.fault)
+            assert_never(issue.kind)
 
 
-def _supply(remark: Remark) -> str:
-    match remark.path:
+def _supply(issue: Issue) -> str:
+    match issue.path:
         case ("model",):
-            return shell("talaria", "setup", "--provider", remark.instead)
+            return shell("talaria", "setup", "--provider", issue.instead)
         case ("providers", name):
             return shell("talaria", "setup", "--provider", name)
         case _:
-            return shell("talaria", "config", "set", dotted(remark.path))
+            return shell("talaria", "config", "set", dotted(issue.path))
 
 
-def _rename(remark: Remark, file: Path) -> str:
+def _rename(issue: Issue, file: Path) -> str:
     """The value goes to the key that was meant, if there is one and it is free; the unknown key goes."""
-    drop = shell("talaria", "config", "unset", dotted(remark.path))
+    drop = shell("talaria", "config", "unset", dotted(issue.path))
     tree = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    value = _at(tree, remark.path)
+    value = _at(tree, issue.path)
     is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
-    if not remark.instead or not is_plain or _at(tree, tuple(remark.instead.split("."))) is not None:
+    if not issue.instead or not is_plain or _at(tree, tuple(issue.instead.split("."))) is not None:
         return drop
-    return f"{shell('talaria', 'config', 'set', remark.instead, str(value))} && {drop}"
+    return f"{shell('talaria', 'config', 'set', issue.instead, str(value))} && {drop}"
 
 
 def _at(tree: Mapping[str, Any], path: KeyPath) -> object:

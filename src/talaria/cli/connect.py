@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from talaria.channels.console.client import Address, GatewayClient
+from talaria.channels.http.part import HTTP
 from talaria.channels.http.settings import HttpSettings
 from talaria.cli.loop import run_loop
 from talaria.cli.options import Invocation
@@ -18,6 +19,7 @@ from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
 from talaria.core.ids import ChatAddress
+from talaria.parts import PARTS
 
 if TYPE_CHECKING:
     from talaria.core.turns import Turn
@@ -80,9 +82,9 @@ async def _inside(
 
     # Any free port of this machine: the configured one is for `serve`.
     environ = {**environ, "TALARIA_HTTP__HOST": "127.0.0.1", "TALARIA_HTTP__PORT": "0"}
-    loaded = load(home.path, environ)
+    loaded = load(home.path, environ, PARTS)
     home.prepare()
-    token = home.http_token(environ, loaded.settings.http.token_env).value
+    token = home.http_token(environ, loaded.settings.of(HTTP).token_env).value
     redactor = Redactor([*loaded.secrets, token])
     with open_log(home) as stream, configure(loaded.settings.log, redactor, stream) as log:
         async with (
@@ -126,7 +128,7 @@ async def gateway_or_store(home: Home, *, make: bool = False) -> AsyncIterator[F
     from talaria.store.home_lock import HomeLock
     from talaria.store.sqlite.store import SqliteStore
 
-    database = home.find_database(load(home.path, os.environ).settings.store.url)
+    database = home.find_database(load(home.path, os.environ, PARTS).settings.store.url)
     if make:
         home.prepare()
     elif not database.exists():
@@ -151,6 +153,6 @@ async def _await_running(home: Home, environ: Mapping[str, str]) -> Address | No
 def _token_env(home: Home, environ: Mapping[str, str]) -> str:
     """A config that was broken after the gateway started does not keep anyone from talking to it."""
     try:
-        return load(home.path, environ).settings.http.token_env
+        return load(home.path, environ, PARTS).settings.of(HTTP).token_env
     except ConfigError:
         return HttpSettings().token_env

@@ -17,6 +17,7 @@ from talaria.channels.console.client import GatewayClient
 from talaria.channels.console.waiting import MovingLine
 from talaria.channels.telegram.client import BotApi, Refused
 from talaria.channels.telegram.parse import Heard, decode, parse
+from talaria.channels.telegram.part import TELEGRAM
 from talaria.channels.telegram.settings import API_URL
 from talaria.channels.telegram.wire import WANTED_UPDATES, Update, User
 from talaria.cli.connect import gateway_or_store, running_gateway
@@ -29,6 +30,7 @@ from talaria.core.access import Person
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.ports import Pairings
+from talaria.parts import PARTS
 
 TOKEN_FILE = "telegram.token"  # noqa: S105 - a file's name
 _TRY_SECONDS = 20.0
@@ -59,8 +61,8 @@ def _telegram(invocation: Invocation, token_env: str | None, api_url: str | None
 async def _connect(invocation: Invocation, token_env: str | None, api_url: str | None, wait: int) -> None:
     home = invocation.home()
     serve = invocation.command_line("serve")
-    loaded = load(home.path, os.environ)  # a broken file is told before anything is asked
-    url = api_url or loaded.settings.channels.telegram.api_url or API_URL
+    loaded = load(home.path, os.environ, PARTS)  # a broken file is told before anything is asked
+    url = api_url or loaded.settings.of(TELEGRAM).api_url or API_URL
     async with BotApi(url, _token(token_env)) as api:
         try:
             async with MovingLine(sys.stdout, "Trying the token", _TRY_SECONDS):

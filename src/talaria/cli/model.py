@@ -19,6 +19,7 @@ from talaria.models.local.fetch import fetch
 from talaria.models.local.manifest import DEFAULT, MANIFEST, Weights, find_weights
 from talaria.models.local.progress import Progress, Stage, megabytes
 from talaria.models.local.stock import YES, chosen, is_set
+from talaria.parts import PARTS
 
 _STEP = 0.1  # of the whole, where no terminal shows a moving line
 EXAMPLES = (
@@ -79,7 +80,7 @@ def _remove(invocation: Invocation, name: str) -> None:
 
 def _in_use(invocation: Invocation) -> Weights | None:
     with suppress(ConfigError):
-        return chosen(load(invocation.home().path, os.environ).settings.model)
+        return chosen(load(invocation.home().path, os.environ, PARTS).settings.model)
     return None
 
 

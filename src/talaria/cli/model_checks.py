@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from talaria.cli.findings import Finding, Level, end_command, failed, ok, problem, shell, type_key, warn
 from talaria.cli.trial import try_model
 from talaria.config.home import Home
-from talaria.config.report import dotted
+from talaria.config.issues import dotted
 from talaria.config.settings import Settings
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ModelRefused, TalariaError

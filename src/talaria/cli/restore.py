@@ -16,6 +16,7 @@ from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import ConfigError, StoreError
 from talaria.core.units import format_size
+from talaria.parts import PARTS
 from talaria.store.archive import BOT_TOKEN, CONFIG, DATABASE, FOLDERS, Manifest, unpack
 from talaria.store.home_lock import HomeLock
 
@@ -34,7 +35,7 @@ def command(invocation: Invocation, file: Path) -> None:
     home.prepare()
     with HomeLock(home.path) as lock:
         try:
-            is_elsewhere = bool(load(home.path, os.environ).settings.store.url)
+            is_elsewhere = bool(load(home.path, os.environ, PARTS).settings.store.url)
         except ConfigError:
             is_elsewhere = False  # a broken file is no reason: the backup brings another
         if is_elsewhere:

@@ -18,7 +18,7 @@ from talaria import __version__
 from talaria.access.logins import Logins, link
 from talaria.access.settings import BudgetSettings
 from talaria.app import open_gateway
-from talaria.channels.http.part import open_http
+from talaria.channels.http.part import HTTP, open_http
 from talaria.channels.http.server import HttpServer
 from talaria.cli.log_file import follow, open_log
 from talaria.cli.loop import run_loop
@@ -35,6 +35,7 @@ from talaria.gateway import Gateway
 from talaria.models.finder import find
 from talaria.models.local.stock import NO_MODEL, YES
 from talaria.observe.logs import LogControl, configure
+from talaria.parts import PARTS
 
 _log = logging.getLogger("talaria.serve")
 AT_ONCE = 130
@@ -76,9 +77,9 @@ def command(invocation: Invocation, host: str | None, port: int | None, yes: boo
             f"`talaria chat` and `talaria open` reach it. To start another, stop it (kill {running.pid}; "
             "a chat that runs one itself ends with Ctrl-D), or name another home with --home.",
         )
-    loaded = load(home.path, environ)
+    loaded = load(home.path, environ, PARTS)
     warnings = [*loaded.warnings, *home.prepare()]
-    token = home.http_token(environ, loaded.settings.http.token_env)
+    token = home.http_token(environ, loaded.settings.of(HTTP).token_env)
     warnings += token.warnings
     redactor = Redactor([*loaded.secrets, token.value])
     with _log_stream(home) as stream, configure(loaded.settings.log, redactor, stream) as log:

@@ -17,15 +17,17 @@ from pathlib import Path
 import click
 import msgspec
 
+from talaria.channels.telegram.part import TELEGRAM
 from talaria.cli.findings import end_command, type_key
 from talaria.cli.options import Invocation, group, spoken
 from talaria.config.edit import write_secret
 from talaria.config.home import DEFAULT_HOME, Home
-from talaria.config.load import load
+from talaria.config.load import load, named_variables
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError
 from talaria.models.catalog import providers_in_use
 from talaria.models.providers import Providers
+from talaria.parts import PARTS
 
 ENVIRONMENT = "service.env"
 _PATIENCE = 15
@@ -108,8 +110,8 @@ def _held(home: Home, invocation: Invocation) -> ConfigError:
 def _lacking(home: Home, names: Iterable[str], invocation: Invocation) -> Iterator[str]:
     """The keys that the configuration needs, and that no file and none of the service's variables has."""
     given = dict.fromkeys(names, "given")
-    settings = load(home.path, given).settings
-    missing, telegram = _missing(settings, given), settings.channels.telegram
+    settings = load(home.path, given, PARTS).settings
+    missing, telegram = _missing(settings, given), settings.of(TELEGRAM)
     if telegram.token_env and not (telegram.token or telegram.token_file or telegram.token_env in given):
         missing["Telegram"] = telegram.token_env
     for name, variable in missing.items():
@@ -288,10 +290,8 @@ def write_environment(home: Home, wanted: Iterable[str], environ: Mapping[str, s
     """The variables that the configuration names and this shell has, for a service, which has no shell; one
     that this shell has not stays as it was given before. Answers with their names. Raises `ConfigError` for a
     wanted one that is not set."""
-    settings = load(home.path, environ).settings
-    named = [provider.api_key_env for provider in settings.providers.values()]
-    named += _missing(settings, {}).values()
-    named.append(settings.channels.telegram.token_env)
+    settings = load(home.path, environ, PARTS).settings
+    named = [*named_variables(settings), *_missing(settings, {}).values()]
     for name in wanted:
         if name not in environ:
             raise ConfigError(f"{name} is not set in this shell.", f"Set it first: export {name}=…")

@@ -34,6 +34,7 @@ from talaria.core.messages import (
 )
 from talaria.core.ports import Store
 from talaria.core.sessions import Session
+from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore
 from talaria.turns.ending import SessionEnds, end_session
 from talaria.workspace.workspaces import ChatWorkspaces
@@ -156,7 +157,7 @@ def _desk(invocation: Invocation, found: Found) -> StoreDesk | GatewayClient:
         return found
     home = invocation.home()
     ends = SessionEnds(ChatWorkspaces(home.path), SystemClock(), release=lambda session_id: None)
-    agent_name = load(home.path, os.environ).settings.agent.name
+    agent_name = load(home.path, os.environ, PARTS).settings.agent.name
     store = MemoryStore(SystemClock()) if isinstance(found, Path) else found
     return StoreDesk(store, agent_name, ends)
 

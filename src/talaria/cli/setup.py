@@ -28,14 +28,16 @@ from talaria.cli.setup_questions import (
     taken_address,
 )
 from talaria.cli.trial import try_model
+from talaria.config.issues import BadConfig
 from talaria.config.load import load
-from talaria.config.report import BadConfig, nearest
 from talaria.config.settings import Settings
 from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable, NoModel, TalariaError
+from talaria.core.suggest import nearest
 from talaria.models.catalog import Choice
 from talaria.models.failures import StatusKind, status_kind
 from talaria.models.local.manifest import DEFAULT, find_weights
 from talaria.models.prices import Prices
+from talaria.parts import PARTS
 
 T = TypeVar("T")
 LIST_SECONDS, TRY_SECONDS = 12.0, 30.0
@@ -119,7 +121,7 @@ def _settings(invocation: Invocation) -> Settings:
     """Those of now; where single keys are wrong, perhaps the very ones to be set up, the defaults. A file
     that cannot be edited at all is told before anything is asked."""
     try:
-        return load(invocation.home().path, os.environ).settings
+        return load(invocation.home().path, os.environ, PARTS).settings
     except BadConfig as error:
         return error.settings or Settings()
 

@@ -13,13 +13,14 @@ import msgspec
 
 from talaria.cli.addresses import name_for
 from talaria.cli.columns import count
-from talaria.config.edit import SECRET_KEYS, check_change, edited, file_only, replace_config
+from talaria.config.decoder import is_marked
+from talaria.config.edit import check_change, edited, replace_config
 from talaria.config.home import Home
+from talaria.config.issues import dotted
 from talaria.config.load import read_config
-from talaria.config.positions import KeyPath
-from talaria.config.report import dotted
-from talaria.config.settings import Settings
+from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ModelError
+from talaria.core.schema import KeyPath, Mark
 from talaria.models.failures import StatusKind, status_kind
 from talaria.models.finder import find
 from talaria.models.local.manifest import MANIFEST
@@ -27,6 +28,7 @@ from talaria.models.presets import LOCAL, PRESETS
 from talaria.models.probes import read_models
 from talaria.models.providers import Providers
 from talaria.models.settings import ProviderSettings
+from talaria.parts import PARTS
 
 MAX_BYTES = 1 << 20  # of another tool's file
 _LINE = re.compile(r"""^\s*(?:export\s+)?(\w+)\s*=\s*["']?([^"'\s#]+)""", re.MULTILINE)
@@ -184,7 +186,7 @@ def write(home: Home, candidate: Candidate, model: str, environ: Mapping[str, st
             text = edited(home.config, text, table, changed)
         lines += [_line((*table, key), value) for key, value in changed.items()]
     if lines:
-        check_change(home.path, tuple(tables), before, text, file_only(environ))
+        check_change(home.path, tuple(tables), (before, text), environ, PARTS)
         home.prepare()
         replace_config(home.path, text, is_secret=candidate.is_kept)
     return lines
@@ -215,7 +217,7 @@ def _find_table(text: str, path: KeyPath) -> Mapping[str, Any]:
 def _line(path: KeyPath, value: object | None) -> str:
     if value is None:
         return f"{dotted(path)} (taken out)"
-    shown = "(not shown)" if path[-1] in SECRET_KEYS else value
+    shown = "(not shown)" if is_marked(settings_type(PARTS), path, Mark.SECRET) else value
     return f"{dotted(path)} = {msgspec.json.encode(shown).decode()}"
 
 

@@ -11,8 +11,8 @@ import msgspec
 
 from talaria.cli.addresses import is_like_address, read_address
 from talaria.cli.setup_plan import BUILT_IN_MODELS, Candidate
-from talaria.config.report import nearest
 from talaria.core.errors import NoModel
+from talaria.core.suggest import nearest
 from talaria.models.presets import LOCAL, PRESETS, SCRIPTED
 
 MOST_SHOWN = 15

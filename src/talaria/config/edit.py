@@ -1,5 +1,5 @@
-"""Single keys of config.toml: as people name and write them, what they are and where that comes from, and
-setting them while every other line stays as it was, comments too."""
+"""Single keys of config.toml: as people write them, their current values and origins, and edits that leave
+every other line and comment as it was."""
 
 from __future__ import annotations
 
@@ -11,47 +11,51 @@ from typing import Any
 
 import msgspec
 
-from talaria.config.environment import read_overrides
+from talaria.config.decoder import find_hint, known_keys, read_text, values_of
 from talaria.config.home import replace_file
+from talaria.config.issues import BadConfig, dotted
 from talaria.config.load import FILE_NAME, Loaded, load_text, read_config
-from talaria.config.positions import KeyPath, key_lines
-from talaria.config.report import BadConfig, dotted, nearest
-from talaria.config.settings import Settings
-from talaria.config.shape import kind_at, known_keys, value_of_text
+from talaria.config.origins import key_lines, read_overrides
+from talaria.config.settings import Parts, Settings, settings_type
 from talaria.core.errors import BadRequest, ConfigError
+from talaria.core.schema import KeyPath, Mark
+from talaria.core.suggest import nearest
 from talaria.core.units import Size, format_duration, write_size
-
-SECRET_KEYS = frozenset({"api_key", "token"})
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What an edit made of a file. `loaded` is None when it is still not good, for reasons that were there
-    before: `left` names them."""
+    """The result of an edit. `loaded` is None if the file still cannot be used, for reasons that were there
+    before; `left` names them."""
 
     loaded: Loaded | None
     left: str = ""
 
 
-def change_key(home: Path, path: KeyPath, value: object | None, environ: Mapping[str, str]) -> Change:
-    """Set one key of the home's file, or take it out where the value is None. The result is checked first:
-    what it would break is raised as `ConfigError`, and nothing is written."""
+def change_key(
+    home: Path, path: KeyPath, value: object | None, environ: Mapping[str, str], parts: Parts
+) -> Change:
+    """Set one key of the home's file, or remove it if the value is None.
+
+    The result is checked first. Raises `ConfigError`, and writes nothing, if the edit would break the file.
+    """
     file = home / FILE_NAME
     before = read_config(file) or ""
     after = edited(file, before, path[:-1], {path[-1]: value})
-    change = check_change(home, (path,), before, after, file_only(environ))
-    replace_config(home, after, is_secret=path[-1] in SECRET_KEYS and value is not None)
+    change = check_change(home, (path,), (before, after), environ, parts)
+    hint = find_hint(settings_type(parts), path)
+    is_secret = hint is not None and Mark.SECRET in hint.marks
+    replace_config(home, after, is_secret=is_secret and value is not None)
     return change
 
 
 def set_keys(path: Path, table: KeyPath, values: Mapping[str, object | None]) -> None:
-    """Set each key of the table, or take it out where the value is None, unchecked. The file is replaced
-    whole; a new one is for its owner only. Raises `ConfigError`."""
-    text = edited(path, read_config(path) or "", table, values)
-    replace_config(path.parent, text)
+    """Set each key of the table, or remove it if the value is None, without checking the result. The file is
+    replaced as a whole. Raises `ConfigError`."""
+    replace_config(path.parent, edited(path, read_config(path) or "", table, values))
 
 
 def edited(path: Path, text: str, table: KeyPath, values: Mapping[str, object | None]) -> str:
-    """The text with the keys of the table set, or taken out. Raises `ConfigError` when it is no TOML."""
+    """Return the text with the keys of the table set or removed. Raises `ConfigError` if it is not TOML."""
     import tomlkit  # noqa: PLC0415 - only where a file is edited
     from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
 
@@ -70,7 +74,7 @@ def edited(path: Path, text: str, table: KeyPath, values: Mapping[str, object | 
                 raise ConfigError(f"{dotted(table[: depth + 1])} is no table in {path}.", "Correct it there.")
         for key, value in values.items():
             if value is not None:
-                place[key] = _laid_out(value)
+                place[key] = _inline(value)
             elif key in place:
                 place.remove(key)
         for outer, name in reversed(around):
@@ -83,7 +87,7 @@ def edited(path: Path, text: str, table: KeyPath, values: Mapping[str, object | 
 
 
 def _is_bare(table: object) -> bool:
-    """Whether nothing would be missed: no key, and no comment."""
+    """Return whether the table has no key and no comment."""
     from tomlkit.items import AbstractTable  # noqa: PLC0415
 
     if not isinstance(table, AbstractTable) or len(table):
@@ -91,8 +95,23 @@ def _is_bare(table: object) -> bool:
     return not table.trivia.comment and "#" not in table.as_string()
 
 
+def _inline(value: object) -> object:
+    """Return the value with its tables written on one line."""
+    import tomlkit  # noqa: PLC0415
+
+    if isinstance(value, list):
+        array = tomlkit.array()
+        array.extend(_inline(each) for each in value)
+        return array
+    if not isinstance(value, dict):
+        return value
+    inline = tomlkit.inline_table()
+    inline.update(value)
+    return inline
+
+
 def replace_config(home: Path, text: str, *, is_secret: bool = False) -> None:
-    """Replace the file whole, where a link leads if it is one; with a secret in it, for its owner only."""
+    """Replace the file as a whole, behind a link if it is one; with a secret in it, for its owner only."""
     path = home / FILE_NAME
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -106,7 +125,7 @@ def replace_config(home: Path, text: str, *, is_secret: bool = False) -> None:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """A file that only its owner can read, from its first byte on. Raises `ConfigError`."""
+    """Write a file that only its owner can read, from its first byte on. Raises `ConfigError`."""
     try:
         replace_file(path, text.encode())
     except OSError as error:
@@ -114,62 +133,46 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def file_only(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what stands over the file's keys: the file has to be good by itself."""
+    """Return the environment without the variables that override keys: the file must be good by itself."""
     return {name: value for name, value in environ.items() if not name.upper().startswith("TALARIA_")}
 
 
 def check_change(
-    home: Path, touched: Sequence[KeyPath], before: str, after: str, environ: Mapping[str, str]
+    home: Path, touched: Sequence[KeyPath], texts: tuple[str, str], environ: Mapping[str, str], parts: Parts
 ) -> Change:
-    """Raises `ConfigError` when the change breaks something, or leaves what it touches broken."""
-    try:
-        return Change(load_text(home, after, environ))
-    except BadConfig as error:
-        wrong = {remark.path for remark in error.remarks}
-        known = {
-            path
-            for path in _wrong(home, before, environ)
-            if not any(path[: len(each)] == each for each in touched)
-        }
-        if not wrong <= known:
-            # The lines are those of a file that is never written.
-            texts = [each.text.partition(": ")[2] for each in error.remarks if each.path not in known]
-            raise ConfigError("\n".join(texts), "Nothing was written.") from None
-        return Change(None, error.user_text)
+    """Check the texts of the file before and after a change, without the variables that override keys. Raises
+    `ConfigError` if the change breaks something, or leaves a key that it touches broken."""
 
+    def problems(text: str) -> BadConfig | Loaded:
+        try:
+            return load_text(home, text, file_only(environ), parts)
+        except BadConfig as error:
+            return error
 
-def _wrong(home: Path, before: str, environ: Mapping[str, str]) -> set[KeyPath]:
-    try:
-        load_text(home, before, environ)
-    except BadConfig as error:
-        return {remark.path for remark in error.remarks}
-    return set()
-
-
-def _laid_out(value: object) -> object:
-    """A table as a value stands on its line, also in a list."""
-    import tomlkit  # noqa: PLC0415
-
-    if isinstance(value, list):
-        array = tomlkit.array()
-        array.extend(_laid_out(each) for each in value)
-        return array
-    if not isinstance(value, dict):
-        return value
-    inline = tomlkit.inline_table()
-    inline.update(value)
-    return inline
+    previous, result = map(problems, texts)
+    if isinstance(result, Loaded):
+        return Change(result)
+    known = {
+        issue.path
+        for issue in (previous.issues if isinstance(previous, BadConfig) else ())
+        if not any(issue.path[: len(path)] == path for path in touched)
+    }
+    # Without their lines, which are those of a file that is never written.
+    new = [issue.text.partition(": ")[2] for issue in result.issues if issue.path not in known]
+    if new:
+        raise ConfigError("\n".join(new), "Nothing was written.")
+    return Change(None, result.user_text)
 
 
 # -- keys and values as people write them
 
 
-class Value(msgspec.Struct, frozen=True):
-    """A key with what it is now, as TOML writes it, and where that comes from."""
+class ShownValue(msgspec.Struct, frozen=True):
+    """A key with its current value, as TOML writes it, and the origin of the value."""
 
     path: KeyPath
     toml: str
-    source: str
+    origin: str
 
     @property
     def plain(self) -> str:
@@ -179,7 +182,7 @@ class Value(msgspec.Struct, frozen=True):
 
 
 def parse_key(text: str) -> KeyPath:
-    """From `pool.max_agents` or `prices."mine/m".input`. Raises `BadRequest` for what is no key."""
+    """Read `pool.max_agents` or `prices."mine/m".input`. Raises `BadRequest` if it is no key."""
     try:
         tree: Any = tomllib.loads(f"{text} = 0")
     except ValueError:
@@ -193,53 +196,41 @@ def parse_key(text: str) -> KeyPath:
     return path
 
 
-def parse_value(path: KeyPath, text: str) -> object:
-    """The value that the file would have. Raises `BadRequest` for a key that there is not."""
-    kind = kind_at(Settings, path)
-    if kind is None:
-        raise unknown_key(path)
-    return value_of_text(kind, text)
+def parse_value(kind: type[Settings], path: KeyPath, text: str) -> object:
+    """Return the value that the file would have. Raises `BadRequest` for an unknown key."""
+    hint = find_hint(kind, path)
+    if hint is None:
+        raise unknown_key(kind, path)
+    return read_text(hint.kind, text)
 
 
-def unknown_key(path: KeyPath) -> BadRequest:
-    known = {dotted(key): key for key in known_keys(Settings)}
+def unknown_key(kind: type[Settings], path: KeyPath) -> BadRequest:
+    known = {dotted(key): key for key in known_keys(kind)}
     near = nearest(dotted(path), known) or next((key for key in known if key.endswith(f".{path[-1]}")), None)
     hint = f"Did you mean {near}?" if near else "docs/configuration.md lists all keys."
     return BadRequest(f"{dotted(path)} is not a known key.", hint)
 
 
-def values(settings: Settings, text: str, environ: Mapping[str, str]) -> Iterator[Value]:
-    """Every key that has a value, in the order of the settings."""
+def shown_values(settings: Settings, text: str, environ: Mapping[str, str]) -> Iterator[ShownValue]:
+    """Yield every key, in the order of the settings. Secrets are not shown."""
     tree = tomllib.loads(text) if text else {}
     lines, overrides = key_lines(text), read_overrides(environ, tree)
-    for path, value in _leaves(settings, ()):
+    for path, value, marks in values_of(settings):
         if path in overrides:
-            source = f"environment: {overrides[path].variable}"
+            origin = f"environment: {overrides[path].variable}"
         elif path in lines:
-            source = f"config.toml line {lines[path]}"
+            origin = f"config.toml line {lines[path]}"
         else:
-            source = "default"
-        is_size = kind_at(Settings, path) is Size
-        shown = write_size(Size(value)) if is_size and isinstance(value, int) else value
-        yield Value(path, _toml(path, shown), source)
+            origin = "default"
+        hint = find_hint(type(settings), path)
+        is_size = hint is not None and hint.kind is Size
+        toml = _toml(write_size(Size(value)) if is_size and isinstance(value, int) else value)
+        is_hidden = Mark.SECRET in marks and bool(value)
+        yield ShownValue(path, '"(not shown)"' if is_hidden else toml, origin)
 
 
-def _leaves(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, object]]:
-    if isinstance(value, msgspec.Struct):
-        inner: Mapping[str, object] = msgspec.structs.asdict(value)
-    elif isinstance(value, dict):
-        inner = value
-    else:
-        yield path, value
-        return
-    for name, each in inner.items():
-        yield from _leaves(each, (*path, name))
-
-
-def _toml(path: KeyPath, value: object) -> str:  # noqa: PLR0911 - one per type
-    """Empty for what is not set."""
-    if path[-1] in SECRET_KEYS and value:
-        return '"(not shown)"'
+def _toml(value: object) -> str:  # noqa: PLR0911 - one for each type
+    """Return the value as TOML; empty for None."""
     match value:
         case None:
             return ""
@@ -250,9 +241,9 @@ def _toml(path: KeyPath, value: object) -> str:  # noqa: PLR0911 - one per type
         case str():
             return msgspec.json.encode(value).decode()
         case tuple():
-            return f"[{', '.join(_toml(path, each) for each in value)}]"
+            return f"[{', '.join(map(_toml, value))}]"
         case msgspec.Struct():
-            inner = (f"{name} = {_toml(path, each)}" for name, each in msgspec.structs.asdict(value).items())
+            inner = (f"{name} = {_toml(each)}" for name, each in msgspec.structs.asdict(value).items())
             return f"{{ {', '.join(inner)} }}"
         case _:
             return str(value)

@@ -1,32 +1,23 @@
-"""Which settings a running gateway takes up at once, and who is told when one of them changes."""
+"""Changes of config.toml while the gateway runs: which keys count at once, and who is told of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 
 import msgspec
 
-from talaria.config.positions import KeyPath
-from talaria.config.settings import Settings
+from talaria.config.decoder import hints_of, is_marked
+from talaria.config.issues import dotted
+from talaria.config.load import FILE_NAME, load
+from talaria.config.settings import HasSettings, Parts, S, Settings
+from talaria.core.clock import Clock
+from talaria.core.errors import ConfigError
+from talaria.core.schema import KeyPath, Mark
 
-# Keys, or all keys below a table. What is not here takes effect at the next start. Whatever it is, sessions
-# that exist keep the prompt, the tools and the model that they were pinned to.
-LIVE: tuple[KeyPath, ...] = (
-    ("agent", "prompt"),
-    ("aliases",),
-    ("budgets",),
-    ("channels", "telegram", "allowed"),
-    ("log", "level"),
-    ("model", "name"),
-    ("model", "provider"),
-    ("pool",),
-    ("prices",),
-    ("providers",),
-    ("sessions", "daily_at"),
-    ("sessions", "idle_after"),
-    ("sessions", "reset"),
-    ("tools", "enabled"),
-)
+_log = logging.getLogger("talaria.config")
+EVERY_SECONDS = 3.0
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -37,59 +28,49 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 class LiveSettings:
-    """What a running gateway goes by now. Whoever can change while it runs says so with `on`; all that has
-    no one to tell keeps what it was started with."""
+    """The current settings of a running gateway. Only keys marked `LIVE` change; sessions that exist keep the
+    prompt, the tools and the model that they were pinned to."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._told: list[tuple[tuple[KeyPath, ...], Callable[[Settings], None]]] = []
 
-    def on(self, *patterns: KeyPath, tell: Callable[[Settings], None]) -> None:
-        """Tell of every change below one of the patterns, which are of `LIVE`. `tell` must not fail."""
-        assert set(patterns) <= set(LIVE)
-        self._told.append((patterns, tell))
+    def on(self, *paths: KeyPath, tell: Callable[[Settings], None]) -> None:
+        """Call `tell` with the new settings when a live key at or below one of the paths changes. `tell` must
+        not fail."""
+        self._told.append((paths, tell))
+
+    def follow(self, part: HasSettings[S], tell: Callable[[S], None]) -> None:
+        """Call `tell` with the new settings of the part when one of its live keys changes."""
+        self.on(part.table, tell=lambda new: tell(new.of(part)))
 
     def take(self, new: Settings) -> Changes:
-        """Go by these, as far as that can be done while running. What cannot is compared again next time."""
+        """Take the live keys of the new settings and tell of them. Others are compared again next time."""
         changes = compare(self.settings, new)
-        self.settings = merged(self.settings, new)
-        for patterns, tell in self._told:
-            if any(_is_below(path, pattern) for path in changes.live for pattern in patterns):
+        self.settings = merge(self.settings, new)
+        for paths, tell in self._told:
+            if any(changed[: len(path)] == path for changed in changes.live for path in paths):
                 tell(self.settings)
         return changes
 
 
-def is_live(path: KeyPath) -> bool:
-    return any(_is_below(path, pattern) for pattern in LIVE)
-
-
-def _is_below(path: KeyPath, pattern: KeyPath) -> bool:
-    return path[: len(pattern)] == pattern
-
-
 def compare(old: Settings, new: Settings) -> Changes:
-    paths = tuple(_differences(old, new, ()))
-    return Changes(
-        tuple(path for path in paths if is_live(path)),
-        tuple(path for path in paths if not is_live(path)),
-    )
+    found: tuple[list[KeyPath], list[KeyPath]] = ([], [])
+    for path in _differences(old, new, ()):
+        found[is_marked(type(new), path, Mark.LIVE)].append(path)
+    return Changes(tuple(found[True]), tuple(found[False]))
 
 
-def merged(old: Settings, new: Settings) -> Settings:
-    """The old settings with everything of the new ones that can change live."""
-    settings = old
-    for pattern in LIVE:
-        settings = _with(settings, new, pattern)
-    return settings
-
-
-def _with(old: msgspec.Struct, new: msgspec.Struct, path: KeyPath) -> Settings:
-    name, *rest = path
-    value = getattr(new, name)
-    if rest:
-        value = _with(getattr(old, name), value, tuple(rest))
-    changed: Settings = msgspec.structs.replace(old, **{name: value})  # type: ignore[assignment]
-    return changed
+def merge(old: msgspec.Struct, new: msgspec.Struct) -> Settings:
+    """Return the old settings with the live keys of the new ones."""
+    taken = {}
+    for name, hint in hints_of(type(old)).items():
+        if Mark.LIVE in hint.marks:
+            taken[name] = getattr(new, name)
+        elif hint.is_struct:
+            taken[name] = merge(getattr(old, name), getattr(new, name))
+    merged: Settings = msgspec.structs.replace(old, **taken)  # type: ignore[assignment]
+    return merged
 
 
 def _differences(old: object, new: object, path: KeyPath) -> Iterator[KeyPath]:
@@ -102,3 +83,70 @@ def _differences(old: object, new: object, path: KeyPath) -> Iterator[KeyPath]:
             yield from _differences(old.get(name), new.get(name), (*path, name))
     else:
         yield path
+
+
+class Reloader:
+    """Reads the file again when it changes, which it checks every few seconds, and when told to.
+
+    A bad file changes nothing and is logged once; `trouble` says what is wrong with it. `pending` are the
+    changed keys that wait for the next start.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        environ: Mapping[str, str],
+        parts: Parts,
+        live: LiveSettings,
+        clock: Clock,
+        *,
+        add_secrets: Callable[[Iterable[str]], None] = lambda secrets: None,
+    ) -> None:
+        self._home = home
+        self._environ = environ
+        self._parts = parts
+        self.live = live
+        self._clock = clock
+        self._seen = self._stamp()
+        self.add_secrets = add_secrets
+        self.trouble = ""
+        self.pending: tuple[str, ...] = ()
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(EVERY_SECONDS)
+            if self._stamp() != self._seen:
+                self.reload()
+
+    def reload(self) -> None:
+        """Read the file now, and log what came of it."""
+        self._seen = self._stamp()
+        try:
+            loaded = load(self._home, self._environ, self._parts)
+        except ConfigError as error:
+            if error.user_text != self.trouble:
+                _log.error("config.toml was changed and cannot be used; nothing changes. %s", error)
+            self.trouble = error.user_text
+            return
+        self.trouble = ""
+        self.add_secrets(loaded.secrets)  # before anything can be logged about them
+        changes = self.live.take(loaded.settings)
+        self.pending = tuple(map(dotted, changes.later))
+        for warning in loaded.warnings:
+            _log.warning("%s", warning)
+        if changes.live:
+            _log.info("config.toml was read again; in effect now: %s", ", ".join(map(dotted, changes.live)))
+        if changes.later:
+            _log.warning("config.toml was changed; from the next start on: %s", ", ".join(self.pending))
+        if not changes.live and not changes.later:
+            _log.info("config.toml was read again; nothing is different")
+
+    def status(self) -> dict[str, object]:
+        return {"pending": list(self.pending), "trouble": self.trouble}
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            found = (self._home / FILE_NAME).stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from talaria.channels.telegram.settings import find_token, webhook_secret
-from talaria.config.environment import graft, read_overrides
+from talaria.config.decoder import SettingsDecoder, values_of
 from talaria.config.home import open_mode
-from talaria.config.later import set_aside
-from talaria.config.report import Fault, Remark, Report, dotted, nearest, quoted
-from talaria.config.settings import Settings
-from talaria.config.shape import Shaper
+from talaria.config.issues import Issue, IssueCollector, IssueKind, dotted, quoted
+from talaria.config.origins import Override, apply_overrides, read_overrides
+from talaria.config.settings import Parts, Settings, settings_type
 from talaria.core.errors import ConfigError
+from talaria.core.schema import KeyPath, Mark
+from talaria.core.suggest import did_you_mean, nearest
 from talaria.models.local.manifest import MANIFEST
 from talaria.models.presets import LOCAL, PRESETS, SCRIPTED
 from talaria.models.prices import Prices
@@ -31,49 +31,49 @@ _PLACE = re.compile(r"(?P<what>.*?) \(at (?P<where>.*)\)", re.DOTALL)
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """Settings that can be run. `path` is None without a file; `secrets` are for the redactor only."""
+    """Settings that a gateway can start with. `issues` are warnings only. `path` is None without a file;
+    `secrets` are for the redactor only."""
 
     settings: Settings
-    remarks: tuple[Remark, ...]
+    issues: tuple[Issue, ...]
     path: Path | None
     secrets: frozenset[str] = frozenset()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return tuple(remark.text for remark in self.remarks)
+        return tuple(issue.text for issue in self.issues)
 
     def __repr__(self) -> str:
-        return f"Loaded(path={self.path!r}, {len(self.warnings)} warnings, {len(self.secrets)} secrets)"
+        return f"Loaded(path={self.path!r}, {len(self.issues)} warnings, {len(self.secrets)} secrets)"
 
 
-def load(home: Path, environ: Mapping[str, str]) -> Loaded:
-    """Read the settings of the home. Changes nothing on the disk.
+def load(home: Path, environ: Mapping[str, str], parts: Parts) -> Loaded:
+    """Read the settings of a gateway with these parts. Changes nothing on the disk.
 
-    Raises `ConfigError` with one line per problem: the file's, the environment's, all of them at once.
+    Raises `ConfigError` with one line for each problem of the file and of the environment, all at once.
     """
-    return load_text(home, read_config(home / FILE_NAME), environ)
+    return load_text(home, read_config(home / FILE_NAME), environ, parts)
 
 
-def load_text(home: Path, text: str | None, environ: Mapping[str, str]) -> Loaded:
-    """The settings that the home would have with this text as its file. Raises `ConfigError`."""
-    path = home / FILE_NAME
+def load_text(home: Path, text: str | None, environ: Mapping[str, str], parts: Parts) -> Loaded:
+    """Return the settings that the home would have with this text as its file. Raises `ConfigError`."""
+    path, kind = home / FILE_NAME, settings_type(parts)
     tree = _parse(path, text) if text else {}
     overrides = read_overrides(environ, tree)
-    report = Report(path, text or "", overrides)
-    grafted = graft(tree, overrides)
-    set_aside(grafted, report)
-    settings = Shaper(report, Settings).build(Settings, grafted)
-    _check_model(settings, grafted, report)
-    _check_providers(settings, report, environ)
-    _check_prices(settings, report)
-    _check_telegram(settings, report, environ)
-    report.raise_problems(settings)
-    remarks = (*report.warnings, *_open_secrets(path, tree))
-    return Loaded(settings, remarks, path if text is not None else None, _secrets(settings, home, environ))
+    issues = IssueCollector(path, text or "", overrides)
+    applied = apply_overrides(tree, overrides)
+    settings = SettingsDecoder(kind, issues, environ).decode(kind, applied)
+    _check_model(settings, applied, issues)
+    _check_providers(settings, issues)
+    _check_prices(settings, issues)
+    issues.raise_problems(settings)
+    warnings = (*issues.warnings, *_open_secrets(path, settings, overrides))
+    secrets = frozenset(_secrets(settings, home, environ)) - {""}
+    return Loaded(settings, warnings, path if text is not None else None, secrets)
 
 
 def read_config(path: Path) -> str | None:
-    """None without a file. Raises `ConfigError`."""
+    """Return the text of the file, or None without one. Raises `ConfigError`."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
@@ -105,8 +105,12 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
         ) from error
 
 
-def _check_model(settings: Settings, tree: Mapping[str, Any], report: Report) -> None:
-    """The model's parts fit together. Says nothing about a part that has been reported already."""
+# -- checks of several tables against each other
+
+
+def _check_model(settings: Settings, tree: Mapping[str, Any], issues: IssueCollector) -> None:
+    """Check that the model and the providers fit. A provider that was refused counts as known here, so that
+    one mistake is reported once."""
     model, providers = settings.model, tree.get("providers", {})
     configured = providers if isinstance(providers, dict) else {}
     known = list(dict.fromkeys((*configured, *PRESETS, LOCAL)))
@@ -115,79 +119,84 @@ def _check_model(settings: Settings, tree: Mapping[str, Any], report: Report) ->
         names = ", ".join(quoted(name) for name in known)
         expected = f"a table under [providers] or a known provider ({names})"
         hint = f" (did you mean {near}?)" if near else ""
-        report.wrong(("model", "provider"), model.provider, expected + hint)
+        issues.wrong_value(("model", "provider"), model.provider, expected + hint)
     for fallback in model.fallback:
         if fallback.provider not in known:
-            near = nearest(fallback.provider, known)
-            meant = f" Did you mean {near}?" if near else f" Add [providers.{fallback.provider}]."
+            hint = did_you_mean(fallback.provider, known, f"Add [providers.{fallback.provider}].")
             text = f"model.fallback names {quoted(fallback.provider)}, which is no provider, and skips it."
-            report.warn(("model", "fallback"), text + meant)
+            issues.warn(("model", "fallback"), f"{text} {hint}")
     is_built_in = model.provider == LOCAL and LOCAL not in configured
     if is_built_in and model.name and model.name not in (weights.name for weights in MANIFEST):
         names = ", ".join(quoted(weights.name) for weights in MANIFEST)
-        report.wrong(("model", "name"), model.name, f"a built-in model ({names})")
+        issues.wrong_value(("model", "name"), model.name, f"a built-in model ({names})")
     needs_name = model.provider not in ("", SCRIPTED) and not is_built_in
     if needs_name and not model.name:
-        report.missing(("model",), "name", 'the model\'s name, such as "gpt-5"', model.provider)
+        issues.missing(("model",), "name", 'the model\'s name, such as "gpt-5"', model.provider)
     if model.name and not model.provider:
-        report.warn(("model", "name"), "model.name has no effect without model.provider.")
+        issues.warn(("model", "name"), "model.name has no effect without model.provider.")
 
 
-def _check_providers(settings: Settings, report: Report, environ: Mapping[str, str]) -> None:
+def _check_providers(settings: Settings, issues: IssueCollector) -> None:
     for name, provider in settings.providers.items():
-        path = ("providers", name)
         if not provider.base_url and name not in PRESETS:
-            report.missing(path, "base_url", 'an address such as "https://openrouter.ai/api/v1"')
-        if provider.api_key_env and not provider.api_key and not environ.get(provider.api_key_env):
-            report.empty((*path, "api_key_env"), provider.api_key_env)
+            expected = 'an address such as "https://openrouter.ai/api/v1"'
+            issues.missing(("providers", name), "base_url", expected)
 
 
-def _check_telegram(settings: Settings, report: Report, environ: Mapping[str, str]) -> None:
-    telegram, path = settings.channels.telegram, ("channels", "telegram")
-    if telegram.mode == "webhook" and not telegram.webhook_url:
-        report.problem(
-            (*path, "mode"),
-            'channels.telegram.mode is "webhook": expected channels.telegram.webhook_url beside it.',
-        )
-    variable = telegram.token_env
-    if variable and not (telegram.token or telegram.token_file or environ.get(variable)):
-        report.empty((*path, "token_env"), variable)
-
-
-def _check_prices(settings: Settings, report: Report) -> None:
+def _check_prices(settings: Settings, issues: IssueCollector) -> None:
     for name, price in settings.prices.items():
         for key in ("input", "output"):
             if getattr(price, key) is None:
-                report.missing(("prices", name), key, "dollars for a million tokens, such as 2.5, or 0")
+                issues.missing(("prices", name), key, "dollars for a million tokens, such as 2.5, or 0")
     model, budgets = settings.model, settings.budgets
     is_capped = budgets.per_day_usd or budgets.per_session_usd or budgets.per_user_daily_usd
     if is_capped and model.name and Prices(settings.prices).find(model.provider, model.name) is None:
         table = dotted(("prices", f"{model.provider}/{model.name}"))
         text = f"budgets caps spending, so the model is refused until [{table}] is set."
-        report.warn(("budgets",), text, table, Fault.NO_PRICE)
+        issues.warn(("budgets",), text, table, IssueKind.NO_PRICE)
 
 
-def _open_secrets(path: Path, tree: Mapping[str, Any]) -> Iterable[Remark]:
-    """A file that holds a key is nobody else's to read."""
-    providers, channels = tree.get("providers"), tree.get("channels")
-    tables = [*providers.values()] if isinstance(providers, dict) else []
-    tables += channels.values() if isinstance(channels, dict) else ()
-    if not any(isinstance(table, dict) and (table.get("api_key") or table.get("token")) for table in tables):
-        return
-    if mode := open_mode(path):
+# -- secrets
+
+
+def _open_secrets(path: Path, settings: Settings, overrides: Mapping[KeyPath, Override]) -> Iterator[Issue]:
+    """Warn if the file holds a secret and other users can read it."""
+    if any(each not in overrides for each in held_secrets(settings)) and (mode := open_mode(path)):
         text = f"{path.name} holds a secret and is open to other users (mode {mode})."
-        yield Remark(0, f"{text} Close it with: chmod 600 {path}", (), fault=Fault.OPEN)
+        yield Issue(0, f"{text} Close it with: chmod 600 {path}", (), kind=IssueKind.OPEN_FILE)
 
 
-def _secrets(settings: Settings, home: Path, environ: Mapping[str, str]) -> frozenset[str]:
-    """Every secret that the settings hold or name, and those that known providers would use."""
-    found = set()
-    for provider in (*settings.providers.values(), *PRESETS.values()):
-        found.add(provider.api_key)
-        found.add(environ.get(provider.api_key_env, ""))
-        found.add(urlsplit(provider.base_url).password or "")
-    if settings.channels.telegram.is_on:
-        with suppress(ConfigError):  # said where the channel is opened
-            token = find_token(settings.channels.telegram, home, environ)
-            found |= {token, webhook_secret(token)}
-    return frozenset(found - {""})
+def _secrets(settings: Settings, home: Path, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield every secret that the settings hold or name, and the keys of known providers."""
+    yield from (environ.get(preset.api_key_env, "") for preset in PRESETS.values())
+    for _, value, marks in values_of(settings):
+        if not isinstance(value, str) or not value:
+            continue
+        if Mark.SECRET in marks:
+            yield value
+        elif Mark.SECRET_VARIABLE in marks:
+            yield environ.get(value, "").strip()
+        elif Mark.SECRET_FILE in marks:
+            with suppress(OSError, UnicodeDecodeError):  # its part says so when it is opened
+                yield (home / value).read_text(encoding="utf-8").strip()
+        elif "@" in value and "://" in value:
+            yield urlsplit(value).password or ""
+
+
+def held_secrets(settings: Settings) -> list[KeyPath]:
+    """Return the keys that hold a secret."""
+    return [each.path for each in values_of(settings) if Mark.SECRET in each.marks and each.value]
+
+
+def named_variables(settings: Settings) -> list[str]:
+    """Return the environment variables that the settings name for secrets."""
+    return _marked(settings, Mark.SECRET_VARIABLE)
+
+
+def secret_files(settings: Settings) -> list[str]:
+    """Return the files that the settings name for secrets, relative to the home."""
+    return _marked(settings, Mark.SECRET_FILE)
+
+
+def _marked(settings: Settings, mark: Mark) -> list[str]:
+    return [str(each.value) for each in values_of(settings) if mark in each.marks and each.value]

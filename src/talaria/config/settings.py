@@ -1,48 +1,89 @@
-"""All settings of a gateway, assembled from each package's own."""
+"""All settings of a gateway: the tables that every gateway has, and those that its parts bring."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Annotated, Protocol, TypeAlias, TypeVar, cast, get_type_hints
 
 import msgspec
 
 from talaria.access.settings import BudgetSettings
 from talaria.agent.settings import AgentSettings
-from talaria.channels.http.settings import HttpSettings
-from talaria.channels.telegram.settings import TelegramSettings
+from talaria.core.schema import KeyPath, Mark
 from talaria.models.abilities import Abilities
 from talaria.models.local.settings import LocalSettings
 from talaria.models.prices import PriceSettings
-from talaria.models.settings import ModelSettings, ProviderSettings
+from talaria.models.settings import AliasTarget, ModelPattern, ModelSettings, ProviderName, ProviderSettings
 from talaria.observe.settings import LogSettings
 from talaria.pool.settings import PoolSettings
 from talaria.store.settings import StoreSettings
 from talaria.tools.settings import ToolSettings
 from talaria.turns.settings import DeliverySettings, RetentionSettings, SessionSettings, ShutdownSettings
 
+S = TypeVar("S", bound=msgspec.Struct)
+S_co = TypeVar("S_co", bound=msgspec.Struct, covariant=True)
 
-class ChannelSettings(msgspec.Struct, frozen=True):
-    """One field per chat platform."""
 
-    telegram: TelegramSettings = TelegramSettings()
+class HasSettings(Protocol[S_co]):
+    """A part with a table of its own: the path of the table, empty for none, and its struct."""
+
+    @property
+    def table(self) -> KeyPath: ...
+
+    @property
+    def settings(self) -> type[S_co]: ...
+
+
+Parts: TypeAlias = Sequence[HasSettings[msgspec.Struct]]
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """One field per table of config.toml. `Settings()` is what runs without a file."""
+    """One field for each table of config.toml. `settings_type` adds the tables of parts."""
 
     agent: AgentSettings = AgentSettings()
     model: ModelSettings = ModelSettings()
-    aliases: dict[str, str] = {}
-    providers: dict[str, ProviderSettings] = {}
-    models: dict[str, Abilities] = {}
-    prices: dict[str, PriceSettings] = {}
-    budgets: BudgetSettings = BudgetSettings()
-    pool: PoolSettings = PoolSettings()
+    aliases: Annotated[dict[ProviderName, AliasTarget], Mark.LIVE] = {}
+    providers: Annotated[dict[ProviderName, ProviderSettings], Mark.LIVE] = {}
+    models: dict[ModelPattern, Abilities] = {}
+    prices: Annotated[dict[ModelPattern, PriceSettings], Mark.LIVE] = {}
+    budgets: Annotated[BudgetSettings, Mark.LIVE] = BudgetSettings()
+    pool: Annotated[PoolSettings, Mark.LIVE] = PoolSettings()
     sessions: SessionSettings = SessionSettings()
     tools: ToolSettings = ToolSettings()
-    http: HttpSettings = HttpSettings()
     store: StoreSettings = StoreSettings()
     delivery: DeliverySettings = DeliverySettings()
     retention: RetentionSettings = RetentionSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
-    channels: ChannelSettings = ChannelSettings()
     log: LogSettings = LogSettings()
     local: LocalSettings = LocalSettings()
+
+    def of(self, part: HasSettings[S]) -> S:
+        """Return the settings of a part; its defaults if these settings are of a type without its table."""
+        value: object = self
+        for name in part.table:
+            value = getattr(value, name, None)
+        return value if isinstance(value, part.settings) else part.settings()
+
+
+def settings_type(parts: Parts) -> type[Settings]:
+    """Return the type of the settings of a gateway with these parts; the same one for the same parts."""
+    return _settings_type(tuple((part.table, part.settings) for part in parts if part.table))
+
+
+@cache
+def _settings_type(tables: tuple[tuple[KeyPath, type[msgspec.Struct]], ...]) -> type[Settings]:
+    return _extend(Settings, dict(tables)) if tables else Settings
+
+
+def _extend(base: type[S], tables: Mapping[KeyPath, type[msgspec.Struct]]) -> type[S]:
+    """Return a subclass of the struct with a field for each table, whatever the depth."""
+    fields = []
+    for name in dict.fromkeys(path[0] for path in tables):
+        inner = {path[1:]: kind for path, kind in tables.items() if path[0] == name}
+        own = (
+            inner.pop((), None) or get_type_hints(base).get(name) or msgspec.defstruct(name, [], frozen=True)
+        )
+        kind = _extend(own, inner) if inner else own
+        fields.append((name, kind, kind()))
+    return cast("type[S]", msgspec.defstruct(base.__name__, fields, bases=(base,), frozen=True))

@@ -7,6 +7,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from talaria.core.schema import Check, Mark, matching, short_name, variable_name, web_address
+
+ProviderName = Annotated[str, Check(short_name)]
+ModelPattern = Annotated[
+    str, Check(matching("(?s:[^/]+/.+)", 'a provider and a model, such as "openai/gpt-5" or "mine/*"'))
+]
+AliasTarget = Annotated[str, Check(matching(r"(?s:.*\S.*)", "some text"))]
+
 
 class FallbackSettings(msgspec.Struct, frozen=True):
     """A model that answers when those before it cannot."""
@@ -19,8 +27,8 @@ class ModelSettings(msgspec.Struct, frozen=True):
     """An empty `provider` means the built-in model. `reasoning` is per turn, and so is the
     `fallback`, which is asked in its order."""
 
-    provider: str = ""
-    name: str = ""
+    provider: Annotated[str, Mark.LIVE] = ""
+    name: Annotated[str, Mark.LIVE] = ""
     reasoning: Literal["none", "low", "medium", "high"] = "none"
     fallback: tuple[FallbackSettings, ...] = ()
 
@@ -32,10 +40,10 @@ class ProviderSettings(msgspec.Struct, frozen=True):
     Without an `api` it is that of the preset of this name, else "openai-chat".
     """
 
-    base_url: str = ""
+    base_url: Annotated[str, Check(web_address)] = ""
     api: Literal["openai-chat", "openai-responses", "anthropic-messages"] | None = None
-    api_key: str = ""
-    api_key_env: str = ""
+    api_key: Annotated[str, Mark.SECRET] = ""
+    api_key_env: Annotated[str, Mark.SECRET_VARIABLE, Check(variable_name)] = ""
     timeout: timedelta = timedelta(seconds=600)
     connect_timeout: timedelta = timedelta(seconds=10)
     first_token: timedelta = timedelta(seconds=120)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+
+from talaria.core.schema import Mark
 
 
 class LogSettings(msgspec.Struct, frozen=True):
     """`auto` is text on a terminal and JSON lines otherwise."""
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    level: Annotated[Literal["debug", "info", "warning", "error"], Mark.LIVE] = "info"
     format: Literal["auto", "json", "text"] = "auto"

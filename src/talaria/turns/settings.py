@@ -7,9 +7,20 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from talaria.core.units import parse_duration
+from talaria.core.schema import Check, Mark
+from talaria.core.units import DURATION_FORMS, parse_duration
 
 FOREVER = "forever"
+
+
+def time_or_forever(text: str) -> str | None:
+    """A rule for how long something is kept."""
+    if text == FOREVER:
+        return None
+    try:
+        return None if parse_duration(text) > timedelta() else f'"forever" or {DURATION_FORMS}, above zero'
+    except ValueError:
+        return f'"forever" or {DURATION_FORMS}'
 
 
 class SessionSettings(msgspec.Struct, frozen=True):
@@ -17,13 +28,14 @@ class SessionSettings(msgspec.Struct, frozen=True):
     zone, or at whichever comes first. The next message starts a new one. `busy`: what becomes of a message
     that comes while a turn runs."""
 
-    reset: Literal["none", "idle", "daily", "both"] = "none"
-    idle_after: timedelta = timedelta(hours=24)
+    reset: Annotated[Literal["none", "idle", "daily", "both"], Mark.LIVE] = "none"
+    idle_after: Annotated[timedelta, Mark.LIVE] = timedelta(hours=24)
     daily_at: Annotated[
         str,
         msgspec.Meta(
             pattern=r"^([01]\d|2[0-3]):[0-5]\d$", description='a time of day from "00:00" to "23:59"'
         ),
+        Mark.LIVE,
     ] = "04:00"
     busy: Literal["queue", "steer", "interrupt"] = "queue"
 
@@ -43,7 +55,7 @@ class RetentionSettings(msgspec.Struct, frozen=True):
 
     ephemeral: timedelta = timedelta(hours=24)
     ledger: timedelta = timedelta(days=30)
-    ended_sessions: str = FOREVER
+    ended_sessions: Annotated[str, Check(time_or_forever)] = FOREVER
 
     @property
     def ended_sessions_kept(self) -> timedelta | None:

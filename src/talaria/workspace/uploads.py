@@ -63,23 +63,22 @@ _read_note = msgspec.json.Decoder(_Note).decode
 
 
 class Uploads:
-    """In `files`, for chats whose folders `folder_of` knows; a file has `max_bytes` at most."""
+    """In `files`, for chats whose folders `folder_of` knows."""
 
-    def __init__(
-        self, files: Path, folder_of: Callable[[ChatKey], Path], clock: Clock, max_bytes: int
-    ) -> None:
+    def __init__(self, files: Path, folder_of: Callable[[ChatKey], Path], clock: Clock) -> None:
         self._folder = files / FOLDER
         self._folder_of = folder_of
         self._clock = clock
-        self.max_bytes = max_bytes
 
-    async def receive(self, name: str, media_type: str, pieces: AsyncIterator[bytes]) -> Upload:
-        """Writes the pieces as they come. Raises `BadRequest`, `TooLarge`, and what `pieces` raises; nothing
+    async def receive(
+        self, name: str, media_type: str, pieces: AsyncIterator[bytes], max_bytes: int
+    ) -> Upload:
+        """Write the pieces as they come. Raises `BadRequest`, `TooLarge`, and what `pieces` raises; nothing
         is left then."""
         upload_id = f"file_{secrets.token_hex(16)}"
         path = await asyncio.to_thread(self._begin, upload_id)
         try:
-            size, head = await self._write(path, pieces)
+            size, head = await self._write(path, pieces, max_bytes)
             name = clean_name(name)
             upload = Upload(upload_id, name, size, _media_type(name, media_type, head))
             note = msgspec.json.encode(_Note(upload, self._clock.now()))
@@ -92,14 +91,14 @@ class Uploads:
             raise
         return upload
 
-    async def _write(self, path: Path, pieces: AsyncIterator[bytes]) -> tuple[int, bytes]:
-        """How much it was, and how it begins."""
+    async def _write(self, path: Path, pieces: AsyncIterator[bytes], max_bytes: int) -> tuple[int, bytes]:
+        """Return how much it was, and how it begins."""
         size, head = 0, b""
         with path.open("wb") as file:
             async for piece in pieces:
                 size += len(piece)
-                if size > self.max_bytes:
-                    raise too_large(self.max_bytes)
+                if size > max_bytes:
+                    raise too_large(max_bytes)
                 head += piece[: _HEAD_BYTES - len(head)]
                 await asyncio.to_thread(file.write, piece)
         if not size:

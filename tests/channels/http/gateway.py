@@ -19,8 +19,9 @@ from talaria.channels.http.response import DEFAULT_TIMING, StreamTiming
 from talaria.channels.http.server import HttpServer
 from talaria.config.home import Home
 from talaria.config.load import Loaded
-from talaria.config.settings import Settings
+from talaria.config.settings import settings_type
 from talaria.gateway import Gateway
+from talaria.parts import PARTS
 from talaria.testing.model_server import ModelServer
 from talaria.turns.settings import ShutdownSettings
 
@@ -77,7 +78,7 @@ async def run_gateway(
             "http": {"port": 0, **http},
             **(tables or {}),
         },
-        Settings,
+        settings_type(PARTS),
     )
     settings = msgspec.structs.replace(settings, shutdown=ShutdownSettings(timedelta()))
     async with (

@@ -159,16 +159,16 @@ async def test_files_alone_are_a_message_and_a_repeated_one_is_the_same_turn(tmp
 
 async def test_uploads_are_forgotten_after_a_day_and_what_was_sent_stays(tmp_path: Path) -> None:
     clock = FakeClock()
-    uploads = Uploads(tmp_path / "files", lambda key: chat_folder(tmp_path, key), clock, 1000)
+    uploads = Uploads(tmp_path / "files", lambda key: chat_folder(tmp_path, key), clock)
 
     async def pieces() -> Any:
         yield b"hi"
 
     key = ChatKey("agent:main:http:api:one")
-    old = await uploads.receive("a.txt", "", pieces())
+    old = await uploads.receive("a.txt", "", pieces(), 1000)
     await uploads.parts(key, [old.id])
     clock.advance(KEPT_SECONDS - 1)
-    new = await uploads.receive("b.txt", "", pieces())
+    new = await uploads.receive("b.txt", "", pieces(), 1000)
     assert uploads.forget() == 0
     clock.advance(2)
     assert uploads.forget() == 1

@@ -18,6 +18,7 @@ from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.fronts import serve_channels
 from talaria.gateway import Gateway
+from talaria.parts import PARTS
 from talaria.testing.model_server import ModelServer
 from talaria.testing.telegram_server import TelegramServer
 
@@ -33,7 +34,7 @@ async def gateway(
         f'[http]\nport = 0\n[shutdown]\ndeadline = "1s"\n[channels.telegram]\n{telegram}\n'
     )
     async with (
-        open_gateway(Home(home), load(home, environ), environ) as opened,
+        open_gateway(Home(home), load(home, environ, PARTS), environ) as opened,
         serve_channels(opened),
         open_http(opened, Logins(TOKEN, opened.clock)) as server,
     ):
@@ -80,9 +81,9 @@ async def test_updates_come_to_the_gateways_own_address(tmp_path: Path, server: 
 async def test_the_token_is_among_the_secrets_that_logs_blot_out(tmp_path: Path) -> None:
     (tmp_path / "telegram.token").write_text("123456:file-token\n")
     (tmp_path / "config.toml").write_text('[channels.telegram]\ntoken_file = "telegram.token"\n')
-    assert "123456:file-token" in load(tmp_path, {}).secrets
+    assert "123456:file-token" in load(tmp_path, {}, PARTS).secrets
     (tmp_path / "config.toml").write_text('[channels.telegram]\ntoken = "123456:plain-token"\n')
-    loaded = load(tmp_path, {})
+    loaded = load(tmp_path, {}, PARTS)
     assert "123456:plain-token" in loaded.secrets
     assert "holds a secret and is open to other users" in loaded.warnings[0]
     assert "plain-token" not in repr(loaded)

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from talaria.channels.telegram.part import TELEGRAM
 from talaria.channels.telegram.settings import TelegramSettings, find_token
 from talaria.cli.channel_checks import check_running, check_telegram
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
+from talaria.parts import PARTS
 from talaria.testing.telegram_server import Fault, Misdeed, TelegramServer, Webhook
 
 
@@ -46,16 +48,16 @@ def test_the_token_is_found_where_it_was_said_to_be(tmp_path: Path) -> None:
 def test_a_wrong_value_says_what_may_stand_there(tmp_path: Path, line: str, words: str) -> None:
     (tmp_path / "config.toml").write_text(f"[channels.telegram]\n{line}\n")
     with pytest.raises(ConfigError) as error:
-        load(tmp_path, {})
+        load(tmp_path, {}, PARTS)
     assert words in str(error.value)
     assert "secret" not in str(error.value)
 
 
 def test_keys_come_from_the_environment_too(tmp_path: Path) -> None:
     environ = {"TALARIA_CHANNELS__TELEGRAM__PROGRESS": "full", "TALARIA_CHANNELS__TELEGRAM__TOKEN_ENV": "T"}
-    telegram = load(tmp_path, {**environ, "T": "x"}).settings.channels.telegram
+    telegram = load(tmp_path, {**environ, "T": "x"}, PARTS).settings.of(TELEGRAM)
     assert (telegram.progress, telegram.token_env, telegram.is_on) == ("full", "T", True)
-    assert not load(tmp_path, {}).settings.channels.telegram.is_on
+    assert not load(tmp_path, {}, PARTS).settings.of(TELEGRAM).is_on
 
 
 async def found(tmp_path: Path, settings: TelegramSettings) -> list[tuple[str, str]]:

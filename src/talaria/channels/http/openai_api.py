@@ -14,6 +14,7 @@ from talaria.channels.http.openai_requests import (
     last_user_parts,
     whole_context,
 )
+from talaria.channels.http.part import HTTP
 from talaria.channels.http.request import ClientDisconnected, RawHeaders, Request
 from talaria.channels.http.response import (
     EventStream,
@@ -55,7 +56,7 @@ class OpenAiApi:
         """Answer a chat completion. When the client leaves, a stateless call is cancelled, and the turn of a
         session goes on."""
         key = request.idempotency_key()
-        body = await request.json(COMPLETION_REQUEST, self._gateway.settings.http.max_body)
+        body = await request.json(COMPLETION_REQUEST, self._gateway.settings.of(HTTP).max_body)
         body.check()
         session = request.header(b"x-talaria-session")
         if session is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote, unquote
 
+from talaria.channels.http.part import HTTP
 from talaria.channels.http.request import HttpError, Request
 from talaria.channels.http.response import Response, json_response
 from talaria.channels.http.views import SessionView, chat_key
@@ -116,6 +117,7 @@ def _read_page(request: Request) -> Page:
 class FileApi:
     def __init__(self, gateway: Gateway) -> None:
         self._uploads = gateway.uploads
+        self._max_bytes = gateway.settings.of(HTTP).max_file
 
     async def upload(self, request: Request) -> Response:
         """The body is the file; its name is `?name=`, or percent-encoded in `X-File-Name`."""
@@ -127,10 +129,11 @@ class FileApi:
                 "A form was sent where the file itself is expected.",
                 "Send the file as the body: curl --data-binary @photo.jpg '…/api/files?name=photo.jpg'.",
             )
-        if request.content_length > self._uploads.max_bytes:
-            raise too_large(self._uploads.max_bytes)
+        if request.content_length > self._max_bytes:
+            raise too_large(self._max_bytes)
         name = request.query().get("name") or unquote(request.header(b"x-file-name") or "")
-        return json_response(await self._uploads.receive(name, media_type, request.chunks()), 201)
+        upload = await self._uploads.receive(name, media_type, request.chunks(), self._max_bytes)
+        return json_response(upload, 201)
 
     async def show(self, request: Request) -> Response:
         """The browser saves the file and never shows it: an uploaded page must not run as a page of ours."""

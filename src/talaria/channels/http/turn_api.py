@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from talaria.channels.http.part import HTTP
 from talaria.channels.http.request import ClientDisconnected, Request
 from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
 from talaria.channels.http.session_api import CALLER, SessionLookup
@@ -50,7 +51,7 @@ class TurnApi:
         """Answer 202 once the message is durable; with `?wait=` 200 and the turn, if it ends in time."""
         seconds = _read_wait(request)
         key = request.idempotency_key()
-        message = await request.json(_MESSAGE_BODY, self._gateway.settings.http.max_body)
+        message = await request.json(_MESSAGE_BODY, self._gateway.settings.of(HTTP).max_body)
         if not (message.text.strip() or message.files):
             raise BadRequest("The field `text` is empty.", "Write something, or name `files`.")
         chat = await self._lookup.chat(request.params["x"])

@@ -4,35 +4,48 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
 from talaria.access.settings import UserNumbers
 from talaria.core.errors import ConfigError
+from talaria.core.schema import Check, Mark, variable_name, web_address
 
 API_URL = "https://api.telegram.org"
+
+
+def public_address(url: str) -> str | None:
+    """A rule for the address that Telegram calls; empty is none."""
+    if not url or (web_address(url) is None and urlsplit(url).path.endswith("/hooks/telegram")):
+        return None
+    return 'an address such as "https://talaria.example.org/hooks/telegram"'
 
 
 class TelegramSettings(msgspec.Struct, frozen=True):
     """The channel runs when one of the three places of the token is named. `token_file` is a path, relative
     to the home. `webhook_url` is the public address that leads to `/hooks/telegram` of this gateway."""
 
-    token_env: str = ""
-    token_file: str = ""
-    token: str = ""
-    allowed: UserNumbers = ()
-    api_url: str = API_URL
+    token_env: Annotated[str, Mark.SECRET_VARIABLE, Check(variable_name)] = ""
+    token_file: Annotated[str, Mark.SECRET_FILE] = ""
+    token: Annotated[str, Mark.SECRET] = ""
+    allowed: Annotated[UserNumbers, Mark.LIVE] = ()
+    api_url: Annotated[str, Check(web_address)] = API_URL
     progress: Literal["off", "brief", "full"] = "brief"
     groups: Literal["mention", "all", "off"] = "mention"
     mode: Literal["polling", "webhook"] = "polling"
-    webhook_url: str = ""
+    webhook_url: Annotated[str, Check(public_address)] = ""
 
     @property
     def is_on(self) -> bool:
         return bool(self.token_env or self.token_file or self.token)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.mode == "webhook" and not self.webhook_url:
+            yield "mode", 'is "webhook": expected channels.telegram.webhook_url beside it.'
 
 
 def find_token(settings: TelegramSettings, home: Path, environ: Mapping[str, str]) -> str:

@@ -1,0 +1,177 @@
+"""What is wrong with the configuration, each issue with the place where it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime, time
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from talaria.config.origins import Override, key_lines
+from talaria.core.errors import ConfigError
+from talaria.core.schema import KeyPath
+from talaria.core.suggest import nearest
+from talaria.observe.lines import escape
+
+if TYPE_CHECKING:
+    from talaria.config.settings import Settings
+
+_LONGEST_SHOWN = 60
+_MOST_SHOWN = 8
+_PASSWORD = re.compile(r"//[^/@]*@")
+_SUGGESTION = re.compile(r"\(did you mean (\S+)\?\)")
+
+
+class IssueKind(StrEnum):
+    """What kind of issue it is; `talaria doctor` knows a remedy for each."""
+
+    WRONG = "wrong"  # the value is not allowed, or has no effect
+    UNKNOWN = "unknown"  # nothing reads this key
+    MISSING = "missing"  # the table needs a key that is not set
+    UNSET_VARIABLE = "unset variable"  # the environment variable that the value names is not set
+    NO_PRICE = "no price"  # `instead` names the model whose price is needed
+    OPEN_FILE = "open file"  # other users can read the file
+
+
+class Issue(msgspec.Struct, frozen=True):
+    """`text` begins with the place. `variable` is set if the value came from the environment. `instead` is a
+    value, or for an unknown key another key, that was probably meant."""
+
+    line: int
+    text: str
+    path: KeyPath
+    variable: str = ""
+    instead: str = ""
+    kind: IssueKind = IssueKind.WRONG
+
+
+class BadConfig(ConfigError):
+    """Settings that a gateway cannot start with. In `settings` each wrong value has its default instead."""
+
+    def __init__(self, issues: tuple[Issue, ...], hint: str, settings: Settings | None) -> None:
+        super().__init__("\n".join(issue.text for issue in issues), hint)
+        self.issues = issues
+        self.settings = settings
+
+
+class IssueCollector:
+    """Collects problems, which keep a gateway from starting, and warnings. Knows the place of every key."""
+
+    def __init__(self, file: Path, text: str, overrides: Mapping[KeyPath, Override]) -> None:
+        self._file = file
+        self._text = text
+        self._overrides = overrides
+        self._problems: list[Issue] = []
+        self._warnings: list[Issue] = []
+
+    def wrong_value(self, path: KeyPath, raw: object, expected: str, *, is_secret: bool = False) -> None:
+        """Report a problem: the value at `path` is not what is expected there."""
+        suggestion = _SUGGESTION.search(expected)
+        found = "has a wrong value (not shown)" if is_secret else f"is {_shown(raw)}"
+        text = f"{dotted(path)} {found}: expected {expected}."
+        self.problem(path, text, suggestion[1] if suggestion else "")
+
+    def missing(self, table: KeyPath, key: str, expected: str, instead: str = "") -> None:
+        """Report a problem: the table needs the key. Does nothing if a value of the key was refused."""
+        if not any(issue.path == (*table, key) for issue in self._problems):
+            text = f"{dotted((*table, key))} is missing: expected {expected}."
+            self.problem(table, text, instead, IssueKind.MISSING)
+
+    def problem(self, path: KeyPath, text: str, instead: str = "", kind: IssueKind = IssueKind.WRONG) -> None:
+        self._problems.append(self._placed(path, text, instead, kind))
+
+    def warn(self, path: KeyPath, text: str, instead: str = "", kind: IssueKind = IssueKind.WRONG) -> None:
+        self._warnings.append(self._placed(path, text, instead, kind))
+
+    def unset_variable(self, path: KeyPath, variable: str) -> None:
+        text = f"{dotted(path)} names {variable}, which is not set."
+        self.warn(path, text, variable, IssueKind.UNSET_VARIABLE)
+
+    def unknown(self, path: KeyPath, siblings: Iterable[str], elsewhere: Iterable[KeyPath] = ()) -> None:
+        """Warn that nothing reads the key, and name the key that was probably meant: one of the same name in
+        another table, else the nearest sibling."""
+        text = f"{dotted(path)} is not a known key and has no effect."
+        moved = next((dotted(other) for other in elsewhere if other[-1] == path[-1]), None)
+        sibling = None if moved else nearest(path[-1], siblings)
+        if near := moved or sibling:
+            text += f" Did you mean {near}?"
+        key = moved or (dotted((*path[:-1], sibling)) if sibling else "")
+        self.warn(path, text, key, IssueKind.UNKNOWN)
+
+    @property
+    def warnings(self) -> tuple[Issue, ...]:
+        return tuple(sorted(self._warnings, key=_by_place))
+
+    def raise_problems(self, settings: Settings | None = None) -> None:
+        """Raise one `BadConfig` for all problems, if there are any."""
+        if not self._problems:
+            return
+        in_file = any(issue.line for issue in self._problems)
+        in_environment = not all(issue.line for issue in self._problems)
+        where = [str(self._file)] * in_file + ["the environment"] * in_environment
+        this = "this" if len(self._problems) == 1 else "these"
+        issues = tuple(sorted(self._problems, key=_by_place))
+        raise BadConfig(issues, f"Correct {this} in {' and '.join(where)}.", settings)
+
+    def _placed(self, path: KeyPath, text: str, instead: str, kind: IssueKind) -> Issue:
+        variable = self._variable(path)
+        if variable is not None:
+            return Issue(0, f"{variable}: {text}", path, variable, instead, kind)
+        line = self._line(path)
+        return Issue(line, f"{self._file.name} line {line}: {text}", path, "", instead, kind)
+
+    def _variable(self, path: KeyPath) -> str | None:
+        """Return the variable that set `path`, or that made the table `path` which the file does not have."""
+        if path in self._overrides:
+            return self._overrides[path].variable
+        if path in self._lines:
+            return None
+        inside = [other for other in self._overrides if other[: len(path)] == path]
+        return self._overrides[inside[0]].variable if inside else None
+
+    @cached_property
+    def _lines(self) -> dict[KeyPath, int]:
+        """Computed only if there is something to report."""
+        return key_lines(self._text)
+
+    def _line(self, path: KeyPath) -> int:
+        """Return the line of the key, or of the nearest table around it."""
+        return next(
+            (self._lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._lines), 1
+        )
+
+
+def dotted(path: KeyPath) -> str:
+    """Return the path as TOML writes it, safe to print."""
+    return ".".join(name if re.fullmatch(r"[\w-]+", name, re.ASCII) else quoted(name) for name in path)
+
+
+def quoted(text: str) -> str:
+    shown = text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
+    return escape(json.dumps(shown, ensure_ascii=False))
+
+
+def _by_place(issue: Issue) -> tuple[bool, int]:
+    """The lines of the file in order, then the environment."""
+    return issue.line == 0, issue.line
+
+
+def _shown(raw: Any) -> str:
+    match raw:
+        case Override(text=text) | str(text):
+            return quoted(_PASSWORD.sub("//…@", text))
+        case bool():
+            return str(raw).lower()
+        case int() | float():
+            return str(raw)[:_LONGEST_SHOWN]
+        case datetime() | date() | time():
+            return "a date or time"
+    if isinstance(raw, dict):
+        return "a table"
+    return f"[{', '.join(_shown(item) for item in raw[:_MOST_SHOWN])}{', …' if raw[_MOST_SHOWN:] else ''}]"

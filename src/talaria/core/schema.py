@@ -1,0 +1,80 @@
+"""What a settings field says about itself beside its type and default, as marks in its annotation.
+
+    token_env: Annotated[str, Mark.SECRET_VARIABLE, Check(variable_name)] = ""
+    allowed: Annotated[UserNumbers, Mark.LIVE] = ()
+
+`config` reads the marks: a part of the gateway describes its settings in its own struct, and nowhere else. A
+struct may also have a method `problems()` that checks its keys against each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Protocol, runtime_checkable
+from urllib.parse import urlsplit
+
+KeyPath = tuple[str, ...]
+Rule = Callable[[Any], str | None]
+
+
+class Mark(Enum):
+    """On a table a mark counts for every key in it."""
+
+    LIVE = auto()  # a running gateway takes a change up at once; other keys wait for the next start
+    SECRET = auto()  # the value is a secret
+    SECRET_VARIABLE = auto()  # the value is the name of the environment variable that holds a secret
+    SECRET_FILE = auto()  # the value is the path, relative to the home, of a file that holds a secret
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The value must pass `rule`, which returns None if it is good, else what was expected instead. On the
+    key type of a dict it checks the names."""
+
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The members that a list of names may have. An unknown one is left out, with a warning."""
+
+    names: Collection[str]
+
+
+@runtime_checkable
+class CheckedSettings(Protocol):
+    """A settings struct that checks its keys against each other."""
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield the key and the problem, a sentence that begins behind the name of the key."""
+        ...
+
+
+# -- rules that several packages use
+
+
+def matching(pattern: str, expected: str) -> Rule:
+    whole = re.compile(pattern)
+    return lambda text: None if whole.fullmatch(text) else expected
+
+
+def web_address(url: str) -> str | None:
+    """A rule for the root of an API."""
+    expected = 'an address such as "https://openrouter.ai/api/v1"'
+    try:
+        parts = urlsplit(url)
+        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return expected
+    return None if is_usable and not re.search(r"\s", url) else expected
+
+
+variable_name = matching(
+    "([A-Za-z_][A-Za-z0-9_]*)?",
+    "the name of a variable of the environment, such as OPENROUTER_API_KEY, not its value",
+)
+# For names that are written in chats and in the names of variables.
+short_name = matching("[A-Za-z0-9._-]{1,64}", "1 to 64 letters, digits, dots, underscores or dashes")
