@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -44,6 +45,37 @@ async def test_a_tool_call_is_a_line_that_opens(visitor: Visitor) -> None:
     await visitor.page.reload()
     await visitor.sees("Written.", "#log .agent")
     assert await visitor.conversation() == before
+
+
+async def test_output_of_a_running_tool_is_shown_and_unknown_events_are_ignored(visitor: Visitor) -> None:
+    events = (
+        {"type": "tool.started", "call_id": "c", "name": "terminal", "arguments": "{}"},
+        {"type": "of.a.later.version", "call_id": "c", "text": "never shown"},
+        {"type": "tool.output", "call_id": "c", "text": "compiling\n"},
+        {"type": "tool.output", "call_id": "unknown", "text": "never shown"},
+        {"type": "tool.output", "call_id": "c", "text": "linking\n"},
+    )
+    body = "".join(f"id: {n}\ndata: {json.dumps(event)}\n\n" for n, event in enumerate(events, 1))
+    is_seen = asyncio.Event()
+    tries: list[Any] = []
+
+    async def begin_then_wait(route: Any) -> None:
+        tries.append(route)
+        if len(tries) == 1:
+            await route.fulfill(content_type="text/event-stream", body=body)
+            return
+        await is_seen.wait()
+        await route.continue_()
+
+    await visitor.page.route("**/events", begin_then_wait)
+    await visitor.say("hello")
+    tool = visitor.page.locator("#live details.tool", has_text="linking")
+    await tool.wait_for()
+    assert await tool.locator(".result").text_content() == "compiling\nlinking\n"
+    assert await visitor.page.get_by_text("never shown").count() == 0
+    is_seen.set()
+    await visitor.sees("You said: hello")
+    await visitor.settled()
 
 
 async def test_markdown_becomes_elements(visitor: Visitor) -> None:

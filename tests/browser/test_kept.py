@@ -52,7 +52,7 @@ async def test_what_cannot_be_taken_now_goes_out_later(visitor: Visitor, kind: s
     await visitor.page.route("**/messages", refusing(status, kind, "The disk is full."))
     for text in ("one", "two", "three"):
         await visitor.say(text)
-    await visitor.sees("The disk is full. Make room. What you send is kept", "#line")
+    await visitor.sees("The disk is full. Make room. Messages are kept", "#line")
     assert await visitor.page.locator("#waiting").get_by_text("waits for the gateway").count() == 3
     await visitor.page.unroute_all()
     for text in ("one", "two", "three"):

@@ -48,7 +48,7 @@ async def test_a_used_link_says_what_why_and_what_to_do(visit: Visit) -> None:
 async def test_a_link_can_be_pasted_and_logging_out_forgets_everything(visit: Visit) -> None:
     visitor = await visit(logged_in=False)
     await visitor.page.goto(visitor.url)
-    await visitor.sees("To get in, run talaria open (in a clone: ./dev open)", "#login")
+    await visitor.sees("To log in, run talaria open (in a clone: ./dev open)", "#login")
     await visitor.page.get_by_label("Or paste a link or its code here").fill(await visitor.new_link())
     await visitor.page.keyboard.press("Enter")
     await visitor.page.locator("#text").fill("half a thought")

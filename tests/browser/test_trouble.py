@@ -67,7 +67,7 @@ async def test_a_message_whose_answer_got_lost_is_not_doubled(visitor: Visitor) 
 async def test_a_message_that_could_not_be_sent_outlives_the_page(visitor: Visitor) -> None:
     await visitor.page.route("**/messages", lambda route: route.abort())
     await visitor.say("kept")
-    await visitor.sees("The gateway does not answer. What you send is kept and goes out when it is", "#line")
+    await visitor.sees("The gateway does not answer. Messages are kept and sent when it is", "#line")
     await visitor.page.reload()
     await visitor.page.locator("#waiting").get_by_text("kept").wait_for()
     await visitor.page.unroute_all()
@@ -136,8 +136,8 @@ async def test_a_fault_of_the_page_does_not_end_its_looking(visit: Visit) -> Non
 
 async def test_waiting_leaves_nothing_behind_and_titles_are_asked_for_once(visitor: Visitor) -> None:
     left = await visitor.page.evaluate("""async () => {
-      const { pause } = await import("/assets/net.js");
-      const { titles } = await import("/assets/keep.js");
+      const { pause } = await import("/assets/api.js");
+      const { titles } = await import("/assets/storage.js");
       const listeners = new Set();
       const signal = {
         addEventListener: (kind, listener) => listeners.add(listener),

@@ -15,14 +15,14 @@ _SCRIPT: Final = b"text/javascript; charset=utf-8"
 # Only these files are served: a name that is not here is never looked up on the disk.
 MEDIA_TYPES: Final = {
     INDEX: b"text/html; charset=utf-8",
+    "api.js": _SCRIPT,
     "app.js": _SCRIPT,
+    "chat.js": _SCRIPT,
     "chats.js": _SCRIPT,
     "composer.js": _SCRIPT,
     "elements.js": _SCRIPT,
-    "keep.js": _SCRIPT,
     "markdown.js": _SCRIPT,
-    "net.js": _SCRIPT,
-    "room.js": _SCRIPT,
+    "storage.js": _SCRIPT,
     "transcript.js": _SCRIPT,
     "style.css": b"text/css; charset=utf-8",
     "icon.svg": b"image/svg+xml",

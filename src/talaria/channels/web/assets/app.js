@@ -1,16 +1,16 @@
-/* The page: getting in, which chat is open, bringing messages to the gateway, and the state of things. */
+/* The page: the login, the open chat, sending messages, and polling the gateway's status. */
 
+import { ApiError, call, connection, pause } from "./api.js";
+import { Chat } from "./chat.js";
 import { drawChats, label, learnTitles, narrow, readChats, showMore, toggleSide } from "./chats.js";
 import { Composer } from "./composer.js";
 import { $, make } from "./elements.js";
-import { forgetAll, newName, outbox } from "./keep.js";
 import { show } from "./markdown.js";
-import { call, line, pause, Refused } from "./net.js";
-import { Room } from "./room.js";
+import { forgetAll, newName, outbox } from "./storage.js";
 import { megabytes, Transcript, trouble } from "./transcript.js";
 
-const LOOK_MS = 10_000;
-const SOON_MS = 2_000;
+const POLL_MS = 10_000;
+const FAST_POLL_MS = 2_000; // while the weights of the built-in model are downloaded
 const transcript = new Transcript($("log"), $("live"));
 const composer = new Composer(send, fail);
 const page = {
@@ -20,22 +20,22 @@ const page = {
   draw,
   announce: (text) => { $("said").textContent = text; },
 };
-let room = null;
+let chat = null;
 let status = null;
-const posting = new Map(); // of each chat, in the order in which they were sent, whatever chat is open meanwhile
-const underway = new Set(); // the keys of those
-let isPinned = true; // the end of the conversation stays in view
+const posting = new Map(); // for each chat the promise of its last message, so that messages keep their order
+const underway = new Set(); // the keys of messages that are being sent
+let isPinned = true; // whether the page scrolls along with the end of the conversation
 
 function fail(error) {
   if (error.name === "AbortError") return; // the chat was left
-  if (!(error instanceof Refused)) reportError(error); // a fault of this page, which goes on
-  else if (error.status === 401) ask(null);
+  if (!(error instanceof ApiError)) reportError(error); // a bug of this page, which goes on
+  else if (error.status === 401) showLogin(null);
   else transcript.remark(null, trouble(error));
 }
 
-// -- getting in
+// -- the login
 
-/** The code of a link, taken out of the address bar and its history before anything is sent. */
+/** Returns the code of a link, and removes it from the address bar and the history before anything is sent. */
 function takeCode() {
   const code = /^#code=(.+)$/.exec(location.hash)?.[1];
   if (code) history.replaceState(null, "", location.pathname);
@@ -49,20 +49,20 @@ async function begin(code) {
     if (code) await call("POST", "/api/login", { body }).catch((error) => { refusal = error; });
     status = await call("GET", "/api/status");
   } catch (error) {
-    ask(error.status === 401 ? refusal : error);
+    showLogin(error.status === 401 ? refusal : error);
     return;
   }
   $("login").hidden = true;
   $("app").hidden = false;
-  outbox.retire().forEach((item) => composer.giveBack(item));
+  outbox.dropStale().forEach((item) => composer.giveBack(item));
   route();
   await refresh();
 }
 
-/** The card that says how to get in, and why the last try did not work. */
-function ask(refusal) {
-  room?.leave();
-  room = null;
+/** Shows how to log in, and why the last attempt failed. */
+function showLogin(refusal) {
+  chat?.leave();
+  chat = null;
   $("app").hidden = true;
   $("login").hidden = false;
   const error = { message: "You are not logged in.", hint: `${refusal?.message} ${refusal?.hint}` };
@@ -83,25 +83,25 @@ $("logout").onclick = async () => {
   location.replace(location.pathname);
 };
 
-// -- which chat is open
+// -- the open chat
 
 function route() {
   const ref = /^#chat=([\w.-]{1,128})$/.exec(location.hash)?.[1];
   toggleSide(false);
   if (!ref) openNew("replaceState");
-  else if (ref !== room?.ref) enter(new Room(ref, page));
+  else if (ref !== chat?.ref) enter(new Chat(ref, page));
 }
 
-/** `way`: whether Back leads to where we are now. */
-function openNew(way) {
+/** `method` is `pushState` if Back shall lead to the chat before, else `replaceState`. */
+function openNew(method) {
   const name = newName();
-  history[way](null, "", `#chat=${name}`);
-  enter(new Room(name, page), true);
+  history[method](null, "", `#chat=${name}`);
+  enter(new Chat(name, page), true);
 }
 
 function enter(here, isNew = false) {
-  room?.leave();
-  room = here;
+  chat?.leave();
+  chat = here;
   isPinned = true;
   transcript.clear();
   transcript.endLive();
@@ -112,20 +112,20 @@ function enter(here, isNew = false) {
   if (!narrow.matches) $("text").focus();
   if (isNew) return;
   $("scroll").dataset.loading = "";
-  const arrived = () => { if (room === here) delete $("scroll").dataset.loading; };
+  const arrived = () => { if (chat === here) delete $("scroll").dataset.loading; };
   here.catchUp().then(() => (here.name ? null : explain(here.session))).catch(fail).finally(arrived);
 }
 
-/** A session that is not its chat's current one, or not of this channel, can only be read. */
+/** Says why a session can only be read: it is not the current one of its chat, or of another channel. */
 async function explain(session) {
   const current = session?.name ? await call("GET", `/api/sessions/${session.name}`) : null;
-  if (room?.session !== session) return;
+  if (chat?.session !== session) return;
   const go = () => { location.hash = `#chat=${session.name}`; };
-  const resume = () => { post(new Room(session.name, page).send(`/resume ${session.id}`, [])); go(); };
+  const resume = () => { post(new Chat(session.name, page).send(`/resume ${session.id}`, [])); go(); };
   if (current && current.id === session.id) go();
   else if (current) {
     const button = make("button", { textContent: "Continue it", onclick: resume });
-    $("elsewhere").replaceChildren("An earlier conversation of this chat. ", button);
+    $("elsewhere").replaceChildren("This is an earlier conversation of this chat. ", button);
   } else {
     const place = session?.chat_key.split(":")[2];
     $("elsewhere").textContent = session ? `This chat is on ${place}. Answer it there.` : "There is no such chat.";
@@ -143,18 +143,19 @@ $("new").onclick = () => {
 
 function send(text, files) {
   isPinned = true;
-  post(room.send(text, files));
+  post(chat.send(text, files));
 }
 
 function post(item) {
   if (underway.has(item.key)) return;
   underway.add(item.key);
   const before = posting.get(item.chat) ?? Promise.resolve();
-  posting.set(item.chat, before.then(() => bring(item)).catch(fail).finally(() => underway.delete(item.key)));
+  posting.set(item.chat, before.then(() => deliver(item)).catch(fail).finally(() => underway.delete(item.key)));
 }
 
-/** Brings a message to the gateway. The same key each time: it may have arrived although no answer did. */
-async function bring(item) {
+/** Sends a message until the gateway answers, always with the same key: an attempt without an answer may have
+ * arrived. */
+async function deliver(item) {
   const headers = { "Idempotency-Key": item.key };
   try {
     await Promise.all(item.files.map((file) => file.ready));
@@ -162,26 +163,26 @@ async function bring(item) {
     const body = JSON.stringify({ text: item.text, files: item.files.map((file) => file.id) });
     item.turn = (await call("POST", `/api/sessions/${item.chat}/messages`, { body, headers })).turn_id;
   } catch (error) {
-    if (error.status === 401) throw error; // it goes out after the next login
+    if (error.status === 401) throw error; // it is sent after the next login
     outbox.drop(item);
     composer.giveBack(item);
-    if (room?.name === item.chat) room.refused(item, error);
+    if (chat?.name === item.chat) chat.refused(item, error);
     return;
   }
   outbox.update(item);
-  if (room?.name === item.chat) room.sent(item);
+  if (chat?.name === item.chat) chat.sent(item);
   refresh();
 }
 
-$("stop").onclick = () => { room.stop().catch(fail); $("text").focus(); };
+$("stop").onclick = () => { chat.stop().catch(fail); $("text").focus(); };
 $("skip").onclick = () => $("text").focus();
 
-// -- the state of things, looked at again and again
+// -- polling
 
-async function look() {
+async function poll() {
   for (;;) {
-    await pause(isComing() ? SOON_MS : LOOK_MS);
-    if (room && !document.hidden) await refresh();
+    await pause(isDownloading() ? FAST_POLL_MS : POLL_MS);
+    if (chat && !document.hidden) await refresh();
   }
 }
 
@@ -189,19 +190,19 @@ async function refresh() {
   try {
     status = await call("GET", "/api/status");
     const chats = await readChats();
-    if (!room) return;
-    outbox.unsent().forEach(post); // also what a tab that was closed has left
-    drawChats(room.ref);
-    room.draw();
-    if (!room.isBusy && chats.some((session) => room.isBehind(session))) await room.catchUp();
-    if (await learnTitles()) drawChats(room?.ref);
+    if (!chat) return;
+    outbox.unsent().forEach(post); // including messages of a closed tab
+    drawChats(chat.ref);
+    chat.draw();
+    if (!chat.isBusy && chats.some((session) => chat.isBehind(session))) await chat.catchUp();
+    if (await learnTitles()) drawChats(chat?.ref);
   } catch (error) {
     fail(error);
   }
 }
 
 function draw(here, waiting) {
-  if (here !== room) return;
+  if (here !== chat) return;
   $("waiting").replaceChildren(...waiting);
   $("title").textContent = here.session ? label(here.session) : "New chat";
   document.title = `${$("title").textContent} · Talaria`;
@@ -210,12 +211,12 @@ function draw(here, waiting) {
   const { weights, pid } = status.built_in_model;
   const isTiny = here.provider ? here.provider === "local" : pid !== null;
   const progress = () => `${weights.stage} ${megabytes(weights.done)}/${megabytes(weights.total)} MB`;
-  $("badge").hidden = !(isComing() || isTiny);
-  $("badge").textContent = isComing() ? `tiny model: ${progress()}` : "tiny model, makes frequent mistakes";
+  $("badge").hidden = !(isDownloading() || isTiny);
+  $("badge").textContent = isDownloading() ? `tiny model: ${progress()}` : "tiny model, makes frequent mistakes";
 }
 
-/** Whether the weights of the built-in model are on their way. */
-function isComing() {
+/** Whether the weights of the built-in model are being downloaded. */
+function isDownloading() {
   return ["waiting", "fetching", "verifying"].includes(status?.built_in_model.weights?.stage);
 }
 
@@ -225,22 +226,22 @@ $("scroll").onscroll = () => {
   isPinned = $("scroll").scrollHeight - $("scroll").scrollTop - $("scroll").clientHeight < 80;
 };
 $("more").onclick = () => { showMore(); refresh(); };
-line.addEventListener("change", ({ detail }) => {
-  const kept = "What you send is kept and goes out when it is back.";
+connection.addEventListener("change", ({ detail }) => {
+  const kept = "Messages are kept and sent when it is back.";
   const text = detail ? `${detail} ${kept}` : `The gateway does not answer. ${kept} (Is it running? \`talaria serve\`)`;
   show($("line"), detail === null ? "" : text);
   document.body.toggleAttribute("data-away", detail !== null);
 });
 addEventListener("storage", ({ key }) => {
-  if (!room || !outbox.is(key)) return;
-  room.share();
+  if (!chat || !outbox.is(key)) return;
+  chat.readOutbox();
   refresh();
 });
 addEventListener("hashchange", () => {
   const code = takeCode();
   if (code) begin(code);
-  else if (room) route();
+  else if (chat) route();
 });
-document.addEventListener("visibilitychange", () => { if (room && !document.hidden) refresh(); });
+document.addEventListener("visibilitychange", () => { if (chat && !document.hidden) refresh(); });
 begin(takeCode());
-look();
+poll();

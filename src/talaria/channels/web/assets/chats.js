@@ -1,16 +1,16 @@
 /* The list of chats: at the left, or a drawer on a narrow screen. */
 
+import { attempt, call } from "./api.js";
 import { $, make } from "./elements.js";
-import { titles } from "./keep.js";
-import { attempt, call } from "./net.js";
+import { titles } from "./storage.js";
 
 const PAGE = 50;
-const LEARNED = 20; // titles that are asked for at a look
+const MAX_LEARNED = 20; // labels that are looked up at a time
 export const narrow = matchMedia("(max-width: 46rem)");
 let sessions = [];
 let shown = PAGE;
 
-/** All sessions down to where the list has been opened, the last used first. */
+/** Returns the sessions of the pages that are open in the list, the last used first. */
 export async function readChats() {
   const found = [];
   let next = "";
@@ -29,17 +29,17 @@ export function showMore() {
   shown += PAGE;
 }
 
-/** First words for chats without a title, asked for once and then kept. One that cannot be read stops nobody. */
+/** Looks up the first words of chats without a title, once for each. A chat that cannot be read is skipped. */
 export async function learnTitles() {
   const unknown = sessions.filter((session) => !session.title && titles.of(session.id) === undefined);
-  for (const { id } of unknown.slice(0, LEARNED)) {
+  for (const { id } of unknown.slice(0, MAX_LEARNED)) {
     const log = await attempt("GET", `/api/sessions/${id}/entries?limit=3`).catch(() => null);
     if (log) titles.learn(id, log.entries);
   }
   return unknown.length > 0;
 }
 
-/** `current` is what the open chat is called in addresses. Keeps the keyboard where it was. */
+/** `current` is the open chat's reference in the address bar. The focused link keeps the focus. */
 export function drawChats(current) {
   const held = $("chats").contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const names = new Set();
@@ -47,7 +47,7 @@ export function drawChats(current) {
   if (held) $("chats").querySelector(`a[href="${held}"]`)?.focus();
 }
 
-/** The newest session of a name is called by it, earlier ones by their ids. */
+/** The newest session of a name is linked by its name, earlier sessions by their ids. */
 function row(session, names, current) {
   const ref = session.name && !names.has(session.name) ? session.name : session.id;
   names.add(session.name);
@@ -60,7 +60,7 @@ function row(session, names, current) {
   return make("li", {}, link);
 }
 
-/** What people call a session. */
+/** The text for a session in the list. */
 export function label(session) {
   const words = session.title || titles.of(session.id);
   if (words) return words;
@@ -87,6 +87,6 @@ export function toggleSide(isOpen) {
 
 $("menu").onclick = () => toggleSide(true);
 $("shade").onclick = () => toggleSide(false);
-$("chats").onclick = () => toggleSide(false); // also when it is the open chat that was chosen
+$("chats").onclick = () => toggleSide(false); // a click on the open chat does not change the address
 $("side").onkeydown = (event) => { if (event.key === "Escape") toggleSide(false); };
 narrow.onchange = () => toggleSide(false);

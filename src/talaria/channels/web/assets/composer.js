@@ -1,16 +1,17 @@
-/* The message field: a text that is kept as a draft, files, and what the keys do. */
+/* The message field: its text, which is stored as a draft, its files, and its keys. */
 
+import { call } from "./api.js";
 import { $, make } from "./elements.js";
-import { drafts } from "./keep.js";
-import { call } from "./net.js";
+import { drafts } from "./storage.js";
 
 const UPLOAD_MS = 600_000;
 
-/** `send(text, files)` gets what was written, `fail(error)` what could not be uploaded.
- * A file is { name, size, url, ready, gone, id?, isLost? }; it may be sent before it is `ready`, which may fail. */
+/** Calls `send(text, files)` for a message and `fail(error)` for a file that could not be uploaded.
+ * A file is { name, size, url, ready, abort, id?, isLost? }. `ready` is the promise of its upload; a message may be
+ * sent before. */
 export class Composer {
-  #chat = null; // its name; null: nothing can be written here
-  #attached = new Map(); // the files of each chat
+  #chat = null; // the name of the open chat, or null if it can only be read
+  #attached = new Map(); // files by chat
 
   constructor(send, fail) {
     this.send = send;
@@ -40,7 +41,7 @@ export class Composer {
     this.#drawFiles();
   }
 
-  /** A message that did not go out stands here again, below what was written since. */
+  /** Puts an unsent message back into the field, below the text that was written since. */
   giveBack({ chat, text, files }) {
     const isOpen = chat === this.#chat;
     const both = [isOpen ? $("text").value : drafts.of(chat), text].filter(Boolean).join("\n\n");
@@ -95,7 +96,7 @@ export class Composer {
     const chat = this.#chat;
     for (const file of chat ? given : []) {
       const url = file.type.startsWith("image/") ? URL.createObjectURL(file) : "";
-      const entry = { name: file.name || "picture.png", size: file.size, url, gone: new AbortController() };
+      const entry = { name: file.name || "picture.png", size: file.size, url, abort: new AbortController() };
       entry.ready = this.#upload(entry, file);
       entry.ready.catch((error) => {
         entry.isLost = true;
@@ -109,16 +110,16 @@ export class Composer {
   async #upload(entry, file) {
     const headers = { "Content-Type": file.type || "application/octet-stream" };
     const path = `/api/files?name=${encodeURIComponent(entry.name)}`;
-    entry.id = (await call("POST", path, { body: file, headers, ms: UPLOAD_MS, signal: entry.gone.signal })).id;
+    entry.id = (await call("POST", path, { body: file, headers, ms: UPLOAD_MS, signal: entry.abort.signal })).id;
     this.#drawFiles();
   }
 
-  /** Whether it was still here: one that was sent is its message's. */
+  /** Removes a file from the field. Returns false if it was sent already: then it belongs to its message. */
   #detach(chat, entry) {
     const files = this.#of(chat);
     if (!files.includes(entry)) return false;
     this.#attached.set(chat, files.filter((other) => other !== entry));
-    entry.gone?.abort();
+    entry.abort?.abort();
     URL.revokeObjectURL(entry.url);
     this.#drawFiles();
     return true;

@@ -1,8 +1,8 @@
-/* Elements: found by their ids, and made with what is in them. */
+/* DOM elements: finding them by id and making them with their children. */
 
 export const $ = (id) => document.getElementById(id);
 
-/** `children` are nodes, or strings that become text. */
+/** `children` are nodes, or strings, which become text. */
 export function make(tag, more = {}, ...children) {
   const node = Object.assign(document.createElement(tag), more);
   node.append(...children);

@@ -1,5 +1,5 @@
-/* Markdown as DOM nodes. Content becomes text nodes and a fixed set of elements, never markup.
-   No pattern has two neighbours that fit the same text: hostile text would make them try every share of it. */
+/* Markdown as DOM nodes. Content becomes text nodes and a fixed set of elements, never HTML.
+   No pattern has two adjacent repetitions that match the same text, so matching takes linear time. */
 
 import { make } from "./elements.js";
 
@@ -9,9 +9,9 @@ const RULE = /^ {0,3}([-*_])( *\1){2,} *$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])( +|$)/;
 const SEPARATOR = /^:?-+:?$/;
-const DEEPEST = 6; // how far marks are nested, and so what hostile text can cost
+const MAX_DEPTH = 6; // of nested marks; bounds the cost of hostile text
 
-/** Makes `node` show `text`. Blocks that did not change keep their elements, so a stream can call this often. */
+/** Renders `text` into `node`. Unchanged blocks keep their elements, so a stream can call this often. */
 export function show(node, text) {
   const blocks = split(text.split("\n"));
   const old = [...node.children];
@@ -35,7 +35,7 @@ function split(lines, depth = 0) {
   return blocks;
 }
 
-/** Where the block that begins at line `at` ends, and what makes its element. */
+/** Returns the end of the block that begins at line `at`, and a function that makes its element. */
 function block(lines, at, depth) {
   const first = lines[at];
   const run = (belongs) => {
@@ -51,11 +51,11 @@ function block(lines, at, depth) {
   const heading = HEADING.exec(first);
   if (heading) return [at + 1, () => inline(make(`h${Math.min(heading[1].length + 1, 6)}`), unclosed(heading[2]))];
   if (RULE.test(first)) return [at + 1, () => make("hr")];
-  if (depth < DEEPEST && QUOTE.test(first)) {
+  if (depth < MAX_DEPTH && QUOTE.test(first)) {
     const end = run((row) => QUOTE.test(row));
     return [end, () => fill(make("blockquote"), lines.slice(at, end).map((row) => row.replace(QUOTE, "")), depth)];
   }
-  if (depth < DEEPEST && ITEM.test(first)) return list(lines, at, run, depth);
+  if (depth < MAX_DEPTH && ITEM.test(first)) return list(lines, at, run, depth);
   const next = lines[at + 1] ?? "";
   if (first.includes("|") && next.includes("|") && cells(next).every((cell) => SEPARATOR.test(cell))) {
     const end = run((row) => row.includes("|"));
@@ -91,14 +91,14 @@ function list(lines, at, run, depth) {
   return [end, build];
 }
 
-/** The paragraph of a plain item is the item itself. */
+/** An item that begins with a paragraph has its text directly in the `li`. */
 function item(rows, depth) {
   const node = fill(make("li"), rows, depth);
   if (node.firstElementChild?.tagName === "P") node.firstElementChild.replaceWith(...node.firstElementChild.childNodes);
   return node;
 }
 
-/** A heading without the marks at its end, which stand apart: `# C# #` is about C#. */
+/** Removes closing marks of a heading, which stand apart: `# C# #` is the heading "C#". */
 function unclosed(text) {
   const words = trimmed(text.trimEnd(), "#");
   return words.trimEnd() === words ? text.trimEnd() : words.trimEnd();
@@ -127,7 +127,7 @@ function code(text, language) {
     try {
       await navigator.clipboard.writeText(text);
       copy.textContent = "Copied";
-    } catch { // no clipboard without TLS: mark it, and the keyboard copies
+    } catch { // there is no clipboard without TLS: select the text, so that Ctrl-C copies it
       getSelection().selectAllChildren(shown);
       copy.textContent = "Press Ctrl-C";
     }
@@ -141,7 +141,7 @@ const OPENERS = /\\([!-/:-@[-`{-~])|`+|\*\*|__|~~|\*|_|!?\[|https?:\/\/[^\s<>"`]
 const LINK = /^((?:[^[\]]|\[[^[\]]*\])*)\]\(\s?<?([^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?(?:\s"[^"]*")?\s?\)/;
 const ELEMENTS = { "**": "strong", "__": "strong", "~~": "del", "*": "em", "_": "em" };
 
-/** Appends `text` to `node` with its marks as elements. */
+/** Appends `text` to `node`, with marks as elements. */
 function inline(node, text, depth = 0) {
   let at = 0;
   const opener = new RegExp(OPENERS);
@@ -155,7 +155,7 @@ function inline(node, text, depth = 0) {
   return node;
 }
 
-/** The element that begins at the mark `found`, and where it ends; null: the mark is just text. */
+/** Returns the element that begins at the mark `found` and its end, or null if the mark is just text. */
 function span(text, found, depth) {
   const [mark, escaped] = found;
   const start = found.index + mark.length;
@@ -168,7 +168,7 @@ function span(text, found, depth) {
     const textContent = rest.slice(0, length).replace(/^ (.+) $/, "$1");
     return { node: make("code", { textContent }), end: start + length + mark.length };
   }
-  if (depth >= DEEPEST) return null;
+  if (depth >= MAX_DEPTH) return null;
   if (mark.startsWith("http")) {
     const url = trimmed(mark, mark.includes("(") ? ".,;:!?'*_~" : ".,;:!?'*_~)]");
     return { node: link(url, make("a", { textContent: url })), end: found.index + url.length };
@@ -176,7 +176,7 @@ function span(text, found, depth) {
   if (mark.endsWith("[")) {
     const whole = LINK.exec(rest);
     if (!whole) return null;
-    const words = inline(make("a"), whole[1] || whole[2], DEEPEST);
+    const words = inline(make("a"), whole[1] || whole[2], MAX_DEPTH);
     return { node: link(whole[2], words), end: start + whole[0].length };
   }
   let length = rest.indexOf(mark);
@@ -188,7 +188,7 @@ function span(text, found, depth) {
   return { node: inline(make(ELEMENTS[mark]), rest.slice(0, length), depth + 1), end };
 }
 
-/** `anchor` leading to `href` if that is a web address, else its text alone. */
+/** Returns `anchor` with `href` if that is a web address, else its text alone. */
 function link(href, anchor) {
   const url = URL.canParse(href) ? new URL(href) : null;
   if (!["http:", "https:"].includes(url?.protocol)) return make("span", {}, ...anchor.childNodes);

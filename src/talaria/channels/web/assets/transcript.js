@@ -1,9 +1,9 @@
-/* The conversation as it is shown: what the log says, and below it the turn that runs. */
+/* The conversation on the page: the entries of the log, and below them the running turn. */
 
 import { make } from "./elements.js";
 import { show } from "./markdown.js";
 
-const SHORT = 96;
+const BRIEF = 96; // characters
 const PICTURE = /^(data:image\/(png|jpeg|gif|webp);|blob:)/;
 const OUTCOMES = { ok: "done", error: "failed", unknown: "outcome unknown", cancelled: "stopped" };
 
@@ -11,7 +11,7 @@ export class Transcript {
   #log;
   #live;
   #tools = new Map(); // by the id of the call
-  #text = null; // the piece of the answer that grows
+  #text = null; // the part of the answer that is being streamed
   #thought = null;
   #state = null;
 
@@ -25,9 +25,9 @@ export class Transcript {
     this.#tools.clear();
   }
 
-  // -- what the log says
+  // -- the log
 
-  /** Entries of the session, in order; those that were shown before must not come again. */
+  /** Appends entries of the session, in order. Each entry must be passed once. */
   add(entries) {
     for (const { seq, turn_id: turn, body } of entries) {
       if (body.type === "hidden") this.#hide(body.first, body.last);
@@ -54,7 +54,7 @@ export class Transcript {
     return [...this.#log.children].some((node) => node.turn === turn);
   }
 
-  /** What the log does not keep: a command and what it answered, how a turn failed. Stands below `turn`. */
+  /** Shows nodes that the log does not keep, such as errors and answers of commands, below `turn`. */
   remark(turn, ...nodes) {
     const last = turn && [...this.#log.children].findLast((node) => node.turn === turn);
     nodes.forEach((node) => { node.turn = turn; });
@@ -62,9 +62,9 @@ export class Transcript {
     else this.#log.append(...nodes);
   }
 
-  // -- the turn that runs
+  // -- the running turn
 
-  /** `bubble` is its message, unless the log has it already. */
+  /** `bubble` is the message of the turn, or null if the log has it already. */
   beginLive(bubble) {
     this.endLive();
     this.#state = make("p", { className: "state", textContent: "Working" });
@@ -81,12 +81,13 @@ export class Transcript {
       case "delta": return this.#say(event.text);
       case "reasoning": return this.#think(event.text);
       case "tool.started": return this.#start(event);
+      case "tool.output": return this.#output(event);
       case "tool.finished": return this.#preview(event);
-      case "queued": return this.#tell(`Waiting, ${event.ahead} before it`);
+      case "queued": return this.#tell(`Waiting for earlier messages: ${event.ahead}`);
       case "model.loading": return this.#tell(loading(event));
       case "retry": return this.#tell(`${event.model}: ${event.reason} Trying again in ${Math.ceil(event.seconds)} s`);
       case "fallback": return this.#put(quiet(`${event.model} instead of ${event.instead_of}: ${event.reason}`));
-      default: return undefined; // events that this page does not know
+      default: return undefined; // unknown events are ignored
     }
   }
 
@@ -115,7 +116,7 @@ export class Transcript {
     this.#later(this.#thought, (node) => { node.lastChild.textContent = node.words; });
   }
 
-  /** Once a frame, however fast the pieces come. */
+  /** Draws at most once per frame, however fast the events come. */
   #later(node, draw) {
     if (node.isDue) return;
     node.isDue = true;
@@ -124,7 +125,7 @@ export class Transcript {
 
   #start({ call_id: id, name, arguments: given }) {
     this.#tell(`Using ${name}`);
-    if (this.#log.contains(this.#tools.get(id) ?? null)) { // the log has this step: so it has what led to it
+    if (this.#log.contains(this.#tools.get(id) ?? null)) { // the log has this step, and so the text before it
       for (const node of [...this.#live.children]) if (node !== this.#state) node.remove();
       this.#text = this.#thought = null;
     } else {
@@ -143,7 +144,16 @@ export class Transcript {
     return node;
   }
 
-  /** Events come again after a reload: what the log has of a result is more than what they tell. */
+  /** Shows output while a call runs; the result replaces it. */
+  #output({ call_id: id, text }) {
+    const node = this.#tools.get(id);
+    if (!node || node.dataset.outcome) return;
+    const output = node.querySelector(".result") ?? make("pre", { className: "result", tabIndex: 0 });
+    output.append(text);
+    node.append(output);
+  }
+
+  /** Events are streamed again after a reload. The log has the whole result, an event only its beginning. */
   #preview({ call_id: id, outcome, preview }) {
     const node = this.#tools.get(id);
     this.#tell("Working");
@@ -160,7 +170,7 @@ export class Transcript {
   }
 }
 
-// -- single pieces
+// -- single nodes
 
 function message(who, name, ...children) {
   return make("article", { className: who }, make("h2", { className: "unseen", textContent: name }), ...children);
@@ -172,7 +182,7 @@ export function answer(text) {
   return message("agent", "Answer", words);
 }
 
-/** A person's message, out of its parts. Only pictures that are in the log itself are shown. */
+/** A message of a person. Only pictures that are part of the log are shown. */
 export function said(parts) {
   return message("person", "You", make("div", { className: "bubble" }, ...parts.map(piece)));
 }
@@ -181,7 +191,7 @@ function piece(part) {
   const note = (textContent) => make("p", { className: "file", textContent });
   if (part.type === "text") return make("p", { textContent: part.text });
   if (part.type === "file") return note(`${part.name} (${size(part.size)})`);
-  if (!PICTURE.test(part.url)) return note(part.url.slice(0, SHORT));
+  if (!PICTURE.test(part.url)) return note(part.url.slice(0, BRIEF));
   return make("img", { src: part.url, alt: "Attached picture" });
 }
 
@@ -194,7 +204,7 @@ export function quiet(text) {
   return make("p", { className: "quiet", textContent: text });
 }
 
-/** What happened and why, then what to do. */
+/** An error: what happened, then what to do. */
 export function trouble(error) {
   const node = make("div", { className: "error" }, make("strong", { textContent: error.message }));
   if (error.hint) show(node.appendChild(make("div")), error.hint);
@@ -205,7 +215,7 @@ function loading({ stage, seconds, done, total }) {
   if (stage === "reading") return "Thinking";
   const left = seconds === null ? "" : `, ${wait(seconds)}`;
   if (stage === "loading") return `The model is being loaded${left}`;
-  return `Saved. The answer comes when the model is here${left} (${stage} ${megabytes(done)}/${megabytes(total)} MB)`;
+  return `Saved. The answer comes when the model is ready${left} (${stage} ${megabytes(done)}/${megabytes(total)} MB)`;
 }
 
 function wait(seconds) {
@@ -226,7 +236,7 @@ function shorten(given) {
   const parsed = parse(given);
   const brief = (value) => (typeof value === "string" ? value : JSON.stringify(value));
   const text = parsed ? Object.values(parsed).map(brief).join(", ") : given;
-  return text.replace(/\s+/g, " ").slice(0, SHORT);
+  return text.replace(/\s+/g, " ").slice(0, BRIEF);
 }
 
 function pretty(given) {
@@ -234,7 +244,7 @@ function pretty(given) {
   return parsed ? JSON.stringify(parsed, null, 2) : given;
 }
 
-/** Arguments are the model's own text: JSON, if it did well. */
+/** Arguments are text that the model wrote, so they may be invalid JSON. */
 function parse(given) {
   try {
     const parsed = JSON.parse(given);

@@ -1,23 +1,23 @@
-/* The open chat: catching up with its log, sending, and following its turns one after the other. */
+/* The open chat: reading its log, sending messages, and following its turns one after the other. */
 
+import { ApiError, call, follow } from "./api.js";
 import { make } from "./elements.js";
-import { outbox, randomHex, titles } from "./keep.js";
-import { call, follow, Refused } from "./net.js";
+import { outbox, randomHex, titles } from "./storage.js";
 import { answer, quiet, said, trouble } from "./transcript.js";
 
-const EXPLAINED = 20; // how many unanswered turns of a log are asked after
+const MAX_LOOKUPS = 20; // turns without an answer whose state is looked up
 
-/** One chat on the page, until `leave`. `ref` is its name, or the id of a session that is not current.
- * `page` has: transcript, draw(room, waiting), announce(text), refresh(), fail(error). */
-export class Room {
+/** The chat on the page, until `leave`. `ref` is its name, or the id of a session that is not current.
+ * `page` has: transcript, draw(chat, waiting), announce(text), refresh(), fail(error). */
+export class Chat {
   session = null;
   provider = "";
   watching = null;
-  #gone = new AbortController();
+  #left = new AbortController();
   #syncing = Promise.resolve();
   #seq = 0;
-  #words = new Map(); // the last that was said in a turn
-  #queue; // messages of ours, and turns found running, that are not over
+  #words = new Map(); // the last text of the model, by turn
+  #queue; // our messages and running turns from the log, in order, until their turns have ended
 
   constructor(ref, page) {
     this.ref = ref;
@@ -27,18 +27,18 @@ export class Room {
   }
 
   leave() {
-    this.#gone.abort();
+    this.#left.abort();
   }
 
   get isBusy() {
     return this.#queue.length > 0;
   }
 
-  /** Shows what is new in the log, says how turns without an answer ended, and follows those that did not. */
+  /** Shows new entries of the log, explains turns without an answer, and follows turns that still run. */
   async catchUp() {
     const open = await this.#sync();
-    for (const id of open.slice(-EXPLAINED)) {
-      if (!this.page.transcript.has(id)) continue; // it was undone
+    for (const id of open.slice(-MAX_LOOKUPS)) {
+      if (!this.page.transcript.has(id)) continue; // it was hidden by /undo
       const turn = await this.#get(`/api/turns/${id}`);
       if (this.#queue.some((item) => item.turn === id)) continue;
       if (turn?.state === "failed") this.page.transcript.remark(id, trouble(turn.error));
@@ -46,17 +46,17 @@ export class Room {
       else if (turn && turn.state !== "done") this.#queue.unshift({ turn: id });
     }
     this.draw();
-    this.#attend().catch(this.page.fail);
+    this.#followQueue().catch(this.page.fail);
   }
 
-  /** Whether the list's view of our session, or of the first one of our name, is ahead of what is shown here. */
+  /** Whether `session`, a row of the list, is this chat's and has entries that are not shown here. */
   isBehind(session) {
     const isOurs = this.session ? session.id === this.session.id : this.name && session.name === this.name;
     return isOurs && Number(session.revision.split(".")[1]) > this.#seq;
   }
 
-  /** What other tabs did to the messages of this chat. */
-  share() {
+  /** Takes over changes that other tabs made to the stored messages of this chat. */
+  readOutbox() {
     const kept = this.name ? outbox.of(this.name) : [];
     const isKept = (item) => !item.key || item === this.watching || kept.some(({ key }) => key === item.key);
     this.#queue = this.#queue.filter(isKept);
@@ -66,27 +66,28 @@ export class Room {
       else this.#queue.push(item);
     }
     this.draw();
-    this.#attend().catch(this.page.fail);
+    this.#followQueue().catch(this.page.fail);
   }
 
   #get(path) {
-    return call("GET", path, { signal: this.#gone.signal }).catch((error) => {
-      if (error instanceof Refused && error.status === 404) return null;
+    return call("GET", path, { signal: this.#left.signal }).catch((error) => {
+      if (error instanceof ApiError && error.status === 404) return null;
       throw error;
     });
   }
 
-  /** One at a time, or an entry would be shown twice. Gives the turns whose answer is not in what came. */
+  /** Reads new entries of the log. Returns the turns whose answer is not among them. Runs one at a time, so that
+   * no entry is shown twice. */
   #sync() {
-    this.#syncing = this.#syncing.catch(() => {}).then(() => this.#readOn());
+    this.#syncing = this.#syncing.catch(() => {}).then(() => this.#readLog());
     return this.#syncing;
   }
 
-  async #readOn() {
+  async #readLog() {
     const session = await this.#get(`/api/sessions/${this.ref}`);
     const open = new Map();
     if (!session) return [];
-    if (this.session && session.id !== this.session.id) { // a command led the chat to another session
+    if (this.session && session.id !== this.session.id) { // a command switched the chat to another session
       this.page.transcript.clear();
       this.#seq = 0;
     }
@@ -95,8 +96,8 @@ export class Room {
     do {
       after = this.#seq ? `&after=${this.#seq}` : "";
       const page = await this.#get(`/api/sessions/${session.id}/entries?limit=500${after}`);
-      this.#gone.signal.throwIfAborted();
-      if (!page) return []; // it was pruned between the two
+      this.#left.signal.throwIfAborted();
+      if (!page) return []; // the session was pruned meanwhile
       this.page.transcript.add(page.entries);
       titles.learn(session.id, page.entries);
       for (const { seq, turn_id: turn, body } of page.entries) {
@@ -115,7 +116,7 @@ export class Room {
 
   // -- sending
 
-  /** `files`: { id, name, size, url?, ready? }. Taken from here on: kept by the browser until the gateway has it. */
+  /** Stores a message until its turn has ended and returns it. `files`: { id, name, size, url?, ready? }. */
   send(text, files) {
     const item = { key: randomHex(16), chat: this.name, text, files, at: Date.now() };
     outbox.add(item);
@@ -124,14 +125,14 @@ export class Room {
     return item;
   }
 
-  /** The gateway has it: its turn is followed when those before it are over. */
+  /** The gateway has accepted the message; its turn is followed after the turns before it. */
   sent(item) {
     const ours = this.#queue.find((other) => other.key === item.key);
     if (ours) ours.turn = item.turn;
-    this.#attend().catch(this.page.fail);
+    this.#followQueue().catch(this.page.fail);
   }
 
-  /** The gateway does not want it. */
+  /** The gateway has refused the message. */
   refused(item, error) {
     this.#queue = this.#queue.filter((other) => other.key !== item.key);
     this.page.transcript.remark(null, trouble(error));
@@ -139,12 +140,12 @@ export class Room {
   }
 
   async stop() {
-    if (this.watching) await call("POST", `/api/turns/${this.watching.turn}/cancel`, { signal: this.#gone.signal });
+    if (this.watching) await call("POST", `/api/turns/${this.watching.turn}/cancel`, { signal: this.#left.signal });
   }
 
   // -- following
 
-  async #attend() {
+  async #followQueue() {
     if (this.watching) return;
     try {
       for (let item; (item = this.#queue[0])?.turn; ) {
@@ -153,8 +154,8 @@ export class Room {
         try {
           await this.#watch(item);
         } catch (error) {
-          this.page.fail(error); // a login that ended leaves the room
-          this.#gone.signal.throwIfAborted();
+          this.page.fail(error); // if the login has ended, this leaves the chat
+          this.#left.signal.throwIfAborted();
           this.page.transcript.endLive();
         }
         this.#queue = this.#queue.filter((other) => other !== item);
@@ -164,7 +165,7 @@ export class Room {
       }
     } finally {
       this.watching = null;
-      if (!this.#gone.signal.aborted) this.draw();
+      if (!this.#left.signal.aborted) this.draw();
     }
   }
 
@@ -174,28 +175,28 @@ export class Room {
     let last = null;
     const take = async (event) => {
       if (["done", "failed", "cancelled"].includes(event.type)) last = event;
-      else if (event.type === "reset") { // the log has what was finished before; the rest comes again
+      else if (event.type === "reset") { // finished steps are in the log; the rest is streamed again
         await this.#sync();
         begin();
       } else if (event.type !== "queued" || await this.#isWaiting(event, item)) transcript.take(event);
     };
     begin();
     try {
-      await follow(item.turn, take, this.#gone.signal);
+      await follow(item.turn, take, this.#left.signal);
     } catch (error) {
-      if (!(error instanceof Refused) || error.status !== 404) throw error; // 404: long over and forgotten
+      if (!(error instanceof ApiError) || error.status !== 404) throw error; // 404: the turn was pruned
     }
     await this.#sync();
     transcript.endLive();
     if (last) this.#conclude(item, last);
   }
 
-  /** Whether others still come first: it is told once, before ours that were ahead ended. */
+  /** Whether the turn still waits. The event is sent once, so the turns before it may have ended since. */
   async #isWaiting({ ahead }, { turn }) {
     return ahead > 0 && (await this.#get(`/api/turns/${turn}`))?.state === "accepted";
   }
 
-  /** What is said of the end of a turn beside the log. */
+  /** Shows what the log does not have: errors, stops, answers of commands, notes below an answer. */
   #conclude(item, event) {
     const { transcript } = this.page;
     const isLogged = transcript.has(item.turn);
@@ -205,14 +206,14 @@ export class Room {
     else if (event.type === "cancelled") transcript.remark(item.turn, ...asked, quiet("Stopped."));
     else if (!isLogged && item.text?.startsWith("/")) transcript.remark(item.turn, ...asked, answer(event.reply));
     else if (words !== undefined && event.reply.startsWith(words)) {
-      const note = event.reply.slice(words.length).trim(); // another model, or cut off
+      const note = event.reply.slice(words.length).trim(); // for example: another model answered
       if (note) transcript.remark(item.turn, quiet(note));
     }
     const failure = event.error && `${event.error.message} ${event.error.hint}`;
     this.page.announce(failure || event.reply || "Stopped.");
   }
 
-  /** Everything but the transcript: our messages that wait, and how the chat is. */
+  /** Draws everything but the transcript. */
   draw() {
     this.page.draw(this, this.#queue.filter((item) => item !== this.watching && item.key).map(bubble));
   }
@@ -225,7 +226,7 @@ function isAnswer(body) {
 function bubble(item) {
   if (!item.key) return null;
   const parts = item.text ? [{ type: "text", text: item.text }] : [];
-  for (const { name, size, url } of item.files) { // as the log will have them
+  for (const { name, size, url } of item.files) { // as they will be in the log
     parts.push({ type: "file", name, size });
     if (url) parts.push({ type: "image", url });
   }

@@ -1,7 +1,7 @@
-/* Calls to the gateway: its errors in its own words, patience while it is away, and a turn's events. */
+/* Requests to the gateway: errors, retries while it is unreachable, and the events of a turn. */
 
-/** The gateway said no. `message` says what and why, `hint` what to do. */
-export class Refused extends Error {
+/** An error of the gateway. `message` says what happened, `hint` says what to do. */
+export class ApiError extends Error {
   constructor(status, error) {
     super(error?.message ?? `The gateway answered with status ${status}.`);
     this.status = status;
@@ -10,27 +10,27 @@ export class Refused extends Error {
   }
 }
 
-/** Nobody answered, or something in between did, or the gateway cannot now: `words` are its own, if it has any. */
-class Away extends Error {
-  constructor(message, words = "") {
+/** No answer came, or a proxy answered, or the gateway failed (5xx). `reason` is the gateway's text, if any. */
+class Unreachable extends Error {
+  constructor(message, reason = "") {
     super(message);
-    this.words = words;
+    this.reason = reason;
   }
 }
 
-const CALL_MS = 30_000;
-const SILENCE_MS = 40_000; // the gateway says something every 15 seconds
-const SHORTEST_MS = 250;
-const LONGEST_MS = 2_000;
+const REQUEST_MS = 30_000;
+const SILENCE_MS = 40_000; // the gateway sends at least a comment every 15 seconds
+const FIRST_PAUSE_MS = 250;
+const LONGEST_PAUSE_MS = 2_000;
 
-/** Tells "change": `detail` is null when every call is answered, else what the gateway said of it, if anything. */
-export const line = new EventTarget();
-const unanswered = new Map();
+/** Emits "change". `detail` is null if every request is answered, else the gateway's reason, which may be empty. */
+export const connection = new EventTarget();
+const unanswered = new Map(); // reasons by path
 
-function note(path, words) {
-  if (words === null ? !unanswered.delete(path) : unanswered.get(path) === words) return;
-  if (words !== null) unanswered.set(path, words);
-  line.dispatchEvent(new CustomEvent("change", { detail: [...unanswered.values()].at(-1) ?? null }));
+function note(path, reason) {
+  if (reason === null ? !unanswered.delete(path) : unanswered.get(path) === reason) return;
+  if (reason !== null) unanswered.set(path, reason);
+  connection.dispatchEvent(new CustomEvent("change", { detail: [...unanswered.values()].at(-1) ?? null }));
 }
 
 async function open(method, path, { body, headers, signal } = {}) {
@@ -39,43 +39,43 @@ async function open(method, path, { body, headers, signal } = {}) {
     answer = await fetch(path, { method, body, headers, signal, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    if (body instanceof File) await prove(body);
-    throw new Away(error.message);
+    if (body instanceof File) await checkReadable(body);
+    throw new Unreachable(error.message);
   }
   const error = answer.ok ? null : (await answer.json().catch(() => null))?.error;
-  if (answer.status >= 500) throw new Away(String(answer.status), error ? `${error.message} ${error.hint}` : "");
+  if (answer.status >= 500) throw new Unreachable(String(answer.status), error ? `${error.message} ${error.hint}` : "");
   note(path, null);
-  if (!answer.ok) throw new Refused(answer.status, error);
+  if (!answer.ok) throw new ApiError(answer.status, error);
   return answer;
 }
 
-/** A browser tells a file that cannot be read and a gateway that is away by the same error. */
-async function prove(file) {
+/** A browser reports an unreadable file and an unreachable gateway with the same error, so the file is tried. */
+async function checkReadable(file) {
   const message = `${file.name} cannot be read.`;
   const hint = "It was moved or deleted, or it is a folder. Attach it again; a folder has to be packed into one file.";
-  await file.slice(0, 1).arrayBuffer().catch(() => { throw new Refused(0, { type: "unreadable", message, hint }); });
+  await file.slice(0, 1).arrayBuffer().catch(() => { throw new ApiError(0, { type: "unreadable", message, hint }); });
 }
 
-/** One try. Raises `Refused`, `Away`, and an AbortError when `signal` says so. */
-export async function attempt(method, path, { signal, ms = CALL_MS, ...more } = {}) {
+/** Sends a request once. Throws `ApiError`, `Unreachable`, or an AbortError when `signal` is aborted. */
+export async function attempt(method, path, { signal, ms = REQUEST_MS, ...more } = {}) {
   const limit = AbortSignal.timeout(ms);
   const answer = await open(method, path, { ...more, signal: signal ? AbortSignal.any([signal, limit]) : limit });
   if (answer.status === 204) return null;
   return answer.json().catch((error) => {
     if (error.name === "AbortError") throw error;
-    throw new Away(error.message);
+    throw new Unreachable(error.message);
   });
 }
 
-/** `work`, which calls `path`, until it is answered, however long the gateway is away. */
-async function patiently(path, signal, work) {
+/** Runs `work`, which requests `path`, again and again until the gateway answers. */
+async function retry(path, signal, work) {
   try {
-    for (let ms = SHORTEST_MS; ; ms = Math.min(2 * ms, LONGEST_MS)) {
+    for (let ms = FIRST_PAUSE_MS; ; ms = Math.min(2 * ms, LONGEST_PAUSE_MS)) {
       try {
         return await work();
       } catch (error) {
-        if (!(error instanceof Away)) throw error;
-        note(path, error.words);
+        if (!(error instanceof Unreachable)) throw error;
+        note(path, error.reason);
       }
       await pause(ms * (0.75 + Math.random() / 2), signal);
     }
@@ -84,8 +84,9 @@ async function patiently(path, signal, work) {
   }
 }
 
+/** Sends a request until it is answered. Throws `ApiError`, or an AbortError when `signal` is aborted. */
 export function call(method, path, more = {}) {
-  return patiently(path, more.signal, () => attempt(method, path, more));
+  return retry(path, more.signal, () => attempt(method, path, more));
 }
 
 export function pause(ms, signal) {
@@ -96,7 +97,7 @@ export function pause(ms, signal) {
   });
 }
 
-/** Gives `take` the turn's events to the last one, over breaks of the line and restarts of the gateway. */
+/** Passes each event of a turn to `take`, over lost connections and restarts of the gateway. */
 export async function follow(turn, take, signal) {
   const path = `/api/turns/${encodeURIComponent(turn)}/events`;
   let after = 0;
@@ -107,9 +108,9 @@ export async function follow(turn, take, signal) {
       isOver = ["done", "failed", "cancelled"].includes(event.type);
       await take(event);
     }
-    if (!isOver) throw new Away("the stream ended early");
+    if (!isOver) throw new Unreachable("the stream ended early");
   };
-  await patiently(path, signal, listen);
+  await retry(path, signal, listen);
 }
 
 async function* stream(path, after, signal) {
@@ -117,7 +118,7 @@ async function* stream(path, after, signal) {
   let timer;
   const heard = () => {
     clearTimeout(timer);
-    timer = setTimeout(() => silence.abort(new Away("silence")), SILENCE_MS);
+    timer = setTimeout(() => silence.abort(new Unreachable("silence")), SILENCE_MS);
   };
   heard();
   try {
@@ -137,10 +138,10 @@ async function* stream(path, after, signal) {
       }
     }
   } catch (error) {
-    if (signal.aborted || error instanceof Refused || error instanceof Away) throw error;
-    throw new Away(error.message);
+    if (signal.aborted || error instanceof ApiError || error instanceof Unreachable) throw error;
+    throw new Unreachable(error.message);
   } finally {
     clearTimeout(timer);
-    silence.abort(); // gives the connection back when nobody listens any more
+    silence.abort(); // closes the connection when the caller stops reading early
   }
 }

@@ -1,10 +1,10 @@
-/* What the browser keeps: drafts, messages that are not answered yet, first words of chats without a title. */
+/* The browser's storage: drafts, messages without an answer yet, and labels for chats without a title. */
 
 const PREFIX = "talaria.";
-const MOST_TITLES = 300;
-const STALE_MS = 20 * 3600 * 1000; // the gateway knows a key for a day, after which it would answer twice
+const MAX_TITLES = 300;
+const STALE_MS = 20 * 3600 * 1000; // the gateway keeps a key for 24 hours; later it would answer twice
 
-let isForgotten = false; // nothing more is kept until the page is loaded again
+let isForgotten = false; // after a logout nothing is stored until the page is loaded again
 
 function read(key, otherwise) {
   try {
@@ -14,13 +14,13 @@ function read(key, otherwise) {
   }
 }
 
-/** A browser that keeps nothing, or has no room, is no reason to stop. */
+/** The page goes on without storage if the browser has none or it is full. */
 function write(key, value) {
   if (isForgotten) return;
   try {
     if (value) localStorage.setItem(PREFIX + key, JSON.stringify(value));
     else localStorage.removeItem(PREFIX + key);
-  } catch { /* as said */ }
+  } catch { /* see above */ }
 }
 
 export const drafts = {
@@ -28,40 +28,40 @@ export const drafts = {
   set: (chat, text) => write(`draft.${chat}`, text),
 };
 
-/** An upload and a blob's address die with the page. */
-function bare(item) {
+/** Leaves out the upload and the blob URL of a file: both end with the page. */
+function storable(item) {
   return { ...item, files: item.files.map(({ id, name, size }) => ({ id, name, size })) };
 }
 
-/** Messages from the moment they are sent until their turn is over: { key, chat, text, files, at, turn? }. */
+/** Messages from the moment they are sent until their turn has ended: { key, chat, text, files, at, turn? }. */
 export const outbox = {
-  is: (key) => key === `${PREFIX}outbox`, // the name of what another tab has changed
+  is: (key) => key === `${PREFIX}outbox`, // whether a storage event of another tab is about the outbox
   all: () => read("outbox", []),
   of: (chat) => outbox.all().filter((item) => item.chat === chat),
-  /** Those that may go out: nothing that belongs to them is still being uploaded. */
+  /** Messages that can be sent: all their files are uploaded. */
   unsent: () => outbox.all().filter((item) => !item.turn && item.files.every((file) => file.id)),
-  add: (item) => write("outbox", [...outbox.all(), bare(item)]),
-  /** One that is gone stays so: another tab has seen its end. */
-  update: (item) => write("outbox", outbox.all().map((other) => (other.key === item.key ? bare(item) : other))),
+  add: (item) => write("outbox", [...outbox.all(), storable(item)]),
+  /** Does nothing for a message that is gone: another tab has seen the end of its turn. */
+  update: (item) => write("outbox", outbox.all().map((other) => (other.key === item.key ? storable(item) : other))),
   drop: (item) => write("outbox", outbox.all().filter((other) => other.key !== item.key)),
-  /** Gives up what is too old to be sent again, or lost a file with the page; told are those the gateway has not. */
-  retire() {
-    const isLate = (item) => Date.now() - item.at > STALE_MS || !(item.turn || item.files.every((file) => file.id));
-    const late = outbox.all().filter(isLate);
-    late.forEach(outbox.drop);
-    return late.filter((item) => !item.turn);
+  /** Drops messages that are too old to be sent again or lost a file with the page. Returns the unsent ones. */
+  dropStale() {
+    const isStale = (item) => Date.now() - item.at > STALE_MS || !(item.turn || item.files.every((file) => file.id));
+    const stale = outbox.all().filter(isStale);
+    stale.forEach(outbox.drop);
+    return stale.filter((item) => !item.turn);
   },
 };
 
-const known = read("titles", {}); // all that were learned; the browser keeps the last of them
+const known = read("titles", {}); // all labels of this page; the browser stores the newest of them
 
 export const titles = {
-  /** Empty: nothing was said there yet. Undefined: not known. */
+  /** The first words of a session: empty if it has no message yet, undefined if they are not known. */
   of: (session) => known[session],
   learn(session, entries) {
     const said = entries.find(({ body }) => body.type === "user")?.body.parts.find((part) => part.type === "text");
     known[session] ||= (said?.text ?? "").trim().slice(0, 80);
-    write("titles", Object.fromEntries(Object.entries(known).slice(-MOST_TITLES)));
+    write("titles", Object.fromEntries(Object.entries(known).slice(-MAX_TITLES)));
   },
 };
 
@@ -75,7 +75,7 @@ export function randomHex(bytes) {
   return Array.from(random, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** `web-20261116-021741-4f1c`: a name nobody has. */
+/** A name that no other chat has: `web-20261116-021741-4f1c`. */
 export function newName(now = new Date()) {
   const two = (number) => String(number).padStart(2, "0");
   const day = `${now.getFullYear()}${two(now.getMonth() + 1)}${two(now.getDate())}`;
