@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pictures import png
 from prefixes import PrefixWatch
 from rig import Rig, chat, start
 from talaria.agent.attachments import IMAGE_INPUT_BYTES, as_told
 from talaria.agent.transcript import Transcript
 from talaria.core.clock import SystemClock
-from talaria.core.messages import File, Image, Part, Text, UserMessage
+from talaria.core.messages import (
+    File,
+    Image,
+    Message,
+    Part,
+    Text,
+    ToolOutcome,
+    ToolResult,
+    ToolResults,
+    UserMessage,
+)
 from talaria.core.specs import AgentSpec
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.models.abilities import Abilities
@@ -21,6 +33,7 @@ from talaria.models.openai_chat import OpenAIChat
 from talaria.models.settings import FallbackSettings, ModelSettings
 from talaria.store.memory import MemoryStore
 from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
+from talaria.workspace.pictures import picture_part
 
 PHOTO = File("photo.jpg", "inbox/1-photo.jpg", "image/jpeg", 122_880)
 SEEN = Image("data:image/jpeg;base64," + "A" * 4000)
@@ -50,6 +63,21 @@ def test_what_is_told_follows_from_the_spec(
 
 
 @pytest.mark.parametrize(
+    ("sees", "tools", "told"),
+    [
+        (True, ("read_file",), PARTS),
+        (False, ("read_file",), (PARTS[0], PHOTO, BLIND_TOLD)),
+        (False, (), (PARTS[0], FILE_TOLD, BLIND_TOLD)),
+    ],
+)
+def test_results_are_told_like_messages(sees: bool, tools: tuple[str, ...], told: tuple[Part, ...]) -> None:
+    plain = ToolResult("c2", "todo", "text", ToolOutcome.ERROR)
+    results = ToolResults((ToolResult.of("c1", "look", PARTS), plain))
+    expected = ToolResults((ToolResult.of("c1", "look", told), plain))
+    assert as_told(results, spec(sees=sees, tools=tools)) == expected
+
+
+@pytest.mark.parametrize(
     ("image", "told"),
     [
         (SEEN, "[image image/jpeg, 2.9 KiB: this model cannot see images]"),
@@ -58,13 +86,23 @@ def test_what_is_told_follows_from_the_spec(
 )
 def test_a_picture_that_came_without_a_file_is_named_by_itself(image: Image, told: str) -> None:
     message = UserMessage((Text("Look."), image))
-    assert as_told(message, spec(sees=False)).parts == (Text("Look."), Text(told))
+    assert as_told(message, spec(sees=False)) == UserMessage((Text("Look."), Text(told)))
 
 
-def test_a_picture_weighs_what_it_takes_of_a_context_and_not_its_bytes() -> None:
+@pytest.mark.parametrize(
+    "message",
+    [
+        lambda *images: UserMessage((Text("a"), *images)),
+        lambda *images: ToolResults((ToolResult.of("c", "look", (Text("a"), *images)),)),
+    ],
+)
+def test_a_picture_weighs_what_it_takes_of_a_context_and_not_its_bytes(
+    message: Callable[..., Message],
+) -> None:
     shown, plain = Transcript(OpenAIChat(), spec(sees=True)), Transcript(OpenAIChat(), spec(sees=True))
-    shown.append(UserMessage((Text("a"), Image("data:image/png;base64," + "A" * 1_000_000))))
-    plain.append(UserMessage((Text("a"),)))
+    image = Image("data:image/png;base64," + "A" * 1_000_000)
+    shown.append(message(image))
+    plain.append(message())
     assert shown.size > 1_000_000
     assert IMAGE_INPUT_BYTES < shown.weight < IMAGE_INPUT_BYTES + 1000
     assert plain.weight == plain.size
@@ -158,3 +196,29 @@ async def test_the_model_command_and_the_status_tell_what_is_known() -> None:
         for command in ("/model", "/status"):
             reply = (await rig.say(command)).reply
             assert "scripted/m (128,000 tokens of context, tools, no images, reasoning)" in str(reply)
+
+
+@pytest.mark.parametrize("sees", [True, False])
+async def test_a_picture_that_is_read_is_shown_to_a_model_that_sees(tmp_path: Path, sees: bool) -> None:
+    (tmp_path / "dot.png").write_bytes(png(3, 2))
+    model = ScriptedModel()
+    async with start(
+        MemoryStore(SystemClock()),
+        tmp_path,
+        model=model,
+        settings=ModelSettings("scripted", "m"),
+        abilities={"scripted/m": Abilities(images=sees)},
+    ) as rig:
+        turn = await rig.say('[[call read_file {"path": "dot.png"}]] [[reply seen]]')
+        assert turn.reply == "seen"
+        await rig.say("And?")
+        watch = PrefixWatch(lambda body: "one")
+        watch.see_all(list(model.bodies))
+        assert not watch.breaks
+    shown = picture_part(png(3, 2))
+    assert shown is not None
+    for body in list(model.bodies)[1:]:
+        [result] = [m["content"] for m in json.loads(body)["messages"] if m["role"] == "tool"]
+        assert result.startswith("[dot.png: image/png, 3 × 2 pixels, 69 B]\n[image ")
+        assert ("this model cannot see images" in result) is not sees
+        assert (shown.url in str(users(body))) is sees

@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 from talaria.core.errors import ModelError, ModelUnavailable
 from talaria.core.messages import (
     AssistantMessage,
+    File,
     Image,
     Message,
+    Part,
     Reasoning,
     SystemMessage,
     Text,
     ToolCall,
+    ToolOutcome,
     ToolResult,
     ToolResults,
     UserMessage,
@@ -36,12 +39,15 @@ CALLS = (ToolCall("call_1", "read_file", '{"path": "a ü"}'), ToolCall("call_2",
 TOOLS = [ToolSpec("b", "B.", '{"type": "object"}'), ToolSpec("a", "A.", '{"type":"object","title":"a"}')]
 HELLO = UserMessage((Text("hello"),))
 CALLED = AssistantMessage("look", (ToolCall("c1", "a", '{"x": "ü"}'),))
+FILE = File("f.pdf", "inbox/f.pdf", "application/pdf", 9)
 LOG: tuple[Message, ...] = (
     UserMessage((Text("one"),), "Mon"),
     CALLED,
     ToolResults((ToolResult("c1", "a", "text"),)),
     AssistantMessage("answer"),
     UserMessage((Text("two"), Image("data:image/png;base64,AAAA")), "Tue"),
+    CALLED,
+    ToolResults((ToolResult.of("c1", "a", (Text("see"), Image("data:image/png;base64,BBBB"), FILE)),)),
     AssistantMessage("par", interrupted=True),
     SystemMessage("Hurry."),
     HELLO,
@@ -166,6 +172,20 @@ class WireSuite:
         is_sent = b"secret" in self.wire.encode(with_it)
         assert is_sent == (thought.field in self.own_thoughts)
         assert is_sent or self.wire.encode(with_it) == self.wire.encode(CALLED)
+
+    @pytest.mark.parametrize("outcome", ToolOutcome)
+    def test_a_result_of_parts_tells_all_its_texts_and_files(self, outcome: ToolOutcome) -> None:
+        image = Image("data:image/png;base64,BBBB")
+        result = ToolResult.of("c1", "a", (Text("before"), image, Text("after"), FILE), outcome)
+        body = self.body(HELLO, CALLED, ToolResults((result,)))
+        places = [body.index(text) for text in (b"before", b"after", b"inbox/f.pdf")]
+        assert places == sorted(places)
+        assert body.count(b"BBBB") <= 1
+
+    def test_a_result_of_nothing_but_text_is_written_as_a_text(self) -> None:
+        parts: tuple[Part, ...] = (Text("one"), Text("two"))
+        plain = ToolResults((ToolResult("c1", "a", "one\ntwo"),))
+        assert self.wire.encode(ToolResults((ToolResult.of("c1", "a", parts),))) == self.wire.encode(plain)
 
     # -- on the way in
 

@@ -10,6 +10,7 @@ from talaria.core.messages import (
     AssistantMessage,
     Image,
     Message,
+    Part,
     Reasoning,
     SystemMessage,
     Text,
@@ -49,7 +50,10 @@ LOG: list[Message] = [
         (Reasoning("thinking", "hm", json.dumps(THOUGHT)),),
     ),
     ToolResults(
-        (ToolResult("c1", "read_file", "AAA"), ToolResult("c2", "read_file", 'B"B"\n', ToolOutcome.ERROR))
+        (
+            ToolResult.of("c1", "read_file", (Text("AAA"), Image("data:image/png;base64,BBBB"))),
+            ToolResult("c2", "read_file", 'B"B"\n', ToolOutcome.ERROR),
+        )
     ),
     AssistantMessage("One is short."),
     UserMessage((Text("Thanks. 🎉 [[reply bye]]"),)),
@@ -108,8 +112,15 @@ CHAT: list[Any] = [
             {"id": "c2", "type": "function", "function": {"name": "read_file", "arguments": "{}"}},
         ],
     },
-    {"role": "tool", "tool_call_id": "c1", "content": "AAA"},
+    {"role": "tool", "tool_call_id": "c1", "content": "AAA\n[image 1: see below]"},
     {"role": "tool", "tool_call_id": "c2", "content": 'B"B"\n'},
+    {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "[image 1 from read_file]"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,BBBB"}},
+        ],
+    },
     {"role": "assistant", "content": "One is short."},
     {"role": "user", "content": "Thanks. 🎉 [[reply bye]]"},
 ]
@@ -184,7 +195,17 @@ MESSAGES: list[Any] = [
     {
         "role": "user",
         "content": [
-            {"type": "tool_result", "tool_use_id": "c1", "content": "AAA"},
+            {
+                "type": "tool_result",
+                "tool_use_id": "c1",
+                "content": [
+                    {"type": "text", "text": "AAA"},
+                    {
+                        "type": "image",
+                        "source": {"type": "base64", "media_type": "image/png", "data": "BBBB"},
+                    },
+                ],
+            },
             {
                 "type": "tool_result",
                 "tool_use_id": "c2",
@@ -268,6 +289,10 @@ INPUT: list[Any] = [
     {"role": "developer", "content": "Mind the gap."},
     {"role": "user", "content": QUESTION},
 ]
+SHOWN: list[Any] = [
+    {"type": "input_text", "text": "AAA"},
+    {"type": "input_image", "image_url": "data:image/png;base64,BBBB", "detail": "auto"},
+]
 MORE: list[Any] = [
     {
         "role": "user",
@@ -315,8 +340,8 @@ async def speak_with_the_sdk(client: AsyncOpenAI) -> str:
     first = await create()
     items += replay(first)
     items += [
-        {"type": "function_call_output", "call_id": item.call_id, "output": text}
-        for item, text in zip(first.output[1:], ("AAA", 'B"B"\n'), strict=True)
+        {"type": "function_call_output", "call_id": item.call_id, "output": output}
+        for item, output in zip(first.output[1:], (SHOWN, 'B"B"\n'), strict=True)
     ]
     second = await create()
     items += [*replay(second), *MORE]
@@ -349,8 +374,9 @@ async def speak(server: ModelServer) -> str:
         return await ask(server, OpenAIResponses(), log, "gpt-x", b'"temperature":0.2')
 
     first = await complete()
-    results = zip(first.tool_calls, ("AAA", 'B"B"\n'), strict=True)
-    log += [first, ToolResults(tuple(ToolResult(call.id, call.name, text) for call, text in results))]
+    shown: tuple[Part, ...] = (Text("AAA"), Image("data:image/png;base64,BBBB"))
+    results = zip(first.tool_calls, (shown, (Text('B"B"\n'),)), strict=True)
+    log += [first, ToolResults(tuple(ToolResult.of(call.id, call.name, parts) for call, parts in results))]
     log += [await complete()]
     photo = Image("data:image/png;base64,AAAA", "low")
     log += [UserMessage((Text("Thanks. 🎉 [[reply bye]]"), photo))]

@@ -29,6 +29,7 @@ ASSISTANT = {"role": "assistant", "content": "ok"}
 CHAT_TOOL = {"type": "function", "function": {"name": "a", "parameters": {}}}
 CHAT_CALL = {"id": "c1", "type": "function", "function": {"name": "a", "arguments": "{}"}}
 CHAT_CALLS = {"role": "assistant", "content": None, "tool_calls": [CHAT_CALL]}
+CHAT_IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 CHAT_RESULT = {"role": "tool", "tool_call_id": "c1", "content": "x"}
 
 
@@ -38,6 +39,7 @@ def chat(*messages: Any, **more: Any) -> tuple[str, Any]:
 
 ITEM_CALL = {"type": "function_call", "call_id": "c1", "name": "a", "arguments": "{}"}
 ITEM_OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "x"}
+ITEM_IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
 ITEM_TOOL = {"type": "function", "name": "a", "parameters": {}, "strict": False}
 ITEM_SEALED = seal("rs_1", "fc_1_thought")
 ITEM_THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": ITEM_SEALED}
@@ -59,6 +61,7 @@ BLOCK_MARK = {"cache_control": {"type": "ephemeral"}}
 BLOCK_CALL = {"type": "tool_use", "id": "c1", "name": "a", "input": {}}
 BLOCK_CALLS = {"role": "assistant", "content": [BLOCK_CALL]}
 BLOCK_THOUGHT = {"type": "thinking", "thinking": "hm", "signature": sign("hm")}
+BLOCK_IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
 BLOCK_RESULT = {"type": "tool_result", "tool_use_id": "c1", "content": "x"}
 BLOCK_RESULTS = {"role": "user", "content": [BLOCK_RESULT]}
 BLOCK_THINKING = {"type": "enabled", "budget_tokens": 1024}
@@ -93,6 +96,9 @@ CHAT = [
     (chat({"role": "robot", "content": "x"}), "$.messages[0].role"),
     (chat({"role": "user", "content": None}), "$.messages[0].content"),
     (chat(says({"type": "image_url", "image_url": {"url": "data:text/plain,x"}})), "image_url.url"),
+    (chat(USER, CHAT_CALLS, CHAT_RESULT | {"content": None}), "$.messages[2].content"),
+    (chat(USER, CHAT_CALLS, CHAT_RESULT | {"content": []}), "$.messages[2].content"),
+    (chat(USER, CHAT_CALLS, CHAT_RESULT | {"content": [CHAT_IMAGE]}), "$.messages[2].content[0].type"),
     (chat(), "$.messages"),
     (chat(USER, model=""), "$.model"),
     (("chat/completions", [1]), "must be a JSON object"),
@@ -114,6 +120,16 @@ RESPONSES = [
     (responses(says(text("x"))), "$.input[0].content[0].type"),
     (responses(replies({"type": "input_text", "text": "x"})), "'input[0].content'"),
     (responses(says({"type": "output_text", "text": "x"})), "'input[0].content'"),
+    (responses(USER, ITEM_CALL, ITEM_OUTPUT | {"output": []}), "$.input[2].output"),
+    (responses(USER, ITEM_CALL, ITEM_OUTPUT | {"output": [CHAT_IMAGE]}), "$.input[2].output[0].type"),
+    (
+        responses(USER, ITEM_CALL, ITEM_OUTPUT | {"output": [ITEM_IMAGE | {"image_url": "file:///x"}]}),
+        "$.input[2].output[0].image_url",
+    ),
+    (
+        responses(USER, ITEM_CALL, ITEM_OUTPUT | {"output": [ITEM_IMAGE | {"detail": "huge"}]}),
+        "$.input[2].output[0].detail",
+    ),
     (responses(), "$.input"),
     (responses(USER, ITEM_THOUGHT), "without its required following item"),
     (responses(USER, ITEM_THOUGHT, ITEM_CALL, ITEM_OUTPUT), "without its required following item"),
@@ -163,6 +179,14 @@ MESSAGES = [
     (messages(says({"type": "image", "source": {"type": "base64"}})), "source"),
     (messages(USER, BLOCK_RESULTS), "unexpected `tool_use_id`"),
     (messages(USER, BLOCK_CALLS, BLOCK_RESULTS, BLOCK_RESULTS), "unexpected `tool_use_id`"),
+    (
+        messages(USER, BLOCK_CALLS, says(BLOCK_RESULT | {"content": [CHAT_IMAGE]})),
+        "content[0].content[0].type",
+    ),
+    (
+        messages(USER, BLOCK_CALLS, says(BLOCK_RESULT | {"content": [BLOCK_IMAGE], "is_error": True})),
+        "all content must be type 'text' if 'is_error' is true",
+    ),
     (messages(USER, BLOCK_CALLS), "without `tool_result`"),
     (messages(USER, BLOCK_CALLS, USER), "without `tool_result`"),
     (messages(USER, BLOCK_CALLS, says(text("x"), BLOCK_RESULT)), "must come first"),
@@ -210,6 +234,12 @@ async def test_it_refuses_what_the_real_server_refuses(
         chat(USER, CHAT_CALLS, CHAT_RESULT, ASSISTANT, USER, tools=[CHAT_TOOL]),
         responses(USER, ITEM_THOUGHT, ITEM_LED_TO, ITEM_OUTPUT, ASSISTANT, USER, tools=[ITEM_TOOL]),
         ("responses", {"model": "m", "input": "hi"}),
+        chat(USER, CHAT_CALLS, CHAT_RESULT, says(text("[image 1 from a]"), CHAT_IMAGE)),
+        responses(
+            USER, ITEM_CALL, ITEM_OUTPUT | {"output": [{"type": "input_text", "text": ""}, ITEM_IMAGE]}
+        ),
+        messages(USER, BLOCK_CALLS, says(BLOCK_RESULT | {"content": [text("a"), BLOCK_IMAGE]})),
+        messages(USER, BLOCK_CALLS, says(BLOCK_RESULT | {"content": [text("a")], "is_error": True})),
         messages(USER, BLOCK_CALLS, BLOCK_RESULTS, USER, tools=[BLOCK_TOOL]),
         messages(USER, USER, replies(BLOCK_THOUGHT, BLOCK_CALL), BLOCK_RESULTS, thinking=BLOCK_THINKING),
         messages(USER, BLOCK_CALLS, BLOCK_RESULTS, ASSISTANT, USER, thinking=BLOCK_THINKING),

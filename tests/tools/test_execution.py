@@ -11,16 +11,28 @@ from typing import Any
 import msgspec
 import pytest
 
+from pictures import jpeg, png
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
-from talaria.core.messages import ToolCall, ToolOutcome, ToolResult
+from talaria.core.messages import (
+    Content,
+    File,
+    Image,
+    Part,
+    Text,
+    ToolCall,
+    ToolOutcome,
+    ToolResult,
+)
 from talaria.core.questions import Decision
 from talaria.core.tools import CallScope, ToolContext, ToolSpec
 from talaria.tools.execution import MAX_OUTPUT_BYTES, OUTPUT_CUT
 from talaria.tools.function import Arguments, FunctionTool, Handler, in_thread, parameters
 from talaria.tools.registry import builtin_registry
+from talaria.tools.result import MAX_FILES, MAX_IMAGES
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
+from talaria.workspace.pictures import MAX_PICTURE_BYTES, picture_part
 from tools.conftest import Desk, bound, tool
 
 SCHEMA = parameters({"text": {"type": "string"}, "count": {"type": "integer"}}, required=["text"])
@@ -345,3 +357,75 @@ async def test_an_unknown_name_of_any_length_is_cheap() -> None:
     result = await call(tools, "t" * 5_000_000)
     assert time.process_time() - began < 1
     assert len(result.text) < 5000
+
+
+# -- results of parts ---------------------------------------------------------------------------------------
+
+
+def gives(*parts: Part) -> Handler:
+    async def give(arguments: Arguments, context: ToolContext) -> Content:
+        return parts
+
+    return give
+
+
+def picture(data: bytes) -> Image:
+    shown = picture_part(data)
+    assert shown is not None
+    return shown
+
+
+FILE = File("a.pdf", "inbox/a.pdf", "application/pdf", 9)
+
+
+async def test_parts_are_kept_in_their_order() -> None:
+    parts = (Text("before"), picture(png()), Text("after"), FILE)
+    result = await run_one(gives(*parts))
+    assert result == ToolResult("c1", "one", "before\n[image]\nafter\n[file inbox/a.pdf]", parts=parts)
+    assert await run_one(gives(Text("one"), Text("two \ud800"))) == ToolResult("c1", "one", "one\ntwo ?")
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        Image("https://example.com/a.png"),
+        Image("data:text/plain,hello"),
+        Image("data:image/png;base64,not base64"),
+        Image("data:image/png;base64,AAAA"),
+        Image("data:image/png;base64," + "A" * 10_000_000),
+    ],
+)
+async def test_an_image_that_a_provider_would_refuse_is_replaced_by_a_note(image: Image) -> None:
+    result = await run_one(gives(Text("look"), image))
+    assert result.parts == ()
+    assert result.text.startswith("look\n[1 of its images and files cannot be shown.")
+
+
+async def test_an_image_is_named_by_its_bytes_and_keeps_its_detail() -> None:
+    claimed = picture(png()).url.replace("image/png", "image/jpeg")
+    result = await run_one(gives(Image(claimed, "low")))
+    assert result.parts == (Image(picture(png()).url, "low"),)
+
+
+async def test_images_and_files_are_counted_and_images_weighed_together() -> None:
+    image, odd = picture(png()), File("a", "p" * 10_000, "text/plain", 9)
+    result = await run_one(gives(*[image] * 10, *[FILE] * 25, odd))
+    assert [type(part) for part in result.parts] == [Image] * MAX_IMAGES + [File] * MAX_FILES + [Text]
+    assert "[8 of its images and files cannot be shown." in result.text
+    heavy = picture(jpeg(comment=b"x" * 60_000) + b"\0" * (MAX_PICTURE_BYTES // 2))
+    result = await run_one(gives(heavy, heavy, image))
+    assert result.parts[:-1] == (heavy, image)
+
+
+async def test_a_long_text_among_parts_is_capped_and_the_other_parts_stay(desk: Desk) -> None:
+    rows = "".join(f"row {n}\n" for n in range(10_000))
+    image = picture(png())
+    give = FunctionTool(ToolSpec("give", "", parameters({})), gives(Text("x"), image, Text(rows)))
+    tools = builtin_registry(ToolSettings()).resolve(["files"]).with_tools([give])
+    result = await bound(tools, desk.folder).run(ToolCall("c1", "give", ""))
+    text, shown = result.parts
+    assert shown == image
+    assert isinstance(text, Text)
+    assert len(text.text.encode()) <= ToolSettings().max_result
+    path = text.text.split(" and is in ")[1].split(":")[0]
+    assert (desk.folder / path).read_text() == f"x\n{rows}"

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
+from pictures import gif, jpeg, png, webp
 from talaria.core.errors import ToolError
+from talaria.core.messages import Text
 from talaria.tools.files import find_passage
+from talaria.workspace.pictures import MAX_PICTURE_BYTES, picture_part
 from tools.conftest import SETTINGS, Desk
 
 
@@ -53,6 +57,33 @@ async def test_a_binary_file_is_refused_and_broken_text_is_shown_as_far_as_it_go
     (desk.folder / "latin.txt").write_bytes("Grüße".encode("latin-1"))
     assert "binary" in await desk.error("read_file", path="b.bin")
     assert await desk.ok("read_file", path="latin.txt") == "Gr\ufffd\ufffde"
+
+
+@pytest.mark.parametrize("make", [png, jpeg, gif, webp])
+async def test_a_picture_is_shown(desk: Desk, make: Callable[..., bytes]) -> None:
+    desk.folder.mkdir()
+    (desk.folder / "a.txt").write_bytes(make(640, 480))
+    result = await desk.result("read_file", path="a.txt")
+    about, shown = result.parts
+    assert isinstance(about, Text)
+    assert about.text.startswith("[a.txt: image/")
+    assert "640 × 480 pixels" in about.text
+    assert shown == picture_part(make(640, 480))
+
+
+async def test_a_picture_that_is_too_large_says_so(desk: Desk) -> None:
+    desk.folder.mkdir()
+    (desk.folder / "wide.png").write_bytes(png(9000, 10))
+    (desk.folder / "heavy.png").write_bytes(png() + bytes(MAX_PICTURE_BYTES))
+    wide = await desk.error("read_file", path="wide.png")
+    assert "9000 × 10 pixels" in wide
+    assert "8000 pixels on each side" in wide
+    assert "too large" in await desk.error("read_file", path="heavy.png")
+
+
+async def test_a_text_that_begins_like_a_picture_is_a_text(desk: Desk) -> None:
+    await desk.ok("write_file", path="a.txt", content="GIF89a is an old format.")
+    assert await desk.ok("read_file", path="a.txt") == "GIF89a is an old format."
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from talaria.agent.attachments import as_told, hidden_weight
-from talaria.core.messages import AssistantMessage, Message, UserMessage
+from talaria.core.messages import AssistantMessage, Message, ToolResults, UserMessage
 from talaria.core.ports import WireFormat
 from talaria.core.specs import AgentSpec
 from talaria.models.openai_chat import adapt_for_model
@@ -41,7 +41,7 @@ class Transcript:
             if message.reasoning and not self._is_own(message):
                 message = msgspec.structs.replace(message, reasoning=())
             message = adapt_for_model(message, self._spec.api, self._spec.model)
-        elif isinstance(message, UserMessage):
+        elif isinstance(message, (UserMessage, ToolResults)):
             message = as_told(message, self._spec)
             hidden = hidden_weight(message)
         chunk = self._wire.encode(message)

@@ -34,6 +34,8 @@ class File(msgspec.Struct, frozen=True, tag="file"):
 
 
 Part = Text | Image | File
+Content = str | tuple[Part, ...]
+"""What a tool gives back: a text, or parts where there is more than text."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -58,10 +60,36 @@ class ToolOutcome(StrEnum):
 
 
 class ToolResult(msgspec.Struct, frozen=True):
+    """The result of one call.
+
+    `text` is the result for readers that take text only. `parts` is the result as its tool gave it, in
+    order; it is empty when there is nothing but `text`, as in every row that version 0.1.0 wrote.
+    """
+
     call_id: str
     name: str
     text: str
     outcome: ToolOutcome = ToolOutcome.OK
+    parts: tuple[Part, ...] = ()
+
+    @staticmethod
+    def of(
+        call_id: str, name: str, parts: tuple[Part, ...], outcome: ToolOutcome = ToolOutcome.OK
+    ) -> ToolResult:
+        """Return a result that has these parts; parts that are all text become one text."""
+        text = "\n".join(map(_as_text, parts))
+        is_text = all(isinstance(part, Text) for part in parts)
+        return ToolResult(call_id, name, text, outcome, () if is_text else parts)
+
+
+def _as_text(part: Part) -> str:
+    match part:
+        case Text(text=text):
+            return text
+        case Image():
+            return "[image]"
+        case File(path=path):
+            return f"[file {path}]"
 
 
 class SystemMessage(msgspec.Struct, frozen=True, tag="system"):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from talaria.core.ids import SessionId, TurnId
+from talaria.core.messages import Content
 from talaria.core.questions import Decision
 
 if TYPE_CHECKING:
@@ -114,9 +115,10 @@ class ToolContext:
 
 
 class Tool(Protocol):
-    """`run` returns the text for the model; `ToolError` is a failure that the model should read."""
+    """`run` returns what the model gets: a text, or parts. `ToolError` is a failure that the model should
+    read. Parts have limits of their own; what is over them is replaced by a note."""
 
     @property
     def spec(self) -> ToolSpec: ...
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> str: ...
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Content: ...

@@ -28,6 +28,7 @@ from talaria.core.messages import (
     AssistantMessage,
     Image,
     Message,
+    Part,
     SystemMessage,
     ToolCall,
     ToolOutcome,
@@ -195,8 +196,13 @@ def _text_block(text: str) -> dict[str, Any]:
 
 
 def _user(message: UserMessage) -> list[dict[str, Any]]:
-    """Texts that follow each other are one block; a stamp and a name stand in front of the first."""
+    """A stamp and a name stand in front of the first text."""
     lead = (f"[{message.stamp}] " if message.stamp else "") + (f"{message.name}: " if message.name else "")
+    return _blocks(message.parts, lead) or [_text_block(EMPTY)]
+
+
+def _blocks(parts: Sequence[Part], lead: str = "") -> list[dict[str, Any]]:
+    """Texts that follow each other are one block."""
     blocks: list[dict[str, Any]] = []
     texts: list[str] = []
 
@@ -208,7 +214,7 @@ def _user(message: UserMessage) -> list[dict[str, Any]]:
         if text.strip():
             blocks.append(_text_block(text))
 
-    for part in message.parts:
+    for part in parts:
         if isinstance(part, Image):
             block = _image(part)
             if isinstance(block, str):
@@ -219,7 +225,7 @@ def _user(message: UserMessage) -> list[dict[str, Any]]:
         else:
             texts.append(part_text(part))
     flush()
-    return blocks or [_text_block(EMPTY)]
+    return blocks
 
 
 def _image(image: Image) -> dict[str, Any] | str:
@@ -273,9 +279,13 @@ def _input(arguments: str) -> Any:
 
 def _result(result: ToolResult) -> dict[str, Any]:
     block: dict[str, Any] = {"type": "tool_result", "tool_use_id": _id(result.call_id)}
-    if result.text.strip():
+    is_error = result.outcome is not ToolOutcome.OK
+    if result.parts and not is_error:  # the API refuses an error that has anything but text
+        if blocks := _blocks(result.parts):
+            block["content"] = blocks
+    elif result.text.strip():
         block["content"] = result.text
-    if result.outcome is not ToolOutcome.OK:
+    if is_error:
         block["is_error"] = True
     return block
 

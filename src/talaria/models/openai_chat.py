@@ -30,6 +30,7 @@ from talaria.core.messages import (
     SystemMessage,
     TokenUsage,
     ToolCall,
+    ToolResult,
     ToolResults,
     UserMessage,
 )
@@ -37,7 +38,7 @@ from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
 from talaria.models.failures import ProviderErrors, parse_error
-from talaria.models.wire import AnswerDecoder, answer_text, bearer, openai_content, openai_prefix
+from talaria.models.wire import AnswerDecoder, answer_text, bearer, openai_content, openai_prefix, part_text
 
 DETAILS = "reasoning_details"
 MAX_CALLS = 512
@@ -66,10 +67,7 @@ class OpenAIChat:
             case AssistantMessage():
                 return _encode(_assistant(message))
             case ToolResults(results=results):
-                return b",".join(
-                    _encode({"role": "tool", "tool_call_id": result.call_id, "content": result.text})
-                    for result in results
-                )
+                return b",".join(_results(results))
             case _:
                 assert_never(message)
 
@@ -108,7 +106,8 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
 
 
 def _user(message: UserMessage) -> dict[str, Any]:
-    encoded: dict[str, Any] = {"role": "user", "content": openai_content(message, "text", _image)}
+    content = openai_content(message.parts, "text", _image, message.stamp)
+    encoded: dict[str, Any] = {"role": "user", "content": content}
     if message.name is not None:
         encoded["name"] = message.name
     return encoded
@@ -119,6 +118,29 @@ def _image(image: Image) -> dict[str, Any]:
     if image.detail is not None:
         url["detail"] = image.detail
     return {"type": "image_url", "image_url": url}
+
+
+def _results(results: tuple[ToolResult, ...]) -> list[bytes]:
+    """A tool message takes no images. They are numbered and follow all results in a message by the user."""
+    encoded: list[bytes] = []
+    shown: list[dict[str, Any]] = []
+    for result in results:
+        text = result.text
+        if result.parts:
+            texts: list[str] = []
+            for part in result.parts:
+                if isinstance(part, Image):
+                    number = len(shown) // 2 + 1
+                    texts.append(f"[image {number}: see below]")
+                    label = f"[image {number} from {result.name}]"
+                    shown += [{"type": "text", "text": label}, _image(part)]
+                else:
+                    texts.append(part_text(part))
+            text = "\n".join(texts)
+        encoded.append(_encode({"role": "tool", "tool_call_id": result.call_id, "content": text}))
+    if shown:
+        encoded.append(_encode({"role": "user", "content": shown}))
+    return encoded
 
 
 def _assistant(message: AssistantMessage) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from talaria.core.messages import (
     AssistantMessage,
     Image,
     Message,
+    Part,
     SystemMessage,
     ToolCall,
     ToolResult,
@@ -77,7 +78,7 @@ class OpenAIResponses:
             case SystemMessage(text=text, role=role):
                 return _encode({"role": role, "content": text})
             case UserMessage():
-                return _encode({"role": "user", "content": openai_content(message, "input_text", _image)})
+                return _encode({"role": "user", "content": _content(message.parts, message.stamp)})
             case AssistantMessage():
                 return b",".join(_assistant(message))
             case ToolResults(results=results):
@@ -172,8 +173,13 @@ def _image(image: Image) -> dict[str, Any]:
     return {"type": "input_image", "image_url": image.url, "detail": image.detail or "auto"}
 
 
+def _content(parts: Sequence[Part], stamp: str = "") -> str | list[dict[str, Any]]:
+    return openai_content(parts, "input_text", _image, stamp)
+
+
 def _output(result: ToolResult) -> dict[str, Any]:
-    return {"type": "function_call_output", "call_id": _call_id(result.call_id), "output": result.text}
+    output = _content(result.parts) if result.parts else result.text
+    return {"type": "function_call_output", "call_id": _call_id(result.call_id), "output": output}
 
 
 # -- answers ------------------------------------------------------------------------------------------------

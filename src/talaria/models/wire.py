@@ -7,7 +7,7 @@ bytes, and an `EventReader`, which knows the events of the format and tells the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -16,11 +16,11 @@ from talaria.core.messages import (
     AssistantMessage,
     File,
     Image,
+    Part,
     Reasoning,
     Text,
     TokenUsage,
     ToolCall,
-    UserMessage,
 )
 from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
 from talaria.core.ports import WireFormat
@@ -239,16 +239,16 @@ def openai_prefix(prompt: str, tools: list[dict[str, Any]]) -> Prefix:
 
 
 def openai_content(
-    message: UserMessage, text_type: str, image: Callable[[Image], dict[str, Any]]
+    given: Sequence[Part], text_type: str, image: Callable[[Image], dict[str, Any]], stamp: str = ""
 ) -> str | list[dict[str, Any]]:
     """Return a text, or a list of parts if there is an image. The time stamp stands first."""
-    stamp = f"[{message.stamp}] " if message.stamp else ""
-    texts = [part_text(part) for part in message.parts if not isinstance(part, Image)]
-    if len(texts) == len(message.parts):
+    stamp = f"[{stamp}] " if stamp else ""
+    texts = [part_text(part) for part in given if not isinstance(part, Image)]
+    if len(texts) == len(given):
         return stamp + "\n".join(texts)
     parts = [
         image(part) if isinstance(part, Image) else {"type": text_type, "text": part_text(part)}
-        for part in message.parts
+        for part in given
     ]
     if stamp and parts[0]["type"] == text_type:
         parts[0]["text"] = stamp + parts[0]["text"]

@@ -233,6 +233,9 @@ def _check_user(n: int, blocks: _Blocks, owed: set[str]) -> set[str]:
         text = f"messages.{n}: unexpected `tool_use_id` found in `tool_result` blocks"
         refuse_unless(result.tool_use_id in owed, text)
         owed = owed - {result.tool_use_id}
+        is_text = isinstance(result.content, str) or all(isinstance(part, _Text) for part in result.content)
+        text = f"messages.{n}: all content must be type 'text' if 'is_error' is true"
+        refuse_unless(is_text or not result.is_error, text)
     refuse_unless(blocks[: len(results)] == results, f"messages.{n}: `tool_result` blocks must come first")
     _need_nothing_owed(n, owed)
     return set()

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from talaria.testing.model_requests import (
     NAME,
+    PICTURE,
     BadChatRequest,
     ChatRequest,
     decode,
@@ -21,7 +22,6 @@ from talaria.testing.model_requests import (
 )
 from talaria.testing.script import Scene, read_scene, read_steps
 
-_PICTURE = r"^https?://|^data:image/(?:png|jpe?g|gif|webp);base64,[A-Za-z0-9+/]+=*\Z"
 _USER = b'{"role":"user",'
 _HEAD = re.compile(rb'\{"model":("(?:[^"\\]|\\.)*")')
 _AFTER = ('],"tools":', '],"stream":')
@@ -52,7 +52,7 @@ class _Text(Struct, tag="text"):
 
 
 class _Picture(Struct):
-    url: Annotated[str, Meta(pattern=_PICTURE)]
+    url: Annotated[str, Meta(pattern=PICTURE)]
 
 
 class _Image(Struct, tag="image_url"):
@@ -81,6 +81,7 @@ class _Assistant(Struct, tag_field="role", tag="assistant"):
 
 class _Result(Struct, tag_field="role", tag="tool"):
     tool_call_id: str
+    content: str | Annotated[list[_Text], Meta(min_length=1)]
 
 
 class _Request(Struct):

@@ -11,6 +11,7 @@ from talaria.testing.script import Scene
 
 T = TypeVar("T")
 NAME = r"^[a-zA-Z0-9_-]{1,64}$"
+PICTURE = r"^https?://|^data:image/(?:png|jpe?g|gif|webp);base64,[A-Za-z0-9+/]+=*\Z"
 
 
 class BadChatRequest(Exception):

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from talaria.testing.model_requests import (
     NAME,
+    PICTURE,
     BadChatRequest,
     ChatRequest,
     decode,
@@ -38,8 +39,14 @@ class _InputText(_Strict, tag="input_text"):
 
 
 class _InputImage(_Strict, tag="input_image"):
-    image_url: str
-    detail: str = "auto"
+    image_url: Annotated[str, Meta(pattern=PICTURE)]
+    detail: Literal["auto", "low", "high", "original"] = "auto"
+
+
+class _InputFile(_Strict, tag="input_file"):
+    file_data: str = ""
+    file_url: str = ""
+    filename: str = ""
 
 
 class _OutputText(_Strict, tag="output_text"):
@@ -72,7 +79,7 @@ class _Call(_Item, tag="function_call", kw_only=True):
 
 class _Output(_Item, tag="function_call_output", kw_only=True):
     call_id: str
-    output: str | list[Any]
+    output: str | Annotated[list[_InputText | _InputImage | _InputFile], Meta(min_length=1)]
 
 
 class _Reasoning(_Item, tag="reasoning", kw_only=True):

@@ -43,6 +43,7 @@ from talaria.core.messages import TokenUsage, ToolCall
 _OPEN = re.compile(r"\[\[([a-z][a-z-]*)\s*")
 _JOIN = re.compile(r"\s*\+\s*")
 _NAME = re.compile(r"(?:call\s+)?([^\s\]{+]+)\s*")
+_SHOWN_IMAGE = "[image 1 from "  # how a message begins that shows the images of results
 _STAMP = re.compile(r"\[[^\[\]]*\] ")
 _scan_json = json.JSONDecoder().raw_decode
 
@@ -122,11 +123,19 @@ class Scene(msgspec.Struct, frozen=True):
 
 def read_scene(messages: Sequence[dict[str, Any]]) -> Scene:
     """From messages in the shape of OpenAI chat completions."""
-    start = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].get("role") == "user"), -1)
+    start = next((n for n in range(len(messages) - 1, -1, -1) if _asks(messages, n)), -1)
     system = next((m for m in messages if m.get("role") in ("system", "developer")), {})
     user = _text_of(messages[start]) if start >= 0 else ""
     steps, results = read_steps(messages[start + 1 :])
     return Scene(user, steps, results, _text_of(system), len(messages))
+
+
+def _asks(messages: Sequence[dict[str, Any]], n: int) -> bool:
+    """Whether this is a person's message. Images of results follow them in a message by the user, too."""
+    if messages[n].get("role") != "user":
+        return False
+    follows_results = n > 0 and messages[n - 1].get("role") == "tool"
+    return not (follows_results and _text_of(messages[n]).startswith(_SHOWN_IMAGE))
 
 
 def read_steps(messages: Sequence[dict[str, Any]]) -> tuple[int, tuple[str, ...]]:

@@ -15,12 +15,12 @@ import msgspec
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
 from talaria.core.ids import SessionId, TurnId
-from talaria.core.messages import ToolCall, ToolOutcome, ToolResult
+from talaria.core.messages import Content, Text, ToolCall, ToolOutcome, ToolResult
 from talaria.core.ports import WorkspaceHandle
 from talaria.core.questions import Decision
 from talaria.core.suggest import did_you_mean
 from talaria.core.tools import CallScope, Tool, ToolContext, ToolSpec
-from talaria.tools.result import cap_result
+from talaria.tools.result import cap_result, checked_parts, encodable
 from talaria.tools.schema import problems, without_nulls
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
@@ -58,28 +58,33 @@ class BoundTools:
         """Run `call` to its result. Raises nothing but `CancelledError`, when the turn is stopped.
 
         A call that is unknown, wrong, failing or late is a result with the outcome `error`, whose text tells
-        the model what to do. The text has at most `settings.max_result` bytes; the rest is kept in the chat's
-        folder.
+        the model what to do. Its text has at most `settings.max_result` bytes; the rest is kept in the chat's
+        folder. Images and files are bounded by `checked_parts`.
         """
         task = asyncio.current_task()
         assert task is not None
         cancels = task.cancelling()
         outcome = ToolOutcome.OK
         try:
-            text = await self._handle(call, decision)
+            content = await self._handle(call, decision)
         except ToolError as error:
-            outcome, text = ToolOutcome.ERROR, f"Error: {error.info().sentence()}"
+            outcome, content = ToolOutcome.ERROR, f"Error: {error.info().sentence()}"
         except Exception:
             _log.exception("tool %s failed", call.name, extra={"turn_id": self.turn_id, "call_id": call.id})
             outcome = ToolOutcome.ERROR
-            text = f"Error: {call.name} failed for a reason inside the gateway; its log has the details."
+            content = f"Error: {call.name} failed for a reason inside the gateway; its log has the details."
         if task.cancelling() > cancels:
             raise asyncio.CancelledError  # the handler swallowed it
-        result = ToolResult(call.id, call.name, await self._capped(call, encodable(text)), outcome)
         self.count(call.name if call.name in self.tools else "unknown", outcome)
-        return result
+        if isinstance(content, str):
+            return ToolResult(call.id, call.name, await self._capped(call, encodable(content)), outcome)
+        checked = await asyncio.to_thread(checked_parts, content)
+        texts = "\n".join(part.text for part in checked if isinstance(part, Text))
+        if (capped := await self._capped(call, texts)) != texts:
+            checked = [Text(capped), *(part for part in checked if not isinstance(part, Text))]
+        return ToolResult.of(call.id, call.name, tuple(checked), outcome)
 
-    async def _handle(self, call: ToolCall, decision: Decision | None) -> str:
+    async def _handle(self, call: ToolCall, decision: Decision | None) -> Content:
         tool = self.tools.get(call.name)
         if tool is None:
             names = ", ".join(self.tools.names) or "none"
@@ -174,8 +179,3 @@ def parse_arguments(tool: Tool, text: str) -> dict[str, Any]:
     if wrong:
         raise ToolError(f"The arguments of {tool.spec.name} are wrong: {' '.join(wrong)}")
     return arguments
-
-
-def encodable(text: str) -> str:
-    """Return `text` as it can be stored and sent: half surrogate pairs, as in odd file names, become `?`."""
-    return text.encode(errors="replace").decode()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from io import BufferedReader
+
 from talaria.core.errors import ToolError
+from talaria.core.messages import Content, Part, Text
 from talaria.core.tools import MAX_SENT_BYTES, SEND_FILE, Risk, Tool, ToolContext, ToolSpec
 from talaria.core.units import format_size
 from talaria.tools.function import Arguments, FunctionTool, Handler, counted, in_thread, parameters, text
 from talaria.tools.search import search_files
 from talaria.workspace.folder import MAX_WRITE_BYTES, Folder, Inside, Kind
-from talaria.workspace.page import Page, Position, read_page
+from talaria.workspace.page import SNIFFED_BYTES, Page, Position, is_binary, read_page
+from talaria.workspace.pictures import MAX_PICTURE_BYTES, MAX_SIDE, look_at, picture_part
 from talaria.workspace.walk import Found, Glob, walk
 
 _NOTE_BYTES = 400
@@ -20,8 +24,9 @@ _PATH = text("Path of the file, relative to the chat's folder.")
 READ_FILE = ToolSpec(
     name="read_file",
     description=(
-        "Read a text file from the chat's folder. Returns its lines as they are. A long file comes in parts: "
-        "a note at the end says how many lines there are and with which offset to go on."
+        "Read a file from the chat's folder. Of a text it returns the lines as they are. A long text comes "
+        "in parts: a note at the end says how many lines there are and with which offset to go on. A picture "
+        "(PNG, JPEG, GIF or WebP) is shown to you, if you can see."
     ),
     parameters=parameters(
         {
@@ -129,14 +134,33 @@ def file_tools(max_result: int) -> tuple[Tool, ...]:
 
 
 def _reader(max_bytes: int) -> Handler:
-    def read(arguments: Arguments, context: ToolContext) -> str:
+    def read(arguments: Arguments, context: ToolContext) -> Content:
         folder = Folder(context.folder)
+        path = folder.resolve(arguments["path"])
         start = Position(int(arguments.get("offset", 1)), int(arguments.get("column", 1)))
         limit = int(arguments.get("limit", _DEFAULT_LINES))
-        with folder.open(folder.resolve(arguments["path"])) as file:
+        with folder.open(path) as file:
+            if picture := _read_picture(path, file):
+                return picture
             return _render_page(read_page(file, start, limit, max_bytes), start)
 
     return in_thread(read)
+
+
+def _read_picture(path: Inside, file: BufferedReader) -> tuple[Part, ...]:
+    """Return the picture as parts; nothing if the file is not one. Raises `ToolError` if it is too large."""
+    head = file.read(SNIFFED_BYTES)
+    data = head + file.read(MAX_PICTURE_BYTES + 1 - len(head)) if is_binary(head) else b""
+    file.seek(0)
+    picture = look_at(data)
+    if picture is None:
+        return ()
+    about = f"{picture.media_type}, {picture.width} × {picture.height} pixels"
+    shown = picture_part(data)
+    if shown is None:
+        limits = f"{format_size(MAX_PICTURE_BYTES)} and {MAX_SIDE} pixels on each side"
+        raise ToolError(f"{path} is a picture ({about}) that is too large.", f"The limit is {limits}.")
+    return (Text(f"[{path}: {about}, {format_size(len(data))}]"), shown)
 
 
 def _render_page(page: Page, start: Position) -> str:

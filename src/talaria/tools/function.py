@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
+from talaria.core.messages import Content
 from talaria.core.tools import ToolContext, ToolSpec
 
 Arguments = dict[str, Any]
-Handler = Callable[[Arguments, ToolContext], Awaitable[str]]
+Handler = Callable[[Arguments, ToolContext], Awaitable[Content]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +23,15 @@ class FunctionTool:
     spec: ToolSpec
     handler: Handler
 
-    async def run(self, arguments: Arguments, context: ToolContext) -> str:
+    async def run(self, arguments: Arguments, context: ToolContext) -> Content:
         return await self.handler(arguments, context)
 
 
-def in_thread(function: Callable[[Arguments, ToolContext], str]) -> Handler:
+def in_thread(function: Callable[[Arguments, ToolContext], Content]) -> Handler:
     """Runs a blocking function beside the event loop. If its call is cancelled, the function still ends by
     itself: keep it short, and its effect atomic."""
 
-    async def handler(arguments: Arguments, context: ToolContext) -> str:
+    async def handler(arguments: Arguments, context: ToolContext) -> Content:
         return await asyncio.to_thread(function, arguments, context)
 
     return handler

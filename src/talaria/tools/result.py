@@ -1,13 +1,18 @@
-"""What a model sees of a long result: its head and its tail, and where the rest is."""
+"""What a model gets of a result: of a long text its two ends, and of other parts as many as are allowed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from talaria.core.errors import ToolError
+from talaria.core.messages import File, Image, Part, Text
 from talaria.core.units import format_size
+from talaria.workspace.pictures import MAX_PICTURE_BYTES, MAX_SIDE, image_bytes, picture_part
 
+MAX_IMAGES = 8
+MAX_FILES = 20
+_MAX_FILE_CHARS = 5000
 _TAIL_SHARE = 4
 _LEAST_BYTES = 64
 
@@ -87,3 +92,47 @@ def _note(ends: Cut, path: str) -> str:
 
 def _ended(text: str) -> str:
     return text if text.endswith("\n") or not text else text + "\n"
+
+
+def encodable(text: str) -> str:
+    """Return `text` as it can be stored and sent: half surrogate pairs, as in odd file names, become `?`."""
+    return text.encode(errors="replace").decode()
+
+
+def checked_parts(parts: Iterable[Part]) -> list[Part]:
+    """Return the parts as they can be stored and sent. Blocks.
+
+    At most `MAX_IMAGES` images, with `MAX_PICTURE_BYTES` together, and `MAX_FILES` files are kept. An image
+    is kept only if every provider takes it: one that is refused would be refused with every later request of
+    its session. A note takes the place of all that is left out.
+    """
+    kept: list[Part] = []
+    images = files = left_out = 0
+    room = MAX_PICTURE_BYTES
+    for part in parts:
+        match part:
+            case Text(text=text):
+                kept.append(Text(encodable(text)))
+            case Image():
+                data = image_bytes(part) or b""
+                picture = picture_part(data) if images < MAX_IMAGES and len(data) <= room else None
+                if picture is None:
+                    left_out += 1
+                else:
+                    images, room = images + 1, room - len(data)
+                    kept.append(Image(picture.url, part.detail))
+            case File(name=name, path=path, media_type=media_type):
+                if files == MAX_FILES or len(name + path + media_type) > _MAX_FILE_CHARS:
+                    left_out += 1
+                else:
+                    files += 1
+                    kept.append(File(encodable(name), encodable(path), encodable(media_type), part.size))
+    if left_out:
+        images_are = f"up to {format_size(MAX_PICTURE_BYTES)} and {MAX_SIDE} pixels on each side"
+        kept.append(
+            Text(
+                f"[{left_out} of its images and files cannot be shown. A result may have {MAX_IMAGES} images "
+                f"(PNG, JPEG, GIF or WebP, {images_are}) and {MAX_FILES} files.]"
+            )
+        )
+    return kept

@@ -9,7 +9,7 @@ from io import BufferedReader
 
 from talaria.core.errors import ToolError
 
-_SNIFFED_BYTES = 8192
+SNIFFED_BYTES = 8192
 _PIECE_BYTES = 1 << 16
 _LEAST_BYTES = 64
 
@@ -35,7 +35,7 @@ class Page:
 
 def is_binary(data: bytes) -> bool:
     """Text has no NUL bytes near its beginning."""
-    return b"\0" in data[:_SNIFFED_BYTES]
+    return b"\0" in data[:SNIFFED_BYTES]
 
 
 def read_page(file: BufferedReader, start: Position, max_lines: int, max_bytes: int) -> Page:
@@ -44,7 +44,7 @@ def read_page(file: BufferedReader, start: Position, max_lines: int, max_bytes: 
     Bytes that are not UTF-8 are shown as U+FFFD. Raises `ToolError` for a binary file and for a start behind
     the end of the file or of the line.
     """
-    if is_binary(file.read(_SNIFFED_BYTES)):
+    if is_binary(file.read(SNIFFED_BYTES)):
         raise ToolError("It is a binary file, not text.")
     _seek(file, start)
     texts: list[str] = []

@@ -1,12 +1,13 @@
 """Which files are pictures that models take: by their first bytes, never by their name.
 
-A picture that a provider refuses would be refused with every later request of its session, so only those are
-shown that all of them take: by kind, by bytes (5 MiB once written as base64) and by pixels.
+A picture that a provider refuses would be refused with every later request of its session. So a model is
+shown only what all providers take: by kind, by bytes (5 MiB once written as base64) and by pixels.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 import struct
 
 import msgspec
@@ -16,6 +17,7 @@ from talaria.core.messages import Image
 MAX_PICTURE_BYTES = 5 * (1 << 20) // 4 * 3
 MAX_SIDE = 8000
 _SOI, _SOS = 0xD8, 0xDA
+_DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,", re.IGNORECASE)
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
@@ -26,7 +28,8 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 def look_at(data: bytes) -> Picture | None:
-    """None for everything that is not one of the four kinds, or is broken at its beginning."""
+    """Return what the first bytes of a file say about the picture in it; None if they are not those of a PNG,
+    GIF, WebP or JPEG."""
     try:
         if data.startswith(b"\x89PNG\r\n\x1a\n") and data[12:16] == b"IHDR":
             return Picture("image/png", *struct.unpack(">II", data[16:24]))
@@ -41,8 +44,20 @@ def look_at(data: bytes) -> Picture | None:
     return None
 
 
+def image_bytes(image: Image) -> bytes | None:
+    """Return the bytes of an image that is a `data:` URL; None for any other, and for one that is too long to
+    be shown."""
+    head = _DATA_URL.match(image.url)
+    if head is None or len(image.url) > 2 * MAX_PICTURE_BYTES:
+        return None
+    try:
+        return base64.b64decode(image.url[head.end() :], validate=True)
+    except ValueError:
+        return None
+
+
 def picture_part(data: bytes) -> Image | None:
-    """The picture as models are shown it, or None when it is none or too large."""
+    """Return the picture as models are shown it; None if `data` is no picture or one that is too large."""
     if len(data) > MAX_PICTURE_BYTES or (picture := look_at(data)) is None:
         return None
     if not (0 < picture.width <= MAX_SIDE and 0 < picture.height <= MAX_SIDE):
@@ -65,7 +80,7 @@ def _webp(data: bytes) -> Picture | None:
 
 
 def _jpeg(data: bytes) -> Picture | None:
-    """Goes from segment to segment to the one that holds the size; in front of it there may be large ones."""
+    # The size is in a frame segment, which may stand behind large ones.
     at = 2
     while at + 9 < len(data) and data[at] == 0xFF:
         marker = data[at + 1]
