@@ -14,7 +14,6 @@ from talaria.channels.http.openai_requests import (
     last_user_parts,
     whole_context,
 )
-from talaria.channels.http.part import HTTP
 from talaria.channels.http.request import ClientDisconnected, RawHeaders, Request
 from talaria.channels.http.response import (
     EventStream,
@@ -25,6 +24,7 @@ from talaria.channels.http.response import (
     turn_error,
 )
 from talaria.channels.http.session_api import CALLER, SessionLookup
+from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.turn_api import wait_for_turn
 from talaria.core.errors import BadRequest, ErrorInfo
 from talaria.core.events import Delta, Event, ReasoningDelta, ToolStarted
@@ -39,10 +39,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OpenAiApi:
-    def __init__(self, gateway: Gateway, timing: StreamTiming) -> None:
+    def __init__(self, gateway: Gateway, settings: HttpSettings, timing: StreamTiming) -> None:
         self._gateway = gateway
         self._turns = gateway.turns
         self._agent_name = gateway.settings.agent.name
+        self._max_body = settings.max_body
         self._timing = timing
         self._lookup = SessionLookup(gateway)
 
@@ -56,7 +57,7 @@ class OpenAiApi:
         """Answer a chat completion. When the client leaves, a stateless call is cancelled, and the turn of a
         session goes on."""
         key = request.idempotency_key()
-        body = await request.json(COMPLETION_REQUEST, self._gateway.settings.of(HTTP).max_body)
+        body = await request.json(COMPLETION_REQUEST, self._max_body)
         body.check()
         session = request.header(b"x-talaria-session")
         if session is None:

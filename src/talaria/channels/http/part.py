@@ -39,7 +39,7 @@ async def open_http(
     settings = gateway.settings.of(HTTP)
     logins.restore(await gateway.store.cursor(ENDED_LOGINS) or "")
     bound = bind(settings)
-    app = create_app(gateway, logins, allowed_hosts(settings, bound), timing or DEFAULT_TIMING)
+    app = create_app(gateway, settings, logins, allowed_hosts(settings, bound), timing or DEFAULT_TIMING)
     server = HttpServer(app, bound)
     await server.start()
     try:

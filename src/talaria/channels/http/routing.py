@@ -15,6 +15,7 @@ from talaria.channels.http.operator_api import OperatorApi
 from talaria.channels.http.request import ClientDisconnected, HttpError, Receive, Request, Scope, Send
 from talaria.channels.http.response import EventStream, Response, StreamTiming, error_response, not_found
 from talaria.channels.http.session_api import FileApi, SessionApi
+from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.turn_api import TurnApi
 from talaria.channels.web.pages import PageFiles
 from talaria.core.errors import StoreError, TalariaError
@@ -29,14 +30,16 @@ _CLIENT_GONE = 499  # the status of a request whose client left, in the metrics
 _REFUSED = "refused"  # the route of a request that the guard refused, in the metrics
 
 
-def create_app(gateway: Gateway, logins: Logins, hosts: frozenset[str], timing: StreamTiming) -> HttpApp:
+def create_app(
+    gateway: Gateway, settings: HttpSettings, logins: Logins, hosts: frozenset[str], timing: StreamTiming
+) -> HttpApp:
     """Return the API of a gateway. `hosts` are the exact Host headers that are let in.
 
     Patterns are tried in this order, so the busy ones come first.
     """
-    turns, sessions = TurnApi(gateway, timing), SessionApi(gateway)
-    openai, operator = OpenAiApi(gateway, timing), OperatorApi(gateway)
-    files, login, pages = FileApi(gateway), LoginApi(logins, gateway.store), PageFiles()
+    turns, openai = TurnApi(gateway, settings, timing), OpenAiApi(gateway, settings, timing)
+    sessions, files = SessionApi(gateway), FileApi(gateway, settings)
+    operator, login, pages = OperatorApi(gateway), LoginApi(logins, gateway.store), PageFiles()
     routes: dict[str, dict[str, Handler]] = {
         "/api/sessions/{x}/messages": {"POST": turns.send},
         "/v1/chat/completions": {"POST": openai.complete},

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote, unquote
 
-from talaria.channels.http.part import HTTP
 from talaria.channels.http.request import HttpError, Request
 from talaria.channels.http.response import Response, json_response
+from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.views import SessionView, chat_key
 from talaria.core.errors import BadRequest, LeaseHeld, NotFound
 from talaria.core.ids import SESSION_PREFIX, ChatKey, SessionId, is_session_name
@@ -115,9 +115,9 @@ def _read_page(request: Request) -> Page:
 
 
 class FileApi:
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, settings: HttpSettings) -> None:
         self._uploads = gateway.uploads
-        self._max_bytes = gateway.settings.of(HTTP).max_file
+        self._max_bytes = settings.max_file
 
     async def upload(self, request: Request) -> Response:
         """The body is the file; its name is `?name=`, or percent-encoded in `X-File-Name`."""

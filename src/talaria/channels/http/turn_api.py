@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from talaria.channels.http.part import HTTP
 from talaria.channels.http.request import ClientDisconnected, Request
 from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
 from talaria.channels.http.session_api import CALLER, SessionLookup
+from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.views import AcceptedTurn, StepView, TurnView, explain_turn, no_such_turn
 from talaria.commands.slash import asks_model
 from talaria.core.errors import BadRequest
@@ -41,9 +41,10 @@ _MESSAGE_BODY = msgspec.json.Decoder(_MessageBody)
 
 
 class TurnApi:
-    def __init__(self, gateway: Gateway, timing: StreamTiming) -> None:
+    def __init__(self, gateway: Gateway, settings: HttpSettings, timing: StreamTiming) -> None:
         self._gateway = gateway
         self._turns = gateway.turns
+        self._max_body = settings.max_body
         self._keep_alive = timing.keep_alive
         self._lookup = SessionLookup(gateway)
 
@@ -51,7 +52,7 @@ class TurnApi:
         """Answer 202 once the message is durable; with `?wait=` 200 and the turn, if it ends in time."""
         seconds = _read_wait(request)
         key = request.idempotency_key()
-        message = await request.json(_MESSAGE_BODY, self._gateway.settings.of(HTTP).max_body)
+        message = await request.json(_MESSAGE_BODY, self._max_body)
         if not (message.text.strip() or message.files):
             raise BadRequest("The field `text` is empty.", "Write something, or name `files`.")
         chat = await self._lookup.chat(request.params["x"])
