@@ -1,4 +1,4 @@
-"""The processes under measurement: started, metered from outside, and always stopped."""
+"""The measured processes. They are started here, metered from outside, and always stopped."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def model_server(latency: float = 0.0) -> Iterator[Metered]:
 
 
 @contextmanager
-def gateway(model_url: str, deadline: str = "10s") -> Iterator[tuple[Metered, str]]:
-    """`talaria serve` in a home of its own, with the token to speak to it."""
+def gateway(
+    model_url: str, deadline: str = "10s", python: str = sys.executable
+) -> Iterator[tuple[Metered, str]]:
+    """`talaria serve` of that interpreter in a home of its own, and the token for its API."""
     with tempfile.TemporaryDirectory(prefix="talaria-bench-") as home:
         settings = {
             "TALARIA_HOME": home,
@@ -54,7 +56,7 @@ def gateway(model_url: str, deadline: str = "10s") -> Iterator[tuple[Metered, st
             "TALARIA_LOG__LEVEL": "error" if deadline != "10s" else "warning",
             "TALARIA_SHUTDOWN__DEADLINE": deadline,
         }
-        with _running([sys.executable, "-m", "talaria", "serve"], settings) as process:
+        with _running([python, "-P", "-m", "talaria", "serve"], settings) as process:
             yield process, (Path(home) / "http.token").read_text().strip()
 
 
@@ -75,7 +77,7 @@ def _running(command: list[str], environ: dict[str, str]) -> Iterator[Metered]:
 
 
 def _environ(added: dict[str, str]) -> dict[str, str]:
-    """With bytecode, as an installed program has it: otherwise every start compiles everything again."""
+    """Bytecode is written, as for an installed program; otherwise each start would compile everything."""
     return {**{k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}, **added}
 
 

@@ -45,8 +45,12 @@ HEADS = ["figure", "measured", "against a bare call", "wanted", ""]
 
 
 def render_text(rows: list[Row]) -> str:
-    table = [HEADS, *(row.cells() for row in rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(HEADS))]
+    return align([HEADS, *(row.cells() for row in rows)])
+
+
+def align(table: list[list[str]]) -> str:
+    """The first line is the head."""
+    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
     lines.insert(1, "  ".join("─" * width for width in widths))
     return "\n".join(line.rstrip() for line in lines)

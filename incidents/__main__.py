@@ -33,7 +33,13 @@ class Recorder:
 def run_tests(node_ids: Iterable[str]) -> tuple[Mapping[str, set[str]], str]:
     """One pytest run over these tests; their outcomes, and what pytest said."""
     recorder, said = Recorder(), io.StringIO()
-    options = ["-o", "addopts=--strict-markers --strict-config --import-mode=importlib", "-q", "--color=no"]
+    options = [
+        "-o",
+        "addopts=--strict-markers --strict-config --import-mode=importlib",
+        "-q",
+        "--color=no",
+        "--long",
+    ]
     with contextlib.redirect_stdout(said):
         pytest.main([*options, *node_ids], plugins=[recorder])
     return recorder.outcomes, said.getvalue()

@@ -1,4 +1,7 @@
-"""`./dev soak`: interleavings, prefix bytes, failing models and memory, at length; `--quick`: a twentieth."""
+"""`./dev soak`: the long tests, interleavings, prefix bytes, failing models, money, broken updates, memory.
+
+--quick runs a twentieth of the counts and leaves out the long tests: those that `./dev test` leaves out too.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +16,34 @@ import uvloop
 from soak.endurance import Endurance
 from soak.exploring import explore_pool, explore_turns, walk_the_machine
 from soak.failures import Failures
+from soak.long_tests import run_long_tests
 from soak.prefix import Prefixes
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
 from soak.reservations import Reservations
 from soak.telegram import flood
 
-PARTS = ("seeds", "machine", "prefix", "failures", "money", "telegram", "memory")
+PARTS = ("tests", "seeds", "machine", "prefix", "failures", "money", "telegram", "memory")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="./dev soak", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a twentieth of the counts")
+    parser = argparse.ArgumentParser(
+        prog="./dev soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the counts, no long tests")
     parser.add_argument("--only", choices=PARTS, action="append", help="this part (may be repeated)")
     parser.add_argument("--leak", type=int, default=0, metavar="BYTES", help="keep so much for each eviction")
     parser.add_argument("--docs", action="store_true", help="also write docs/soak.md and docs/soak.svg")
     options = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
-    parts, progress = options.only or PARTS, Progress()
+    parts = options.only or (PARTS[1:] if options.quick else PARTS)
+    progress = Progress()
 
     def times(count: int) -> int:
         return max(1, count // 20) if options.quick else count
 
     figures: list[Figure] = []
+    if "tests" in parts:
+        figures.append(run_long_tests())
     if "seeds" in parts:
         figures += explore_pool(times(20_000), progress) + explore_turns(times(20_000), progress)
     if "machine" in parts:

@@ -14,6 +14,18 @@ from database_guard import DatabaseGuard
 _guard = DatabaseGuard()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also run the tests that are marked `long`")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the long tests unless they are asked for. `./dev soak --only tests` runs them."""
+    long = [item for item in items if item.get_closest_marker("long")]
+    if long and not config.getoption("long"):
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
 def pytest_configure() -> None:
     _guard.install()
     settings.register_profile("patient", deadline=None)  # a loaded machine may be slow

@@ -27,7 +27,13 @@ def no_folder_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("leak", [0, 200], ids=["as it is", "with a leak of 200 bytes"])
+@pytest.mark.parametrize(
+    "leak",
+    [
+        pytest.param(0, id="as it is"),
+        pytest.param(200, id="with a leak of 200 bytes", marks=pytest.mark.long),
+    ],
+)
 def test_a_leak_for_each_eviction_is_seen_by_the_allocations(leak: int) -> None:
     endurance = Endurance(2000, 400, QUIET, leak=leak, samples=16)
     figures = asyncio.run(endurance.run())

