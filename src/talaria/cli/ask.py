@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from talaria.channels.console.ask import WAITING, Question, Streams, ask
-from talaria.channels.console.waiting import MovingLine
+from talaria.channels.console.ask import AskRequest, ask
+from talaria.channels.console.plain import WAITING, PlainRenderer, StatusLine
 from talaria.cli.connect import connect
 from talaria.cli.loop import run_loop
 from talaria.cli.options import F, Invocation, verb
@@ -50,14 +50,15 @@ def command(  # noqa: PLR0917 - click passes them by name
     message = _read_stdin() if text is None or text == "-" else text
     if not message.strip() and not files:
         raise click.UsageError("There is nothing to send: the message is empty.")
-    question = Question(message, session or "", model or "", files)
+    request = AskRequest(message, session or "", model or "", files)
 
     async def run() -> None:
-        async with MovingLine(sys.stderr, "" if as_json else WAITING) as line:
-            is_chatty = sys.stderr.isatty() and not as_json
-            streams = Streams(sys.stdout, sys.stderr, sys.stdout.isatty(), line if is_chatty else None)
+        async with StatusLine(sys.stderr, "" if as_json else WAITING) as line:
+            notes = sys.stderr if sys.stderr.isatty() and not as_json else None
+            renderer = PlainRenderer(sys.stdout, notes, is_live=sys.stdout.isatty(), line=line)
             async with connect(invocation.home(), os.environ, session) as client:
-                await ask(client, question, streams, invocation.command_line, as_json=as_json)
+                json_out = sys.stdout if as_json else None
+                await ask(client, request, renderer, invocation.command_line, json_out)
 
     run_loop(run())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from talaria import __version__
-from talaria.channels.console.chat import Chat, Screen
+from talaria.channels.console.chat import Screen, TerminalChat
 from talaria.channels.console.client import GatewayClient
 from talaria.cli.ask import check_session_name, files_option
 from talaria.cli.connect import connect
@@ -53,9 +53,9 @@ async def _chat(invocation: Invocation, session: str, files: tuple[Path, ...]) -
     try:
         async with connect(home, os.environ, session) as client:
             screen = await _terminal(client, home, session) if is_terminal else _pipe()
-            await Chat(client, session, screen, invocation.command_line, files).run()
+            await TerminalChat(client, session, screen, invocation.command_line, files).run()
     except asyncio.CancelledError:
-        if task.uncancel():  # cancelled by someone else than the signals as well
+        if task.uncancel():  # also cancelled for another reason than a signal
             raise
 
 
@@ -65,7 +65,7 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
 
     from talaria.channels.console.clean import clean
     from talaria.channels.console.prompt import TerminalPrompt, quiet_keyboard
-    from talaria.channels.console.render import LiveView
+    from talaria.channels.console.terminal import TerminalRenderer
     from talaria.models.local.manifest import TINY, is_built_in
 
     console = Console(highlight=False)
@@ -76,7 +76,7 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
     try:
         models = await client.models()
         usual = next((name for name in models if "/" in name), "no model is configured yet")
-    except TalariaError:  # it does not say what may be asked for by name
+    except TalariaError:  # the chat works without the list
         models, usual = [], f"gateway at {client.url}"
     model = await _model_of(client, session) or usual
     say(f"Talaria {__version__} · {model} · chat “{session}”")
@@ -88,15 +88,15 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
         say(spoken("No gateway runs, so this chat runs one itself until you leave; `talaria serve` stays."))
     say("Enter sends, /help lists commands, Ctrl-D leaves.")
     return Screen(
-        lines=TerminalPrompt(home.path / HISTORY, models),
-        views=lambda is_command: LiveView(console, is_command=is_command),
+        messages=TerminalPrompt(home.path / HISTORY, models),
+        renderer=lambda is_markdown: TerminalRenderer(console, is_markdown=is_markdown),
         say=say,
         guard=lambda: quiet_keyboard(sys.stdin.fileno()),
     )
 
 
 async def _model_of(client: GatewayClient, session: str) -> str | None:
-    """What answers in the session; None for one that has not begun."""
+    """Return the session's model; None if the session has not begun."""
     try:
         return (await client.session(session)).model
     except TalariaError:
@@ -104,11 +104,11 @@ async def _model_of(client: GatewayClient, session: str) -> str | None:
 
 
 def _pipe() -> Screen:
+    from talaria.channels.console.plain import PlainRenderer
     from talaria.channels.console.prompt import PipedLines
-    from talaria.channels.console.render import PlainView
 
     return Screen(
-        lines=PipedLines(sys.stdin.fileno()),
-        views=lambda _: PlainView(sys.stdout),
+        messages=PipedLines(sys.stdin.fileno()),
+        renderer=lambda _: PlainRenderer(sys.stdout, sys.stdout),
         say=lambda text: click.echo(text, err=True),
     )

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from talaria.channels.console.client import Address, GatewayClient
+from talaria.channels.console.client import GatewayAddress, GatewayClient
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.settings import HttpSettings
 from talaria.cli.loop import run_loop
@@ -31,13 +31,13 @@ START_SECONDS = 5.0
 _GLANCE = 0.1
 
 
-def find_running(home: Home, environ: Mapping[str, str]) -> Address | None:
+def find_running(home: Home, environ: Mapping[str, str]) -> GatewayAddress | None:
     """Where the home's gateway says it is. A file left behind by a dead one is no gateway: without the lock
     held, another program might have its port by now, and would be given the token."""
     info = home.read_gateway()
     if info is None or not home.is_locked():
         return None
-    return Address(info.url, home.find_token(environ, _token_env(home, environ)).value)
+    return GatewayAddress(info.url, home.find_token(environ, _token_env(home, environ)).value)
 
 
 @asynccontextmanager
@@ -90,7 +90,7 @@ async def _inside(
         async with (
             open_gateway(home, loaded, environ, takes_up=partial(_is_of, session)) as gateway,
             open_http(gateway, Logins(token, gateway.clock)) as server,
-            GatewayClient(Address(server.address, token)) as client,
+            GatewayClient(GatewayAddress(server.address, token)) as client,
         ):
             follow(gateway, log)
             yield client
@@ -139,7 +139,7 @@ async def gateway_or_store(home: Home, *, make: bool = False) -> AsyncIterator[F
             yield store
 
 
-async def _await_running(home: Home, environ: Mapping[str, str]) -> Address | None:
+async def _await_running(home: Home, environ: Mapping[str, str]) -> GatewayAddress | None:
     """A locked home without an address is a gateway that starts or stops: wait for what it becomes."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + START_SECONDS

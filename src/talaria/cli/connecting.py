@@ -14,7 +14,7 @@ import msgspec
 from talaria.access.authorizer import Authorized, Authorizer, Ingress
 from talaria.access.pairing import Invitation, PairingAdmin
 from talaria.channels.console.client import GatewayClient
-from talaria.channels.console.waiting import MovingLine
+from talaria.channels.console.plain import StatusLine
 from talaria.channels.telegram.client import BotApi, Refused
 from talaria.channels.telegram.parse import Heard, decode, parse
 from talaria.channels.telegram.part import TELEGRAM
@@ -65,7 +65,7 @@ async def _connect(invocation: Invocation, token_env: str | None, api_url: str |
     url = api_url or loaded.settings.of(TELEGRAM).api_url or API_URL
     async with BotApi(url, _token(token_env)) as api:
         try:
-            async with MovingLine(sys.stdout, "Trying the token", _TRY_SECONDS):
+            async with StatusLine(sys.stdout, "Trying the token", _TRY_SECONDS):
                 bot = await api.call("getMe", User)
         except Refused as refusal:
             if not refusal.is_about_token:
@@ -140,7 +140,7 @@ async def _await_gateway(home: Home, known: Collection[Person], wait: int) -> st
     """Whom the gateway lets in, before or after its restart."""
     clock = SystemClock()
     deadline = clock.elapsed() + wait
-    async with MovingLine(sys.stdout, _FOR_GATEWAY, wait) as line:
+    async with StatusLine(sys.stdout, _FOR_GATEWAY, wait) as line:
         while clock.elapsed() < deadline:
             with suppress(TalariaError):  # it goes, or comes
                 async with running_gateway(home, os.environ) as client:
@@ -159,7 +159,7 @@ async def _await_first(pairings: Pairings, api: BotApi, bot: User, wait: int) ->
     authorizer = Authorizer(pairings, {}, clock)
     deadline = clock.elapsed() + wait
     seen: set[int] = set()
-    async with MovingLine(sys.stdout, _FOR_START, wait):
+    async with StatusLine(sys.stdout, _FOR_START, wait):
         while clock.elapsed() < deadline:
             updates = await _peek(api)
             for update in updates:

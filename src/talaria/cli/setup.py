@@ -12,7 +12,7 @@ from typing import TypeVar
 import click
 import msgspec
 
-from talaria.channels.console.waiting import within
+from talaria.channels.console.plain import await_with_status
 from talaria.cli.addresses import is_like_address, read_address
 from talaria.cli.loop import run_loop
 from talaria.cli.options import Invocation, spoken, verb
@@ -282,7 +282,7 @@ async def _unknown(candidate: Candidate, model: str) -> UnknownModel | None:
 
 async def _within(seconds: float, text: str, work: Awaitable[T], late: int | None = None) -> T:
     try:
-        return await within(seconds, text, work, sys.stdout)
+        return await await_with_status(seconds, text, work, sys.stdout)
     except TimeoutError:
         raise ModelUnavailable(f"{text}: no answer within {seconds:.0f} seconds.", status=late) from None
 

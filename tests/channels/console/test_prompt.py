@@ -13,9 +13,9 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
+from talaria.channels.console.chat import Interrupted
 from talaria.channels.console.prompt import (
     CommandCompleter,
-    Interrupted,
     PipedLines,
     TerminalPrompt,
     quiet_keyboard,

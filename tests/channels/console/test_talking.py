@@ -14,18 +14,17 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from talaria.channels.console.ask import Question, Streams, TurnFailed, ask
-from talaria.channels.console.chat import Chat, Screen
+from talaria.channels.console.ask import AskRequest, TurnFailed, ask
+from talaria.channels.console.chat import Interrupted, Screen, TerminalChat
 from talaria.channels.console.client import (
-    NO_PATIENCE,
-    Address,
+    NO_RETRY,
+    GatewayAddress,
     GatewayClient,
     GatewayGone,
-    Patience,
-    Refusal,
+    GatewayRefusal,
+    RetryPolicy,
 )
-from talaria.channels.console.prompt import Interrupted
-from talaria.channels.console.render import PlainView
+from talaria.channels.console.plain import PlainRenderer
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
 from talaria.core.events import EVENT_NAMES, Cancelled, Delta, Done, Event, Failed, Reset
 
@@ -112,14 +111,14 @@ async def talking(*streams: list[Event]) -> AsyncIterator[tuple[FakeGateway, Gat
     gateway = FakeGateway(*streams)
     await gateway.start()
     try:
-        async with asyncio.timeout(20), GatewayClient(Address(gateway.url, TOKEN)) as client:
+        async with asyncio.timeout(20), GatewayClient(GatewayAddress(gateway.url, TOKEN)) as client:
             yield gateway, client
     finally:
         await gateway.stop()
 
 
-async def collect(client: GatewayClient, patience: Patience = NO_PATIENCE) -> list[Event]:
-    return [event async for event in client.follow("turn_1", patience)]
+async def collect(client: GatewayClient, retry: RetryPolicy = NO_RETRY) -> list[Event]:
+    return [event async for event in client.follow("turn_1", retry)]
 
 
 # -- the client
@@ -150,7 +149,7 @@ async def test_events_of_a_later_version_and_broken_ones_are_passed_over() -> No
 async def test_a_refusal_keeps_the_gateways_words() -> None:
     async with talking() as (gateway, client):
         gateway.refusals.append((404, ErrorInfo("not_found", "There is no model x.", "Known: y.")))
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(GatewayRefusal) as caught:
             await client.send("a", "hi", "k")
     assert (caught.value.type, caught.value.user_text, caught.value.hint) == (
         "not_found",
@@ -162,23 +161,23 @@ async def test_a_refusal_keeps_the_gateways_words() -> None:
 async def test_a_wrong_token_is_explained() -> None:
     async with talking() as (gateway, client):
         gateway.refusals.append((401, ErrorInfo("unauthorized", "The token is wrong.")))
-        with pytest.raises(Refusal, match="TALARIA_HTTP_TOKEN"):
+        with pytest.raises(GatewayRefusal, match="TALARIA_HTTP_TOKEN"):
             await client.send("a", "hi", "k")
 
 
 async def test_without_a_gateway_the_error_says_where_and_what_to_do() -> None:
     async with talking() as (gateway, client):
         await gateway.stop()
-        with pytest.raises(GatewayGone, match=r"127\.0\.0\.1.*nobody answers there.*talaria serve"):
+        with pytest.raises(GatewayGone, match=r"127\.0\.0\.1.*nothing answers there.*talaria serve"):
             await client.send("a", "hi", "k")
 
 
 async def test_a_draining_gateway_is_tried_again_with_the_same_key() -> None:
     told: list[str] = []
-    patience = Patience(5, on_gone=lambda error: told.append("gone"), on_back=lambda: told.append("back"))
+    retry = RetryPolicy(5, on_gone=lambda error: told.append("gone"), on_back=lambda: told.append("back"))
     async with talking() as (gateway, client):
         gateway.refusals += [(503, ErrorInfo("draining", "The gateway is shutting down."))] * 2
-        await client.send("a", "hi", "k", patience=patience)
+        await client.send("a", "hi", "k", retry=retry)
     assert told == ["gone", "back"]
     assert [request.headers["Idempotency-Key"] for request in gateway.requests] == ["k"] * 3
 
@@ -188,9 +187,12 @@ async def test_a_gateway_that_comes_back_elsewhere_is_found() -> None:
     await old.start()
     await new.start()
     try:
-        address = Address(new.url, TOKEN)
-        async with asyncio.timeout(10), GatewayClient(Address(old.url, TOKEN), lambda: address) as client:
-            events = client.follow("turn_1", Patience(math.inf))
+        address = GatewayAddress(new.url, TOKEN)
+        async with (
+            asyncio.timeout(10),
+            GatewayClient(GatewayAddress(old.url, TOKEN), lambda: address) as client,
+        ):
+            events = client.follow("turn_1", RetryPolicy(math.inf))
             assert await anext(events) == Delta("a")
             await old.stop()
             assert [event async for event in events] == [Reset(), Done("again")]
@@ -203,7 +205,7 @@ async def test_patience_ends() -> None:
     async with talking() as (gateway, client):
         await gateway.stop()
         with pytest.raises(GatewayGone):
-            await collect(client, Patience(0.25))
+            await collect(client, RetryPolicy(0.25))
 
 
 # -- ask
@@ -215,7 +217,8 @@ async def answer(
     out, err, failure = StringIO(), StringIO(), None
     async with talking(events) as (_, client):
         try:
-            await ask(client, Question("q"), Streams(out, err, is_live=is_live), as_json=as_json)
+            renderer = PlainRenderer(out, None, is_live=is_live)
+            await ask(client, AskRequest("q"), renderer, json_out=out if as_json else None)
         except TurnFailed as error:
             failure = error
     return out.getvalue(), err.getvalue(), failure
@@ -253,7 +256,7 @@ async def test_json_is_the_turn_and_nothing_else() -> None:
 async def test_an_interrupted_ask_cancels_its_turn() -> None:
     async with talking([Delta("x")]) as (gateway, client):
         gateway.hangs = True
-        task = asyncio.create_task(ask(client, Question("q"), Streams(StringIO(), StringIO())))
+        task = asyncio.create_task(ask(client, AskRequest("q"), PlainRenderer(StringIO(), None)))
         await gateway.following.wait()
         task.cancel()
         await asyncio.wait((task,))
@@ -265,7 +268,7 @@ async def test_files_are_uploaded_and_named_with_the_message(tmp_path: Path) -> 
     path = tmp_path / "notes ü.txt"
     path.write_bytes(b"a\0b")
     async with talking([Done("x")]) as (gateway, client):
-        await ask(client, Question("Read this.", files=(path,)), Streams(StringIO(), StringIO()))
+        await ask(client, AskRequest("Read this.", files=(path,)), PlainRenderer(StringIO(), None))
         assert gateway.uploads == [("notes ü.txt", b"a\0b")]
         assert msgspec.json.decode(gateway.bodies[-1]) == {"text": "Read this.", "files": ["file_1"]}
 
@@ -273,7 +276,7 @@ async def test_files_are_uploaded_and_named_with_the_message(tmp_path: Path) -> 
 async def test_a_missing_file_is_named(tmp_path: Path) -> None:
     async with talking() as (gateway, client):
         with pytest.raises(BadRequest, match=r"nope.*No such file"):
-            await ask(client, Question("x", files=(tmp_path / "nope",)), Streams(StringIO(), StringIO()))
+            await ask(client, AskRequest("x", files=(tmp_path / "nope",)), PlainRenderer(StringIO(), None))
         assert not gateway.bodies
 
 
@@ -299,9 +302,9 @@ class Paper:
     def __init__(self) -> None:
         self._out = StringIO()
 
-    def chat(self, client: GatewayClient, lines: Script, *files: Path) -> Chat:
-        screen = Screen(lines=lines, views=lambda _: PlainView(self._out), say=self.say)
-        return Chat(client, "terminal", screen, files=files)
+    def chat(self, client: GatewayClient, lines: Script, *files: Path) -> TerminalChat:
+        screen = Screen(messages=lines, renderer=lambda _: PlainRenderer(self._out, self._out), say=self.say)
+        return TerminalChat(client, "terminal", screen, files=files)
 
     def say(self, text: str) -> None:
         self._out.write(f"[{text}]\n")
@@ -359,7 +362,7 @@ async def test_ctrl_c_cancels_the_turn_and_keeps_what_came() -> None:
 
 
 @asynccontextmanager
-async def orphaned(chat: Callable[[GatewayClient], Chat], paper: Paper) -> AsyncIterator[int]:
+async def orphaned(chat: Callable[[GatewayClient], TerminalChat], paper: Paper) -> AsyncIterator[int]:
     """A chat whose gateway goes away in the middle of a turn; gives the port at which it was."""
     async with talking([Delta("half")]) as (gateway, client):
         gateway.hangs = True

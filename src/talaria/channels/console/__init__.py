@@ -1,1 +1,1 @@
-"""The terminal: chat and ask, over the HTTP API."""
+"""The terminal: `talaria chat` and `talaria ask`, as clients of the HTTP API."""

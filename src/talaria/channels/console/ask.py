@@ -1,4 +1,4 @@
-"""`talaria ask`: one message, its reply on stdout, its failure on stderr."""
+"""`talaria ask`: send one message and print its reply."""
 
 from __future__ import annotations
 
@@ -11,28 +11,16 @@ from typing import TextIO
 
 import msgspec
 
-from talaria.channels.console.clean import clean, describe_call
-from talaria.channels.console.client import GatewayClient, Patience, Refusal
-from talaria.channels.console.waiting import MovingLine
+from talaria.channels.console.client import GatewayClient, GatewayRefusal, RetryPolicy
+from talaria.channels.console.plain import PlainRenderer
 from talaria.core.errors import ErrorInfo, TalariaError
-from talaria.core.events import (
-    Cancelled,
-    Delta,
-    Done,
-    Event,
-    Failed,
-    ModelLoading,
-    Reset,
-    ToolFinished,
-    ToolStarted,
-)
+from talaria.core.events import Cancelled, Done, Failed
 
-PATIENCE_SECONDS = 30.0
-WAITING = "waiting"
+RETRY_SECONDS = 30.0
 
 
-class Question(msgspec.Struct, frozen=True):
-    """Without a `session` the question gets one of its own."""
+class AskRequest(msgspec.Struct, frozen=True):
+    """The message. Without a `session` it gets a new one."""
 
     text: str
     session: str = ""
@@ -40,136 +28,50 @@ class Question(msgspec.Struct, frozen=True):
     files: tuple[Path, ...] = ()
 
 
-class TurnFailed(Refusal):
+class TurnFailed(GatewayRefusal):
     """The turn ended without a reply."""
-
-
-class Streams(msgspec.Struct, frozen=True):
-    """`is_live` streams the reply to `out` as it comes; with a `line`, which moves on `err`, there is more
-    told there."""
-
-    out: TextIO
-    err: TextIO
-    is_live: bool = False
-    line: MovingLine | None = None
 
 
 async def ask(
     client: GatewayClient,
-    question: Question,
-    streams: Streams,
+    request: AskRequest,
+    renderer: PlainRenderer,
     command_line: Callable[[str], str] = "talaria {}".format,
-    *,
-    as_json: bool = False,
+    json_out: TextIO | None = None,
 ) -> None:
-    """Raises `TurnFailed` when there is no reply. If it is cancelled itself, it cancels the turn.
-    `command_line` says how a command is typed."""
-    session = question.session or f"ask-{secrets.token_hex(5)}"
-    patience = Patience(
-        PATIENCE_SECONDS, on_gone=lambda error: _tell(streams, error.user_text + " Trying again …")
+    """Send the message and show its turn; or, with `json_out`, write the finished turn there as JSON.
+
+    Raises `TurnFailed` if there is no reply. On cancellation the turn is cancelled too. `command_line`
+    returns how a command of this program is typed.
+    """
+    session = request.session or f"ask-{secrets.token_hex(5)}"
+    retry = RetryPolicy(
+        RETRY_SECONDS, on_gone=lambda error: renderer.notice(f"{error.user_text} Trying again …")
     )
-    files = [await client.upload(path, patience) for path in question.files]
-    sent = await client.send(
-        session,
-        question.text,
-        secrets.token_hex(16),
-        model=question.model or None,
-        files=files,
-        patience=patience,
-    )
-    printer = _Printer(streams, is_silent=as_json)
+    files = [await client.upload(path, retry) for path in request.files]
+    key, model = secrets.token_hex(16), request.model or None
+    sent = await client.send(session, request.text, key, model=model, files=files, retry=retry)
+    failure: ErrorInfo | None = None
     try:
-        async with aclosing(client.follow(sent.turn_id, patience)) as events:
+        async with aclosing(client.follow(sent.turn_id, retry)) as events:
             async for event in events:
-                printer.show(event)
+                if isinstance(event, Failed):
+                    failure = event.error
+                elif isinstance(event, Cancelled):
+                    failure = ErrorInfo("cancelled", "The turn was cancelled.")
+                if json_out is None and not isinstance(event, Failed):
+                    renderer.show(Done(event.reply) if isinstance(event, Cancelled) else event)
     except asyncio.CancelledError:
         look = command_line(f"sessions show {session}")
         try:
             await client.cancel(sent.turn_id)
-            _tell(streams, f"Cancelled. The message is saved, without an answer: {look}")
+            renderer.notice(f"Cancelled. The message is saved, without an answer: {look}")
         except TalariaError:
-            _tell(streams, f"The message is saved; the gateway may still answer it: {look}")
+            renderer.notice(f"The message is saved; the gateway may still answer it: {look}")
         raise
-    if as_json:
-        streams.out.write((await client.turn(sent.turn_id)).decode() + "\n")
-    if printer.failure is not None:
-        raise TurnFailed(printer.failure)
-
-
-class _Printer:
-    """The reply as it comes, or once it is whole."""
-
-    def __init__(self, streams: Streams, *, is_silent: bool) -> None:
-        self._streams = streams
-        self._is_live = streams.is_live and not is_silent
-        self._is_silent = is_silent
-        self._said = ""
-        self._calls: dict[str, str] = {}
-        self.failure: ErrorInfo | None = None
-
-    def show(self, event: Event) -> None:
-        match event:
-            case Delta():
-                self._stream(event.text)
-            case ToolStarted():
-                self._calls[event.call_id] = describe_call(event.name, event.arguments)
-                self._end_line()
-                self._wait_for(f"⚙ {self._calls[event.call_id]}")
-            case ToolFinished():
-                call = self._calls.pop(event.call_id, event.name)
-                _tell(self._streams, f"⚙ {call} … {event.outcome.value}")
-                self._wait_for(WAITING)
-            case ModelLoading():
-                self._wait_for(event.sentence())
-            case Reset():
-                self._end_line()
-            case Done():
-                self._finish(event.reply)
-            case Failed():
-                self._end_line()
-                self.failure = event.error
-            case Cancelled():
-                self._finish(event.reply)
-                self.failure = ErrorInfo("cancelled", "The turn was cancelled.")
-            case _:
-                pass
-
-    def _wait_for(self, what: str) -> None:
-        if self._streams.line is not None:
-            self._streams.line.say(what)
-
-    def _stream(self, text: str) -> None:
-        if self._is_live:
-            if self._streams.line is not None:
-                self._streams.line.hide()
-            self._said += clean(text)
-            self._streams.out.write(clean(text))
-            self._streams.out.flush()
-
-    def _end_line(self) -> None:
-        if self._said and not self._said.endswith("\n"):
-            self._streams.out.write("\n")
-        self._said = ""
-
-    def _finish(self, reply: str) -> None:
-        if self._is_silent:
-            return
-        if self._streams.line is not None:
-            self._streams.line.hide()
-        reply = clean(reply)
-        if reply.startswith(self._said):
-            self._streams.out.write(reply[len(self._said) :])
-            self._said = reply
-        elif not self._said.endswith(reply):
-            self._end_line()
-            self._streams.out.write(reply)
-            self._said = reply
-        self._end_line()
-        self._streams.out.flush()
-
-
-def _tell(streams: Streams, text: str) -> None:
-    if streams.line is not None:
-        streams.line.hide()
-        streams.err.write(clean(text) + "\n")
-        streams.err.flush()
+    finally:
+        renderer.close()
+    if json_out is not None:
+        json_out.write((await client.turn(sent.turn_id)).decode() + "\n")
+    if failure is not None:
+        raise TurnFailed(failure)

@@ -1,4 +1,4 @@
-"""The terminal chat: a prompt, one turn at a time, and what happens when the gateway goes away meanwhile."""
+"""`talaria chat`: a prompt, one turn at a time, across restarts of the gateway."""
 
 from __future__ import annotations
 
@@ -10,34 +10,68 @@ import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from talaria.channels.console.client import GatewayClient, GatewayGone, Patience
-from talaria.channels.console.prompt import Interrupted, Lines
-from talaria.channels.console.render import TurnView, error_text
-from talaria.commands.slash import parse_command
+from talaria.channels.console.client import GatewayClient, GatewayGone, RetryPolicy
+from talaria.channels.console.plain import error_text
+from talaria.commands.slash import asks_model, parse_command
 from talaria.core.errors import TalariaError
 from talaria.core.events import FINAL_EVENTS, Event, Failed
 
-_VERB = re.compile(r"`talaria (\w+)")
+_COMMAND = re.compile(r"`talaria (\w+)")
+
+
+class Interrupted(Exception):
+    """Ctrl-C at an empty prompt."""
+
+
+class MessageSource(Protocol):
+    async def read(self) -> str | None:
+        """Return the next message, or None at the end. Raises `Interrupted`."""
+        ...
+
+
+class TurnRenderer(Protocol):
+    """Shows one turn, from `open` to `close`."""
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def show(self, event: Event) -> None: ...
+
+    def notice(self, text: str) -> None:
+        """Print a message of the program itself."""
+        ...
+
+    def pause(self, text: str) -> None:
+        """Print why no events come until `resume`."""
+        ...
+
+    def resume(self, text: str) -> None: ...
 
 
 class Screen(msgspec.Struct, frozen=True, kw_only=True):
-    """What a chat is held with. `views` makes the view of one turn, `say` prints a line of the chat's own,
-    `guard` is held while a turn is on the screen."""
+    """The chat's input and output.
 
-    lines: Lines
-    views: Callable[[bool], TurnView]
+    `renderer` returns a renderer for one turn; its argument is False for the answer of a command, which is no
+    markdown. `say` prints a line of the chat itself. `guard` is held while a turn is shown.
+    """
+
+    messages: MessageSource
+    renderer: Callable[[bool], TurnRenderer]
     say: Callable[[str], None]
     guard: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-class Chat:
-    """`command_line` is how a person runs a verb of this program here, `files` go with the first message.
+class TerminalChat:
+    """Runs until its messages end. `files` are sent with the first message; `command_line` returns how a
+    command of this program is typed.
 
-    Ctrl-C cancels the running turn; a second one stops waiting for it, and its reply is shown before the next
-    message is sent. Nothing but leaving the prompt ends the chat.
+    The first Ctrl-C cancels the running turn. The second stops waiting for it; its reply is then shown before
+    the next message is sent.
     """
 
     def __init__(
@@ -53,7 +87,7 @@ class Chat:
         self._screen = screen
         self._command_line = command_line
         self._files = files
-        self._running: _Exchange | None = None
+        self._running: _ShownTurn | None = None
         self._unread: list[str] = []  # turns whose reply has not been shown
 
     async def run(self) -> None:
@@ -68,7 +102,7 @@ class Chat:
         was_interrupted = False
         while True:
             try:
-                text = await self._screen.lines.read()
+                text = await self._screen.messages.read()
             except Interrupted:
                 if was_interrupted:
                     return
@@ -79,28 +113,30 @@ class Chat:
             if text is None:
                 return
             if text.strip():
-                await self._exchange(text)
+                await self._answer(text)
 
     def _on_sigint(self) -> None:
-        """While nothing runs, Ctrl-C is a key of the prompt."""
+        """Pass Ctrl-C to the running turn. Without one, Ctrl-C is a key of the prompt."""
         if self._running is not None:
             self._running.interrupt()
 
-    async def _exchange(self, text: str) -> None:
-        """Send one message and show its reply; an error ends the exchange, never the chat."""
+    async def _answer(self, text: str) -> None:
+        """Send one message and show its reply. An error is shown and does not end the chat."""
         for turn_id in list(self._unread):
             self._screen.say("The reply to your earlier message:")
-            await self._watch(_Exchange(self._client, self._screen.views(False), self._command_line, turn_id))
-        is_command = parse_command(text) is not None
-        exchange = _Exchange(self._client, self._screen.views(is_command), self._command_line)
-        exchange.message = (self._session, text, secrets.token_hex(16))
-        if not is_command:
-            exchange.files, self._files = self._files, ()
-        await self._watch(exchange)
+            renderer = self._screen.renderer(True)
+            await self._show(_ShownTurn(self._client, renderer, self._command_line, turn_id))
+        command = parse_command(text)
+        renderer = self._screen.renderer(asks_model(command.name if command else ""))
+        turn = _ShownTurn(self._client, renderer, self._command_line)
+        turn.message = (self._session, text, secrets.token_hex(16))
+        if command is None:
+            turn.files, self._files = self._files, ()
+        await self._show(turn)
 
-    async def _watch(self, exchange: _Exchange) -> None:
-        task = asyncio.create_task(exchange.run(), name="chat exchange")
-        self._running = exchange
+    async def _show(self, turn: _ShownTurn) -> None:
+        task = asyncio.create_task(turn.run(), name="chat turn")
+        self._running = turn
         try:
             with self._screen.guard():
                 await asyncio.wait((task,))
@@ -109,95 +145,94 @@ class Chat:
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,))
-        turn_id = exchange.turn_id
-        if turn_id in self._unread:
-            self._unread.remove(turn_id)
-        if turn_id and not exchange.is_settled:
-            self._unread.append(turn_id)
+        if turn.turn_id in self._unread:
+            self._unread.remove(turn.turn_id)
+        if turn.turn_id and not turn.is_settled:
+            self._unread.append(turn.turn_id)
         if not task.cancelled():
             task.result()
 
 
-class _Exchange:
-    """One message on its way: sent, followed, cancelled."""
+class _ShownTurn:
+    """A turn of the chat: its message is sent unless it has a `turn_id`, then its events are shown."""
 
     def __init__(
         self,
         client: GatewayClient,
-        view: TurnView,
+        renderer: TurnRenderer,
         command_line: Callable[[str], str],
         turn_id: str = "",
     ) -> None:
         self._client = client
-        self._view = view
+        self._renderer = renderer
         self._command_line = command_line
         self._task: asyncio.Task[None] | None = None
         self._cancelling: asyncio.Task[None] | None = None
+        self._is_gone = False
         self.message: tuple[str, str, str] | None = None
         self.files: tuple[Path, ...] = ()
         self.turn_id = turn_id
         self.is_settled = False
-        self._is_gone = False
 
     async def run(self) -> None:
-        patience = Patience(math.inf, on_gone=self._gone, on_back=self._back)
+        retry = RetryPolicy(math.inf, on_gone=self._on_gone, on_back=self._on_back)
         self._task = asyncio.current_task()
-        self._view.open()
+        self._renderer.open()
         try:
             if self.message is not None:
                 name, text, key = self.message
-                files = [await self._client.upload(path, patience) for path in self.files]
-                sent = await self._client.send(name, text, key, files=files, patience=patience)
+                files = [await self._client.upload(path, retry) for path in self.files]
+                sent = await self._client.send(name, text, key, files=files, retry=retry)
                 self.turn_id = sent.turn_id
-            async with aclosing(self._client.follow(self.turn_id, patience)) as events:
+            async with aclosing(self._client.follow(self.turn_id, retry)) as events:
                 async for event in events:
                     self.is_settled = isinstance(event, FINAL_EVENTS)
-                    self._view.show(self._typable(event))
+                    self._renderer.show(self._as_typed(event))
                     if isinstance(event, Failed):
-                        self._view.notice(f"  ({self._command_line(f'why {self.turn_id}')})")
+                        self._renderer.notice(f"  ({self._command_line(f'why {self.turn_id}')})")
         except TalariaError as error:
             self.is_settled = True
-            self._view.notice(error_text(error.info()))
+            self._renderer.notice(error_text(error.info()))
         finally:
             if self._cancelling is not None:
                 self._cancelling.cancel()
-            self._view.close()
+            self._renderer.close()
 
-    def _typable(self, event: Event) -> Event:
-        """Errors name commands as `talaria VERB`; here they become what can be typed."""
+    def _as_typed(self, event: Event) -> Event:
+        """Replace `talaria COMMAND` in the hint of an error by what can be typed here."""
         if not isinstance(event, Failed):
             return event
-        hint = _VERB.sub(lambda match: f"`{self._command_line(match[1])}", event.error.hint)
+        hint = _COMMAND.sub(lambda match: f"`{self._command_line(match[1])}", event.error.hint)
         return Failed(msgspec.structs.replace(event.error, hint=hint))
 
     def interrupt(self) -> None:
-        """Ctrl-C: first cancel the turn, then stop waiting for its end."""
+        """Handle Ctrl-C: cancel the turn; the second time, stop waiting for its end."""
         if self._task is None or self._task.done():
             return
         if self._is_gone or self._cancelling is not None or not self.turn_id:
-            accepted = "Its reply is shown with your next message." if self.turn_id else "It was not sent."
-            self._view.notice(f"No longer waiting. {accepted}")
+            rest = "Its reply is shown with your next message." if self.turn_id else "It was not sent."
+            self._renderer.notice(f"No longer waiting. {rest}")
             self._task.cancel()
             return
-        self._view.notice("Cancelling… (Ctrl-C again stops waiting)")
+        self._renderer.notice("Cancelling… (Ctrl-C again stops waiting)")
         self._cancelling = asyncio.create_task(self._cancel(), name="chat cancel")
 
     async def _cancel(self) -> None:
         try:
             await self._client.cancel(self.turn_id)
         except GatewayGone:
-            pass  # the follower says so
+            pass  # `run` says so
         except TalariaError as error:
-            self._view.notice(error_text(error.info()))
+            self._renderer.notice(error_text(error.info()))
 
-    def _gone(self, error: GatewayGone) -> None:
+    def _on_gone(self, error: GatewayGone) -> None:
         self._is_gone = True
         what = "Your message is safe and" if self.turn_id else "Your message"
-        self._view.pause(
-            f"{error.user_text} {what} goes on as soon as it is back; start it with "
-            f"`{self._command_line('serve')}`."
+        serve = self._command_line("serve")
+        self._renderer.pause(
+            f"{error.user_text} {what} continues as soon as it is back; start it with `{serve}`."
         )
 
-    def _back(self) -> None:
+    def _on_back(self) -> None:
         self._is_gone = False
-        self._view.resume("The gateway is back.")
+        self._renderer.resume("The gateway is back.")

@@ -1,6 +1,6 @@
-"""What may reach a terminal: text without the characters that move cursors, set titles or reverse lines.
+"""Cleaning text for a terminal: control characters could move the cursor, set titles or reverse lines.
 
-Characters are dropped one by one, so it does not matter where a stream was split; what is left of an escape
+Characters are dropped one by one, so it does not matter where a stream was split. The rest of an escape
 sequence is harmless letters.
 """
 
@@ -18,19 +18,19 @@ _LONGEST = 72  # of a tool's name, and of the argument behind it
 
 
 def clean(text: str) -> str:
-    """Line feeds and tabs stay; every other control character goes."""
+    """Return the text without control characters other than line feeds and tabs."""
     return _SURROGATE.sub("\ufffd", _UNSAFE.sub("", text))
 
 
 def clean_line(text: str, longest: int = 200) -> str:
-    """The text as one line of at most `longest` characters."""
+    """Return the text as one line of at most `longest` characters."""
     line = _SPACE.sub(" ", clean(text)).strip()
     return line if len(line) <= longest else line[: longest - 1].rstrip() + "…"
 
 
 def describe_call(name: str, arguments: str) -> str:
-    """A tool call in one line: its name and the argument that says most. Broken arguments are shown as the
-    model wrote them: that is what a person wants to see then."""
+    """Return a tool call as one line: its name and its most telling argument. Arguments that are no JSON are
+    shown as the model wrote them."""
     try:
         fields = msgspec.json.decode(arguments)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

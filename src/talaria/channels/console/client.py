@@ -1,4 +1,4 @@
-"""A client of the gateway's HTTP API, for the terminal commands."""
+"""A client of the gateway's HTTP API, for the command line."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import msgspec
 from talaria.access.pairing import Invitation
 from talaria.channels.http.views import AcceptedTurn, ExplainedTurn, SessionView
 from talaria.core.access import Paired, PairingList
+from talaria.core.backoff import Backoff
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
 from talaria.core.events import FINAL_EVENTS, Event
 from talaria.core.ids import SessionId
@@ -27,34 +28,34 @@ T = TypeVar("T")
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 60.0
 _SILENCE_SECONDS = 60.0  # the gateway sends a comment every 15 seconds
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+_RETRIES = Backoff(first=0.1, longest=2.0)
 _OTHER_TOKEN = "It was started with another one: set TALARIA_HTTP_TOKEN to that, or restart the gateway."  # noqa: S105
 _LOST = (aiohttp.ClientError, OSError)
 _EVENT_NAMES = frozenset(str(kind.__struct_config__.tag) for kind in Event.__args__)
 
 
 class GatewayGone(TalariaError):
-    """Nobody answers at the gateway's address, or it is shutting down; another try may help."""
+    """The gateway does not answer or is shutting down; another try may succeed."""
 
     type = "gateway_gone"
 
 
-class Refusal(TalariaError):
-    """The gateway said no, in its own words."""
+class GatewayRefusal(TalariaError):
+    """The gateway answered with an error; this carries its text and hint."""
 
     def __init__(self, info: ErrorInfo) -> None:
         super().__init__(info.message, info.hint)
         self.type = info.type
 
 
-class Address(msgspec.Struct, frozen=True):
-    """Where a gateway is and what opens it; the token stays out of every repr."""
+class GatewayAddress(msgspec.Struct, frozen=True):
+    """The URL of a gateway and its token. The token is not part of the repr."""
 
     url: str
     token: str
 
     def __repr__(self) -> str:
-        return f"Address({self.url!r})"
+        return f"GatewayAddress({self.url!r})"
 
 
 class SessionList(msgspec.Struct, frozen=True):
@@ -62,25 +63,29 @@ class SessionList(msgspec.Struct, frozen=True):
     next: str | None
 
 
-class Patience(msgspec.Struct, frozen=True):
-    """How long a call goes on without a gateway. `on_gone` hears of it once, `on_back` when it is over."""
+class RetryPolicy(msgspec.Struct, frozen=True):
+    """For how many seconds a call is tried again while the gateway is gone. `on_gone` is called after the
+    first failure, `on_back` after a success that follows it."""
 
     seconds: float = 0.0
     on_gone: Callable[[GatewayGone], None] = lambda error: None
     on_back: Callable[[], None] = lambda: None
 
 
-NO_PATIENCE = Patience()
+NO_RETRY = RetryPolicy()
 
 
 class GatewayClient:
     """One HTTP session, from `async with` to its end.
 
-    Every method raises `GatewayGone` when nobody answers and `Refusal` when the gateway says no. `find` is
-    asked before each new try, because a gateway that comes back may have another address.
+    Every method raises `GatewayGone` if there is no answer and `GatewayRefusal` if the answer is an error.
+    `find` is called before each retry, because a restarted gateway may have another address. Without it the
+    gateway runs in this process.
     """
 
-    def __init__(self, address: Address, find: Callable[[], Address | None] | None = None) -> None:
+    def __init__(
+        self, address: GatewayAddress, find: Callable[[], GatewayAddress | None] | None = None
+    ) -> None:
         self._address = address
         self._find = find
         self._session: aiohttp.ClientSession | None = None
@@ -91,7 +96,7 @@ class GatewayClient:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the gateway runs in this process and ends with it."""
+        """Return whether the gateway runs in this process and ends with it."""
         return self._find is None
 
     async def __aenter__(self) -> Self:
@@ -112,38 +117,38 @@ class GatewayClient:
         *,
         model: str | None = None,
         files: Sequence[str] = (),
-        patience: Patience = NO_PATIENCE,
+        retry: RetryPolicy = NO_RETRY,
     ) -> AcceptedTurn:
-        """Bring a message. Tries with the same `key` are one message, so trying again is safe. `files` are
-        ids of what was uploaded."""
+        """Send a message. Attempts with the same `key` are one message, so a retry is safe. `files` are ids
+        that `upload` returned."""
         body: dict[str, object] = {"text": text}
         if model:
             body["model"] = model
         if files:
             body["files"] = files
         path, headers = f"/api/sessions/{_part(name)}/messages", {"Idempotency-Key": key}
-        answer = await self._persist(lambda: self._call("POST", path, body, headers=headers), patience)
+        answer = await self._persist(lambda: self._call("POST", path, body, headers=headers), retry)
         return _decode(answer, AcceptedTurn)
 
-    async def upload(self, path: Path, patience: Patience = NO_PATIENCE) -> str:
-        """The id of the file in the gateway. Raises `BadRequest` for one that cannot be read."""
+    async def upload(self, path: Path, retry: RetryPolicy = NO_RETRY) -> str:
+        """Upload a file and return its id. Raises `BadRequest` if the file cannot be read."""
         try:
             data = await asyncio.to_thread(path.read_bytes)
         except OSError as error:
             text = f"The file {path} cannot be read: {error.strerror or error}."
             raise BadRequest(text, "Check its name and its permissions.") from error
         place = f"/api/files?name={_part(path.name)}"
-        answer = await self._persist(lambda: self._call("POST", place, data), patience)
+        answer = await self._persist(lambda: self._call("POST", place, data), retry)
         return _decode(answer, _Id).id
 
-    async def follow(self, turn_id: str, patience: Patience = NO_PATIENCE) -> AsyncGenerator[Event, None]:
-        """The turn's events from its beginning to the final one, over lost streams and restarted gateways.
+    async def follow(self, turn_id: str, retry: RetryPolicy = NO_RETRY) -> AsyncGenerator[Event, None]:
+        """Yield the turn's events up to the final one, across lost connections and gateway restarts.
 
-        A turn that another process took up again tells its events anew, behind a `Reset`.
+        If another process resumes the turn, its events come again after a `Reset`.
         """
         last_id = ""
         while True:
-            response = await self._persist(partial(self._open_events, turn_id, last_id), patience)
+            response = await self._persist(partial(self._open_events, turn_id, last_id), retry)
             parser = SseParser()
             try:
                 async for data in response.content.iter_any():
@@ -154,11 +159,11 @@ class GatewayClient:
                         if isinstance(event, FINAL_EVENTS):
                             return
             except (*_LOST, SseOverflow):
-                pass  # however it ended, it is gone on with behind the last event
+                pass  # the next request continues after the last event
             finally:
                 response.close()
-            # While a gateway drains, a stream that ended early ends again at once: no tight loop.
-            await asyncio.sleep(_FIRST_PAUSE)
+            # A gateway that drains ends a new stream at once: no tight loop.
+            await asyncio.sleep(_RETRIES.first)
 
     async def _open_events(self, turn_id: str, last_id: str) -> aiohttp.ClientResponse:
         headers = {"Accept": "text/event-stream"}
@@ -171,7 +176,7 @@ class GatewayClient:
         await self._call("POST", f"/api/turns/{_part(turn_id)}/cancel")
 
     async def turn(self, turn_id: str) -> bytes:
-        """The turn as the gateway writes it."""
+        """Return the turn as the gateway's JSON."""
         return await self._call("GET", f"/api/turns/{_part(turn_id)}")
 
     async def tell(self, name: str) -> ExplainedTurn:
@@ -190,11 +195,11 @@ class GatewayClient:
         return _decode(await self._call("POST", "/api/pairings/invite", {"channel": channel}), Invitation)
 
     async def login_code(self) -> str:
-        """For a link that logs a browser in: good once, for ten minutes."""
+        """Return a code for a link that logs a browser in, once, within ten minutes."""
         return _decode(await self._call("POST", "/api/login/codes"), _Code).code
 
     async def snapshot(self) -> str:
-        """Where the gateway has put a copy of its database, to be taken away. Takes as long as it takes."""
+        """Let the gateway copy its database and return the path of the copy. Has no time limit."""
         answer = await self._call("POST", "/api/backup", timeout=_limits(None))
         return _decode(answer, _Copy).database
 
@@ -214,7 +219,7 @@ class GatewayClient:
         return _decode(await self._call("POST", f"/api/sessions/{_part(name_or_id)}/end"), SessionView)
 
     async def listing(self) -> PairingList:
-        """Who is paired, and who waits."""
+        """Return the paired people and the open requests."""
         return _decode(await self._call("GET", "/api/pairings"), PairingList)
 
     async def status(self) -> dict[str, Any]:
@@ -224,38 +229,34 @@ class GatewayClient:
         return _decode(await self._call("GET", "/api/pool"), dict[str, Any])
 
     async def models(self) -> list[str]:
-        """What may be asked for by name; empty when no model is configured."""
+        """Return the names that a message may ask for; none if no model is configured."""
         answer = _decode(await self._call("GET", "/v1/models"), _ModelList)
         return [model.id for model in answer.data]
 
     # -- calls
 
-    async def _persist(self, attempt: Callable[[], Awaitable[T]], patience: Patience) -> T:
-        """Try until the gateway answers or patience ends."""
+    async def _persist(self, attempt: Callable[[], Awaitable[T]], retry: RetryPolicy) -> T:
+        """Call `attempt` until the gateway answers or the policy's time is over."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + patience.seconds
-        pause, was_gone = _FIRST_PAUSE, False
+        deadline = loop.time() + retry.seconds
+        failures = 0
         while True:
             try:
                 result = await attempt()
             except GatewayGone as error:
+                failures += 1
+                pause = _RETRIES.pause(failures)
                 if loop.time() + pause > deadline:
                     raise
-                if not was_gone:
-                    patience.on_gone(error)
-                was_gone = True
+                if failures == 1:
+                    retry.on_gone(error)
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
-                self._look_again()
+                if self._find is not None:
+                    self._address = self._find() or self._address
             else:
-                if was_gone:
-                    patience.on_back()
+                if failures:
+                    retry.on_back()
                 return result
-
-    def _look_again(self) -> None:
-        found = self._find() if self._find is not None else None
-        if found is not None:
-            self._address = found
 
     async def _call(self, method: str, path: str, body: object = None, **extra: Any) -> bytes:
         async with await self._request(method, path, body, **extra) as response:
@@ -272,12 +273,12 @@ class GatewayClient:
         headers: Mapping[str, str] | None = None,
         **extra: Any,
     ) -> aiohttp.ClientResponse:
-        """A response that says yes, to be closed by the caller. Bytes are sent as they are, any other body as
-        JSON; `extra` is for aiohttp."""
+        """Return a successful response, which the caller closes. A body of bytes is sent as it is, any other
+        as JSON; `extra` goes to aiohttp."""
         assert self._session is not None
         own = {"Authorization": f"Bearer {self._address.token}"}
         if isinstance(body, bytes):
-            extra["data"] = BytesIO(body)  # bytes of this size would be sent in one go
+            extra["data"] = BytesIO(body)  # sent in pieces; bytes would be written at once
         elif body is not None:
             extra["data"] = msgspec.json.encode(body)
             own["Content-Type"] = "application/json"
@@ -294,7 +295,7 @@ class GatewayClient:
     def _gone(self, error: BaseException) -> GatewayGone:
         why = "it does not answer in time" if isinstance(error, TimeoutError) else "the connection was lost"
         if isinstance(error, aiohttp.ClientConnectorError):
-            why = "nobody answers there"
+            why = "nothing answers there"
         return GatewayGone(
             f"The gateway at {self._address.url} cannot be reached: {why}.",
             "Start it with `talaria serve`; `talaria doctor` looks closer.",
@@ -322,7 +323,7 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 
 def _event(item: SseEvent) -> Event | None:
-    """None for a kind of event that this version does not know."""
+    """Return None for a kind of event that this version does not know."""
     if item.name not in _EVENT_NAMES:
         return None
     try:
@@ -343,7 +344,7 @@ def _refusal(status: int, body: bytes) -> TalariaError:
         return GatewayGone(info.message, info.hint)
     if status == 401:
         info = ErrorInfo(info.type, "The gateway does not accept this home's token.", _OTHER_TOKEN)
-    return Refusal(info)
+    return GatewayRefusal(info)
 
 
 def _decode(data: bytes, kind: type[T]) -> T:

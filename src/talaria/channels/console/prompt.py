@@ -1,4 +1,4 @@
-"""Where the messages of a chat come from: a prompt at a terminal, or the lines of a pipe."""
+"""The sources of a chat's messages: a prompt on a terminal, or the lines of a pipe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
@@ -19,24 +18,15 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.shortcuts import CompleteStyle
 
+from talaria.channels.console.chat import Interrupted
 from talaria.commands.slash import ALIASES, SLASH_COMMANDS, canonical
 
 _MENU_ROWS = 6
 _LOCAL_FLAGS = 3
 
 
-class Interrupted(Exception):
-    """Ctrl-C at an empty prompt."""
-
-
-class Lines(Protocol):
-    async def read(self) -> str | None:
-        """The next message; None at the end. Raises `Interrupted`."""
-        ...
-
-
 class CommandCompleter(Completer):
-    """Slash commands, as long as nothing but the command's name has been written; behind `/model`, models."""
+    """Completes the name of a slash command, and the model's name after `/model`."""
 
     def __init__(self, models: Sequence[str] = ()) -> None:
         self._models = models
@@ -57,7 +47,8 @@ class CommandCompleter(Completer):
 
 
 class TerminalPrompt:
-    """Enter sends; Alt-Enter, or a backslash before Enter, begins another line; a paste stays one text."""
+    """Reads messages from the keyboard. Enter sends; Alt-Enter or a backslash before Enter begins another
+    line; pasted lines stay one message."""
 
     def __init__(self, history: Path | None, models: Sequence[str] = ()) -> None:
         self._session: PromptSession[str] = PromptSession(
@@ -74,42 +65,37 @@ class TerminalPrompt:
 
     async def read(self) -> str | None:
         try:
-            # The chat owns SIGINT; here Ctrl-C is a key.
+            # The chat handles SIGINT itself; at the prompt Ctrl-C is a key.
             return await self._session.prompt_async(FormattedText([("bold", "› ")]), handle_sigint=False)
         except EOFError:
             return None
 
 
 class PipedLines:
-    """Each line of a file descriptor is a message. They are read in a thread that never holds up the exit."""
+    """Reads each line of a file descriptor as a message, in a thread that does not delay the exit."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
-        # A read of a pipe cannot be cancelled, so the thread is left behind: a daemon, and without the lock
-        # of sys.stdin, which the interpreter wants at its end.
+        # A read of a pipe cannot be cancelled, so the exit leaves a daemon thread behind. It must not hold
+        # the lock of sys.stdin, which the interpreter takes when it exits.
         threading.Thread(target=self._pump, name="stdin", daemon=True).start()
 
     async def read(self) -> str | None:
-        """To be asked until it says None, and no more."""
+        """Return the next line. Must not be called again after it has returned None."""
         return await self._lines.get()
 
     def _pump(self) -> None:
         rest = b""
-        while data := self._read():
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                self._put(line.decode("utf-8", "replace"))
+        with suppress(OSError):
+            while data := os.read(self._descriptor, 65_536):
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    self._put(line.decode("utf-8", "replace"))
         if rest:
             self._put(rest.decode("utf-8", "replace"))
         self._put(None)
-
-    def _read(self) -> bytes:
-        try:
-            return os.read(self._descriptor, 65_536)
-        except OSError:
-            return b""
 
     def _put(self, line: str | None) -> None:
         if not self._loop.is_closed():
@@ -117,7 +103,7 @@ class PipedLines:
 
 
 def _history(path: Path | None) -> History:
-    """Kept for this user's eyes only; a home that cannot be written costs the history and nothing else."""
+    """Return a history in a file that only this user can read; in memory if the file cannot be written."""
     if path is None:
         return InMemoryHistory()
     try:
@@ -158,8 +144,8 @@ def _bindings() -> KeyBindings:
 
 @contextmanager
 def quiet_keyboard(descriptor: int) -> Iterator[None]:
-    """No echo until the end. Ctrl-C stays a signal, and what is typed meanwhile waits for the prompt, even
-    across a Ctrl-C, which usually throws it away."""
+    """Switch the echo off. Ctrl-C stays a signal. Keys that are typed meanwhile wait for the prompt, also
+    across a Ctrl-C, which normally discards them."""
     try:
         before = termios.tcgetattr(descriptor)
     except termios.error:

@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 
-from talaria.channels.console.waiting import MovingLine, within
+from talaria.channels.console.plain import StatusLine, await_with_status
 
 
 class Tty(StringIO):
@@ -17,7 +17,7 @@ class Tty(StringIO):
 
 async def test_it_says_what_is_waited_for_and_leaves_nothing() -> None:
     out = Tty()
-    async with MovingLine(out, "Trying a/b", 30) as line:
+    async with StatusLine(out, "Trying a/b", 30) as line:
         await asyncio.sleep(0)
         line.say("tool\x1b[2J " + "x" * 500)
     drawn = out.getvalue().split("\r\033[K")
@@ -29,7 +29,7 @@ async def test_it_says_what_is_waited_for_and_leaves_nothing() -> None:
 
 async def test_nothing_is_drawn_while_it_is_hidden() -> None:
     out = Tty()
-    async with MovingLine(out, "waiting") as line:
+    async with StatusLine(out, "waiting") as line:
         await asyncio.sleep(0)
         line.hide()
         shown = out.getvalue()
@@ -39,8 +39,8 @@ async def test_nothing_is_drawn_while_it_is_hidden() -> None:
 async def test_without_a_terminal_one_line_stays_and_none_moves() -> None:
     out = StringIO()
     with pytest.raises(TimeoutError):
-        await within(0.01, "Trying a/b", asyncio.Event().wait(), out)
+        await await_with_status(0.01, "Trying a/b", asyncio.Event().wait(), out)
     assert out.getvalue() == "Trying a/b …\n"
-    async with MovingLine(out, "waiting") as line:
+    async with StatusLine(out, "waiting") as line:
         line.say("more")
     assert out.getvalue() == "Trying a/b …\n"

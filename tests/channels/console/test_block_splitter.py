@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talaria.channels.console.blocks import BlockSplitter
+from talaria.channels.console.terminal import BlockSplitter
 
 
 def split(text: str, size: int = 1) -> list[str]:
@@ -21,15 +21,16 @@ def split(text: str, size: int = 1) -> list[str]:
         ("one\ntwo", ["one\ntwo"]),
         ("one\n\ntwo\n", ["one", "two"]),
         ("one\n\n\n\ntwo", ["one", "two"]),
-        ("```py\na\n\nb\n```\nafter", ["```py\na\n\nb\n```", "after"]),
-        ("text\n```\ncode\n```", ["text", "```\ncode\n```"]),
-        ("~~~\n```\n~~~\nx", ["~~~\n```\n~~~", "x"]),
-        ("````\n```\n````\nx", ["````\n```\n````", "x"]),
+        ("```py\na\n\nb\n```\n\nafter", ["```py\na\n\nb\n```", "after"]),
+        ("text\n```\n\ncode\n```", ["text\n```\n\ncode\n```"]),
+        ("~~~\n```\n~~~\n\nx", ["~~~\n```\n~~~", "x"]),
+        ("````\n```\n\n````\n\nx", ["````\n```\n\n````", "x"]),
         ("```\nnever closed\n\nstill code", ["```\nnever closed\n\nstill code"]),
         ("a ```not a fence``` b\n\nc", ["a ```not a fence``` b", "c"]),
+        ("```not a fence``` b\n\nc", ["```not a fence``` b", "c"]),
     ],
 )
-def test_blocks_end_at_blank_lines_and_code_with_its_fence(text: str, blocks: list[str]) -> None:
+def test_blocks_end_at_blank_lines_outside_of_code(text: str, blocks: list[str]) -> None:
     for size in (1, 2, 7, 1000):
         assert split(text, size) == blocks
 

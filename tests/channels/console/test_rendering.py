@@ -1,12 +1,14 @@
 """What stays on the screen of a turn, told by its events."""
 
+import asyncio
 from collections.abc import Sequence
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
-from talaria.channels.console.render import LiveView, PlainView
+from talaria.channels.console.plain import PlainRenderer
+from talaria.channels.console.terminal import TerminalRenderer
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import (
     Cancelled,
@@ -28,9 +30,9 @@ from talaria.core.events import (
 from talaria.core.messages import TokenUsage, ToolOutcome
 
 
-def scrollback(events: Sequence[Event], *, is_command: bool = False) -> list[str]:
+def scrollback(events: Sequence[Event], *, is_markdown: bool = True) -> list[str]:
     """What is printed for good: on a console that is no terminal the live part draws nothing."""
-    written = drawn(events, Console(file=StringIO(), width=60), is_command=is_command)
+    written = drawn(events, Console(file=StringIO(), width=60), is_markdown=is_markdown)
     return [line.rstrip() for line in written.splitlines() if line.strip()]
 
 
@@ -39,21 +41,25 @@ def on_terminal(events: Sequence[Event], height: int = 20) -> str:
     return drawn(events, Console(file=StringIO(), force_terminal=True, width=60, height=height))
 
 
-def drawn(events: Sequence[Event], console: Console, *, is_command: bool = False) -> str:
-    view = LiveView(console, is_command=is_command, clock=lambda: 0.0)
-    view.open()
-    for event in events:
-        view.show(event)
-    view.close()
+def drawn(events: Sequence[Event], console: Console, *, is_markdown: bool = True) -> str:
+    async def draw() -> None:
+        renderer = TerminalRenderer(console, is_markdown=is_markdown, clock=lambda: 0.0)
+        renderer.open()
+        for event in events:
+            renderer.show(event)
+            await asyncio.sleep(0)
+        renderer.close()
+
+    asyncio.run(draw())
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
 
 def plain(events: Sequence[Event]) -> str:
     out = StringIO()
-    view = PlainView(out)
+    renderer = PlainRenderer(out, out)
     for event in events:
-        view.show(event)
+        renderer.show(event)
     return out.getvalue()
 
 
@@ -118,10 +124,10 @@ def test_a_model_that_is_loaded_thinks_until_its_first_word() -> None:
     loading, reading = ModelLoading("local/tiny", "loading", 3.0), ModelLoading("local/tiny", "reading")
     shown = StringIO()
     console = Console(file=shown, width=90)
-    view = LiveView(console)
+    renderer = TerminalRenderer(console)
     for event in (loading, reading):
-        view.show(event)
-        console.print(view)
+        renderer.show(event)
+        console.print(renderer)
     first, second = shown.getvalue().splitlines()
     assert first.endswith("The model is being loaded, about 3 s. (Ctrl-C cancels)")
     assert second.endswith("thinking… (Ctrl-C cancels)")
@@ -147,7 +153,7 @@ def test_an_error_is_a_sentence_and_a_hint() -> None:
 
 
 def test_a_command_answer_keeps_its_lines_and_is_no_markdown() -> None:
-    assert scrollback([Done("/a: *x*\n/b: [y]")], is_command=True) == ["/a: *x*", "/b: [y]"]
+    assert scrollback([Done("/a: *x*\n/b: [y]")], is_markdown=False) == ["/a: *x*", "/b: [y]"]
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08[link](http://evil.example)\u202e"
@@ -168,7 +174,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08[link](http://evil.example)\u202e"
     ],
 )
 def test_no_event_can_write_its_own_escapes(event: Event) -> None:
-    written = on_terminal([event, Done("")]) + plain([event])
+    written = on_terminal([ToolStarted("0", "t", "{}"), event, Done("")]) + plain([event])
     assert not any(evil in written for evil in ("\x1b]", "\x1b[2J", "\x9b", "\x07", "\x08", "\u202e"))
 
 

@@ -1,0 +1,212 @@
+"""Output without a full-screen terminal: one status line that is redrawn, and a turn as plain text."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable
+from typing import Self, TextIO, TypeVar
+
+from talaria.channels.console.clean import clean, clean_line, describe_call
+from talaria.core.errors import ErrorInfo
+from talaria.core.events import (
+    Cancelled,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    FellBack,
+    ModelLoading,
+    Reset,
+    Retrying,
+    ToolFinished,
+    ToolStarted,
+)
+from talaria.core.messages import ToolOutcome
+
+T = TypeVar("T")
+WAITING = "waiting"
+_REDRAW_SECONDS = 0.5
+
+
+class StatusLine:
+    """A line that shows what is being waited for, and for how long; `limit` is the longest wait in seconds.
+
+    It is drawn from `async with` to its end and removed afterwards. Nothing is drawn if `out` is no terminal.
+    """
+
+    def __init__(self, out: TextIO, text: str, limit: float = 0.0) -> None:
+        self._out = out
+        self._text = text
+        self._limit = f" of {limit:.0f}" if limit else ""
+        self._is_shown = out.isatty()
+        self._began = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._began = asyncio.get_running_loop().time()
+        if self._is_shown:
+            self._task = asyncio.create_task(self._redraw(), name="status line")
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self.hide()
+
+    def say(self, text: str) -> None:
+        """Show another text from now on."""
+        self._text = text
+        self._draw()
+
+    def hide(self) -> None:
+        """Remove the line until the next `say`."""
+        if self._is_shown and self._text:
+            self._out.write("\r\033[K")
+            self._out.flush()
+        self._text = ""
+
+    async def _redraw(self) -> None:
+        while True:
+            self._draw()
+            await asyncio.sleep(_REDRAW_SECONDS)
+
+    def _draw(self) -> None:
+        if not (self._is_shown and self._text):
+            return
+        seconds = int(asyncio.get_running_loop().time() - self._began)
+        passed = f" … {seconds} s{self._limit}"
+        # A text that wraps onto a second row could not be removed.
+        room = max(shutil.get_terminal_size().columns - len(passed) - 1, 10)
+        self._out.write(f"\r\033[K{clean_line(self._text, room)}{passed}")
+        self._out.flush()
+
+
+async def await_with_status(seconds: float, text: str, work: Awaitable[T], out: TextIO) -> T:
+    """Return the result of `work`; show a status line meanwhile. Raises `TimeoutError` after `seconds`."""
+    if not out.isatty():
+        out.write(f"{text} …\n")
+        out.flush()
+    async with asyncio.timeout(seconds), StatusLine(out, text, seconds):
+        return await work
+
+
+class PlainRenderer:
+    """Shows a turn as plain text, for pipes, files and `talaria ask`.
+
+    The reply goes to `out`: as it comes if `is_live`, otherwise when it is complete. Everything else goes to
+    `notes`, or nowhere if that is None. `line` shows what the turn waits for.
+    """
+
+    def __init__(
+        self, out: TextIO, notes: TextIO | None, *, is_live: bool = False, line: StatusLine | None = None
+    ) -> None:
+        self._out = out
+        self._notes = notes
+        self._is_live = is_live
+        self._line = line
+        self._streamed = ""  # of the current step
+        self._calls: dict[str, str] = {}
+        self._has_announced_loading = False
+
+    def open(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._end_line()
+        self._out.flush()
+
+    def notice(self, text: str) -> None:
+        """Print a message of the program itself."""
+        self._end_line()
+        if self._line is not None:
+            self._line.hide()
+        if self._notes is not None:
+            self._notes.write(clean(text) + "\n")
+            self._notes.flush()
+
+    pause = resume = notice
+
+    def show(self, event: Event) -> None:
+        match event:
+            case Delta() if self._is_live:
+                self._write(clean(event.text))
+            case ToolStarted():
+                self._end_line()
+                self._calls[event.call_id] = describe_call(event.name, event.arguments)
+                self._wait_for(f"⚙ {self._calls[event.call_id]}")
+            case ToolFinished():
+                call = self._calls.pop(event.call_id, clean_line(event.name))
+                self.notice(f"⚙ {call} … {outcome_text(event)}")
+                self._wait_for(WAITING)
+            case Retrying() | FellBack():
+                self.notice(trouble_text(event))
+            case ModelLoading():
+                self._wait_for(event.sentence())
+                if self._line is None and event.is_on_its_way and not self._has_announced_loading:
+                    self._has_announced_loading = True
+                    self.notice(event.sentence())
+            case Reset():
+                self._end_line()
+            case Done():
+                self._finish(event.reply)
+            case Failed():
+                self.notice(error_text(event.error))
+            case Cancelled():
+                self._finish(event.reply)
+                self.notice("(cancelled)")
+            case _:
+                pass
+
+    def _wait_for(self, what: str) -> None:
+        if self._line is not None:
+            self._line.say(what)
+
+    def _write(self, text: str) -> None:
+        if self._line is not None:
+            self._line.hide()
+        self._streamed += text
+        self._out.write(text)
+        self._out.flush()
+
+    def _end_line(self) -> None:
+        if self._streamed and not self._streamed.endswith("\n"):
+            self._out.write("\n")
+        self._streamed = ""
+
+    def _finish(self, reply: str) -> None:
+        reply = clean(reply)
+        rest = find_unstreamed(reply, self._streamed)
+        if rest is None:
+            self._end_line()
+        self._write(reply if rest is None else rest)
+        self._end_line()
+
+
+def find_unstreamed(reply: str, streamed: str) -> str | None:
+    """Return the part of a reply that was not streamed yet; None if it does not continue the stream."""
+    if reply.startswith(streamed):
+        return reply[len(streamed) :]
+    return "" if streamed.endswith(reply) else None
+
+
+def error_text(error: ErrorInfo) -> str:
+    """Return `✗ what and why`, and the hint on a line of its own."""
+    hint = f"\n  {clean(error.hint)}" if error.hint else ""
+    return f"✗ {clean(error.message)}{hint}"
+
+
+def trouble_text(event: Retrying | FellBack | ModelLoading) -> str:
+    """Return why no answer comes yet."""
+    if isinstance(event, ModelLoading):
+        return event.sentence()
+    if isinstance(event, Retrying):
+        return clean_line(f"↻ {event.reason} Trying again in {event.seconds:.0f} s …", 200)
+    return clean_line(f"↪ {event.reason} Asking {event.model} instead.", 200)
+
+
+def outcome_text(event: ToolFinished) -> str:
+    if event.outcome is ToolOutcome.OK:
+        return "ok"
+    first = clean_line(event.preview.strip().partition("\n")[0].removeprefix("Error: "), 100)
+    return f"{event.outcome.value}: {first}" if first else event.outcome.value

@@ -1,0 +1,277 @@
+"""`TerminalRenderer`: a turn of `talaria chat` on a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.segment import Segment
+from rich.spinner import Spinner
+from rich.text import Text
+
+from talaria.channels.console.clean import clean, clean_line, describe_call
+from talaria.channels.console.plain import error_text, find_unstreamed, outcome_text, trouble_text
+from talaria.core.events import (
+    Cancelled,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    FellBack,
+    ModelLoading,
+    Queued,
+    ReasoningDelta,
+    Reset,
+    Retrying,
+    ToolFinished,
+    ToolStarted,
+    UsageReported,
+)
+from talaria.core.messages import TokenUsage, ToolOutcome
+from talaria.models.local.manifest import is_built_in
+
+_REFRESH_SECONDS = 0.1
+_THINKING = "thinking… (Ctrl-C cancels)"
+_OUTPUT_ROWS = 8  # of a tool's output: its last lines
+_OUTPUT_WIDTH = 200
+_FREE_ROWS = 3  # of the screen, beside the unfinished text
+_FENCE = re.compile(r" {0,3}(`{3,}(?!.*`)|~{3,})(.*)")
+
+
+@dataclass(slots=True)
+class _RunningCall:
+    """A tool call on the screen, with the last lines of its output."""
+
+    text: str
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_OUTPUT_ROWS))
+    count: int = 0
+    unfinished: str = ""
+
+    def add_output(self, text: str) -> None:
+        *lines, rest = (self.unfinished + clean(text)).split("\n")
+        self.count += len(lines)
+        self.lines.extend(line[:_OUTPUT_WIDTH] for line in lines)
+        self.unfinished = rest[:_OUTPUT_WIDTH]
+
+    def rows(self) -> Iterable[Text]:
+        lines = [*self.lines, *([self.unfinished] if self.unfinished else [])]
+        if self.count > len(self.lines):
+            lines.insert(0, f"… {self.count - len(self.lines)} lines before")
+        for line in lines:
+            yield Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis")
+
+
+class TerminalRenderer:
+    """Shows one turn, from `open` to `close`.
+
+    Finished blocks of the reply are printed as markdown. Below them the live part is redrawn: the unfinished
+    block as plain text, running tools with their output, and the status. `is_markdown` is False for the
+    answer of a command, which is printed as it is.
+    """
+
+    def __init__(
+        self, console: Console, *, is_markdown: bool = True, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console = console
+        self._is_markdown = is_markdown
+        self._clock = clock
+        self._began = clock()
+        self._blocks = BlockSplitter()
+        self._streamed = ""  # of the current step
+        self._calls: dict[str, _RunningCall] = {}
+        self._status = _THINKING if is_markdown else ""
+        self._usage = TokenUsage()
+        self._model = ""
+        self._spinner = Spinner("dots", style="cyan")
+        self._live = Live(
+            self,
+            console=console,
+            transient=True,
+            auto_refresh=False,  # its thread would race with prints and erase lines above the live part
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._refreshing: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        self._live.start()
+        self._refreshing = asyncio.create_task(self._refresh(), name="terminal refresh")
+
+    def close(self) -> None:
+        """Print the text that is left and remove the live part. May be called twice."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        self._print(self._blocks.flush())
+        self._status = ""
+        self._calls.clear()
+        self._live.stop()
+
+    async def _refresh(self) -> None:
+        while True:
+            self._live.refresh()
+            await asyncio.sleep(_REFRESH_SECONDS)
+
+    def notice(self, text: str) -> None:
+        """Print a message of the program itself."""
+        self._print(self._blocks.flush())
+        self._console.print(Text(clean(text), style="yellow"))
+
+    def pause(self, text: str) -> None:
+        """Print why no events come until `resume`."""
+        self.notice(text)
+        self._status = "waiting for the gateway… (Ctrl-C stops waiting)"
+
+    def resume(self, text: str) -> None:
+        self.notice(text)
+        self._status = _THINKING
+
+    def show(self, event: Event) -> None:
+        match event:
+            case Queued(ahead=ahead) if ahead:
+                self._status = f"waiting, {ahead} ahead… (Ctrl-C cancels)"
+            case Queued() | ReasoningDelta() | ModelLoading(stage="reading"):
+                self._status = _THINKING
+            case Delta():
+                self._status = ""
+                self._stream(clean(event.text))
+            case ToolStarted():
+                self._print(self._blocks.flush())
+                self._streamed = self._status = ""
+                self._calls[event.call_id] = _RunningCall(describe_call(event.name, event.arguments))
+            case ToolFinished():
+                self._finish_call(event)
+            case Retrying() | ModelLoading():
+                self._status = f"{trouble_text(event)} (Ctrl-C cancels)"
+            case FellBack():
+                self.notice(trouble_text(event))
+                self._status = _THINKING
+            case UsageReported():
+                self._usage += event.usage
+                self._model = event.model
+            case Reset():
+                self._begin_again()
+            case Done() | Cancelled() | Failed():
+                self._finish(event)
+            case _:
+                pass
+
+    def _stream(self, text: str) -> None:
+        self._streamed += text
+        self._print(self._blocks.feed(text))
+
+    def _print(self, blocks: Iterable[str]) -> None:
+        for block in blocks:
+            self._console.print(_MarkdownBlock(block) if self._is_markdown else Text(block))
+
+    def _finish_call(self, event: ToolFinished) -> None:
+        call = self._calls.pop(event.call_id, None) or _RunningCall(clean_line(event.name))
+        outcome = (outcome_text(event), "dim" if event.outcome is ToolOutcome.OK else "red")
+        self._console.print(Text.assemble(("⚙ ", "cyan"), (f"{call.text} … ", "dim"), outcome))
+        for row in call.rows():
+            self._console.print(row)
+        if not self._calls:
+            self._status = _THINKING
+
+    def _begin_again(self) -> None:
+        """Keep the text of the interrupted attempt on the screen; the next attempt begins below it."""
+        unfinished = self._blocks.flush()
+        self._print(unfinished)
+        if unfinished or self._calls:
+            self._console.print(Text("(interrupted; the gateway takes it up again)", style="yellow"))
+        self._calls.clear()
+        self._streamed = ""
+        self._status = _THINKING
+
+    def _finish(self, event: Done | Cancelled | Failed) -> None:
+        self._status = ""
+        self._calls.clear()
+        reply = "" if isinstance(event, Failed) else clean(event.reply)
+        rest = find_unstreamed(reply, self._streamed)
+        self._stream(f"\n\n{reply}" if rest is None else rest)
+        self._print(self._blocks.flush())
+        usage = self._usage
+        if usage.input or usage.output:
+            model = clean_line(self._model) + (" (tiny model)" if is_built_in(self._model) else "")
+            cached = f" ({usage.cached} cached)" if usage.cached else ""
+            tokens = f"{usage.input} in{cached} · {usage.output} out"
+            line = " · ".join(filter(None, (model, tokens, f"{self._clock() - self._began:.1f} s")))
+            self._console.print(Text(line, style="dim"))
+        if isinstance(event, Failed):
+            self._console.print(Text(error_text(event.error), style="red"))
+        elif isinstance(event, Cancelled):
+            self._console.print(Text("(cancelled)", style="yellow"))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw the live part."""
+        if tail := self._blocks.tail:
+            rows = Text(tail).wrap(console, options.max_width)
+            yield from rows[-max(1, console.height - _FREE_ROWS) :]
+        for call in self._calls.values():
+            yield Text(f"⚙ {call.text} …", style="dim", no_wrap=True)
+            yield from call.rows()
+        if self._status:
+            self._spinner.update(text=Text(self._status, style="dim"))
+            yield self._spinner
+
+
+class BlockSplitter:
+    """Splits streamed markdown at the blank lines between its blocks. A code block is never split."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._rest = ""  # the unfinished line
+        self._fence = ""  # the marks that close the open code block
+
+    @property
+    def tail(self) -> str:
+        """The unfinished block."""
+        return "\n".join([*self._lines, self._rest]).strip("\n")
+
+    def feed(self, text: str) -> list[str]:
+        """Add text and return the blocks that it finishes."""
+        blocks: list[str] = []
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            if not line.strip() and not self._fence:
+                blocks += self._cut()
+                continue
+            self._lines.append(line)
+            if fence := _FENCE.fullmatch(line):
+                if not self._fence:
+                    self._fence = fence[1]
+                elif fence[1].startswith(self._fence) and not fence[2].strip():
+                    self._fence = ""
+        return blocks
+
+    def flush(self) -> list[str]:
+        """End the text here and return the block that is left, if there is one."""
+        blocks = self.feed("\n") if self._rest else []
+        self._fence = ""
+        return blocks + self._cut()
+
+    def _cut(self) -> list[str]:
+        lines, self._lines = self._lines, []
+        return ["\n".join(lines)] if lines else []
+
+
+class _MarkdownBlock:
+    """A rendered block, followed by one blank row. Rich puts blank rows around some kinds of blocks only."""
+
+    def __init__(self, block: str) -> None:
+        # Links are written out: a clickable text could hide where it leads.
+        self._markdown = Markdown(block, hyperlinks=False)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = console.render_lines(self._markdown, options.update(height=None), pad=False)
+        filled = [number for number, row in enumerate(rows) if any(part.text.strip() for part in row)]
+        for row in rows[filled[0] : filled[-1] + 1] if filled else []:
+            yield from row
+            yield Segment.line()
+        yield Segment.line()
