@@ -102,8 +102,25 @@ def test_tools_are_lines_with_the_telling_argument_and_the_outcome() -> None:
         Done("Found it."),
     ]
     told = ["⚙ search not json … error: no such thing", "⚙ read_file notes.txt … ok"]
-    assert scrollback(events) == ["Let me look.", *told, "Found it."]
+    shown = [told[0], "  a piece of output", told[1]]
+    assert scrollback(events) == ["Let me look.", *shown, "Found it."]
     assert plain(events).splitlines() == [*told, "Found it."]
+
+
+def test_of_a_tools_output_the_last_lines_are_shown() -> None:
+    pieces = [ToolOutput("1", f"{n}\nli") if n % 2 else ToolOutput("1", f"ne {n}\nline ") for n in range(50)]
+    start: Event = ToolStarted("1", "terminal", "{}")
+    end: Event = ToolFinished("1", "terminal", ToolOutcome.OK, "")
+    console = Console(file=StringIO(), width=60, height=20)
+    renderer = TerminalRenderer(console)
+    for event in (start, *pieces):
+        renderer.show(event)
+    console.print(renderer)
+    renderer.show(end)
+    assert isinstance(console.file, StringIO)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    rows = ["  … 42 lines before", *(f"  line {n}" for n in range(42, 50)), "  li"]
+    assert lines == ["⚙ terminal …", *rows, "⚙ terminal … ok", *rows]
 
 
 def test_trouble_is_told_while_it_lasts_and_a_fallback_stays_on_the_screen() -> None:
@@ -168,6 +185,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08[link](http://evil.example)\u202e"
         Failed(ErrorInfo("x", HOSTILE, HOSTILE)),
         ToolStarted("1", HOSTILE, HOSTILE),
         ToolFinished("1", HOSTILE, ToolOutcome.ERROR, HOSTILE),
+        ToolOutput("0", HOSTILE),
         UsageReported(TokenUsage(1, 0, 1), HOSTILE),
         Retrying(HOSTILE, 2, 1.0, HOSTILE),
         FellBack(HOSTILE, HOSTILE, HOSTILE),

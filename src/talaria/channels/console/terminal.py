@@ -31,6 +31,7 @@ from talaria.core.events import (
     Reset,
     Retrying,
     ToolFinished,
+    ToolOutput,
     ToolStarted,
     UsageReported,
 )
@@ -145,6 +146,8 @@ class TerminalRenderer:
                 self._print(self._blocks.flush())
                 self._streamed = self._status = ""
                 self._calls[event.call_id] = _RunningCall(describe_call(event.name, event.arguments))
+            case ToolOutput(call_id=call_id) if call_id in self._calls:
+                self._calls[call_id].add_output(event.text)
             case ToolFinished():
                 self._finish_call(event)
             case Retrying() | ModelLoading():
