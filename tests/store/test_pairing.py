@@ -21,6 +21,7 @@ from talaria.core.access import (
     Waiting,
     WrongCode,
 )
+from talaria.core.errors import StoreError
 from talaria.store.sqlite.engine import driver
 from talaria.store.sqlite.store import SqliteStore
 
@@ -78,7 +79,7 @@ async def test_an_order_that_fails_counts_nothing(path: Path, clock: HandClock) 
     """One code for two people cannot be: the second request is refused whole."""
     async with await SqliteStore.open(path, clock) as store:
         assert isinstance(await store.pairings.ask(Ask(ANN, CODE)), Opened)
-        with pytest.raises(Exception, match="cannot be stored"):
+        with pytest.raises(StoreError, match="cannot be stored"):
             await store.pairings.ask(Ask(stranger(1), CODE))
         assert isinstance(await store.pairings.approve(Approve(CODE)), Paired)
         assert isinstance(await store.pairings.approve(Approve(CODE)), WrongCode)

@@ -79,7 +79,9 @@ def test_the_built_in_parameters_are_canonical_and_the_contracts() -> None:
         "todo": {"items"},
         "write_file": {"path", "content"},
     }
-    for spec in builtin_registry(ToolSettings()).resolve(FAMILIES).specs:
+    specs = builtin_registry(ToolSettings()).resolve(FAMILIES).specs
+    assert {spec.name for spec in specs} == set(contract)
+    for spec in specs:
         schema = msgspec.json.decode(spec.parameters)
         assert msgspec.json.encode(schema, order="sorted").decode() == spec.parameters
         assert set(schema["properties"]) == contract[spec.name]

@@ -212,6 +212,7 @@ async def test_images_reach_the_model(client: AsyncOpenAI, model: ModelServer) -
         await client.chat.completions.create(
             model="main", messages=[{"role": "user", "content": content}], extra_headers=header
         )
+    assert len(model.bodies) == 2
     for body in model.bodies:
         assert image in json.loads(body)["messages"][-1]["content"]
 

@@ -49,6 +49,7 @@ def address(api: Api, name: str) -> str:
 async def test_every_file_is_served_to_strangers_with_every_header(
     api: Api, stranger: aiohttp.ClientSession
 ) -> None:
+    assert INDEX in NAMES
     for name in NAMES:
         async with stranger.get(address(api, name)) as response:
             body = await response.read()
