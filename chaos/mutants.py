@@ -194,7 +194,7 @@ MUTANTS = (
     Mutant(
         "poison tried for ever",
         "a message that kills the process is never given up",
-        (Edit("turns/runner.py", "if began.crashes >= MAX_ATTEMPTS or ", "if "),),
+        (Edit("turns/runner.py", "if began.crashes >= MAX_CRASHES or ", "if "),),
         Tests(
             "tests/turns/test_stopping.py::test_a_turn_that_took_the_process_down_three_times_is_failed_and_told"
         ),

@@ -191,7 +191,7 @@ class Failures:
 
 def _made(rig: Rig) -> int:
     """Model calls so far, whatever came of them."""
-    lines = rig.parts.metrics.render().decode().splitlines()
+    lines = rig.metrics.render().decode().splitlines()
     return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(_CALLS))
 
 

@@ -34,14 +34,11 @@ from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
 from talaria.tools.registry import builtin_registry
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
-from talaria.turns.arriving import NOTHING_COMES
-from talaria.turns.busy import Busy
-from talaria.turns.delivery import Delivery, DeliveryParts
-from talaria.turns.ending import SessionEnds
-from talaria.turns.intake import Receipt
-from talaria.turns.live import LiveTurns
-from talaria.turns.parts import Parts
-from talaria.turns.settings import DeliverySettings
+from talaria.turns.agents import NO_PENDING_MODELS, Agents
+from talaria.turns.delivery import Delivery
+from talaria.turns.lifecycle import SessionLifecycle
+from talaria.turns.live import LiveTurn, LiveTurns
+from talaria.turns.settings import Busy, DeliverySettings, TurnSettings
 from talaria.turns.turns import Turns
 from talaria.workspace.folder import Folder
 
@@ -61,16 +58,18 @@ class Rig:
     """`turns` with everything around it; `start` begins another life over the same store."""
 
     store: Store
+    clock: Clock
+    metrics: Metrics
     turns: Turns
-    parts: Parts
     pool: Pool
     model: ScriptedModel
     live: LiveTurns
     keeper: LeaseKeeper
+    sessions: SessionLifecycle
     workspaces: FakeWorkspaces
     delivery: Delivery
 
-    async def submit(self, text: str, name: str = "one", **more: str) -> Receipt:
+    async def submit(self, text: str, name: str = "one", **more: str) -> LiveTurn:
         return await self.turns.submit(inbound(text, name, **more))
 
     async def say(self, text: str, name: str = "one", **more: str) -> Turn:
@@ -101,14 +100,14 @@ async def start(
     budgets: BudgetSettings | None = None,
     prices: Mapping[str, PriceSettings] | None = None,
     abilities: Mapping[str, Abilities] | None = None,
-    arrivals: PendingModels = NOTHING_COMES,
+    arrivals: PendingModels = NO_PENDING_MODELS,
     takes_up: Callable[[Turn], bool] = lambda turn: True,
 ) -> AsyncIterator[Rig]:
     """Recovered and accepting; leaving drains at once and leaves what runs resumable."""
     clock = clock or SystemClock()
     model = model or ScriptedModel()
     models = models or ScriptedModels(model)
-    metrics, live = Metrics(), LiveTurns()
+    metrics = Metrics()
     settings = settings or ModelSettings("scripted", "scripted")
     chain = fallback_chain(settings)
     known = {"scripted", settings.provider, *(choice.provider for choice in chain)}
@@ -119,56 +118,38 @@ async def start(
     workspaces = workspaces or FakeWorkspaces(lambda key: folder)
     builder = AgentBuilder(store, models, workspaces)
     pool = Pool(builder, limits, clock)
-    on_end = SessionEnds(workspaces, clock, pool.release)
+    sessions = SessionLifecycle(store, clock, workspaces, pool.release, lambda: cutoff(clock.now()))
     keeper = LeaseKeeper(store, clock, new_owner_id(), 30.0)
-    delivery = Delivery(
-        DeliveryParts(
-            store,
-            live,
-            clock,
-            metrics,
-            lambda key, path: Folder(folder).read(Folder(folder).resolve(path)),
-            delivery_settings or DeliverySettings(),
-            random or Random(),
-        )
-    )
-    parts = Parts(
-        store=store,
-        models=models,
-        routes=Routes(models, builder, clock, draw, chain, catalog.abilities),
-        builder=builder,
-        specs=SpecResolver(agent or AgentSettings(), catalog, models, toolset),
+    agents = Agents(
         pool=pool,
-        keeper=keeper,
+        specs=SpecResolver(agent or AgentSettings(), catalog, models, toolset),
+        routes=Routes(models, builder, clock, draw, chain, catalog.abilities),
+        bind_tools=tool_runner.bind,
         budgets=Budgets(
             budgets or BudgetSettings(), Prices(prices).find, store, metrics=metrics, clock=clock, zone=UTC
         ),
-        clock=clock,
         metrics=metrics,
-        live=live,
-        bind_tools=tool_runner.bind,
-        stamp=lambda at: "2026-11-15 20:10 UTC",
-        cutoff=lambda: cutoff(clock.now()),
-        on_end=on_end,
-        on_live=delivery.watch,
-        agent_name="main",
-        max_steps=max_steps,
-        turn_seconds=turn_seconds,
-        busy=busy,
-        reasoning=None,
-        arrivals=arrivals,
-        takes_up=takes_up,
+        pending=arrivals,
     )
-    turns = Turns(parts)
-    await turns.recover()
+    turn_settings = TurnSettings("main", max_steps, turn_seconds, busy, zone=UTC)
+    turns = Turns(store, keeper, agents, sessions, turn_settings)
+    live = turns.live
+    delivery = Delivery(
+        store,
+        live,
+        delivery_settings or DeliverySettings(),
+        lambda key, path: Folder(folder).read(Folder(folder).resolve(path)),
+        random,
+    )
+    await turns.recover(takes_up)
     try:
-        yield Rig(store, turns, parts, pool, model, live, keeper, workspaces, delivery)
+        yield Rig(store, clock, metrics, turns, pool, model, live, keeper, sessions, workspaces, delivery)
     finally:
         await turns.drain(0)
         assert len(live) == 0
         assert len(keeper) == 0
         assert pool.stats().busy == 0
-        await on_end.drain()
+        await sessions.drain()
         await pool.drain()
         assert not workspaces.held, "a handle was not given back"
         assert model.busy == 0

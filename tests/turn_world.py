@@ -34,9 +34,9 @@ from talaria.testing.sim import SimClock, SimLoop, run
 from talaria.testing.slow_store import SlowStore
 from talaria.tools.function import parameters
 from talaria.tools.toolset import ToolSet
-from talaria.turns.busy import Busy
-from talaria.turns.expiry import Expiry
-from talaria.turns.intake import Draining, Receipt, StatelessCall
+from talaria.turns.intake import Draining, StatelessCall
+from talaria.turns.live import LiveTurn
+from talaria.turns.settings import Busy
 
 FAULTS = (
     "[[status 500]]",
@@ -210,10 +210,8 @@ class TurnWorld:
                 self._mix.stops
                 and (self._mix.stops_resumed or (is_last and all(turn.settled.done() for turn in resumed)))
             )
-            expiry = Expiry(self._slow, self._clock, rig.parts.cutoff, rig.parts.on_end, sweep_seconds=0.1)
-            beside = [
-                asyncio.create_task(each.run()) for each in (rig.keeper, rig.pool, expiry, rig.delivery)
-            ]
+            loops = (rig.keeper.run(), rig.pool.run(), rig.sessions.run(every=0.1), rig.delivery.run())
+            beside = [asyncio.create_task(loop) for loop in loops]
             people = [asyncio.create_task(self._talk(rig, name)) for name in self._places()]
             if is_last:
                 await asyncio.wait(people)
@@ -251,7 +249,7 @@ class TurnWorld:
                 await self._follow_up(rig, receipt)
             await asyncio.sleep(self._random.choice((0, 0, 0.01, 0.1)))
 
-    async def _send(self, rig: Rig, name: str, sender: Sender) -> Receipt | None:
+    async def _send(self, rig: Rig, name: str, sender: Sender) -> LiveTurn | None:
         """None: the sender was gone before the answer came; the message may have been accepted or not."""
         random = self._random
         if random.random() < 0.05:
@@ -276,11 +274,11 @@ class TurnWorld:
             pass
         return None
 
-    async def _follow_up(self, rig: Rig, receipt: Receipt) -> None:
+    async def _follow_up(self, rig: Rig, receipt: LiveTurn) -> None:
         match self._random.randrange(6):
             case 0 | 1:
                 await rig.turns.wait(receipt)
-            case 2 if self._mix.stops and (self._mix.stops_resumed or not receipt.is_duplicate):
+            case 2 if self._mix.stops and (self._mix.stops_resumed or not receipt.repeats):
                 await asyncio.sleep(self._random.uniform(0, 0.3))
                 await rig.turns.cancel(receipt)
             case 3:

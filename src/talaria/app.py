@@ -13,8 +13,8 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
-from functools import lru_cache, partial
+from datetime import tzinfo
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -53,14 +53,11 @@ from talaria.store.sqlite.store import SqliteStore
 from talaria.store.sqlite.watch import StoreWatch
 from talaria.tools.registry import builtin_registry
 from talaria.tools.toolset import ToolSet
-from talaria.turns.busy import Busy
-from talaria.turns.delivery import Delivery, DeliveryParts
-from talaria.turns.ending import SessionEnds
-from talaria.turns.expiry import Expiry, reset_cutoff
-from talaria.turns.live import LiveTurns
-from talaria.turns.parts import Parts
-from talaria.turns.restarts import RestartGuard
-from talaria.turns.retention import Retention
+from talaria.turns.agents import Agents
+from talaria.turns.crashes import RestartGuard
+from talaria.turns.delivery import Delivery
+from talaria.turns.lifecycle import Retention, SessionLifecycle, reset_cutoff
+from talaria.turns.settings import Busy, TurnSettings
 from talaria.turns.turns import Turns
 from talaria.workspace.folder import Folder, chat_folder
 from talaria.workspace.spill import drop_old_results
@@ -103,7 +100,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
             Providers(settings.providers, environ, clock, local=local)
         )
         providers.follow(settings.model)
-        metrics, health, live = Metrics(), Health(), LiveTurns()
+        metrics, health = Metrics(), Health()
         health.watch("store", watch.trouble)
         in_use = (*providers_in_use(settings.model, settings.aliases), *settings.providers)
         probes = Probes(providers, clock, in_use, home.path / PROBES_FILE)
@@ -130,49 +127,30 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
 
         price = partial(catalog.price, Prices(settings.prices).find)
         budgets = Budgets(settings.budgets, price, store, metrics=metrics, clock=clock, zone=zone)
-        cutoff = partial(_cutoff, reloader.live, clock, zone)
-
         uploads = Uploads(home.files, partial(chat_folder, home.path), clock)
-        on_end = SessionEnds(workspaces, clock, pool.release)
-        scopes.push_async_callback(on_end.drain)
-        delivery = Delivery(
-            DeliveryParts(store, live, clock, metrics, partial(_read_sent, home.path), settings.delivery)
+        sessions = SessionLifecycle(
+            store, clock, workspaces, pool.release, partial(_cutoff, reloader.live, clock, zone)
         )
+        scopes.push_async_callback(sessions.drain)
         specs = SpecResolver(settings.agent, catalog, providers, tool_runner.tools)
+        routes = Routes(
+            providers, builder, clock, random.random, fallback_chain(settings.model), catalog.abilities
+        )
         turns = Turns(
-            Parts(
-                store=store,
-                models=providers,
-                routes=Routes(
-                    providers,
-                    builder,
-                    clock,
-                    random.random,
-                    fallback_chain(settings.model),
-                    catalog.abilities,
-                ),
-                builder=builder,
-                specs=specs,
-                pool=pool,
-                keeper=keeper,
-                budgets=budgets,
-                clock=clock,
-                metrics=metrics,
-                live=live,
-                bind_tools=tool_runner.bind,
-                stamp=lambda at: _stamp(int(at // 60), zone),
-                cutoff=cutoff,
-                on_end=on_end,
-                on_live=delivery.watch,
+            store,
+            keeper,
+            Agents(pool, specs, routes, tool_runner.bind, budgets, metrics, local.stock),
+            sessions,
+            TurnSettings(
                 agent_name=settings.agent.name,
                 max_steps=settings.agent.max_steps,
                 turn_seconds=settings.agent.turn_timeout.total_seconds(),
                 busy=Busy(settings.sessions.busy),
                 reasoning=None if settings.model.reasoning == "none" else settings.model.reasoning,
-                arrivals=local.stock,
-                takes_up=takes_up,
-            )
+                zone=zone,
+            ),
         )
+        delivery = Delivery(store, turns.live, settings.delivery, partial(_read_sent, home.path))
         _follow(reloader.live, _Followers(providers, catalog, specs, tool_runner, pool, budgets))
         retention = Retention(
             store,
@@ -190,7 +168,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
                     "delivery": delivery.run,
                     "deadlines": turns.watch,
                     "orphans": turns.watch_orphans,
-                    "expiry": Expiry(store, clock, cutoff, on_end).run,
+                    "expiry": sessions.run,
                     "retention": retention.run,
                     "config": reloader.run,
                     "probes": probes.run,
@@ -202,7 +180,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
         guard = RestartGuard(store, clock, settings.shutdown.restart_pause.total_seconds())
         await guard.enter()
         try:
-            await turns.recover()
+            await turns.recover(takes_up)
             health.enter(GatewayPhase.READY)
             warming = asyncio.create_task(providers.warm(), name="warm-up")
             scopes.callback(warming.cancel)
@@ -290,13 +268,6 @@ def _follow(live: LiveSettings, followers: _Followers) -> None:
 def _limits(settings: Settings) -> PoolLimits:
     pool = settings.pool
     return PoolLimits(pool.max_agents, pool.idle_ttl.total_seconds(), pool.max_bytes)
-
-
-@lru_cache(maxsize=8)
-def _stamp(minute: int, zone: tzinfo | None) -> str:
-    """The time as models read it with each message; without a zone, in the machine's of that moment."""
-    moment = datetime.fromtimestamp(minute * 60, zone)
-    return (moment if zone else moment.astimezone()).strftime("%Y-%m-%d %H:%M %Z")
 
 
 def _read_pool(pool: Pool) -> PoolReading:

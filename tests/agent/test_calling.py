@@ -24,7 +24,8 @@ from talaria.testing import sim
 from talaria.testing.clock import FakeClock, HastyClock
 from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
 from talaria.tools.function import FunctionTool, parameters
-from talaria.turns.intake import Receipt, StatelessCall
+from talaria.turns.intake import StatelessCall
+from talaria.turns.live import LiveTurn
 
 CHAIN = ModelSettings("scripted", "main-model", fallback=(FallbackSettings("backup", "spare-model"),))
 BREAKER = BreakerSettings(threshold=5, rests=Backoff(10.0, 60.0))
@@ -46,7 +47,7 @@ class World:
     async def say(self, text: str, name: str = "one") -> tuple[Turn, list[Event]]:
         return await self.end(await self.rig.submit(text, name))
 
-    async def end(self, receipt: Receipt) -> tuple[Turn, list[Event]]:
+    async def end(self, receipt: LiveTurn) -> tuple[Turn, list[Event]]:
         events = [event async for _, event in self.rig.turns.follow(receipt)]
         return await self.rig.turns.wait(receipt), events
 
@@ -371,7 +372,7 @@ async def test_what_a_fallback_used_is_booked_on_it(chained: World) -> None:
 
 
 def metrics(world: World) -> str:
-    return world.rig.parts.metrics.render().decode()
+    return world.rig.metrics.render().decode()
 
 
 # -- two endpoints, one dying -------------------------------------------------------------------------------

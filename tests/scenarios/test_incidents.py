@@ -41,7 +41,7 @@ from talaria.testing.scripted_model import ScriptedModels
 from talaria.tools.registry import Registry, builtin_registry
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
-from talaria.turns.intake import Receipt
+from talaria.turns.live import LiveTurn
 from talaria.workspace.workspaces import ChatWorkspaces
 from tools.conftest import tool
 
@@ -394,7 +394,7 @@ async def test_one_more_than_the_cap_sends_the_oldest_away(tmp_path: Path) -> No
 
 async def test_when_all_are_busy_a_newcomer_is_served_and_nobody_is_torn_down(tmp_path: Path) -> None:
     async with world(tmp_path, cap=2) as here:
-        hanging: list[Receipt] = []
+        hanging: list[LiveTurn] = []
         for name in "abc":
             hanging.append(await here.rig.submit("[[hang]]", name))
             await here.until_asked(len(hanging))

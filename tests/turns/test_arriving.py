@@ -14,7 +14,7 @@ from talaria.core.events import Event, ModelLoading
 from talaria.core.turns import TurnState
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
-from talaria.turns.intake import Receipt
+from talaria.turns.live import LiveTurn
 from turns.fake_arrivals import FakeArrivals
 
 ANOTHER = "scripted/elsewhere"
@@ -51,7 +51,7 @@ async def test_a_message_is_saved_told_of_and_answered_when_the_model_is_here(
         assert told.sentence() == ("Saved. I answer when the model is ready, about 31 s (128 of 491 MB).")
 
 
-async def _events(rig: Rig, receipt: Receipt) -> list[Event]:
+async def _events(rig: Rig, receipt: LiveTurn) -> list[Event]:
     return [event async for _, event in rig.turns.follow(receipt)]
 
 
@@ -74,7 +74,7 @@ async def test_the_wait_is_not_counted_against_the_turns_time(store: MemoryStore
         receipt = await rig.submit("hello")
         await until_waiting(arrivals)
         await clock.play(3600)
-        assert not receipt.live or not receipt.live.settled.done()
+        assert not receipt.settled.done()
         arrivals.arrive()
         assert (await rig.turns.wait(receipt)).reply == "You said: hello"
         watching.cancel()

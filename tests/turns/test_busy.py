@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rig import Rig, inbound, start
+from rig import Rig, start
 from talaria.commands.slash import parse_command
 from talaria.core.ids import OwnerId
 from talaria.core.messages import AssistantMessage, UserMessage
@@ -15,27 +15,25 @@ from talaria.core.ports import Store
 from talaria.core.turns import TurnState
 from talaria.testing.clock import FakeClock
 from talaria.testing.scripted_model import ScriptedModel
-from talaria.turns.busy import Busy, manner
+from talaria.turns.intake import choose_busy
+from talaria.turns.settings import Busy
 from turns.test_stopping import Gate, assert_well_formed, messages
 
 
 @pytest.mark.parametrize(
-    ("text", "usual", "said", "how"),
+    ("text", "usual", "chosen", "is_explicit"),
     [
-        ("hello", Busy.QUEUE, "hello", Busy.QUEUE),
-        ("hello", Busy.STEER, "hello", Busy.STEER),
-        ("hello", Busy.INTERRUPT, "hello", Busy.INTERRUPT),
-        ("/queue hello", Busy.STEER, "hello", Busy.QUEUE),
-        ("/steer hello", Busy.QUEUE, "hello", Busy.STEER),
-        ("/steer", Busy.QUEUE, "/steer", Busy.QUEUE),
-        ("/status", Busy.INTERRUPT, "/status", Busy.QUEUE),
+        ("hello", Busy.QUEUE, Busy.QUEUE, False),
+        ("hello", Busy.STEER, Busy.STEER, False),
+        ("hello", Busy.INTERRUPT, Busy.INTERRUPT, False),
+        ("/queue hello", Busy.STEER, Busy.QUEUE, True),
+        ("/steer hello", Busy.QUEUE, Busy.STEER, True),
+        ("/steer", Busy.QUEUE, Busy.QUEUE, False),
+        ("/status", Busy.INTERRUPT, Busy.QUEUE, False),
     ],
 )
-def test_the_rule(text: str, usual: Busy, said: str, how: Busy) -> None:
-    found = manner(inbound(text), parse_command(text), usual)
-    assert (found.inbound.text, found.busy) == (said, how)
-    assert (found.command is None) == (not said.startswith("/"))
-    assert found.is_wish == (said != text)
+def test_the_rule(text: str, usual: Busy, chosen: Busy, is_explicit: bool) -> None:
+    assert choose_busy(parse_command(text), usual) == (chosen, is_explicit)
 
 
 def _told(said: list[object]) -> list[str]:

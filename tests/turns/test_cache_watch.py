@@ -14,7 +14,7 @@ MISSED = "[[usage 5200 0 10 0]] three"
 def misses(rig: Rig) -> dict[str, float]:
     """By cause."""
     name = "talaria_prompt_cache_misses_total{cause="
-    lines = [line for line in rig.parts.metrics.render().decode().splitlines() if line.startswith(name)]
+    lines = [line for line in rig.metrics.render().decode().splitlines() if line.startswith(name)]
     return {line.split('"')[1]: float(line.split()[-1]) for line in lines}
 
 

@@ -20,7 +20,8 @@ from talaria.core.ports import Store
 from talaria.core.tools import ToolContext, ToolSpec
 from talaria.core.turns import StepState, Turn, TurnState
 from talaria.testing.clock import FakeClock
-from talaria.turns.intake import Receipt
+from talaria.turns.live import LiveTurn
+from talaria.turns.states import LiveState
 
 ANOTHER = OwnerId("own_another")
 
@@ -30,14 +31,13 @@ async def until_asked(rig: Rig, calls: int = 1) -> None:
         await asyncio.sleep(0)
 
 
-async def soon(rig: Rig, receipt: Receipt) -> Turn:
+async def soon(rig: Rig, receipt: LiveTurn) -> Turn:
     """The turn when it is settled; it needs nothing but the loop's own rounds for that."""
-    assert receipt.live is not None
     for _ in range(500):
-        if receipt.live.settled.done():
+        if receipt.settled.done():
             break
         await asyncio.sleep(0)
-    return receipt.live.turn
+    return receipt.turn
 
 
 async def messages(store: Store, session_id: SessionId) -> list[Message]:
@@ -161,12 +161,11 @@ async def test_a_turn_waits_for_a_disk_that_fails_and_is_answered_when_it_works(
     tools = lambda tools: tools.with_tools([tool])  # noqa: E731
     async with start(store, tmp_path, clock=clock, tools=tools) as rig:
         receipt = await rig.submit("[[call switch {}]][[reply done]]")
-        assert receipt.live is not None
         await clock.until_sleepers(1)
         with pytest.raises(StoreError):
             await rig.submit("refused, and told so")
         await clock.play(60)
-        assert not receipt.live.settled.done()
+        assert not receipt.settled.done()
         store.fails = lambda order: False
         behind = await rig.submit("and me?")
         await clock.play(60)
@@ -219,7 +218,7 @@ async def test_a_turn_that_is_over_elsewhere_is_let_go(tmp_path: Path) -> None:
         await store.settle(queued.turn.id, TurnEnd(TurnState.CANCELLED))
         store.fails = lambda order: False
         await clock.play(60)
-        assert queued.live is not None and queued.live.settled.done()
+        assert queued.state is LiveState.LET_GO
         assert (await rig.say("next")).state is TurnState.DONE
 
 
@@ -283,11 +282,11 @@ async def test_a_repeated_key_while_the_first_runs_is_the_same_live_turn(rig: Ri
     first = await rig.submit("[[hang]]", key="k")
     await until_asked(rig)
     again = await rig.submit("[[hang]]", key="k")
-    assert again.is_duplicate and again.live is first.live
+    assert again is first and again.repeats == 1
     assert (await rig.turns.cancel(again)).id == first.turn.id
     assert len(rig.model.bodies) == 1
     after = await rig.submit("[[hang]]", key="k")
-    assert after.live is None and after.turn.state is TurnState.CANCELLED
+    assert after.is_recorded and after.turn.state is TurnState.CANCELLED
     assert (await rig.say("the lane is free")).state is TurnState.DONE
 
 
@@ -335,7 +334,7 @@ async def test_following_an_unsettled_turn_that_another_owner_has_tells_nothing(
     await rig.keeper.renew()
     await rig.turns.wait(receipt)
     found = await rig.turns.find(receipt.turn.id)
-    assert found.live is None and not found.turn.state.is_final
+    assert found.state is LiveState.LET_GO and not found.turn.state.is_final
     assert [event async for _, event in rig.turns.follow(found)] == []
     assert (await rig.turns.cancel(found)).state is TurnState.RUNNING
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,7 @@ from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.testing.sim import SimClock, run
 from talaria.testing.slow_store import SlowStore
-from talaria.turns.ending import END_SECONDS, SessionEnds, end_session
-from talaria.turns.expiry import Expiry
+from talaria.turns.lifecycle import END_SECONDS, SessionLifecycle
 
 
 class Expired:
@@ -50,7 +50,7 @@ async def by_the_next_message(rig: Rig, session_id: SessionId) -> None:
 
 
 async def by_the_sweep(rig: Rig, session_id: SessionId) -> None:
-    assert await Expiry(rig.store, rig.parts.clock, rig.parts.cutoff, rig.parts.on_end).sweep() == 1
+    assert await rig.sessions.sweep() == 1
 
 
 async def by_sweep_and_request_at_once(rig: Rig, session_id: SessionId) -> None:
@@ -60,7 +60,7 @@ async def by_sweep_and_request_at_once(rig: Rig, session_id: SessionId) -> None:
 
 
 async def by_the_sweep_or_not(rig: Rig) -> None:
-    await Expiry(rig.store, rig.parts.clock, rig.parts.cutoff, rig.parts.on_end).sweep()
+    await rig.sessions.sweep()
 
 
 WAYS = [
@@ -119,13 +119,12 @@ async def test_a_session_is_not_ended_while_a_turn_of_it_runs_or_waits(store: St
         with pytest.raises(LeaseHeld):
             await rig.turns.end(session_id)
         await rig.turns.cancel(running)
-        told = list[SessionId]()
         waiting = Accept(new_turn_id(), inbound("and then?"), Fresh(new_session_id(), None))
         await store.accept(waiting)  # by a gateway that has not begun it
         with pytest.raises(LeaseHeld):
-            await end_session(store, session_id, told.append)
+            await rig.turns.end(session_id)
         await store.settle(waiting.turn_id, TurnEnd(TurnState.CANCELLED))
-        assert (told, rig.workspaces.ended) == ([], [])
+        assert rig.workspaces.ended == []
         await rig.turns.end(session_id)
     assert rig.workspaces.ended == [session_id]
 
@@ -135,10 +134,6 @@ def test_whoever_is_cancelled_in_the_middle_of_an_end_has_told_of_it(is_swept: b
     """Ended in the store is told to the hook, at whatever moment a shutdown or a client that leaves comes."""
     told: list[SessionId] = []
 
-    async def request(store: Store, session_id: SessionId) -> int:
-        await end_session(store, session_id, told.append)
-        return 1
-
     async def main() -> bool:
         clock = SimClock()
         inner = MemoryStore(clock)
@@ -146,11 +141,15 @@ def test_whoever_is_cancelled_in_the_middle_of_an_end_has_told_of_it(is_swept: b
         async with start(store, Path("/nowhere"), clock=clock) as rig:
             session_id = (await rig.say("hello")).session_id
             told.clear()
-            expiry = Expiry(store, clock, lambda: clock.now() + 1, told.append)
-            ending = asyncio.create_task(expiry.sweep() if is_swept else request(store, session_id))
+            sessions = SessionLifecycle(
+                store, clock, FakeWorkspaces(lambda key: Path()), told.append, lambda: clock.now() + 1
+            )
+            end: Coroutine[Any, Any, object] = sessions.sweep() if is_swept else sessions.end(session_id)
+            ending = asyncio.create_task(end)
             await asyncio.sleep(Random(seed).choice((0, 0.003, 0.006, 0.01, 0.015)))
             ending.cancel()
             await asyncio.wait([ending])
+            await sessions.drain()
             session = await inner.session(session_id)
             assert session is not None
             assert told == ([session_id] if session.ended_at is not None else [])
@@ -177,11 +176,11 @@ async def test_an_end_that_hangs_or_fails_is_for_the_log_and_for_nobody_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, released = FakeClock(), list[SessionId]()
-    ends = SessionEnds(Stubborn(lambda key: Path()), clock, released.append)
-    ends(SessionId("ses_hangs"))
-    ends(SessionId("ses_fails"))
+    sessions = SessionLifecycle(MemoryStore(clock), clock, Stubborn(lambda key: Path()), released.append)
+    sessions.ended(SessionId("ses_hangs"))
+    sessions.ended(SessionId("ses_fails"))
     assert released == ["ses_hangs", "ses_fails"]
-    await asyncio.gather(ends.drain(), clock.play(END_SECONDS + 0.1))
+    await asyncio.gather(sessions.drain(), clock.play(END_SECONDS + 0.1))
     assert sorted(record.getMessage() for record in caplog.records) == [
         "closing the workspace of ses_fails failed",
         "closing the workspace of ses_hangs took over 10 s: dropped",
@@ -195,7 +194,8 @@ async def test_the_command_line_ends_the_workspace_too_when_no_gateway_runs(
     async with start(store, tmp_path) as rig:
         session_id = (await rig.say("hello")).session_id
     workspaces = FakeWorkspaces(lambda key: tmp_path)
-    desk = StoreDesk(store, "main", SessionEnds(workspaces, SystemClock(), lambda session_id: None))
+    sessions = SessionLifecycle(store, SystemClock(), workspaces, lambda session_id: None)
+    desk = StoreDesk(store, "main", sessions)
     for _ in range(2):
         assert (await desk.end_session(session_id)).ended_at is not None
     assert workspaces.ended == [session_id]

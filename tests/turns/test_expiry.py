@@ -12,7 +12,8 @@ from rig import chat, start
 from talaria.core.clock import SystemClock
 from talaria.core.ids import SessionId
 from talaria.core.ports import Store
-from talaria.turns.expiry import Expiry, reset_cutoff
+from talaria.testing.fake_workspaces import FakeWorkspaces
+from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.settings import SessionSettings
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -78,15 +79,18 @@ async def test_an_expired_session_is_left_and_can_be_returned_to(store: Store, t
 async def test_the_sweep_ends_what_nobody_uses_and_tells_once(store: Store, tmp_path: Path) -> None:
     told: list[SessionId] = []
     clock = SystemClock()
-    expiry = Expiry(store, clock, lambda: clock.now() + 1, told.append)
+    workspaces = FakeWorkspaces(lambda key: tmp_path)
+    sessions = SessionLifecycle(store, clock, workspaces, told.append, lambda: clock.now() + 1)
     async with start(store, tmp_path) as rig:
         done = await rig.say("hello", "one")
         running = await rig.submit("[[hang]]", "two")
-        assert await expiry.sweep() == 1
+        assert await sessions.sweep() == 1
         assert told == [done.session_id]
         await rig.turns.cancel(running)
-        assert await expiry.sweep() == 1
+        assert await sessions.sweep() == 1
         assert told == [done.session_id, running.turn.session_id]
-        assert await expiry.sweep() == 0
-    assert await Expiry(store, clock, lambda: 0.0, told.append).sweep() == 0
+        assert await sessions.sweep() == 0
+    assert await SessionLifecycle(store, clock, workspaces, told.append, lambda: 0.0).sweep() == 0
+    await sessions.drain()
+    assert workspaces.ended == told
     assert (await store.current_session(chat("one"))) is not None

@@ -17,10 +17,11 @@ from talaria.core.messages import AssistantMessage, Message, ToolOutcome, ToolRe
 from talaria.core.ports import Store
 from talaria.core.turns import Sender, StepKind, StepState, TurnState
 from talaria.models.settings import ModelSettings
-from talaria.turns.intake import Draining, Receipt, StatelessCall
+from talaria.turns.intake import Draining, StatelessCall
+from talaria.turns.live import LiveTurn
 
 
-async def follow(rig: Rig, receipt: Receipt, after: int = 0) -> list[Event]:
+async def follow(rig: Rig, receipt: LiveTurn, after: int = 0) -> list[Event]:
     return [event async for _, event in rig.turns.follow(receipt, after)]
 
 
@@ -86,7 +87,7 @@ async def test_who_follows_late_or_again_misses_nothing(rig: Rig) -> None:
     assert await follow(rig, receipt) == first
     assert await follow(rig, receipt, after=len(first) - 1) == first[-1:]
     settled = await rig.turns.find(receipt.turn.id)
-    assert settled.live is None
+    assert settled.is_recorded
     assert await follow(rig, settled) == first[-1:]
 
 
@@ -95,7 +96,7 @@ async def test_turns_of_a_chat_run_in_order_and_chats_beside_each_other(rig: Rig
     await until_asked(rig)
     queued = [await rig.submit(f"message {number}", "slow") for number in range(3)]
     assert (await rig.say("quick", "other")).state is TurnState.DONE
-    assert all(not receipt.live.settled.done() for receipt in queued if receipt.live)
+    assert all(not receipt.settled.done() for receipt in queued)
     await rig.turns.cancel(hanging)
     turns = [await rig.turns.wait(receipt) for receipt in queued]
     assert [turn.reply for turn in turns] == [f"You said: message {number}" for number in range(3)]
@@ -170,7 +171,7 @@ async def test_both_sessions_of_a_chat_stay_warm(rig: Rig) -> None:
 async def test_the_same_key_is_the_same_turn_and_another_body_is_refused(rig: Rig) -> None:
     first = await rig.say("once", key="k1")
     again = await rig.submit("once", key="k1")
-    assert again.is_duplicate
+    assert again.repeats == 1
     assert (await rig.turns.wait(again)).id == first.id
     assert len(rig.model.bodies) == 1
     with pytest.raises(IdempotencyConflict):
@@ -220,8 +221,8 @@ async def test_client_tools_come_back_as_calls(rig: Rig) -> None:
     receipt = await rig.turns.call(StatelessCall(Sender("api"), context, tools=tools))
     turn = await rig.turns.wait(receipt)
     assert turn.state is TurnState.DONE
-    assert receipt.live is not None and receipt.live.answer is not None
-    (call,) = receipt.live.answer.completion.message.tool_calls
+    assert receipt.answer is not None
+    (call,) = receipt.answer.completion.message.tool_calls
     assert (call.name, call.arguments) == ("weather", '{"city":"Bern"}')
     assert tools in rig.model.bodies[-1]
 

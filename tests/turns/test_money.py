@@ -61,7 +61,7 @@ async def test_what_a_call_used_is_what_it_costs(store: Store, tmp_path: Path) -
         spent = await spending(rig, turn)
         assert spent.session.cost == spent.user.cost == spent.everyone.cost == USED_COST
         assert spent.reserved == 0
-        page = rig.parts.metrics.render().decode()
+        page = rig.metrics.render().decode()
         line = 'talaria_cost_usd_total{model="scripted",provider="scripted"} '
         assert f"{line}{USED_COST / 1e9}" in page
 

@@ -43,7 +43,7 @@ async def test_only_the_turn_that_kills_is_given_up(tmp_path: Path) -> None:
     for _ in range(5):
         async with start(store, tmp_path, clock=clock, tools=tools) as rig:
             killer = await rig.turns.find(turns["killer"])
-            while not gates["killer"].entered.is_set() and killer.live and not killer.live.settled.done():
+            while not gates["killer"].entered.is_set() and not killer.settled.done():
                 clock.advance(1)
                 await asyncio.sleep(0)
             if not gates["killer"].entered.is_set():
@@ -55,7 +55,7 @@ async def test_only_the_turn_that_kills_is_given_up(tmp_path: Path) -> None:
         ended = {}
         for name, turn_id in turns.items():
             receipt = await rig.turns.find(turn_id)
-            while receipt.live is not None and not receipt.live.settled.done():
+            while not receipt.settled.done():
                 clock.advance(1)
                 await asyncio.sleep(0)
             ended[name] = (await rig.turns.find(turn_id)).turn

@@ -22,8 +22,7 @@ from talaria.testing.scripted_model import ScriptedModel
 from talaria.testing.sim import SimClock, run
 from talaria.testing.slow_store import SlowStore
 from talaria.tools.toolset import ToolSet
-from talaria.turns.intake import Receipt
-from talaria.turns.live import LiveTurn, StopReason
+from talaria.turns.live import LiveTurn
 from turn_world import Work
 
 SEEDS = range(5)
@@ -37,12 +36,12 @@ class Hooked(MemoryStore):
 
     async def commit(self, order: Commit) -> Committed:
         if order.end is not None and order.end.state is TurnState.FAILED and self.live is not None:
-            self.live.stop(StopReason.USER)
+            self.live.stop()
         return await super().commit(order)
 
     async def turn_record(self, turn_id: TurnId) -> TurnRecord | None:
         if self.live is not None:
-            self.live.stop(StopReason.USER)
+            self.live.stop()
         if self.sick:
             raise StoreError("The disk is sick.")
         return await super().turn_record(turn_id)
@@ -93,7 +92,7 @@ def test_a_stop_while_a_failure_is_committed_does_not_strand_what_waits_behind(s
         async with world.start() as rig:
             first = await rig.submit("[[delay 1]][[status 500]]")
             behind = await rig.submit("and now?")
-            world.inner.live = first.live
+            world.inner.live = first
             turn = await asyncio.wait_for(rig.turns.wait(behind), 60)
             assert turn.state is TurnState.DONE
 
@@ -161,7 +160,7 @@ def test_nobody_waits_for_ever_for_a_message_that_was_accepted_during_a_drain() 
             await asyncio.sleep(0)
             await rig.turns.drain(0)
             for receipt in await asyncio.gather(*sending, return_exceptions=True):
-                if isinstance(receipt, Receipt):
+                if isinstance(receipt, LiveTurn):
                     await asyncio.wait_for(rig.turns.wait(receipt), 60)
 
     for seed in range(100):

@@ -9,7 +9,7 @@ import pytest
 
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
-from talaria.turns.restarts import RestartGuard, pause_before
+from talaria.turns.crashes import RestartGuard, pause_before
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from contracts.store_orders import HandClock, accepting, answered, begun
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
-from talaria.turns.retention import KEY_SECONDS, Retention
+from talaria.turns.lifecycle import KEY_SECONDS, Retention
 from talaria.turns.settings import RetentionSettings
 from talaria.workspace.folder import Folder
 from talaria.workspace.spill import drop_old_results, save_result

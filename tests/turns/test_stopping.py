@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rig import Rig, start
-from talaria.agent.loop import CANCELLED_BY_USER, UNKNOWN_OUTCOME
+from talaria.agent.loop import UNKNOWN_OUTCOME
 from talaria.core.events import Cancelled, Delta, Reset
 from talaria.core.ids import OwnerId, SessionId
 from talaria.core.messages import AssistantMessage, Message, ToolOutcome, ToolResults, UserMessage
@@ -20,6 +20,7 @@ from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.scripted_model import ScriptedModel
 from talaria.tools.toolset import ToolSet
+from talaria.turns.runner import CANCELLED_BY_USER
 
 
 class Gate:
@@ -98,7 +99,6 @@ async def test_stopping_a_tool_gives_its_call_a_result(store: Store, tmp_path: P
 async def test_a_turn_stopped_in_the_queue_never_begins(rig: Rig) -> None:
     first = await rig.submit("[[hang]]")
     second = await rig.submit("never mind")
-    assert second.live is not None
     stopping = asyncio.create_task(rig.turns.cancel(second))
     await asyncio.sleep(0)
     await rig.turns.cancel(first)
@@ -212,10 +212,9 @@ async def test_a_resumed_turn_tells_its_followers_to_start_again(store: Store, t
             await asyncio.sleep(0)
     async with start(store, tmp_path, model=ScriptedModel()) as rig:
         again = await rig.turns.find(receipt.turn.id)
-        assert again.live is not None
-        assert again.live.turn.attempts == 1
+        assert again.turn.attempts == 1
         await rig.turns.cancel(again)
-        events = [event async for _, event in again.live.follow()]
+        events = [event async for _, event in again.follow()]
         assert isinstance(events[0], Reset)
         assert isinstance(events[-1], Cancelled)
 

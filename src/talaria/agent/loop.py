@@ -19,7 +19,7 @@ import msgspec
 from talaria.agent.calling import Caller
 from talaria.agent.context import Steer, TurnContext, TurnTools
 from talaria.agent.journal import Journal
-from talaria.core.errors import LimitReached, ModelError, ModelUnavailable, SteerWaiting, TalariaError
+from talaria.core.errors import LimitReached, ModelUnavailable, SteerWaiting
 from talaria.core.events import ToolFinished, ToolStarted, UsageReported
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ledger import StepWrite, TurnEnd, UsageWrite
@@ -39,8 +39,6 @@ UNKNOWN_OUTCOME = (
     "The gateway was restarted while this call ran: its outcome is unknown. "
     "It was not run again. Find out what happened before you repeat it."
 )
-CANCELLED_BY_USER = "Cancelled by the user before it ended."
-BROKE_OFF = "The turn failed before this call ended."
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -61,9 +59,9 @@ class Loop:
         self._context = context
 
     async def run(self) -> Answer:
-        """Runs to the turn's end and commits it. Raises `ModelError`, `LimitReached` and store errors.
+        """Run to the turn's end, commit it and return it. Raises `ModelError`, `LimitReached`, store errors.
 
-        A turn whose answer broke off is settled when its `ModelError` comes out: what was said is kept.
+        After an error or a cancellation the turn is not settled; `said` has what the model said last.
         """
         while True:
             if self._journal.unanswered and self._context.tools is not None:
@@ -103,17 +101,12 @@ class Loop:
                 continue
             return Answer(end, completion, tuple(self._journal.steps.values()), self._journal.spent)
 
-    async def interrupt(self, error: TalariaError | None = None) -> None:
-        """After a cancel by the user, or with the error that stopped it: partial text is kept with a mark,
-        unsettled calls become cancelled."""
-        said, usage = self._said(), self._journal.usage
-        if error is None:
-            end = TurnEnd(TurnState.CANCELLED, reply=said.text if said else None, usage=usage)
-            await self._journal.close(end, CANCELLED_BY_USER, said)
-        else:
-            info = error.info()
-            end = TurnEnd(TurnState.FAILED, info.sentence(), info, usage)
-            await self._journal.close(end, BROKE_OFF, said)
+    def said(self) -> AssistantMessage | None:
+        """Return what a model call that did not end has said so far, marked as interrupted."""
+        spec, text = self._caller.spec, "".join(self._caller.said)
+        if not text:
+            return None
+        return AssistantMessage(text, model=spec.model, interrupted=True, provider=spec.provider)
 
     # -- messages that join ---------------------------------------------------------------------------------
 
@@ -139,23 +132,9 @@ class Loop:
     # -- the model ------------------------------------------------------------------------------------------
 
     async def _ask(self) -> Completion:
-        try:
-            completion = await self._caller.ask()
-        except ModelError as error:
-            if said := self._said():
-                info = error.info()
-                end = TurnEnd(TurnState.FAILED, info.sentence(), info, self._journal.usage)
-                await self._journal.close(end, BROKE_OFF, said)
-            raise
+        completion = await self._caller.ask()
         self._context.emit(UsageReported(completion.usage, self._caller.spec.model))
         return completion
-
-    def _said(self) -> AssistantMessage | None:
-        """What a call that did not end has said so far."""
-        spec, text = self._caller.spec, "".join(self._caller.said)
-        if not text:
-            return None
-        return AssistantMessage(text, model=spec.model, interrupted=True, provider=spec.provider)
 
     def _account(self, completion: Completion) -> tuple[StepWrite, UsageWrite]:
         spec, n = self._caller.spec, self._journal.next_step

@@ -36,7 +36,7 @@ from talaria.core.ports import Store
 from talaria.core.sessions import Session
 from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore
-from talaria.turns.ending import SessionEnds, end_session
+from talaria.turns.lifecycle import SessionLifecycle
 from talaria.workspace.workspaces import ChatWorkspaces
 
 T = TypeVar("T")
@@ -98,10 +98,10 @@ class StoreDesk:
     """What a `GatewayClient` says of sessions, for a store that no gateway uses: no turn runs, and what ends
     is ended with its workspace before `end_session` returns."""
 
-    def __init__(self, store: Store, agent_name: str, on_end: SessionEnds) -> None:
+    def __init__(self, store: Store, agent_name: str, lifecycle: SessionLifecycle) -> None:
         self._store = store
         self._agent_name = agent_name
-        self._on_end = on_end
+        self._lifecycle = lifecycle
 
     async def sessions(self, limit: int) -> SessionList:
         page = await self._store.sessions(Page(limit))
@@ -117,13 +117,13 @@ class StoreDesk:
         session = await self._find(name_or_id)
         if session.ended_at is None:
             try:
-                session = await end_session(self._store, session.id, self._on_end)
+                session = await self._lifecycle.end(session.id)
             except LeaseHeld as error:
                 raise BadRequest(
                     f"A turn of {session.id} was running when its gateway stopped.",
                     "Start the gateway with `talaria serve`; when the turn is done, end the session.",
                 ) from error
-            await self._on_end.drain()
+            await self._lifecycle.drain()
         return SessionView.of(session)
 
     async def _find(self, name_or_id: str) -> Session:
@@ -156,10 +156,12 @@ def _desk(invocation: Invocation, found: Found) -> StoreDesk | GatewayClient:
     if isinstance(found, GatewayClient):
         return found
     home = invocation.home()
-    ends = SessionEnds(ChatWorkspaces(home.path), SystemClock(), release=lambda session_id: None)
     agent_name = load(home.path, os.environ, PARTS).settings.agent.name
     store = MemoryStore(SystemClock()) if isinstance(found, Path) else found
-    return StoreDesk(store, agent_name, ends)
+    lifecycle = SessionLifecycle(
+        store, SystemClock(), ChatWorkspaces(home.path), release=lambda session_id: None
+    )
+    return StoreDesk(store, agent_name, lifecycle)
 
 
 # -- as people read them

@@ -12,7 +12,7 @@ import msgspec
 
 from talaria.core.delivery import Button, OutboxRow
 from talaria.core.entries import Entry, EntryBody, Hidden, Revision
-from talaria.core.errors import ErrorInfo
+from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
 from talaria.core.messages import TokenUsage, ToolResult, UserMessage
 from talaria.core.questions import Question
@@ -164,6 +164,11 @@ class TurnEnd(msgspec.Struct, frozen=True):
     usage: TokenUsage | None = None
     buttons: tuple[Button, ...] = ()
     files: tuple[str, ...] = ()
+
+    @classmethod
+    def failed(cls, error: TalariaError, usage: TokenUsage | None = None) -> TurnEnd:
+        info = error.info()
+        return cls(TurnState.FAILED, reply=info.sentence(), error=info, usage=usage)
 
 
 class Commit(msgspec.Struct, frozen=True):

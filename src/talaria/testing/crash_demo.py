@@ -22,7 +22,7 @@ from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 from talaria.testing.promises import Asked, Kind, Verdict, finals
 from talaria.testing.telegram_server import TelegramServer
-from talaria.turns.runner import MAX_ATTEMPTS
+from talaria.turns.crashes import MAX_CRASHES
 
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ivo", "June")
 EACH = 4
@@ -140,7 +140,7 @@ class CrashDemo:
         await asyncio.sleep(self._random.uniform(2.0, 3.5))
         while True:
             owed = self._owed(crowd)
-            if (owed or writing.done()) and all(self._met[name] < MAX_ATTEMPTS - 1 for name in owed):
+            if (owed or writing.done()) and all(self._met[name] < MAX_CRASHES - 1 for name in owed):
                 break
             await asyncio.sleep(0.02)
         await gateway.kill()

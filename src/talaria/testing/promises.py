@@ -18,10 +18,10 @@ from msgspec.structs import astuple
 from talaria.channels.telegram.live import CURSOR
 from talaria.channels.telegram.outlet import REPEATED
 from talaria.testing.telegram_world import Shown
-from talaria.turns.runner import MAX_ATTEMPTS
+from talaria.turns.crashes import MAX_CRASHES
 
 _NAME = re.compile(r"\bm\d+\b")
-_GIVEN_UP = f"This message was tried {MAX_ATTEMPTS} times"
+_GIVEN_UP = f"This message was tried {MAX_CRASHES} times"
 
 
 class Kind(StrEnum):

@@ -13,11 +13,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from talaria.core.clock import Clock
+from talaria.core.backoff import Backoff
 from talaria.core.delivery import (
     DeliveryDelayed,
     DeliveryError,
@@ -34,7 +33,6 @@ from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey, TurnId, channel_of
 from talaria.core.ports import Outlet, Store
 from talaria.core.turns import Turn
-from talaria.observe.metrics import Metrics
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import DeliverySettings
 
@@ -42,45 +40,42 @@ _log = logging.getLogger("talaria.delivery")
 _BATCH = 64
 _LOOK_SECONDS = 5.0
 _SHOW_ENDS_SECONDS = 5.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
+_STORE_PAUSE = 1.0
+_BACKOFF = Backoff(2.0, 300.0)
 _TOO_OLD = "it was too old to be sent"
 
 
-def pause_before(attempt: int, random: Random) -> float:
-    """Seconds after the given attempt: twice as long each time, with jitter, up to five minutes."""
-    longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(attempt, 16))
-    return random.uniform(longest / 2, longest)
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryParts:
-    """What delivery works with. `read_file` reads a file of a chat's folder, and raises `ToolError`."""
-
-    store: Store
-    live: LiveTurns
-    clock: Clock
-    metrics: Metrics
-    read_file: Callable[[ChatKey, str], bytes]
-    settings: DeliverySettings
-    random: Random = field(default_factory=Random)
+def pause_after(attempts: int, random: Random) -> float:
+    """Return the seconds until the next attempt: twice as long each time, with jitter, up to five minutes."""
+    return _BACKOFF.pause(attempts, random.uniform(0.5, 1.0))
 
 
 class Delivery:
-    """One for all channels. The rows of a channel that is not attached wait until it is, or are too old."""
+    """Sends replies on all channels. The rows of a channel that is not attached wait until it is, or until
+    they are too old."""
 
-    def __init__(self, parts: DeliveryParts) -> None:
-        self._store = parts.store
-        self._live = parts.live
-        self._clock = parts.clock
-        self._metrics = parts.metrics
-        self._read_file = parts.read_file
-        self._settings = parts.settings
-        self._random = parts.random
+    def __init__(
+        self,
+        store: Store,
+        live: LiveTurns,
+        settings: DeliverySettings,
+        read_file: Callable[[ChatKey, str], bytes],
+        random: Random | None = None,
+    ) -> None:
+        """`read_file` reads a file of a chat's folder and raises `ToolError`. `random` is for jitter."""
+        self._store = store
+        self._live = live
+        self._clock = live.clock
+        self._metrics = live.metrics
+        self._read_file = read_file
+        self._settings = settings
+        self._random = random or Random()  # noqa: S311 - it is for jitter
         self._outlets: dict[str, Outlet] = {}
         self._sends: dict[tuple[str, str], asyncio.Task[None]] = {}  # by channel and address
         self._shows: dict[tuple[str, TurnId], asyncio.Task[None]] = {}  # by channel and turn
         self._woken = asyncio.Event()
         self._expired_at = float("-inf")
+        live.observe(self._watch)
 
     def attach(self, channel: str, outlet: Outlet) -> None:
         """The channel can send from now on; what it owes follows, and what runs is shown."""
@@ -101,8 +96,8 @@ class Delivery:
             task.cancel()
         await asyncio.gather(*sends, *shows, return_exceptions=True)
 
-    def watch(self, live: LiveTurn) -> None:
-        """A turn came to life: show it while it runs, and send its reply as soon as it is settled."""
+    def _watch(self, live: LiveTurn) -> None:
+        """Show a turn while it runs, and send its reply as soon as it is settled."""
         if live.turn.inbound.address is None:
             return
         live.settled.add_done_callback(lambda _: self.wake())
@@ -183,7 +178,7 @@ class Delivery:
             hit(Failpoint.MARKED)
         except StoreError as error:
             _log.error("reply %d waits for the store: %s", row.id, error)
-            await self._clock.sleep(_FIRST_PAUSE)
+            await self._clock.sleep(_STORE_PAUSE)
 
     async def _split(self, outlet: Outlet, row: OutboxRow) -> None:
         """A reply that is longer than its platform allows becomes several, before the first attempt. What is
@@ -228,7 +223,7 @@ class Delivery:
         return OutgoingMessage(row.address, row.body, row.nonce, row.edits, row.buttons, file, is_repeat)
 
     def _again(self, row: OutboxRow, wish: float | None = None) -> float:
-        return self._clock.now() + max(wish or 0.0, pause_before(row.attempts, self._random))
+        return self._clock.now() + max(wish or 0.0, pause_after(row.attempts, self._random))
 
     async def _tick(self) -> None:
         """For rows whose time comes while nothing else happens."""

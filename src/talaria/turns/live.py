@@ -1,34 +1,40 @@
-"""Turns that are under way in this process: their events, their end, and how they are stopped."""
+"""Turns that this process holds: their state, their events, and how they are interrupted."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
-from enum import Enum, auto
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
 import msgspec
 
+from talaria.agent.context import Steer
 from talaria.agent.loop import Answer
 from talaria.commands.slash import asks_model
-from talaria.core.events import FINAL_EVENTS, Delta, Event, ModelLoading, ReasoningDelta, Reset, ToolOutput
-from talaria.core.ids import ChatKey, TurnId
+from talaria.core.clock import Clock
+from talaria.core.events import (
+    FINAL_EVENTS,
+    Cancelled,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    ModelLoading,
+    ReasoningDelta,
+    Reset,
+    ToolOutput,
+)
+from talaria.core.ids import ChatKey, TurnId, channel_of
 from talaria.core.ledger import Began
-from talaria.core.turns import Turn
+from talaria.core.messages import UserMessage
+from talaria.core.turns import Turn, TurnState
+from talaria.observe.metrics import Metrics
+from talaria.turns.states import INTERRUPTIONS, MOVES, LiveState, check_move
 
 _MERGE_BELOW = 1024
 
 
-class StopReason(Enum):
-    """Why a turn was told to stop. A person's wish or its deadline ends it; after a lost lease it can be
-    resumed."""
-
-    USER = auto()
-    DEADLINE = auto()
-    LOST = auto()
-
-
 class CallOptions(msgspec.Struct, frozen=True):
-    """What a stateless caller asks of the model call; never stored, since such a call is never resumed."""
+    """What a stateless caller asks of the model call. Never stored, because such a call is never resumed."""
 
     reasoning: str | None = None
     max_output: int | None = None
@@ -38,40 +44,134 @@ class CallOptions(msgspec.Struct, frozen=True):
 NO_OPTIONS = CallOptions()
 
 
-class HeadStart(msgspec.Struct, frozen=True):
-    """A turn that was begun when it was accepted. `asked_at` is when its lease was asked for."""
-
-    began: Began
-    asked_at: float
-
-
 class LiveTurn:
-    """One unsettled turn. Events are numbered from 1; who follows late gets them all from the beginning.
+    """One turn as channels and this process see it.
 
-    Text that nobody has read yet is joined, so a long answer without listeners stays a few strings.
+    `turn` is the row as last known. `state` follows the table in `states`. `settled` is done when the state
+    is SETTLED or LET_GO. `repeats` counts how often the same message was submitted again.
+
+    Events are numbered from 1. A follower that comes late gets all of them from the beginning. Text that no
+    follower has read yet is joined, so a long answer without followers stays a few strings.
+
+    `began` and `asked_at` are set for a turn that was begun when it was accepted; `asked_at` is when its
+    lease was asked for. `begins` counts how often this process began the turn. `steers` are the messages that
+    joined it.
     """
 
     def __init__(
-        self, turn: Turn, options: CallOptions = NO_OPTIONS, head_start: HeadStart | None = None
+        self,
+        turn: Turn,
+        clock: Clock,
+        options: CallOptions = NO_OPTIONS,
+        began: Began | None = None,
+        asked_at: float = 0.0,
     ) -> None:
         self.turn = turn
         self.options = options
-        self.head_start = head_start
+        self.began = began
+        self.asked_at = asked_at
         self.answer: Answer | None = None
-        self.reason: StopReason | None = None
-        self.has_begun = False
-        self.began_at: float | None = None
-        self.is_taken_up_again = False
-        self.was_begun_here = False
+        self.repeats = 0
+        self.begins = 0
         self.steers: list[LiveTurn] = []
         self.settled: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+        self.is_recorded = False
+        self._clock = clock
+        self._state = LiveState.QUEUED
+        self._task: asyncio.Task[object] | None = None
+        self._ran_seconds = 0.0  # in earlier runs
+        self._running_since = 0.0
         self._events: list[Event] = []
         self._read_up_to = 0
         self._waiters: dict[asyncio.Future[None], None] = {}  # in the order in which they came
-        self._task: asyncio.Task[object] | None = None
         self._steering: asyncio.Future[None] | None = None
-        if turn.attempts and head_start is None:
+        if turn.attempts and began is None:
             self._events.append(Reset())
+
+    @classmethod
+    def recorded(cls, turn: Turn, clock: Clock) -> LiveTurn:
+        """Return a turn that this process knows from its row only: SETTLED, or LET_GO if another process may
+        have it. It has no events but the final one."""
+        live = cls(turn, clock)
+        live.is_recorded = True
+        live._events.clear()
+        live._state = LiveState.SETTLED if turn.state.is_final else LiveState.LET_GO
+        live.settled.set_result(turn)
+        return live
+
+    # -- its state ------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> LiveState:
+        return self._state
+
+    def _move(self, new: LiveState) -> None:
+        check_move(self._state, new)
+        if self._state is LiveState.RUNNING:
+            self._ran_seconds = self.running_seconds()
+        self._state = new
+        if new is LiveState.RUNNING:
+            self._running_since = self._clock.elapsed()
+
+    def running_seconds(self) -> float:
+        """Return for how long the turn was RUNNING, in all."""
+        if self._state is not LiveState.RUNNING:
+            return self._ran_seconds
+        return self._ran_seconds + self._clock.elapsed() - self._running_since
+
+    def start(self) -> None:
+        """The turn is taken up, or has to be tried again. An order to end it stays in force."""
+        if self._state not in (LiveState.STARTING, LiveState.STOPPING, LiveState.OVERDUE):
+            self._move(LiveState.STARTING)
+
+    def run(self, began: Began) -> None:
+        """The turn was begun in the store. One that was stopped meanwhile stays stopped."""
+        self.began = None
+        self.begins += 1
+        self.turn = msgspec.structs.replace(self.turn, state=TurnState.RUNNING, attempts=began.attempts)
+        if self._state is LiveState.STARTING:
+            self._move(LiveState.RUNNING)
+
+    def interrupt(self, state: LiveState) -> bool:
+        """Stop the turn from outside, for the reason that `state` names, and cancel the task that runs it.
+
+        Return False if the table has no such move: the turn is over, or was interrupted before.
+        """
+        assert state in INTERRUPTIONS
+        if state not in MOVES[self._state]:
+            return False
+        is_first = self._state not in INTERRUPTIONS
+        self._move(state)
+        if is_first and self._task is not None:
+            self._task.cancel()
+        return True
+
+    def stop(self) -> bool:
+        """Stop the turn because a person wants it. See `interrupt`."""
+        return self.interrupt(LiveState.STOPPING)
+
+    def lose(self) -> None:
+        """The session's lease was lost. See `interrupt`."""
+        self.interrupt(LiveState.LOST)
+
+    def hold_task(self, task: asyncio.Task[object] | None) -> None:
+        """From now on `interrupt` cancels `task`; with None it cancels nothing."""
+        self._task = task
+
+    def settle(self, turn: Turn) -> None:
+        """The turn is over: `turn` is its row as committed. Followers get the final event."""
+        self._move(LiveState.SETTLED)
+        self.turn = turn
+        self.settled.set_result(turn)
+        self.emit(final_event(turn))
+
+    def let_go(self) -> None:
+        """This process does nothing more with the turn. Followers are told nothing more."""
+        self._move(LiveState.LET_GO)
+        self.settled.set_result(self.turn)
+        self._wake()
+
+    # -- its events -----------------------------------------------------------------------------------------
 
     def emit(self, event: Event) -> None:
         events = self._events
@@ -81,14 +181,16 @@ class LiveTurn:
         events.append(event)
         self._wake()
 
-    def _wake(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters.clear()
-
     async def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, Event], None]:
-        """Events numbered above `after`, until the final one. Leaving early costs nothing."""
+        """Yield the events numbered above `after`, up to the final one. Leaving early costs nothing.
+
+        Of a settled turn that is known from its row only, this is the final event; of a turn that this
+        process let go, the events until then.
+        """
+        if self.is_recorded:
+            if self._state is LiveState.SETTLED:
+                yield after + 1, final_event(self.turn)
+            return
         position = after
         while True:
             while position < len(self._events):
@@ -107,66 +209,124 @@ class LiveTurn:
             finally:
                 self._waiters.pop(waiter, None)
 
-    def settle(self, turn: Turn, event: Event) -> None:
-        """The turn is over: `turn` is its row as committed."""
-        self.turn = turn
-        if not self.settled.done():
-            self.settled.set_result(turn)
-        self.emit(event)
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
 
-    def abandon(self) -> None:
-        """This process lets go of it unsettled; who follows it is told nothing more."""
-        if not self.settled.done():
-            self.settled.set_result(self.turn)
-        self._wake()
-
-    # -- steering -------------------------------------------------------------------------------------------
+    # -- messages that join it ------------------------------------------------------------------------------
 
     def steer(self, live: LiveTurn) -> None:
-        """A message that joins this turn; it is settled with it."""
+        """Let a message join this turn; it is settled with it."""
         self.steers.append(live)
-        self._wake_steering()
-
-    async def steered(self) -> None:
-        """Until another message has joined."""
-        waiter = self._steering = asyncio.get_running_loop().create_future()
-        await waiter
-
-    def _wake_steering(self) -> None:
         if self._steering is not None and not self._steering.done():
             self._steering.set_result(None)
 
-    # -- stopping -------------------------------------------------------------------------------------------
+    async def steered(self) -> None:
+        """Wait until another message has joined."""
+        waiter = self._steering = asyncio.get_running_loop().create_future()
+        await waiter
 
-    def enter(self) -> None:
-        """The current task runs this turn from now on, and `stop` cancels it."""
-        self._task = asyncio.current_task()
 
-    def leave(self) -> None:
-        self._task = None
+class LiveSteering:
+    """The messages that join a live turn, for its loop. Implements `agent.context.Steering`."""
 
-    def stop(self, reason: StopReason) -> None:
-        """Cancels the task that runs it, once. Before `enter` it only leaves the reason to be found."""
-        if self.reason is not None or self.settled.done():
-            return
-        self.reason = reason
-        if self._task is not None:
-            self._task.cancel()
+    def __init__(self, live: LiveTurn, message_of: Callable[[Turn], UserMessage]) -> None:
+        self._live = live
+        self._message_of = message_of
+        self._seen = 0
 
-    def take_up_again(self) -> None:
-        """It was left unsettled and is begun anew; a person's wish to stop it stays."""
-        self.head_start = None
-        self.is_taken_up_again = True
-        if self.reason is StopReason.LOST:
-            self.reason = None
+    def waiting(self) -> Sequence[Steer]:
+        steers = self._live.steers
+        self._seen = len(steers)
+        waiting = [steer.turn for steer in steers if steer.turn.state is TurnState.ACCEPTED]
+        return [Steer(turn.id, self._message_of(turn)) for turn in waiting]
 
-    def was_stopped_by(self, reason: StopReason) -> bool:
-        return self.reason is reason
+    async def arrival(self) -> None:
+        while len(self._live.steers) == self._seen:
+            await self._live.steered()
 
-    def calm(self) -> None:
-        """The cancellation of `stop` was taken up; awaits work again."""
-        if self._task is not None:
-            self._task.uncancel()
+
+class LiveTurns:
+    """The turns of this process that are not over, by id."""
+
+    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+        self.clock = clock
+        self.metrics = metrics
+        self._turns: dict[TurnId, LiveTurn] = {}
+        self._observers: list[Callable[[LiveTurn], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def __iter__(self) -> Iterator[LiveTurn]:
+        return iter(list(self._turns.values()))
+
+    def observe(self, observer: Callable[[LiveTurn], None]) -> None:
+        """Call `observer` with each turn that is opened from now on."""
+        self._observers.append(observer)
+
+    def open(
+        self,
+        turn: Turn,
+        options: CallOptions = NO_OPTIONS,
+        began: Began | None = None,
+        asked_at: float = 0.0,
+    ) -> LiveTurn:
+        live = self._turns[turn.id] = LiveTurn(turn, self.clock, options, began, asked_at)
+        for observer in self._observers:
+            observer(live)
+        return live
+
+    def get(self, turn_id: TurnId) -> LiveTurn | None:
+        return self._turns.get(turn_id)
+
+    def find(self, turn: Turn) -> LiveTurn:
+        """Return the live turn of this row, or one that is known from the row only."""
+        return self._turns.get(turn.id) or LiveTurn.recorded(turn, self.clock)
+
+    def settle(self, live: LiveTurn, turn: Turn) -> None:
+        """The turn is over: `turn` is its row as committed. Followers keep the live turn until they have
+        read its end."""
+        waited = max(0.0, self.clock.now() - turn.accepted_at)
+        self.metrics.turn_ended(turn.state, channel_of(turn.chat_key), waited)
+        live.settle(turn)
+        self._turns.pop(turn.id, None)
+
+    def let_go(self, live: LiveTurn) -> None:
+        """This process does nothing more with the turn. No effect on a turn that is over."""
+        if not live.state.is_over:
+            live.let_go()
+            self._turns.pop(live.turn.id, None)
+
+    def running_in(self, chat_key: ChatKey) -> LiveTurn | None:
+        """Return the chat's turn that is under way and that a model answers."""
+        for live in self._of(chat_key):
+            if live.state is not LiveState.QUEUED and asks_model(live.turn.command):
+                return live
+        return None
+
+    def waiting_in(self, chat_key: ChatKey) -> int:
+        """Return how many turns of the chat wait in its lane."""
+        return sum(
+            live.state is LiveState.QUEUED and live.turn.merged_into is None for live in self._of(chat_key)
+        )
+
+    def _of(self, chat_key: ChatKey) -> Iterator[LiveTurn]:
+        return (live for live in self._turns.values() if live.turn.chat_key == chat_key)
+
+
+def final_event(turn: Turn) -> Event:
+    """Return the last event of a settled turn."""
+    match turn.state:
+        case TurnState.DONE:
+            return Done(turn.reply or "")
+        case TurnState.CANCELLED:
+            return Cancelled(turn.reply or "")
+        case _:
+            assert turn.error is not None
+            return Failed(turn.error)
 
 
 def _merge(last: Event, event: Event) -> Event | None:
@@ -180,41 +340,3 @@ def _merge(last: Event, event: Event) -> Event | None:
     elif isinstance(event, ModelLoading) and isinstance(last, ModelLoading):
         return event  # how far it was by then is of no use
     return None
-
-
-class LiveTurns:
-    """The unsettled turns of this process by id."""
-
-    def __init__(self) -> None:
-        self._turns: dict[TurnId, LiveTurn] = {}
-
-    def __len__(self) -> int:
-        return len(self._turns)
-
-    def __iter__(self) -> Iterator[LiveTurn]:
-        return iter(list(self._turns.values()))
-
-    def open(
-        self, turn: Turn, options: CallOptions = NO_OPTIONS, head_start: HeadStart | None = None
-    ) -> LiveTurn:
-        live = LiveTurn(turn, options, head_start)
-        self._turns[turn.id] = live
-        return live
-
-    def get(self, turn_id: TurnId) -> LiveTurn | None:
-        return self._turns.get(turn_id)
-
-    def close(self, live: LiveTurn) -> None:
-        """Forget it; who follows it keeps it until they have read its end."""
-        self._turns.pop(live.turn.id, None)
-
-    def running_in(self, chat_key: ChatKey) -> LiveTurn | None:
-        """The chat's turn that the model works on now."""
-        return next(
-            (
-                live
-                for live in self._turns.values()
-                if live.turn.chat_key == chat_key and live.has_begun and asks_model(live.turn.command)
-            ),
-            None,
-        )

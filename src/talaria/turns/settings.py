@@ -1,13 +1,18 @@
-"""`[sessions]`, `[delivery]`, `[shutdown]`, `[retention]`: how sessions, turns, replies and rows end."""
+"""`[sessions]`, `[delivery]`, `[shutdown]`, `[retention]`, and what turns need of the other tables."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import msgspec
 
+from talaria.core.messages import Part, UserMessage
 from talaria.core.schema import Check, Mark
+from talaria.core.turns import Turn
 from talaria.core.units import DURATION_FORMS, parse_duration
 
 FOREVER = "forever"
@@ -23,10 +28,54 @@ def time_or_forever(text: str) -> str | None:
         return f'"forever" or {DURATION_FORMS}'
 
 
+class Busy(StrEnum):
+    """What becomes of a message that comes while a turn of its chat runs.
+
+    QUEUE: it waits until the turn is over. STEER: the running turn reads it before its next model call, if no
+    other message waits. INTERRUPT: the running turn is stopped, and the message is next.
+    """
+
+    QUEUE = "queue"
+    STEER = "steer"
+    INTERRUPT = "interrupt"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSettings:
+    """What the configuration says about turns.
+
+    `turn_seconds` is a turn's time limit, 0 for none; `reasoning` is the configured effort, None for none;
+    `zone` is the agent's time zone, None for the machine's.
+    """
+
+    agent_name: str
+    max_steps: int
+    turn_seconds: float
+    busy: Busy = Busy.QUEUE
+    reasoning: str | None = None
+    zone: tzinfo | None = None
+
+    def user_message(self, parts: tuple[Part, ...], at: float) -> UserMessage | None:
+        """Return what the model reads of a message that was accepted at `at`; None if it has no parts."""
+        return UserMessage(parts, stamp=_stamp(int(at // 60), self.zone)) if parts else None
+
+    def message_of(self, turn: Turn) -> UserMessage:
+        """Return what the model reads of a message that joins a running turn. Such a message has parts."""
+        message = self.user_message(turn.inbound.parts, turn.accepted_at)
+        assert message is not None
+        return message
+
+
+@lru_cache(maxsize=8)
+def _stamp(minute: int, zone: tzinfo | None) -> str:
+    """Return the time as models read it with each message."""
+    moment = datetime.fromtimestamp(minute * 60, zone)
+    return (moment if zone else moment.astimezone()).strftime("%Y-%m-%d %H:%M %Z")
+
+
 class SessionSettings(msgspec.Struct, frozen=True):
     """When a chat's session ends by itself: after `idle_after` without use, at `daily_at` in the agent's time
-    zone, or at whichever comes first. The next message starts a new one. `busy`: what becomes of a message
-    that comes while a turn runs."""
+    zone, or at whichever comes first. The next message starts a new session. `busy`: see `Busy`."""
 
     reset: Annotated[Literal["none", "idle", "daily", "both"], Mark.LIVE] = "none"
     idle_after: Annotated[timedelta, Mark.LIVE] = timedelta(hours=24)
@@ -41,8 +90,8 @@ class SessionSettings(msgspec.Struct, frozen=True):
 
 
 class ShutdownSettings(msgspec.Struct, frozen=True):
-    """`deadline`: how long running turns may finish before they are left for the next start. `restart_pause`:
-    how long a start waits at most when those before it did not end cleanly."""
+    """`deadline`: how long running turns have to finish before they are left for the next start.
+    `restart_pause`: the longest pause of a start that follows starts which did not end cleanly."""
 
     deadline: timedelta = timedelta(seconds=10)
     restart_pause: timedelta = timedelta(seconds=60)
@@ -63,8 +112,8 @@ class RetentionSettings(msgspec.Struct, frozen=True):
 
 
 class DeliverySettings(msgspec.Struct, frozen=True):
-    """`timeout`: how long one attempt to send a reply may take. `max_age`: a reply that could not be
-    sent for so long is given up; nobody wants last week's answer."""
+    """`timeout`: how long one attempt to send a reply may take. `max_age`: a reply that could not be sent for
+    so long is given up, because it is of no use any more."""
 
     timeout: timedelta = timedelta(seconds=30)
     max_age: timedelta = timedelta(hours=24)

@@ -31,7 +31,8 @@ from talaria.core.events import Delta, Event, ReasoningDelta, ToolStarted
 from talaria.core.messages import AssistantMessage, TokenUsage, ToolCall
 from talaria.core.turns import Inbound, Turn
 from talaria.gateway import Gateway
-from talaria.turns.intake import Receipt, StatelessCall, is_ephemeral
+from talaria.turns.intake import StatelessCall, is_ephemeral
+from talaria.turns.live import LiveTurn
 
 _OWNER: Final = "talaria"
 _DONE: Final = b"data: [DONE]\n\n"
@@ -61,11 +62,11 @@ class OpenAiApi:
         body.check()
         session = request.header(b"x-talaria-session")
         if session is None:
-            receipt = await self._call(body, key)
+            live = await self._call(body, key)
         else:
-            receipt = await self._submit(session, body, key)
-        is_owned = session is None and not receipt.is_duplicate
-        turn = receipt.turn
+            live = await self._submit(session, body, key)
+        is_owned = session is None and not live.repeats
+        turn = live.turn
         headers = (
             (b"x-talaria-session-id", turn.session_id.encode()),
             (b"x-talaria-turn-id", turn.id.encode()),
@@ -74,25 +75,25 @@ class OpenAiApi:
         if body.stream:
             chunks = _Chunks(completion, with_usage=body.wants_usage)
             return EventStream(
-                self._stream(receipt, chunks, headers),
+                self._stream(live, chunks, headers),
                 keep_alive=self._timing.keep_alive,
                 metrics=self._gateway.metrics,
                 header_delay=self._timing.header_delay,
                 headers=headers,
                 format_error=chunks.error,
-                on_disconnect=(lambda: self._turns.cancel(receipt)) if is_owned else None,
+                on_disconnect=(lambda: self._turns.cancel(live)) if is_owned else None,
             )
         try:
-            turn = await wait_for_turn(request, receipt)
+            turn = await wait_for_turn(request, live)
         except ClientDisconnected:
             if is_owned:
-                await self._turns.cancel(receipt)
+                await self._turns.cancel(live)
             raise
         if (error := turn_error(turn, headers)) is not None:
             raise error
-        return Response(_encode_whole(completion, await self._result(receipt, turn)), headers=headers)
+        return Response(_encode_whole(completion, await self._result(live, turn)), headers=headers)
 
-    async def _call(self, body: CompletionRequest, key: str | None) -> Receipt:
+    async def _call(self, body: CompletionRequest, key: str | None) -> LiveTurn:
         return await self._turns.call(
             StatelessCall(
                 sender=CALLER,
@@ -104,7 +105,7 @@ class OpenAiApi:
             )
         )
 
-    async def _submit(self, session: str, body: CompletionRequest, key: str | None) -> Receipt:
+    async def _submit(self, session: str, body: CompletionRequest, key: str | None) -> LiveTurn:
         if body.tools:
             raise BadRequest(
                 "In the field `tools`: a session has tools of its own.",
@@ -118,26 +119,23 @@ class OpenAiApi:
         return None if body.model in (None, "", self._agent_name) else body.model
 
     async def _stream(
-        self, receipt: Receipt, chunks: _Chunks, headers: RawHeaders
+        self, live: LiveTurn, chunks: _Chunks, headers: RawHeaders
     ) -> AsyncGenerator[bytes, None]:
         """Yield the chunks. Raises `HttpError` if the turn has no answer."""
-        turn = receipt.turn
-        if receipt.live is not None:
-            async with aclosing(receipt.live.follow()) as events:
-                async for _, event in events:
-                    if data := chunks.encode(event):
-                        yield data
-            turn = receipt.live.turn
+        async with aclosing(live.follow()) as events:
+            async for _, event in events:
+                if data := chunks.encode(event):
+                    yield data
+        turn = live.turn
         if (error := turn_error(turn, headers)) is not None:
             raise error
-        yield chunks.end(await self._result(receipt, turn))
+        yield chunks.end(await self._result(live, turn))
 
-    async def _result(self, receipt: Receipt, turn: Turn) -> _Result:
+    async def _result(self, live: LiveTurn, turn: Turn) -> _Result:
         """Return the answer of a turn from memory. For a repeated key it comes from the store, where the tool
         calls of a stateless call are in the log only."""
         usage = turn.usage or TokenUsage()
-        answer = receipt.live.answer if receipt.live is not None else None
-        if answer is not None:
+        if (answer := live.answer) is not None:
             return _Result.of(answer.completion.message, answer.completion.stop or "stop", usage)
         if is_ephemeral(turn):
             for entry in reversed(await self._gateway.store.log(turn.session_id, 0)):

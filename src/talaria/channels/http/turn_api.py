@@ -23,7 +23,7 @@ from talaria.core.messages import Part, Text
 from talaria.core.spending import Spent
 from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.gateway import Gateway
-from talaria.turns.intake import Receipt
+from talaria.turns.live import LiveTurn
 
 _MAX_WAIT: Final = 3600.0
 # Most turns of quick models are over by then, and watching for a disconnect costs a task.
@@ -59,14 +59,12 @@ class TurnApi:
         parts: tuple[Part, ...] = (Text(message.text),) if message.text.strip() else ()
         if message.files:
             parts += await self._gateway.uploads.parts(chat, message.files)
-        receipt = await self._turns.submit(Inbound(chat, CALLER, parts, key, message.model or None))
-        turn = receipt.turn
+        live = await self._turns.submit(Inbound(chat, CALLER, parts, key, message.model or None))
+        turn = live.turn
         if seconds > 0:
-            turn = await wait_for_turn(request, receipt, seconds)
+            turn = await wait_for_turn(request, live, seconds)
             if turn.state.is_final:
-                return json_response(await self._view(receipt, turn))
-        elif receipt.live is not None:
-            turn = receipt.live.turn
+                return json_response(await self._view(live, turn))
         return json_response(AcceptedTurn(turn.id, turn.session_id, turn.state), 202)
 
     async def show(self, request: Request) -> Response:
@@ -74,42 +72,42 @@ class TurnApi:
         return json_response(await explain_turn(self._gateway.store.histories, request.params["id"]))
 
     async def cancel(self, request: Request) -> Response:
-        receipt = await self._turns.find(TurnId(request.params["id"]))
-        turn = await self._turns.cancel(receipt)
+        live = await self._turns.find(TurnId(request.params["id"]))
+        turn = await self._turns.cancel(live)
         return json_response(await self._recorded(turn.id))
 
     async def events(self, request: Request) -> EventStream:
         """A client that leaves stops nothing; with `Last-Event-ID` it gets the events after that one."""
         after = _read_last_event(request)
-        receipt = await self._turns.find(TurnId(request.params["id"]))
-        events = self._stream(receipt, after)
+        live = await self._turns.find(TurnId(request.params["id"]))
+        events = self._stream(live, after)
         return EventStream(events, keep_alive=self._keep_alive, metrics=self._gateway.metrics)
 
-    async def _stream(self, receipt: Receipt, after: int) -> AsyncGenerator[bytes, None]:
+    async def _stream(self, live: LiveTurn, after: int) -> AsyncGenerator[bytes, None]:
         """Yield the events numbered above `after`.
 
         Numbers are counted per process. The first event of a resumed turn is `reset`. All events follow it,
         since a number from before the restart means nothing in this process.
         """
-        if receipt.live is None:
-            turn = receipt.turn
+        if live.is_recorded:
+            turn = live.turn
             if turn.state.is_final:
                 if after and turn.attempts > 1:
                     after += 1
                     yield _encode_event(after, Reset())
-                async for number, event in self._turns.follow(receipt, after):
+                async for number, event in self._turns.follow(live, after):
                     yield _encode_event(number, event)
             return
-        async with aclosing(receipt.live.follow()) as events:
+        async with aclosing(live.follow()) as events:
             async for number, event in events:
                 if number == 1 and isinstance(event, Reset):
                     after = 0
                 if number > after or isinstance(event, FINAL_EVENTS):
                     yield _encode_event(number, event)
 
-    async def _view(self, receipt: Receipt, turn: Turn) -> TurnView:
+    async def _view(self, live: LiveTurn, turn: Turn) -> TurnView:
         """Return a settled turn. The store is asked only for times of tool calls, which are not in memory."""
-        answer = receipt.live.answer if receipt.live is not None else None
+        answer = live.answer
         if not asks_model(turn.command):
             return TurnView.of(turn, (), Spent())
         if answer is not None and turn.state is TurnState.DONE and len(answer.steps) == 1:
@@ -123,14 +121,11 @@ class TurnApi:
         return TurnView.of(record.turn, tuple(map(StepView.of, record.steps)), record.spent)
 
 
-async def wait_for_turn(request: Request, receipt: Receipt, seconds: float | None = None) -> Turn:
+async def wait_for_turn(request: Request, live: LiveTurn, seconds: float | None = None) -> Turn:
     """Return the turn once it is settled, or as it is after `seconds`.
 
     Raises `ClientDisconnected` if the client leaves first; the turn goes on.
     """
-    live = receipt.live
-    if live is None:
-        return receipt.turn
     settled = live.settled
     unwatched = _UNWATCHED if seconds is None else min(seconds, _UNWATCHED)
     if not settled.done():

@@ -1,11 +1,11 @@
-"""Running command turns: gathers what a command may know, runs it, and settles its turn."""
+"""Turns that are commands: gather what a command may know, run it, and settle its turn."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from talaria.agent.journal import Journal
+from talaria.cluster.leases import LeaseKeeper
 from talaria.commands.slash import (
     SLASH_COMMANDS,
     Command,
@@ -16,38 +16,43 @@ from talaria.commands.slash import (
     parse_command,
     run_command,
 )
+from talaria.core.backoff import Backoff
 from talaria.core.entries import Exchange, ReasoningSet, SpecSet, exchanges
 from talaria.core.errors import LeaseHeld, NoModel, NotFound, TalariaError
-from talaria.core.ids import ChatKey
 from talaria.core.ledger import Begin, TurnEnd
+from talaria.core.ports import Store
 from talaria.core.specs import PinnedSpec
 from talaria.core.turns import Turn, TurnState
-from talaria.turns.live import LiveTurn, StopReason
-from talaria.turns.parts import Parts
-from talaria.turns.patience import pauses
-from talaria.turns.settled import INTERNAL, ended, failure, tell
+from talaria.store.rules import ended_turn
+from talaria.turns.agents import Agents
+from talaria.turns.live import LiveTurn, LiveTurns
+from talaria.turns.settings import TurnSettings
 
 _log = logging.getLogger("talaria.turns")
+INTERNAL = TalariaError(
+    "Something went wrong inside the gateway.", "The log has the details; please report it."
+)
 
 
 class CommandRunner:
-    """A command reads, answers and is settled; one that appends takes the session's lease to do so."""
+    """Answers commands. A command that appends entries takes the session's lease to do so."""
 
-    def __init__(self, parts: Parts, waiting: Callable[[ChatKey], int]) -> None:
-        self._parts = parts
-        self._waiting = waiting
+    def __init__(
+        self, store: Store, keeper: LeaseKeeper, agents: Agents, live: LiveTurns, settings: TurnSettings
+    ) -> None:
+        self._store = store
+        self._keeper = keeper
+        self._agents = agents
+        self._live = live
+        self._settings = settings
 
     async def run(self, live: LiveTurn) -> None:
-        """Raises store errors when the end cannot be written; the turn is unsettled then."""
-        parts, turn = self._parts, live.turn
-        specs: tuple[PinnedSpec, ...] = ()
-        if live.was_stopped_by(StopReason.USER):
-            outcome, end = CommandResult(""), TurnEnd(TurnState.CANCELLED)
-        else:
-            outcome, end, specs = await self._outcome(turn)
-        if outcome.stop and (running := parts.live.running_in(turn.chat_key)) is not None:
-            running.stop(StopReason.USER)
-        tell(live, await self._settle(turn, outcome, end, specs), parts.metrics, parts.clock)
+        """Answer the command and settle its turn. Raises store errors if the end cannot be written."""
+        turn = live.turn
+        outcome, end, specs = await self._outcome(turn)
+        if outcome.stop and (running := self._live.running_in(turn.chat_key)) is not None:
+            running.stop()
+        self._live.settle(live, await self._settle(turn, outcome, end, specs))
 
     async def _outcome(self, turn: Turn) -> tuple[CommandResult, TurnEnd, tuple[PinnedSpec, ...]]:
         command = parse_command(turn.inbound.text) or Command(turn.command)
@@ -58,16 +63,16 @@ class CommandRunner:
             if outcome.spec_change is not None:
                 outcome, specs = self._respec(view, outcome.spec_change)
         except TalariaError as error:
-            return CommandResult(""), failure(error), ()
+            return CommandResult(""), TurnEnd.failed(error), ()
         except Exception:
             _log.exception("the command of turn %s failed", turn.id)
-            return CommandResult(""), failure(INTERNAL), ()
+            return CommandResult(""), TurnEnd.failed(INTERNAL), ()
         return outcome, TurnEnd(TurnState.DONE, reply=outcome.reply, buttons=outcome.buttons), specs
 
     def _respec(self, view: CommandContext, wish: SpecChange) -> tuple[CommandResult, tuple[PinnedSpec, ...]]:
-        """Pin the session to what is wished, and else to its own model under the configuration of now."""
+        """Pin the session to the wished model, or to its own model under the current configuration."""
         model = wish.model or (view.model if view.session.spec_id else None)
-        pinned = self._parts.specs.resolve(model, wish.tools)
+        pinned = self._agents.specs.resolve(model, wish.tools)
         name = f"{pinned.spec.provider}/{pinned.spec.model}"
         if pinned.id == view.session.spec_id:
             return CommandResult(f"Nothing has changed: this session uses {name}."), ()
@@ -78,60 +83,60 @@ class CommandRunner:
     async def _settle(
         self, turn: Turn, outcome: CommandResult, end: TurnEnd, specs: tuple[PinnedSpec, ...]
     ) -> Turn:
-        parts = self._parts
+        clock, keeper = self._agents.clock, self._keeper
         if not outcome.entries and not turn.attempts:
-            return await parts.store.settle(turn.id, end)
-        order = Begin(turn.id, parts.keeper.owner, parts.keeper.lease_seconds)
-        for seconds in pauses(parts.keeper.lease_seconds / 3):
+            return await self._store.settle(turn.id, end)
+        order = Begin(turn.id, keeper.owner, keeper.lease_seconds)
+        for pause in Backoff(0.1, keeper.lease_seconds / 3).pauses():
             try:
-                began = await parts.store.begin(order)
+                began = await self._store.begin(order)
                 break
             except LeaseHeld:
-                await parts.clock.sleep(seconds)
-        journal = Journal(parts.store, began.session.id, turn.id, began.fence)
+                await clock.sleep(pause)
+        journal = Journal(self._store, began.session.id, turn.id, began.fence)
         await journal.commit(outcome.entries, end=end, specs=specs)
-        return ended(turn, end, parts.clock.now())
+        return ended_turn(turn, end, clock.now())
 
     async def _view(self, turn: Turn) -> CommandContext:
-        parts = self._parts
-        summary = await parts.store.summary(turn.session_id)
+        agents, specs = self._agents, self._agents.specs
+        summary = await self._store.summary(turn.session_id)
         if summary is None:
             raise NotFound(f"The session {turn.session_id} is gone.", "Start a new one with /new.")
-        model, tools = "no model yet", parts.specs.tool_names
+        model, tools = "no model yet", specs.tool_names
         if summary.current.spec_id is not None:
-            spec = (await parts.builder.pinned(summary.current.spec_id)).spec
+            spec = (await agents.builder.pinned(summary.current.spec_id)).spec
             model, tools = f"{spec.provider}/{spec.model}", spec.tools
         else:
             try:
-                spec = parts.specs.resolve().spec
+                spec = specs.resolve().spec
                 model = f"{spec.provider}/{spec.model}"
             except NoModel as error:
                 model = f"no model ({error.user_text})"
-        running = parts.live.running_in(turn.chat_key)
+        running = self._live.running_in(turn.chat_key)
         seen, reasoning = await self._read_log(turn)
         return CommandContext(
             summary=summary,
             sender=turn.inbound.sender,
-            agent=parts.agent_name,
+            agent=self._settings.agent_name,
             model=model,
             tools=tools,
             running=running.turn.id if running else None,
-            waiting=self._waiting(turn.chat_key),
-            warm=parts.pool.describe(turn.session_id),
-            models=tuple(parts.specs.names()),
-            listed=tuple(parts.specs.listed()) if canonical(turn.command) == "model" else (),
-            abilities=parts.specs.abilities(*model.split("/", 1)).describe() if "/" in model else "",
-            all_tools=parts.specs.tool_names,
+            waiting=self._live.waiting_in(turn.chat_key),
+            warm=agents.pool.describe(turn.session_id),
+            models=tuple(specs.names()),
+            listed=tuple(specs.listed()) if canonical(turn.command) == "model" else (),
+            abilities=specs.abilities(*model.split("/", 1)).describe() if "/" in model else "",
+            all_tools=specs.tool_names,
             exchanges=seen,
             reasoning=reasoning,
-            account=await parts.budgets.account(turn) if canonical(turn.command) == "usage" else None,
+            account=await agents.budgets.account(turn) if canonical(turn.command) == "usage" else None,
         )
 
     async def _read_log(self, turn: Turn) -> tuple[tuple[Exchange, ...], str]:
-        """What the model sees and how much it shall think, for commands that want to know."""
+        """Return what the model sees and the session's reasoning effort, for commands that read the log."""
         spec = SLASH_COMMANDS.get(canonical(turn.command))
         if spec is None or not spec.reads_log:
             return (), ""
-        log = await self._parts.store.log(turn.session_id, 0)
+        log = await self._store.log(turn.session_id, 0)
         efforts = [entry.body.effort for entry in log if isinstance(entry.body, ReasoningSet)]
         return tuple(exchanges(log)), efforts[-1] if efforts else ""

@@ -1,0 +1,127 @@
+"""What answers turns: warm agents with their specs, their tools and the models they may call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from talaria.access.budgets import Budgets
+from talaria.agent.calling import Caller, Routes
+from talaria.agent.context import TurnContext, TurnTools
+from talaria.agent.journal import Journal
+from talaria.agent.loop import Loop
+from talaria.agent.specs import SpecResolver
+from talaria.agent.warm import AgentBuilder, WarmAgent
+from talaria.core.clock import Clock
+from talaria.core.entries import Revision, SpecSet
+from talaria.core.errors import TalariaError
+from talaria.core.events import Event, ModelLoading
+from talaria.core.ledger import Began
+from talaria.core.ports import PendingModels, Store
+from talaria.core.specs import AgentSpec, PinnedSpec
+from talaria.core.turns import Turn
+from talaria.observe.metrics import Metrics
+from talaria.pool.pool import Pool
+from talaria.turns.live import LiveSteering, LiveTurn
+from talaria.turns.settings import TurnSettings
+
+
+class NoPendingModels:
+    """The `PendingModels` of a gateway that fetches no model."""
+
+    is_any = False
+
+    def is_coming(self, provider: str, model: str) -> bool:
+        return False
+
+    async def arrival(self, tell: Callable[[ModelLoading], None]) -> bool:
+        return True
+
+    def let_go(self) -> None:
+        pass
+
+
+NO_PENDING_MODELS = NoPendingModels()
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """How a turn gets its agent. `bind_tools` gives a turn the tools of its agent."""
+
+    pool: Pool
+    specs: SpecResolver
+    routes: Routes
+    bind_tools: Callable[[Turn, WarmAgent, Callable[[Event], None]], TurnTools | None]
+    budgets: Budgets
+    metrics: Metrics
+    pending: PendingModels = NO_PENDING_MODELS
+
+    @property
+    def builder(self) -> AgentBuilder:
+        return self.routes.builder
+
+    @property
+    def clock(self) -> Clock:
+        return self.routes.clock
+
+    async def wait_for_model(self, store: Store, live: LiveTurn) -> bool:
+        """Wait while the turn's model is being fetched to this machine; followers are told how long it takes.
+
+        Return False if the gateway shuts down meanwhile.
+        """
+        if not self.pending.is_any:
+            return True
+        spec = await self._spec_of(store, live.turn)
+        if spec is None or not self.pending.is_coming(spec.provider, spec.model):
+            return True
+        return await self.pending.arrival(live.emit)
+
+    async def _spec_of(self, store: Store, turn: Turn) -> AgentSpec | None:
+        """Return the spec that the turn will run under; None if that fails, as the turn itself will say."""
+        try:
+            if (wish := turn.inbound.model) is None:
+                session = await store.session(turn.session_id)
+                if session is not None and session.spec_id is not None:
+                    return (await self.builder.pinned(session.spec_id)).spec
+            return self.specs.resolve(wish).spec
+        except TalariaError:
+            return None
+
+    async def pin(self, turn: Turn, began: Began, journal: Journal) -> tuple[PinnedSpec, Revision]:
+        """Return the session's spec and the revision that its agent must be at.
+
+        Commits a new spec if the turn wishes for another model, or if the provider's API has changed since.
+        """
+        session, wish, only = began.session, turn.inbound.model, None
+        if session.spec_id is not None:
+            pinned = await self.builder.pinned(session.spec_id)
+            spec = pinned.spec
+            # A provider whose API has changed needs other bytes than the stored ones.
+            is_spoken = spec.api == self.routes.models.wire(spec.provider).name
+            if session.ephemeral or (is_spoken and (wish is None or not self.specs.differs(pinned, wish))):
+                return pinned, began.before
+            wish, only = wish or f"{spec.provider}/{spec.model}", spec.tools
+        pinned = self.specs.resolve(wish, only)
+        return pinned, await journal.commit((SpecSet(pinned.id),), specs=(pinned,))
+
+    def loop(self, live: LiveTurn, agent: WarmAgent, journal: Journal, settings: TurnSettings) -> Loop:
+        """Return the loop that lets `agent` answer the turn."""
+        options = live.options
+        reasoning, steering = options.reasoning, None
+        if agent.pinned.spec.prompt:  # a session, not a stateless call
+            effort = agent.reasoning or settings.reasoning
+            reasoning = None if effort == "none" else effort
+            steering = LiveSteering(live, settings.message_of)
+        context = TurnContext(
+            turn_id=live.turn.id,
+            emit=live.emit,
+            max_steps=settings.max_steps,
+            tools=self.bind_tools(live.turn, agent, live.emit),
+            metrics=self.metrics,
+            budget=self.budgets.of(live.turn),
+            reasoning=reasoning,
+            max_output=options.max_output,
+            sampling=options.sampling,
+            steering=steering,
+        )
+        return Loop(Caller(agent, journal, context, self.routes), journal, context)

@@ -1,0 +1,131 @@
+"""Protection against crashes: a quarantine for turns, and a guard against fast restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from talaria.core.backoff import Backoff
+from talaria.core.clock import Clock
+from talaria.core.errors import StoreError
+from talaria.core.ports import Store
+from talaria.core.turns import Turn
+from talaria.turns.live import LiveTurn
+
+_log = logging.getLogger("talaria.turns")
+_restarts_log = logging.getLogger("talaria.restarts")
+MAX_CRASHES = 3
+"""A turn is given up after so many attempts that ended with their process."""
+_SUSPECT_AFTER = MAX_CRASHES - 1
+WATCHED_SECONDS = 3.0
+
+
+def is_suspect(turn: Turn) -> bool:
+    """Return whether one more crash would give the turn up."""
+    return turn.attempts - turn.forgiven >= _SUSPECT_AFTER
+
+
+class Quarantine:
+    """Finds the turn that takes the process down without blaming the turns that ran beside it.
+
+    Suspects start one at a time. A suspect that is not over after `WATCHED_SECONDS` is cleared: its crashes
+    no longer count, and the next suspect may start. So a further crash meets only the turn that caused it,
+    and the suspects behind it have not started.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._turnstile = asyncio.Lock()
+        self._watches: set[asyncio.Task[None]] = set()
+
+    async def enter(self, live: LiveTurn) -> None:
+        """Wait while another suspect is watched; return at once for a turn that is no suspect.
+
+        If the caller is cancelled, nothing is held.
+        """
+        if not is_suspect(live.turn):
+            return
+        await self._turnstile.acquire()
+        _log.warning("turn %s was met by crashes and begins alone", live.turn.id)
+        watch = asyncio.create_task(self._watch(live), name=f"quarantine {live.turn.id}")
+        self._watches.add(watch)
+        watch.add_done_callback(self._let_next_in)
+
+    def drain(self) -> None:
+        """Stop watching; nothing is started any more."""
+        for watch in list(self._watches):
+            watch.cancel()
+
+    def _let_next_in(self, watch: asyncio.Task[None]) -> None:
+        self._watches.discard(watch)
+        self._turnstile.release()
+
+    async def _watch(self, live: LiveTurn) -> None:
+        timer = asyncio.ensure_future(self._clock.sleep(WATCHED_SECONDS))
+        try:
+            await asyncio.wait((timer, live.settled), return_when=asyncio.FIRST_COMPLETED)
+            if not live.state.is_over:
+                await self._store.forgive(live.turn.id)
+        except StoreError as error:
+            _log.error("turn %s could not be cleared: %s", live.turn.id, error)
+        finally:
+            timer.cancel()
+
+
+_CURSOR = "restarts"
+_WINDOW = 600.0
+_FREE_STARTS = 3
+_FIRST_PAUSE = 1.0
+_KEPT = 20
+_decode = msgspec.json.Decoder(list[float]).decode
+
+
+def pause_before(starts: Sequence[float], now: float, longest: float) -> float:
+    """Return the seconds to wait after starts at these times, none of which ended cleanly.
+
+    Three starts within ten minutes are free; then the pause is one second, and doubles up to `longest`.
+    """
+    recent = sum(now - _WINDOW < start <= now for start in starts)
+    return Backoff(_FIRST_PAUSE, longest).pause(recent - _FREE_STARTS + 1)
+
+
+class RestartGuard:
+    """Lets a gateway that dies again and again wait longer before each start, and says why.
+
+    Every start is recorded, and a clean end deletes the record. So a full disk, a lack of memory or an eager
+    supervisor is not met a hundred times a minute. Call `enter` before turns are recovered, and `leave` after
+    a clean end.
+    """
+
+    def __init__(self, store: Store, clock: Clock, longest: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._longest = longest
+
+    async def enter(self) -> None:
+        now = self._clock.now()
+        starts = [start for start in await self._read() if now - _WINDOW < start <= now][-_KEPT:]
+        await self._store.set_cursor(_CURSOR, msgspec.json.encode([*starts, now]).decode())
+        seconds = pause_before(starts, now, self._longest)
+        if seconds:
+            _restarts_log.warning(
+                "the last %d starts within ten minutes did not end cleanly, so this one waits %g s before it "
+                "takes up turns. The log before each end has the cause; shutdown.restart_pause sets how long "
+                "it waits at most.",
+                len(starts),
+                seconds,
+            )
+            await self._clock.sleep(seconds)
+
+    async def leave(self) -> None:
+        await self._store.set_cursor(_CURSOR, "[]")
+
+    async def _read(self) -> list[float]:
+        try:
+            return _decode(await self._store.cursor(_CURSOR) or "[]")
+        except msgspec.DecodeError:
+            return []

@@ -1,0 +1,145 @@
+"""Lanes: the turns of one chat run one at a time, in the order in which they were accepted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+
+from talaria.commands.slash import SLASH_COMMANDS, Route, canonical
+from talaria.core.events import Queued
+from talaria.core.ids import ChatKey
+from talaria.turns.live import LiveTurn, LiveTurns
+from talaria.turns.runner import Runner
+from talaria.turns.states import LiveState
+
+
+class Lanes:
+    """One lane for each chat that has turns. A lane's task hands its turns to the runner one by one."""
+
+    def __init__(self, runner: Runner, live: LiveTurns) -> None:
+        self._runner = runner
+        self.live = live
+        self._lanes: dict[ChatKey, deque[LiveTurn]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_draining = False
+
+    def claim(self, key: ChatKey) -> bool:
+        """Reserve the lane of a chat without turns, for a turn that is being accepted.
+
+        Return False if the chat has turns. After True, the caller calls `put` with `is_claimed`, or
+        `unclaim`. Turns that are put meanwhile wait behind the claim.
+        """
+        if key in self._lanes or self._is_draining:
+            return False
+        self._lanes[key] = deque()
+        return True
+
+    def unclaim(self, key: ChatKey) -> None:
+        """The claimed turn was not accepted; the turns behind it run."""
+        lane = self._lanes[key]
+        if lane:
+            self._spawn(self._work(key, lane), f"lane {key}")
+        else:
+            del self._lanes[key]
+
+    def put(self, live: LiveTurn, *, is_claimed: bool = False) -> None:
+        """Append the turn to its chat's lane; a control command runs at once. During a drain it is let go."""
+        key = live.turn.chat_key
+        if _is_control(live.turn.command):
+            self.put_beside(live)
+            return
+        if self._is_draining:
+            if is_claimed:
+                self._lanes.pop(key, None)
+            self.live.let_go(live)
+            return
+        lane = self._lanes.get(key)
+        if lane is not None and not is_claimed:
+            live.emit(Queued(max(1, len(lane))))
+            lane.append(live)
+            return
+        if lane is None:
+            lane = self._lanes[key] = deque()
+        lane.appendleft(live)
+        self._spawn(self._work(key, lane), f"lane {key}")
+
+    def put_beside(self, live: LiveTurn) -> None:
+        """Run the turn at once, beside its chat's lane. During a drain it is let go."""
+        if self._is_draining:
+            self.live.let_go(live)
+        else:
+            self._spawn(self._run(live), f"control {live.turn.id}")
+
+    def put_freed(self, live: LiveTurn) -> None:
+        """Let a message that was to join a turn be a turn of its own, because that turn is over.
+
+        It goes in front of all turns that were accepted later and have not started.
+        """
+        live.turn = msgspec.structs.replace(live.turn, merged_into=None)
+        lane = self._lanes.get(live.turn.chat_key)
+        if lane is None or self._is_draining:
+            self.put(live)
+            return
+        later = (
+            place
+            for place, other in enumerate(lane)
+            if other.state is LiveState.QUEUED and other.turn.accepted_at >= live.turn.accepted_at
+        )
+        lane.insert(next(later, len(lane)), live)
+
+    def withdraw(self, live: LiveTurn) -> bool:
+        """Take a turn that has not started out of its lane. Return False if it is not waiting there."""
+        lane = self._lanes.get(live.turn.chat_key)
+        if lane is None or live.state is not LiveState.QUEUED or live not in lane:
+            return False
+        lane.remove(live)
+        return True
+
+    async def drain(self, deadline: float) -> int:
+        """Start no more turns, let running ones finish for `deadline` seconds, then cancel them resumably.
+
+        Return how many lanes had to be cancelled.
+        """
+        self._is_draining = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=deadline)
+        left = list(self._tasks)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+        return len(left)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, key: ChatKey, lane: deque[LiveTurn]) -> None:
+        try:
+            while lane and not self._is_draining:
+                await self._run(lane[0])
+                lane.popleft()
+        finally:
+            del self._lanes[key]
+
+    async def _run(self, live: LiveTurn) -> None:
+        try:
+            await self._runner.run(live)
+        finally:
+            unread, live.steers = live.steers, []
+            for steer in unread:
+                if live.state is LiveState.SETTLED:
+                    self.put_freed(steer)
+                else:
+                    self.live.let_go(steer)
+
+
+def _is_control(command: str) -> bool:
+    """Return whether the command passes its chat's lane. An unknown command does, and says that it is."""
+    spec = SLASH_COMMANDS.get(canonical(command)) if command else None
+    return bool(command) and (spec is None or spec.route is Route.CONTROL)

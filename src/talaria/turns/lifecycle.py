@@ -1,0 +1,194 @@
+"""How sessions end and what is forgotten: the hook of every end, expiry by rule, and retention."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime, time, timedelta, tzinfo
+from functools import partial
+from typing import Protocol
+
+from talaria.core import ports
+from talaria.core.clock import Clock
+from talaria.core.closer import Closer
+from talaria.core.errors import LeaseHeld
+from talaria.core.ids import SessionId, new_owner_id
+from talaria.core.ports import Store, Workspaces
+from talaria.core.sessions import Session
+from talaria.core.tasks import finish
+from talaria.turns.settings import RetentionSettings, SessionSettings
+
+_log = logging.getLogger("talaria.turns")
+_retention_log = logging.getLogger("talaria.retention")
+END_SECONDS = 10.0
+_LEASE_SECONDS = 30.0
+_EXPIRY_SECONDS = 60.0
+_RETENTION_SECONDS = 600.0
+
+# A repeated message is recognised by its key for at least a day, even if the ledger is kept for less.
+KEY_SECONDS = 86_400.0
+
+
+def reset_cutoff(settings: SessionSettings, now: float, zone: tzinfo | None) -> float:
+    """Return the moment before which an unused session has expired; 0 if sessions never expire.
+
+    `zone` None means the machine's own time zone. If a change of clocks skips the daily time, the moment
+    behind the gap counts; if the daily time comes twice, the first one counts.
+    """
+    cutoff = 0.0
+    if settings.reset in ("idle", "both"):
+        cutoff = max(cutoff, now - settings.idle_after.total_seconds())
+    if settings.reset in ("daily", "both"):
+        cutoff = max(cutoff, _latest_daily(time.fromisoformat(settings.daily_at), now, zone))
+    return cutoff
+
+
+def _latest_daily(at: time, now: float, zone: tzinfo | None) -> float:
+    today = datetime.fromtimestamp(now, zone).date()
+    for days in range(3):
+        moment = datetime.combine(today - timedelta(days=days), at, zone).timestamp()
+        if moment <= now:
+            return moment
+    raise AssertionError("one of the last three days had this time")
+
+
+class SessionLifecycle:
+    """Ends sessions: on request, by expiry, or for a message that finds its session expired.
+
+    Every end is first written to the store, by exactly one caller, which then calls `ended`. That releases
+    the session's agent and lets its workspace stop what the session had. The workspace gets `END_SECONDS`;
+    no caller waits for it, and a failure is only logged.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        workspaces: Workspaces,
+        release: Callable[[SessionId], None],
+        cutoff: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`release` lets a session's agent leave the pool. `cutoff` returns the moment before which an
+        unused session has expired, 0 for never."""
+        self._store = store
+        self._clock = clock
+        self._workspaces = workspaces
+        self._release = release
+        self._closer = Closer(clock, END_SECONDS, "the workspace", _log)
+        self.cutoff = cutoff
+
+    def ended(self, session_id: SessionId) -> None:
+        """Clean up after a session that was ended in the store. Must be called once for each end."""
+        _log.info("session %s ended", session_id)
+        self._release(session_id)
+        self._closer.close(session_id, partial(self._workspaces.end, session_id))
+
+    async def end(self, session_id: SessionId) -> Session:
+        """End the session now and return it; a session that has ended already is returned unchanged.
+
+        The end is carried out even if the caller is cancelled. Raises `LeaseHeld` while a turn of the session
+        runs or waits, `NotFound`.
+        """
+        return await finish(self._end(session_id))
+
+    async def _end(self, session_id: SessionId) -> Session:
+        fence = await self._store.hold(session_id, new_owner_id(), _LEASE_SECONDS)
+        ended = await self._store.end_session(session_id, fence)
+        if ended.session.ended_at is None:
+            raise LeaseHeld(f"A turn of {session_id} waits.", "Try again when it is over.")
+        if ended.is_news:
+            self.ended(session_id)
+        return ended.session
+
+    async def run(self, every: float = _EXPIRY_SECONDS) -> None:
+        """End expired sessions every `every` seconds, until cancelled."""
+        while True:
+            await self.sweep()
+            await self._clock.sleep(every)
+
+    async def sweep(self) -> int:
+        """End the sessions that have expired and return how many. A session with a turn that runs or waits
+        never expires."""
+        total = 0
+        cutoff = self.cutoff()
+        while cutoff and (count := await finish(self._end_unused(cutoff))):
+            total += count
+        return total
+
+    async def _end_unused(self, cutoff: float) -> int:
+        unused = await self._store.end_unused(cutoff)
+        for session_id in unused:
+            self.ended(session_id)
+        return len(unused)
+
+    async def drain(self) -> None:
+        """Wait until every workspace has ended its session or was given up."""
+        await self._closer.drain()
+
+
+class RetentionStore(Protocol):
+    @property
+    def retention(self) -> ports.Retention: ...
+
+    async def prune_ephemeral(self, older_than: float) -> int: ...
+
+
+class Retention:
+    """Deletes by rule what weeks of turns leave behind. Unsettled turns and unsent replies stay.
+
+    Each order to the store is small, so that the orders of turns come in between.
+    """
+
+    def __init__(
+        self,
+        store: RetentionStore,
+        clock: Clock,
+        settings: RetentionSettings,
+        drop_results: Callable[[float], Awaitable[int]],
+    ) -> None:
+        """`drop_results` deletes the files that tools left before a moment and returns how many."""
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._drop_results = drop_results
+        self._position = 0
+
+    async def run(self) -> None:
+        while True:
+            await self.sweep()
+            await self._clock.sleep(_RETENTION_SECONDS)
+
+    async def sweep(self) -> None:
+        settings, now = self._settings, self._clock.now()
+        ledger = now - max(settings.ledger.total_seconds(), KEY_SECONDS)
+        ephemeral = await self._store.prune_ephemeral(now - settings.ephemeral.total_seconds())
+        ended = 0
+        if (kept := settings.ended_sessions_kept) is not None:
+            ended = await _exhaust(lambda: self._store.retention.prune_ended(now - kept.total_seconds()))
+        counts = {
+            "ephemeral sessions": ephemeral,
+            "ended sessions": ended,
+            "turns": await self._forget_turns(ledger),
+            "specs": await _exhaust(self._store.retention.prune_specs),
+            "results of tools": await self._drop_results(ledger),
+        }
+        if any(counts.values()):
+            deleted = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+            _retention_log.info("forgot %s", deleted)
+
+    async def _forget_turns(self, before: float) -> int:
+        """Continue where the last sweep ended. The first sweep of a process looks at all turns."""
+        total = 0
+        while True:
+            forgotten = await self._store.retention.forget_turns(self._position, before)
+            total += forgotten.turns
+            if forgotten.position is None:
+                return total
+            self._position = forgotten.position
+
+
+async def _exhaust(order: Callable[[], Awaitable[int]]) -> int:
+    total = 0
+    while count := await order():
+        total += count
+    return total
