@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from talaria.channels.http import routing
+from talaria.channels.http.response import STATUS
 from talaria.cli.main import COMMANDS as PROGRAM_COMMANDS
 from talaria.cli.main import LATER as PROGRAM_LATER
 from talaria.commands.slash import ALIASES, SLASH_COMMANDS
@@ -72,6 +73,15 @@ def test_every_call_is_documented_and_every_documented_call_exists() -> None:
     documented = {cells[0].strip("`") for cells in rows(section(HTTP_API, "The calls"))}
     assert len(documented) > 10
     assert documented == routes()
+
+
+def test_every_error_is_documented_with_its_status() -> None:
+    documented = {
+        kind: int(cells[0])
+        for cells in rows(section(HTTP_API, "Every call"))
+        for kind in re.findall(r"`(\w+)`", cells[1])
+    }
+    assert documented == STATUS
 
 
 def test_every_event_is_documented() -> None:

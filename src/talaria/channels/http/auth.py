@@ -11,6 +11,7 @@ from talaria.access.authorizer import Actor, Authorized, ChatKind, Ingress, Memb
 from talaria.access.logins import CODE_SECONDS, COOKIE_SECONDS, Logins
 from talaria.channels.http.request import HttpError, RawHeaders, Request
 from talaria.channels.http.response import Response, json_response
+from talaria.core.errors import BadRequest
 from talaria.core.ports import Store
 
 ENDED_LOGINS: Final = "logins.ended"  # the store's cursor that keeps them
@@ -46,7 +47,7 @@ class Guard:
         self._logins = logins
 
     def check(self, request: Request) -> None:
-        """Raise `HttpError` (400, 401, 403, 421) for a request that may not go on."""
+        """Raise `HttpError` (401, 403, 421) or `BadRequest` for a request that may not go on."""
         self._check_place(request)
         if request.path in _OPEN_PATHS or request.path.startswith(_ASSETS):
             return
@@ -63,11 +64,10 @@ class Guard:
             for name in _SINGLE_HEADERS:
                 if names.count(name) > 1:
                     text = f"The header {name.decode().title()} was sent more than once."
-                    raise HttpError(400, "bad_request", text, "Send it once.")
+                    raise BadRequest(text, "Send it once.")
         host = headers.get(b"host", b"").lower()
         if host not in self._hosts:
             raise HttpError(
-                421,
                 "wrong_host",
                 f"This gateway does not answer to the name {host.decode('latin-1')!r}.",
                 "Use the address that it printed at its start, or add this name:port to http.hosts.",
@@ -75,7 +75,6 @@ class Guard:
         origin = headers.get(b"origin")
         if origin is not None and origin.lower() not in self._origins:
             raise HttpError(
-                403,
                 "wrong_origin",
                 f"Pages from {origin.decode('latin-1')!r} may not call this gateway.",
                 "Call it from its own page or from a program; http.hosts names further addresses of it.",
@@ -88,7 +87,6 @@ class Guard:
         is_own_page = request.headers.get(b"sec-fetch-site") in _OWN_PAGE
         if not is_own_page or (request.method not in _SAFE_METHODS and b"origin" not in request.headers):
             raise HttpError(
-                403,
                 "not_our_page",
                 "A login's cookie is good for the gateway's own page only.",
                 "Programs send `Authorization: Bearer TOKEN`; the token is in http.token in the home.",
@@ -107,7 +105,6 @@ def _is_bearer(authorization: bytes) -> bool:
 
 def _unauthorized(text: str) -> HttpError:
     return HttpError(
-        401,
         "unauthorized",
         text,
         "Send `Authorization: Bearer TOKEN`; the token is in http.token in the gateway's home. "
@@ -123,9 +120,6 @@ class _LoginBody(msgspec.Struct):
     code: str
 
 
-_LOGIN_BODY = msgspec.json.Decoder(_LoginBody)
-
-
 class LoginApi:
     """`/api/login` and `/api/logout`."""
 
@@ -135,11 +129,10 @@ class LoginApi:
 
     async def log_in(self, request: Request) -> Response:
         """Exchange the code of a link for a cookie."""
-        body = await request.json(_LOGIN_BODY, _MAX_BODY)
+        body = await request.json(_LoginBody, _MAX_BODY)
         cookie = self._logins.redeem(body.code)
         if cookie is None:
             raise HttpError(
-                401,
                 "bad_code",
                 f"This code was used, is older than {CODE_SECONDS / 60:g} minutes, or was never given.",
                 "`talaria open` (in a clone: `./dev open`) makes a new link.",
@@ -156,7 +149,6 @@ class LoginApi:
         """Make a code. Needs the token: a cookie that could make codes would never end."""
         if not _is_bearer(request.headers.get(b"authorization", b"")):
             raise HttpError(
-                403,
                 "token_needed",
                 "A login from a browser cannot make another one.",
                 "Run `talaria open` on the gateway's machine.",

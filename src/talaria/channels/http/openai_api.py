@@ -9,7 +9,6 @@ from typing import Any, Final
 import msgspec
 
 from talaria.channels.http.openai_requests import (
-    COMPLETION_REQUEST,
     CompletionRequest,
     last_user_parts,
     whole_context,
@@ -58,7 +57,7 @@ class OpenAiApi:
         """Answer a chat completion. When the client leaves, a stateless call is cancelled, and the turn of a
         session goes on."""
         key = request.idempotency_key()
-        body = await request.json(COMPLETION_REQUEST, self._max_body)
+        body = await request.json(CompletionRequest, self._max_body)
         body.check()
         session = request.header(b"x-talaria-session")
         if session is None:

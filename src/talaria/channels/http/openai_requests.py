@@ -157,7 +157,6 @@ class _Tool(msgspec.Struct):
     function: _Function
 
 
-COMPLETION_REQUEST = msgspec.json.Decoder(CompletionRequest)
 _TOOL = msgspec.json.Decoder(_Tool)
 
 # -- messages as ours -------------------------------------------------------------------------------------

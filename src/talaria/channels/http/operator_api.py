@@ -28,11 +28,6 @@ class _InviteBody(msgspec.Struct):
     channel: str
 
 
-_APPROVE_BODY = msgspec.json.Decoder(_ApproveBody)
-_REVOKE_BODY = msgspec.json.Decoder(_RevokeBody)
-_INVITE_BODY = msgspec.json.Decoder(_InviteBody)
-
-
 class OperatorApi:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -89,13 +84,13 @@ class OperatorApi:
         return json_response(await self._pairing.listing())
 
     async def approve(self, request: Request) -> Response:
-        body = await request.json(_APPROVE_BODY, _MAX_BODY)
+        body = await request.json(_ApproveBody, _MAX_BODY)
         return json_response(await self._pairing.approve(body.code))
 
     async def revoke(self, request: Request) -> Response:
-        body = await request.json(_REVOKE_BODY, _MAX_BODY)
+        body = await request.json(_RevokeBody, _MAX_BODY)
         return json_response(await self._pairing.revoke(body.channel, body.user))
 
     async def invite(self, request: Request) -> Response:
-        body = await request.json(_INVITE_BODY, _MAX_BODY)
+        body = await request.json(_InviteBody, _MAX_BODY)
         return json_response(await self._pairing.invite(body.channel))

@@ -23,15 +23,15 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 _BODY_TIMEOUT: Final = 30.0  # seconds without a byte of an announced body
 _DISCARD_SECONDS: Final = 2.0  # how long the rest of an unwanted body is read and thrown away
 _MAX_KEY: Final = 255
+_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
 class HttpError(TalariaError):
-    """An error with a status of its own, and with headers that belong to it."""
+    """An error that only this channel has. Its type decides the status of the response (`STATUS`)."""
 
-    def __init__(self, status: int, kind: str, user_text: str, hint: str, headers: RawHeaders = ()) -> None:
+    def __init__(self, kind: str, user_text: str, hint: str, headers: RawHeaders = ()) -> None:
         super().__init__(user_text, hint)
         self.type = kind
-        self.status = status
         self.headers = headers
 
 
@@ -81,10 +81,10 @@ class Request:
         """The announced length of the body, or 0 if none was announced."""
         return int(self.headers.get(b"content-length", b"0"))
 
-    async def json(self, decoder: msgspec.json.Decoder[T], max_bytes: int) -> T:
+    async def json(self, kind: type[T], max_bytes: int) -> T:
         """Return the decoded body. Raises `BadRequest`, which says what is wrong and where, and what `body`
         raises."""
-        return decode(decoder, await self.body(max_bytes))
+        return _decode(kind, await self.body(max_bytes))
 
     async def body(self, max_bytes: int) -> bytes | bytearray:
         """Return the whole body; never holds more than `max_bytes` and one chunk.
@@ -125,7 +125,6 @@ class Request:
                 return await self._receive_body()
         except TimeoutError:
             raise HttpError(
-                408,
                 "timeout",
                 f"The rest of the body did not come within {_BODY_TIMEOUT:g} seconds.",
                 "Send it again.",
@@ -156,11 +155,12 @@ class Request:
             pass
 
 
-def decode(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
+def _decode(kind: type[T], body: bytes | bytearray) -> T:
     if not body:
         raise BadRequest("The request has no body.", "Send a JSON object.")
     try:
-        return decoder.decode(body)
+        decoder = _decoders.get(kind) or _decoders.setdefault(kind, msgspec.json.Decoder(kind))
+        decoded: T = decoder.decode(body)
     except msgspec.ValidationError as error:
         raise invalid_field(str(error)) from None
     except msgspec.DecodeError as error:
@@ -171,6 +171,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
         raise invalid_utf8(error) from None
     except RecursionError:
         raise BadRequest("The body is nested too deeply.", "Send a flatter JSON object.") from None
+    return decoded
 
 
 def invalid_utf8(error: UnicodeDecodeError) -> BadRequest:
@@ -190,7 +191,6 @@ def invalid_field(complaint: str, root: str = "") -> BadRequest:
 
 def _too_large(max_bytes: int) -> HttpError:
     return HttpError(
-        413,
         "too_large",
         f"The body is larger than {format_size(max_bytes)}.",
         "Send less, or raise http.max_body in config.toml.",

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from talaria.channels.http.request import HttpError, RawHeaders, Request
-from talaria.core.errors import ErrorInfo, TalariaError
+from talaria.core.errors import ErrorInfo, NotFound, TalariaError
 from talaria.core.turns import Turn, TurnState
 from talaria.observe.metrics import Metrics
 
@@ -22,18 +22,32 @@ _STREAM_HEADERS: RawHeaders = (
     (b"x-accel-buffering", b"no"),
 )
 _KEEP_ALIVE = b": keep-alive\n\n"
-_STATUS: Mapping[str, int] = {
+STATUS: Mapping[str, int] = {
     "bad_request": 400,
     "context_too_long": 400,
+    "unauthorized": 401,
+    "bad_code": 401,
     "over_budget": 402,
+    "forbidden": 403,
+    "wrong_origin": 403,
+    "not_our_page": 403,
+    "token_needed": 403,
     "not_found": 404,
+    "wrong_method": 405,
+    "timeout": 408,
+    "busy": 409,
     "lease_held": 409,
-    "too_large": 413,
+    "not_current": 409,
     "cancelled": 409,
+    "too_large": 413,
+    "unsupported_media_type": 415,
+    "wrong_host": 421,
     "idempotency_conflict": 422,
     "too_many_tries": 429,
-    "model_refused": 502,
+    "head_too_large": 431,
+    "internal": 500,
     "model": 502,
+    "model_refused": 502,
     "no_model": 503,
     "model_resting": 503,
     "model_unavailable": 503,
@@ -42,7 +56,7 @@ _STATUS: Mapping[str, int] = {
     "store_locked": 503,
     "store_damaged": 503,
     "stale_fence": 503,
-}
+}  # by the type of the error; a type that is not here is 500
 _INTERNAL = ErrorInfo(
     "internal",
     "Something went wrong inside the gateway.",
@@ -88,24 +102,17 @@ def json_response(value: Any, status: int = 200, headers: RawHeaders = ()) -> Re
 
 def error_response(error: Exception) -> Response:
     """Return `{"error": {"type", "message", "hint"}}`. An error that is not ours is 500 without its text."""
-    if isinstance(error, HttpError):
-        return Response(error_body(error.info()), error.status, error.headers)
     info = error.info() if isinstance(error, TalariaError) else _INTERNAL
-    return Response(error_body(info), _status_of(info))
+    headers = error.headers if isinstance(error, HttpError) else ()
+    return Response(error_body(info), STATUS.get(info.type, 500), headers)
 
 
 def error_body(error: ErrorInfo) -> bytes:
     return _encode({"error": error if error.hint else msgspec.structs.replace(error, hint=_LOG_HINT)})
 
 
-def _status_of(error: ErrorInfo) -> int:
-    """Return 4xx for an error that the caller can mend. A type that is not in the table is our fault."""
-    return _STATUS.get(error.type, 500)
-
-
-def not_found(request: Request) -> HttpError:
-    text, hint = f"There is nothing at {request.path}.", "docs/http-api.md lists what there is."
-    return HttpError(404, "not_found", text, hint)
+def not_found(request: Request) -> NotFound:
+    return NotFound(f"There is nothing at {request.path}.", "docs/http-api.md lists what there is.")
 
 
 def turn_error(turn: Turn, headers: RawHeaders) -> HttpError | None:
@@ -126,8 +133,7 @@ def turn_error(turn: Turn, headers: RawHeaders) -> HttpError | None:
                 f"The gateway is shutting down and left the turn {turn.id} unfinished.",
                 f"The next start takes it up; GET /api/turns/{turn.id} has its answer then.",
             )
-    headers = (*headers, (b"x-should-retry", b"false"))
-    return HttpError(_status_of(error), error.type, error.message, error.hint, headers)
+    return HttpError(error.type, error.message, error.hint, (*headers, (b"x-should-retry", b"false")))
 
 
 # -- streams ----------------------------------------------------------------------------------------------

@@ -145,7 +145,6 @@ def _handler(request: Request, handlers: Mapping[str, Handler]) -> Handler:
         raise not_found(request)
     allow = ", ".join(sorted({*handlers, "HEAD"} if "GET" in handlers else handlers))
     raise HttpError(
-        405,
         "wrong_method",
         f"{request.path} does not know {request.method}.",
         f"It knows {allow}.",
@@ -155,6 +154,6 @@ def _handler(request: Request, handlers: Mapping[str, Handler]) -> Handler:
 
 async def _receive(webhook: Webhook, request: Request) -> Response:
     if not webhook.is_genuine(request.headers):
-        raise HttpError(403, "forbidden", "This address is for a chat platform only.", "")
+        raise HttpError("forbidden", "This address is for a chat platform only.", "")
     await webhook.receive(await request.body(webhook.max_body))
     return Response(b"{}")

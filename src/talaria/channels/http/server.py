@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from talaria.channels.http.request import AsgiApp
-from talaria.channels.http.response import error_body
+from talaria.channels.http.response import STATUS, error_body
 from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
 from talaria.core.errors import ConfigError, ErrorInfo
 
@@ -81,12 +81,9 @@ def bind(settings: HttpSettings) -> BoundSocket:
 
 
 def allowed_hosts(settings: HttpSettings, bound: BoundSocket) -> frozenset[str]:
-    """Return the exact Host headers that are let in: this machine's names for itself, and `http.hosts`."""
+    """Return the hosts, with ports, that are let in: this machine's names for itself, and `http.hosts`."""
     names = {*_LOCAL_NAMES} if bound.host in _LOOPBACK else {*_LOCAL_NAMES, _bracketed(bound.host)}
-    local = {f"{name}:{bound.port}" for name in names}
-    if bound.port == 80:
-        local |= names
-    return frozenset(local | {host.lower() for host in settings.hosts})
+    return frozenset({f"{name}:{bound.port}" for name in names} | {host.lower() for host in settings.hosts})
 
 
 def _resolve(host: str) -> tuple[socket.AddressFamily, str]:
@@ -236,7 +233,7 @@ class _Connection(HttpToolsProtocol):
             return
         self._head_bytes += len(data)
         if self._head_bytes > _MAX_HEAD:
-            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _HEAD_TOO_LARGE)
+            self._refuse(_HEAD_TOO_LARGE)
         elif self._head_timer is None and not self.transport.is_closing():
             self._head_timer = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
 
@@ -249,7 +246,7 @@ class _Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(HTTPStatus.BAD_REQUEST, _NOT_HTTP)
+        self._refuse(_NOT_HTTP)
 
     def _end_head(self) -> None:
         self._is_in_head = False
@@ -258,9 +255,9 @@ class _Connection(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _refuse(self, status: HTTPStatus, error: ErrorInfo) -> None:
+    def _refuse(self, error: ErrorInfo) -> None:
         self._end_head()
-        body = error_body(error)
+        status, body = HTTPStatus(STATUS[error.type]), error_body(error)
         self.transport.write(
             b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
             b"connection: close\r\n\r\n%b" % (status, status.phrase.encode(), len(body), body)

@@ -53,7 +53,6 @@ class SessionLookup:
         current = await self._store.current_session(session.chat_key)
         if current is None or current.id != session.id:
             raise HttpError(
-                409,
                 "not_current",
                 f"{x} is not the current session of its chat.",
                 f"Send `/resume {x}` to the chat first, or write to the chat by its name.",
@@ -98,7 +97,6 @@ class SessionApi:
                 session = await self._turns.end(session.id)
             except LeaseHeld:
                 raise HttpError(
-                    409,
                     "busy",
                     f"A turn of {session.id} runs or waits.",
                     "Wait until it is done, or stop it with POST /api/turns/ID/cancel.",
@@ -124,7 +122,6 @@ class FileApi:
         media_type = request.header(b"content-type") or ""
         if media_type.lower().startswith("multipart/"):
             raise HttpError(
-                415,
                 "unsupported_media_type",
                 "A form was sent where the file itself is expected.",
                 "Send the file as the body: curl --data-binary @photo.jpg '…/api/files?name=photo.jpg'.",

@@ -37,9 +37,6 @@ class _MessageBody(msgspec.Struct):
     model: str | None = None
 
 
-_MESSAGE_BODY = msgspec.json.Decoder(_MessageBody)
-
-
 class TurnApi:
     def __init__(self, gateway: Gateway, settings: HttpSettings, timing: StreamTiming) -> None:
         self._gateway = gateway
@@ -52,7 +49,7 @@ class TurnApi:
         """Answer 202 once the message is durable; with `?wait=` 200 and the turn, if it ends in time."""
         seconds = _read_wait(request)
         key = request.idempotency_key()
-        message = await request.json(_MESSAGE_BODY, self._max_body)
+        message = await request.json(_MessageBody, self._max_body)
         if not (message.text.strip() or message.files):
             raise BadRequest("The field `text` is empty.", "Write something, or name `files`.")
         chat = await self._lookup.chat(request.params["x"])
