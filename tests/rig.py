@@ -22,9 +22,8 @@ from talaria.core.ids import ChatAddress, ChatKey, new_owner_id
 from talaria.core.messages import Text
 from talaria.core.ports import Models, PendingModels, Store
 from talaria.core.turns import Inbound, Sender, Turn
-from talaria.models.abilities import Abilities
 from talaria.models.catalog import Catalog, fallback_chain
-from talaria.models.prices import Prices, PriceSettings
+from talaria.models.known import Abilities, Prices, PriceSettings
 from talaria.models.settings import ModelSettings
 from talaria.observe.metrics import Metrics
 from talaria.pool.policy import PoolLimits

@@ -24,7 +24,7 @@ from talaria.core.messages import AssistantMessage, Text, ToolResults, UserMessa
 from talaria.core.spending import SpendingQuery
 from talaria.core.tools import ToolContext, ToolSpec
 from talaria.core.turns import Inbound, Sender, StepState, Turn, TurnState
-from talaria.models.prices import PriceSettings
+from talaria.models.known import PriceSettings
 from talaria.pool.policy import PoolLimits
 from talaria.store.memory import MemoryStore
 from talaria.testing.fake_outlet import FakeOutlet, Fault

@@ -37,10 +37,9 @@ from talaria.core.tools import MAX_SENT_BYTES
 from talaria.core.turns import Turn
 from talaria.gateway import Gateway, Part
 from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
+from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
+from talaria.models.known import Prices
 from talaria.models.local.endpoint import open_local
-from talaria.models.prices import Prices
-from talaria.models.probes import FILE as PROBES_FILE
-from talaria.models.probes import Probes
 from talaria.models.providers import Providers
 from talaria.observe.health import GatewayPhase, Health
 from talaria.observe.metrics import Metrics, PoolReading
@@ -103,7 +102,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
         metrics, health = Metrics(), Health()
         health.watch("store", watch.trouble)
         in_use = (*providers_in_use(settings.model, settings.aliases), *settings.providers)
-        probes = Probes(providers, clock, in_use, home.path / PROBES_FILE)
+        model_lists = ModelLists(providers, clock, in_use, home.path / MODEL_LISTS_FILE)
         catalog = Catalog(
             settings.model,
             settings.aliases,
@@ -111,7 +110,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
             agents=(settings.agent.name,),
             config_path=str(home.config),
             abilities=settings.models,
-            probes=probes,
+            model_lists=model_lists,
             built_in_models=providers.built_in_models,
         )
         tool_runner = ToolRunner(_tools(settings), settings.tools, metrics)
@@ -171,7 +170,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
                     "expiry": sessions.run,
                     "retention": retention.run,
                     "config": reloader.run,
-                    "probes": probes.run,
+                    "model_lists": model_lists.run,
                     "weights": local.stock.run,
                     "built-in model": local.run,
                 },

@@ -28,7 +28,7 @@ from talaria.core.messages import (
 )
 from talaria.core.specs import AgentSpec
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
-from talaria.models.abilities import Abilities
+from talaria.models.known import Abilities
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.settings import FallbackSettings, ModelSettings
 from talaria.store.memory import MemoryStore

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from talaria.config.load import Loaded, load
 from talaria.config.settings import settings_type
 from talaria.core.errors import ConfigError
-from talaria.models.abilities import Abilities
+from talaria.models.known import Abilities
 from talaria.parts import PARTS
 
 DEFAULTS = settings_type(PARTS)()

@@ -22,10 +22,8 @@ from talaria.commands.slash import ALIASES, SLASH_COMMANDS
 from talaria.config.load import load
 from talaria.config.settings import settings_type
 from talaria.core.events import EVENT_NAMES
-from talaria.models.abilities import Abilities
-from talaria.models.presets import PRESETS
-from talaria.models.prices import PriceSettings
-from talaria.models.settings import ProviderSettings
+from talaria.models.known import Abilities, PriceSettings
+from talaria.models.settings import PRESETS, ProviderSettings
 from talaria.parts import PARTS
 
 SETTINGS = settings_type(PARTS)

@@ -14,9 +14,8 @@ from rig import start
 from talaria.access.authorizer import Authorizer
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
-from talaria.models.abilities import Abilities
 from talaria.models.catalog import Catalog
-from talaria.models.prices import Prices
+from talaria.models.known import Abilities, Prices
 from talaria.models.providers import Providers
 from talaria.models.wire import Wire
 from talaria.parts import PARTS

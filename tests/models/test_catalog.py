@@ -7,11 +7,11 @@ import re
 import pytest
 
 from talaria.core.errors import NoModel, NotFound
-from talaria.models.catalog import Catalog, Choice
+from talaria.models.catalog import Catalog, ModelChoice
 from talaria.models.settings import ModelSettings
 
 PROVIDERS = ("openrouter", "openai", "groq", "scripted")
-DEFAULT = Choice("openrouter", "openai/gpt-5")
+DEFAULT = ModelChoice("openrouter", "openai/gpt-5")
 CATALOG = Catalog(
     ModelSettings("openrouter", "openai/gpt-5"),
     {"fast": "groq/llama-4-scout", "broken": "nowhere/x", "same": "openai/gpt-5"},
@@ -31,14 +31,14 @@ CATALOG = Catalog(
         ("openai/gpt-5", DEFAULT),
         ("same", DEFAULT),
         ("openrouter/openai/gpt-5", DEFAULT),
-        ("openrouter/anthropic/claude-sonnet-4", Choice("openrouter", "anthropic/claude-sonnet-4")),
-        ("openai/gpt-5-mini", Choice("openai", "gpt-5-mini")),
-        ("fast", Choice("groq", "llama-4-scout")),
-        ("scripted", Choice("scripted", "scripted")),
-        ("scripted/other", Choice("scripted", "other")),
+        ("openrouter/anthropic/claude-sonnet-4", ModelChoice("openrouter", "anthropic/claude-sonnet-4")),
+        ("openai/gpt-5-mini", ModelChoice("openai", "gpt-5-mini")),
+        ("fast", ModelChoice("groq", "llama-4-scout")),
+        ("scripted", ModelChoice("scripted", "scripted")),
+        ("scripted/other", ModelChoice("scripted", "other")),
     ],
 )
-def test_a_wish_means(wish: str | None, choice: Choice) -> None:
+def test_a_wish_means(wish: str | None, choice: ModelChoice) -> None:
     assert CATALOG.resolve(wish) == choice
 
 
@@ -80,7 +80,7 @@ def test_nothing_configured_says_what_to_do() -> None:
         caught.value.hint,
     )
     assert catalog.names() == []
-    assert catalog.resolve("openai/gpt-5") == Choice("openai", "gpt-5")
+    assert catalog.resolve("openai/gpt-5") == ModelChoice("openai", "gpt-5")
 
 
 def test_a_provider_without_a_model_asks_for_one() -> None:
@@ -91,10 +91,10 @@ def test_a_provider_without_a_model_asks_for_one() -> None:
 
 def test_the_scripted_provider_needs_no_model_name() -> None:
     catalog = Catalog(ModelSettings("scripted"), {}, providers=PROVIDERS)
-    assert catalog.resolve(None) == Choice("scripted", "scripted")
+    assert catalog.resolve(None) == ModelChoice("scripted", "scripted")
     assert catalog.names() == ["main", "scripted/scripted"]
 
 
 def test_a_name_with_its_provider_is_enough() -> None:
     catalog = Catalog(ModelSettings(name="groq/llama"), {}, providers=PROVIDERS)
-    assert catalog.resolve(None) == Choice("groq", "llama")
+    assert catalog.resolve(None) == ModelChoice("groq", "llama")

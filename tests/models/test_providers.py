@@ -10,9 +10,8 @@ from talaria.core.errors import NoModel
 from talaria.core.messages import Text, UserMessage
 from talaria.core.models import ModelCall
 from talaria.core.specs import fingerprint_secrets
-from talaria.models.presets import PRESETS
 from talaria.models.providers import Providers
-from talaria.models.settings import ProviderSettings
+from talaria.models.settings import PRESETS, ProviderSettings
 from talaria.testing.model_server import ModelServer
 
 

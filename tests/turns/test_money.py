@@ -15,7 +15,7 @@ from talaria.core.messages import TokenUsage
 from talaria.core.ports import Store
 from talaria.core.spending import Overrun, Reserve, Spending, SpendingQuery
 from talaria.core.turns import Turn, TurnState
-from talaria.models.prices import PriceSettings
+from talaria.models.known import PriceSettings
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.scripted_model import ScriptedModel

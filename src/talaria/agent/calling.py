@@ -23,9 +23,9 @@ from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
 from talaria.core.ports import Models, WireFormat
 from talaria.core.specs import AgentSpec, PinnedSpec, pin
 from talaria.core.spending import PlannedCall
-from talaria.models.abilities import NOTHING_KNOWN, Abilities, Lookup
-from talaria.models.catalog import Choice
+from talaria.models.catalog import ModelChoice
 from talaria.models.failures import FallBack, GiveUp, Retry, RetryState, decide
+from talaria.models.known import NOTHING_KNOWN, Abilities, AbilityLookup
 
 _log = logging.getLogger("talaria.agent")
 _KEPT = "Ask to go on from there, or send /retry to have it answered anew."
@@ -41,8 +41,8 @@ class Routes:
     builder: AgentBuilder
     clock: Clock
     draw: Callable[[], float]
-    chain: tuple[Choice, ...] = ()
-    abilities: Lookup = lambda provider, model: NOTHING_KNOWN
+    chain: tuple[ModelChoice, ...] = ()
+    abilities: AbilityLookup = lambda provider, model: NOTHING_KNOWN
 
 
 class Caller:
@@ -59,7 +59,7 @@ class Caller:
         own = _choice(agent.pinned.spec)
         self._rest = [choice for choice in routes.chain if choice != own]
         self._has_spoken = False
-        self._failures: list[tuple[Choice, ModelError]] = []  # those that the chain was followed for
+        self._failures: list[tuple[ModelChoice, ModelError]] = []  # those that the chain was followed for
         self.said: list[str] = []
 
     @property
@@ -221,8 +221,8 @@ class Caller:
         return _reworded(first, told, first.hint)
 
 
-def _choice(spec: AgentSpec) -> Choice:
-    return Choice(spec.provider, spec.model)
+def _choice(spec: AgentSpec) -> ModelChoice:
+    return ModelChoice(spec.provider, spec.model)
 
 
 def _reworded(error: ModelError, user_text: str, hint: str) -> ModelError:
@@ -234,7 +234,7 @@ def _reworded(error: ModelError, user_text: str, hint: str) -> ModelError:
 
 
 def _pin_for(
-    choice: Choice, wire: WireFormat, own: PinnedSpec, tools: TurnTools | None, known: Abilities
+    choice: ModelChoice, wire: WireFormat, own: PinnedSpec, tools: TurnTools | None, known: Abilities
 ) -> PinnedSpec:
     """The session's spec for another model: the same prompt and tools, as that model's API writes them.
 

@@ -8,8 +8,8 @@ from talaria.agent.prompt import render_prompt
 from talaria.agent.settings import AgentSettings
 from talaria.core.ports import Models
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
-from talaria.models.abilities import Abilities
 from talaria.models.catalog import Catalog
+from talaria.models.known import Abilities
 from talaria.tools.toolset import ToolSet
 
 _KEPT = 32

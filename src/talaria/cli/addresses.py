@@ -7,7 +7,7 @@ import re
 from urllib.parse import urlsplit
 
 from talaria.core.schema import web_address
-from talaria.models.presets import PRESETS
+from talaria.models.settings import PRESETS
 
 
 def is_like_address(text: str) -> bool:

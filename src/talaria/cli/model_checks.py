@@ -15,15 +15,14 @@ from talaria.config.issues import dotted
 from talaria.config.settings import Settings
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ModelRefused, TalariaError
-from talaria.models.catalog import Catalog, Choice, fallback_chain
+from talaria.models.catalog import Catalog, ModelChoice, fallback_chain
+from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
+from talaria.models.known import Prices
 from talaria.models.local.endpoint import LocalEndpoint, open_local
 from talaria.models.local.needs import unmet
 from talaria.models.local.progress import Stage
-from talaria.models.presets import LOCAL
-from talaria.models.prices import Prices
-from talaria.models.probes import FILE as PROBES_FILE
-from talaria.models.probes import Probes
 from talaria.models.providers import Providers
+from talaria.models.settings import LOCAL
 from talaria.tools.registry import builtin_registry
 
 REACH_SECONDS = 3.0
@@ -52,7 +51,7 @@ async def check_agent(
             config_path=str(home.config),
             built_in_models=providers.built_in_models,
             abilities=settings.models,
-            probes=Probes(providers, SystemClock(), (), home.path / PROBES_FILE),
+            model_lists=ModelLists(providers, SystemClock(), (), home.path / MODEL_LISTS_FILE),
         )
         try:
             choice = catalog.default()
@@ -86,7 +85,7 @@ async def check_agent(
     yield _check_tools(settings)
 
 
-def _check_running(running: Mapping[str, Any], choice: Choice | None) -> Iterator[Finding]:
+def _check_running(running: Mapping[str, Any], choice: ModelChoice | None) -> Iterator[Finding]:
     told = running["model"]
     used, missing = str(told["default"]), told["missing_keys"]
     stop = end_command(running.get("pid")) or "where it runs"
@@ -112,7 +111,7 @@ def _is_fetching(running: Mapping[str, Any]) -> bool:
     return weights.get("stage") in (Stage.WAITING, Stage.FETCHING, Stage.VERIFYING)
 
 
-def _check_built_in(local: LocalEndpoint, choice: Choice) -> Finding:
+def _check_built_in(local: LocalEndpoint, choice: ModelChoice) -> Finding:
     if (refusal := local.refusal(choice.model)) is None:
         return ok("model", f"{choice}, built in and tiny; its weights are here.")
     is_fetchable = unmet() is None
@@ -150,7 +149,7 @@ def _reason(error: OSError | TimeoutError) -> str:
     return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
 
 
-async def _call(providers: Providers, choice: Choice, settings: Settings) -> Finding:
+async def _call(providers: Providers, choice: ModelChoice, settings: Settings) -> Finding:
     try:
         return ok("call", await try_model(providers, choice, Prices(settings.prices)))
     except ModelRefused as error:

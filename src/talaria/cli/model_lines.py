@@ -9,12 +9,12 @@ from typing import TextIO
 from talaria.cli.options import Invocation, spoken
 from talaria.core.errors import NoModel
 from talaria.gateway import Gateway
-from talaria.models.catalog import Choice
-from talaria.models.finder import Found
+from talaria.models.catalog import ModelChoice
+from talaria.models.discovery import DetectedProvider
 from talaria.models.local.endpoint import NotHere
 from talaria.models.local.manifest import DEFAULT, find_weights
 from talaria.models.local.progress import Progress, Stage, megabytes
-from talaria.models.presets import LOCAL
+from talaria.models.settings import LOCAL
 
 _MOVE_SECONDS = 0.5
 
@@ -27,7 +27,7 @@ def answers_built_in(gateway: Gateway) -> bool:
         return False
 
 
-def model_lines(gateway: Gateway, found: Sequence[Found], invocation: Invocation) -> list[str]:
+def model_lines(gateway: Gateway, found: Sequence[DetectedProvider], invocation: Invocation) -> list[str]:
     """One line for a model that was chosen; for the built-in one how it is, and what there is instead."""
     try:
         choice = gateway.catalog.default()
@@ -48,7 +48,7 @@ def model_lines(gateway: Gateway, found: Sequence[Found], invocation: Invocation
     return [*lines, f"or: {invocation.command_line('setup')}   {offer}"]
 
 
-def _state(gateway: Gateway, choice: Choice) -> str:
+def _state(gateway: Gateway, choice: ModelChoice) -> str:
     if (refusal := gateway.local.refusal(choice.model)) is not None:
         is_fetchable = isinstance(refusal, NotHere)
         size = megabytes(find_weights(choice.model).size)

@@ -32,7 +32,7 @@ from talaria.core.failpoints import VARIABLE, arm
 from talaria.core.redaction import Redactor
 from talaria.fronts import serve_channels
 from talaria.gateway import Gateway
-from talaria.models.finder import find
+from talaria.models.discovery import detect_providers
 from talaria.models.local.stock import NO_MODEL, YES
 from talaria.observe.logs import LogControl, configure
 from talaria.parts import PARTS
@@ -120,7 +120,7 @@ async def _serve(start: Start, invocation: Invocation) -> int:
     ):
         follow(gateway, log)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _on_hangup(gateway, stop))
-        found = await find(environ) if answers_built_in(gateway) else []
+        found = await detect_providers(environ) if answers_built_in(gateway) else []
         way_in = link(server.address, logins.new_code())
         click.echo(banner(gateway, server, way_in, model_lines(gateway, found, invocation), invocation))
         sys.stdout.flush()

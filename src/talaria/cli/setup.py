@@ -33,10 +33,10 @@ from talaria.config.load import load
 from talaria.config.settings import Settings
 from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable, NoModel, TalariaError
 from talaria.core.suggest import nearest
-from talaria.models.catalog import Choice
+from talaria.models.catalog import ModelChoice
 from talaria.models.failures import StatusKind, status_kind
+from talaria.models.known import Prices
 from talaria.models.local.manifest import DEFAULT, find_weights
-from talaria.models.prices import Prices
 from talaria.parts import PARTS
 
 T = TypeVar("T")
@@ -254,7 +254,7 @@ async def _try(candidate: Candidate, model: str) -> None:
             spoken(f"Nothing to try: `talaria model pull {model}` fetches it, or the gateway's start.")
         )
         return
-    choice = Choice(candidate.provider, model)
+    choice = ModelChoice(candidate.provider, model)
     async with candidate.providers(os.environ) as providers:
         try:
             call = try_model(providers, choice, Prices())

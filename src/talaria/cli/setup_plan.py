@@ -21,13 +21,11 @@ from talaria.config.load import read_config
 from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ModelError
 from talaria.core.schema import KeyPath, Mark
+from talaria.models.discovery import detect_providers, read_models
 from talaria.models.failures import StatusKind, status_kind
-from talaria.models.finder import find
 from talaria.models.local.manifest import MANIFEST
-from talaria.models.presets import LOCAL, PRESETS
-from talaria.models.probes import read_models
 from talaria.models.providers import Providers
-from talaria.models.settings import ProviderSettings
+from talaria.models.settings import LOCAL, PRESETS, ProviderSettings
 from talaria.parts import PARTS
 
 MAX_BYTES = 1 << 20  # of another tool's file
@@ -134,7 +132,7 @@ class Candidate(msgspec.Struct, frozen=True):
 async def find_candidates(environ: Mapping[str, str]) -> list[Candidate]:
     """Keys in the environment, servers on this machine, keys in files of other tools."""
     candidates = []
-    for found in await find(environ):
+    for found in await detect_providers(environ):
         if found.env:
             candidates.append(Candidate(found.provider, f"key in {found.env}", key_env=found.env))
         else:

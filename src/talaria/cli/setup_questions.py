@@ -13,7 +13,7 @@ from talaria.cli.addresses import is_like_address, read_address
 from talaria.cli.setup_plan import BUILT_IN_MODELS, Candidate
 from talaria.core.errors import NoModel
 from talaria.core.suggest import nearest
-from talaria.models.presets import LOCAL, PRESETS, SCRIPTED
+from talaria.models.settings import LOCAL, PRESETS, SCRIPTED
 
 MOST_SHOWN = 15
 KNOWN = [name for name in PRESETS if name != SCRIPTED]

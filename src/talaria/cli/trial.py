@@ -7,15 +7,15 @@ import time
 from talaria.core.messages import Text, UserMessage
 from talaria.core.models import ModelCall
 from talaria.core.spending import cost, show_usd
-from talaria.models.catalog import Choice
-from talaria.models.prices import Prices
+from talaria.models.catalog import ModelChoice
+from talaria.models.known import Prices
 from talaria.models.providers import Providers
 
 QUESTION = "Answer with the word: ready"
 MOST_TOKENS = 64  # models that think want some before they speak
 
 
-async def try_model(providers: Providers, choice: Choice, prices: Prices) -> str:
+async def try_model(providers: Providers, choice: ModelChoice, prices: Prices) -> str:
     """What came of it, in a sentence. Raises `NoModel` and `ModelError`, each with what to do."""
     endpoint = providers.get(choice.provider)
     wire = endpoint.wire

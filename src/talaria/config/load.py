@@ -21,9 +21,9 @@ from talaria.config.settings import Parts, Settings, settings_type
 from talaria.core.errors import ConfigError
 from talaria.core.schema import KeyPath, Mark
 from talaria.core.suggest import did_you_mean, nearest
+from talaria.models.known import Prices
 from talaria.models.local.manifest import MANIFEST
-from talaria.models.presets import LOCAL, PRESETS, SCRIPTED
-from talaria.models.prices import Prices
+from talaria.models.settings import LOCAL, PRESETS, SCRIPTED
 
 FILE_NAME = "config.toml"
 _TWICE = re.compile(r"Cannot (?:declare|overwrite|mutate immutable namespace) (\('.*'\,?\))(?: twice)?")

@@ -11,9 +11,8 @@ import msgspec
 from talaria.access.settings import BudgetSettings
 from talaria.agent.settings import AgentSettings
 from talaria.core.schema import KeyPath, Mark
-from talaria.models.abilities import Abilities
+from talaria.models.known import Abilities, PriceSettings
 from talaria.models.local.settings import LocalSettings
-from talaria.models.prices import PriceSettings
 from talaria.models.settings import AliasTarget, ModelPattern, ModelSettings, ProviderName, ProviderSettings
 from talaria.observe.settings import LogSettings
 from talaria.pool.settings import PoolSettings

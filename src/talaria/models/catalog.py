@@ -1,8 +1,10 @@
-"""Which model a wish means (nothing, an agent, an alias, a model of a provider), and what is known of it."""
+"""Which model a name means (none, an agent, an alias, a model of a provider), and what is known of it.
+
+The name that a caller gives is a *wish*; what it resolves to is a `ModelChoice`.
+"""
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -13,17 +15,15 @@ import msgspec
 
 from talaria.core.errors import NoModel, NotFound
 from talaria.core.spending import FREE, Price
-from talaria.models.abilities import NOTHING_KNOWN, Abilities
-from talaria.models.known import known_abilities
-from talaria.models.naming import find_named
-from talaria.models.presets import LOCAL, SCRIPTED
-from talaria.models.probes import Probes
-from talaria.models.settings import ModelSettings
+from talaria.core.suggest import did_you_mean
+from talaria.models.discovery import ModelLists
+from talaria.models.known import NOTHING_KNOWN, Abilities, find_by_pattern, known_abilities
+from talaria.models.settings import LOCAL, SCRIPTED, ModelSettings
 
 MAX_NAMES = 1_000
 
 
-class Choice(msgspec.Struct, frozen=True):
+class ModelChoice(msgspec.Struct, frozen=True):
     provider: str
     model: str
 
@@ -32,7 +32,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def providers_in_use(model: ModelSettings, aliases: Mapping[str, str]) -> tuple[str, ...]:
-    """Those that the configuration names a model of."""
+    """Return the providers of all models that the configuration names."""
     named = [model.name, *aliases.values()] if not model.provider else aliases.values()
     return (
         model.provider,
@@ -41,15 +41,15 @@ def providers_in_use(model: ModelSettings, aliases: Mapping[str, str]) -> tuple[
     )
 
 
-def fallback_chain(settings: ModelSettings) -> tuple[Choice, ...]:
-    return tuple(Choice(fallback.provider, fallback.name) for fallback in settings.fallback)
+def fallback_chain(settings: ModelSettings) -> tuple[ModelChoice, ...]:
+    return tuple(ModelChoice(fallback.provider, fallback.name) for fallback in settings.fallback)
 
 
 class Catalog:
-    """Resolves wishes against the configuration; asks no server. What servers said earlier is in `probes`.
+    """Resolves wishes against the configuration. It asks no server; `model_lists` has what servers said.
 
-    In `provider/model` the first part is a provider only when one of that name is known, because models
-    have slashes in their names too. The configured model's own name always means the configured model.
+    In `provider/model` the first part is a provider only if one of that name is known, because the names of
+    models have slashes too. The name of the configured model always means the configured model.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class Catalog:
         agents: Collection[str] = ("main",),
         config_path: str = "config.toml",
         abilities: Mapping[str, Abilities] | None = None,
-        probes: Probes | None = None,
+        model_lists: ModelLists | None = None,
         built_in_models: Sequence[str] = (),
     ) -> None:
-        """`abilities` are the operator's, by `provider/model` or a pattern of it. The first of the built-in
-        models is the one that answers where nothing is configured."""
+        """`abilities` are the operator's, by `provider/model` or a pattern of it. The first built-in model
+        is the default where nothing is configured."""
         self.change(model, aliases, providers, built_in_models)
         self._agents = tuple(agents)
         self._config_path = config_path
-        self._told = abilities or {}
-        self._probes = probes
+        self._abilities = abilities or {}
+        self._model_lists = model_lists
 
     def change(
         self,
@@ -79,14 +79,17 @@ class Catalog:
         providers: Collection[str],
         built_in_models: Sequence[str],
     ) -> None:
-        """Other wishes mean other models from now on. Sessions keep what they are pinned to."""
+        """Use another configuration from now on. Sessions keep the model that they are pinned to."""
         self._model = model
         self._aliases = aliases
         self._providers = frozenset(providers)
         self._built_in = tuple(built_in_models)
 
-    def resolve(self, wish: str | None = None) -> Choice:
-        """Raises `NotFound` for what nobody knows, and `NoModel` when the default is meant but missing."""
+    def resolve(self, wish: str | None = None) -> ModelChoice:
+        """Return the model that a wish means; no wish means the default.
+
+        Raises `NotFound` for an unknown name, and `NoModel` if the default is missing.
+        """
         if not wish or wish in self._agents:
             return self.default()
         if (alias := self._aliases.get(wish)) is not None:
@@ -102,14 +105,14 @@ class Catalog:
             raise self._unknown(wish)
         return choice
 
-    def default(self) -> Choice:
+    def default(self) -> ModelChoice:
         settings = self._model
         if not settings.provider:
             choice = self._split(settings.name)
             if choice is not None:
                 return choice
             if self._built_in and not settings.name:
-                return Choice(LOCAL, self._built_in[0])
+                return ModelChoice(LOCAL, self._built_in[0])
             raise NoModel(
                 "No model is configured.",
                 f"Set [model] and [providers.NAME] in {self._config_path}, or, to try without a key, run "
@@ -123,82 +126,79 @@ class Catalog:
                 f"The provider {settings.provider} is configured, but no model of it.",
                 f"Set name in [model] in {self._config_path}.",
             )
-        return Choice(settings.provider, settings.name or SCRIPTED)
+        return ModelChoice(settings.provider, settings.name or SCRIPTED)
 
     def abilities(self, provider: str, model: str) -> Abilities:
-        """What is known of a model: the operator's word, then the endpoint's, then the built-in table's."""
-        found = self.told(provider, model)
-        if self._probes is not None and (probed := self._probes.find(provider, model)) is not None:
-            found = found.or_else(probed)
+        """Return what is known of a model: from the operator, then the endpoint, then the built-in table."""
+        found = self.configured_abilities(provider, model)
+        if self._model_lists is not None and (listed := self._model_lists.find(provider, model)) is not None:
+            found = found.or_else(listed)
         return found.or_else(known_abilities(provider, model))
 
-    def told(self, provider: str, model: str) -> Abilities:
-        """The operator's word alone."""
-        return find_named(self._told, f"{provider}/{model}") or NOTHING_KNOWN
+    def configured_abilities(self, provider: str, model: str) -> Abilities:
+        """Return what the operator says alone."""
+        return find_by_pattern(self._abilities, f"{provider}/{model}") or NOTHING_KNOWN
 
     def price(self, find: Callable[[str, str], Price | None], provider: str, model: str) -> Price | None:
-        """The price that `find` knows, with the longest answer that is known here."""
+        """Return the price that `find` knows, with the length of the longest answer that is known here."""
         found = find(provider, model)
         if found is None or found == FREE:
             return found
-        longest = self.told(provider, model).output or found.max_output
+        longest = self.configured_abilities(provider, model).output or found.max_output
         longest = longest or self.abilities(provider, model).output or 0
         return msgspec.structs.replace(found, max_output=longest)
 
     def listed(self) -> list[str]:
-        """Models that endpoints have listed, as `provider/model`: so many at most, and beside `names`."""
-        if self._probes is None:
+        """Return the models that endpoints have listed, as `provider/model`; at most `MAX_NAMES`."""
+        if self._model_lists is None:
             return []
-        return list(islice((name for name in self._probes.names() if self._named(name)), MAX_NAMES))
+        return list(islice((name for name in self._model_lists.names() if self._named(name)), MAX_NAMES))
 
     def names(self) -> list[str]:
-        """What may be wished for, by name: agents, the configured model, aliases. All of it resolves."""
+        """Return the names of agents, the configured model and aliases. All of them resolve."""
         names: list[str] = []
         with suppress(NoModel):
             names = [*self._agents, str(self.default())]
         names += [alias for alias, target in self._aliases.items() if self._named(target) is not None]
         return list(dict.fromkeys(names))
 
-    def _named(self, name: str) -> Choice | None:
+    def _named(self, name: str) -> ModelChoice | None:
         settings = self._model
         if settings.provider and name in (settings.name, settings.provider):
             return self.default()
         return self._split(name)
 
-    def _local(self, name: str) -> Choice:
-        """Raises `NoModel` for one that is not built in."""
+    def _local(self, name: str) -> ModelChoice:
         if name and name not in self._built_in:
             raise NoModel(
                 f"There is no built-in model named {name}.",
                 f"The built-in models are: {', '.join(self._built_in)}.",
             )
-        return Choice(LOCAL, name or self._built_in[0])
+        return ModelChoice(LOCAL, name or self._built_in[0])
 
-    def _split(self, name: str) -> Choice | None:
+    def _split(self, name: str) -> ModelChoice | None:
         provider, _, model = name.partition("/")
         if provider == LOCAL and self._built_in:
             return self._local(model)
         if provider == SCRIPTED and provider in self._providers:
-            return Choice(SCRIPTED, model or SCRIPTED)
+            return ModelChoice(SCRIPTED, model or SCRIPTED)
         if model and (provider in self._providers or provider == self._model.provider):
-            return Choice(provider, model)
+            return ModelChoice(provider, model)
         return None
 
     def _unknown(self, wish: str) -> NotFound:
         known = self.names()
-        nearest = difflib.get_close_matches(wish, [*known, *self.listed()], n=1)
-        meant = f" Did you mean {nearest[0]}?" if nearest else ""
-        listed = ", ".join(known) if known else "none yet"
+        suggestion = did_you_mean(wish, [*known, *self.listed()])
         provider = self._model.provider
         example = f", such as {provider}/{wish}" if provider else ""
         return NotFound(
-            f"There is no model or agent named {wish}.{meant}",
-            f"Known: {listed}. Any other model is written provider/model{example}.",
+            f"There is no model or agent named {wish}. {suggestion}".rstrip(),
+            f"Known: {', '.join(known) or 'none yet'}. Any other model is written provider/model{example}.",
         )
 
 
 def _scripted_command() -> str:
-    """How this installation runs the scripted model: a clone has a verb for it."""
+    """Return the command that runs the scripted model: a clone has one of its own."""
     clone = Path(sys.prefix).parent
     if (clone / "dev").is_file() and (clone / "src" / "talaria").is_dir():
         return "./dev scripted" if Path.cwd() == clone else f"{clone / 'dev'} scripted"

@@ -1,31 +1,159 @@
-"""What makers have published of their models by November 2025: how much they read, what they can do, and what
-they cost, in dollars for a million tokens. Nothing is guessed from a name that looks alike."""
+"""What is known of models: how much they read and write, what they can do, and what they cost.
+
+The operator's word counts first (`[models."provider/model"]`, `[prices."provider/model"]`), then what the
+endpoint lists (`models/discovery.py`), then the built-in table below. Unknown is None, which is neither yes
+nor no: the caller decides what is safe.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
 from talaria.core.spending import FREE, Price, from_usd
-from talaria.models.abilities import NOTHING_KNOWN, Abilities
-from talaria.models.naming import find_known
-from talaria.models.presets import LOCAL, SCRIPTED
+from talaria.models.settings import LOCAL, SCRIPTED
 
-_WRITE_FACTOR = 1.25  # what Anthropic charges for writing to its cache, of the input's price
+T = TypeVar("T")
+Tokens = Annotated[int, msgspec.Meta(ge=1)]
+Dollars = Annotated[
+    float, msgspec.Meta(ge=0, le=1_000_000, description="a number of dollars, 0 or more, such as 2.5")
+]
+
+
+def find_by_pattern(table: Mapping[str, T], name: str) -> T | None:
+    """Return the value of exactly this name, else that of the longest matching pattern with stars."""
+    if name in table:
+        return table[name]
+    fitting = [pattern for pattern in table if "*" in pattern and fnmatchcase(name, pattern)]
+    return table[max(fitting, key=len)] if fitting else None
+
+
+# -- abilities ----------------------------------------------------------------------------------------------
+
+
+class Abilities(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`[models."provider/model"]`. `context` is the size of a whole call, `output` of the longest answer."""
+
+    context: Tokens | None = None
+    output: Tokens | None = None
+    tools: bool | None = None
+    images: bool | None = None
+    reasoning: bool | None = None
+
+    def or_else(self, other: Abilities) -> Abilities:
+        """Return these abilities, with the unknown ones taken from `other`."""
+        known = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        return msgspec.structs.replace(other, **known)
+
+    def describe(self) -> str:
+        """Return one line for people; empty when nothing is known."""
+        words = []
+        if self.context is not None:
+            words.append(f"{self.context:,} tokens of context")
+        if self.output is not None:
+            words.append(f"answers up to {self.output:,}")
+        for name in ("tools", "images", "reasoning"):
+            if (can := getattr(self, name)) is not None:
+                words.append(name if can else f"no {name}")
+        return ", ".join(words)
+
+
+NOTHING_KNOWN = Abilities()
+AbilityLookup = Callable[[str, str], Abilities]
+"""From a provider and a model to its abilities."""
+
+
+def known_abilities(provider: str, model: str) -> Abilities:
+    """Return what the built-in table says."""
+    if provider in _OURS:
+        return _OURS[provider]
+    known = _find_known(provider, model)
+    return known.abilities if known else NOTHING_KNOWN
+
+
+# -- prices -------------------------------------------------------------------------------------------------
+
+
+class PriceSettings(msgspec.Struct, frozen=True):
+    """`[prices."provider/model"]`: dollars for a million tokens. `cached` and `stored` default to `input`."""
+
+    input: Dollars | None = None
+    cached: Dollars | None = None
+    output: Dollars | None = None
+    stored: Dollars | None = None
+    max_output: Tokens | None = None
+
+    def price(self) -> Price:
+        dollars = self.input or 0.0
+        return Price(
+            from_usd(dollars),
+            from_usd(dollars if self.cached is None else self.cached),
+            from_usd(self.output or 0.0),
+            from_usd(dollars if self.stored is None else self.stored),
+            self.max_output or 0,
+        )
+
+
+class Prices:
+    """Looks prices up: the operator's by name or longest pattern, then the built-in ones."""
+
+    def __init__(self, configured: Mapping[str, PriceSettings] | None = None) -> None:
+        self._configured = {name: given.price() for name, given in (configured or {}).items()}
+        self.find = lru_cache(maxsize=256)(self._find)
+
+    def _find(self, provider: str, model: str) -> Price | None:
+        known = known_price(provider, model)
+        own = find_by_pattern(self._configured, f"{provider}/{model}")
+        if own is not None and known is not None and not own.max_output:
+            return msgspec.structs.replace(own, max_output=known.max_output)
+        return own or known
+
+
+def known_price(provider: str, model: str) -> Price | None:
+    """Return what the built-in table says. OpenRouter resells at the maker's price."""
+    if provider in _FREE_PROVIDERS or (provider == "openrouter" and model.endswith(":free")):
+        return FREE
+    known = _find_known(provider, model)
+    return known.price if known else None
+
+
+# -- the built-in table -------------------------------------------------------------------------------------
+
+_WRITE_FACTOR = 1.25  # Anthropic's price of writing to its cache, relative to input
 _FREE_PROVIDERS = frozenset({LOCAL, "ollama", SCRIPTED})
+_OURS = {
+    SCRIPTED: Abilities(None, None, tools=True, images=True, reasoning=True),
+    LOCAL: Abilities(4096, 512, tools=True, images=False, reasoning=False),
+}
+_RELEASE_DATE = re.compile(r"-(?:20\d\d-?\d\d-?\d\d|latest)$")
+_RESOLD = ("openai/", "anthropic/")  # OpenRouter sells these under their makers' names
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownModel(NamedTuple):
     abilities: Abilities
     price: Price | None
 
 
-def _table(maker: str, *rows: tuple[str, int, str, tuple[float, ...], int]) -> dict[str, Known]:
-    """Rows of names; context; all that it can do; the price of input, cached input and output, or nothing;
-    the longest answer, or zero."""
+def _find_known(provider: str, model: str) -> KnownModel | None:
+    """Find a model by its maker's name, with or without a release date. Similar names never match."""
+    name = f"{provider}/{model}"
+    if provider == "openrouter":
+        if not model.startswith(_RESOLD):
+            return None
+        # It writes the versions of Claude with a dot; Anthropic writes a dash.
+        name = model.replace(".", "-") if model.startswith("anthropic/") else model
+    return KNOWN_MODELS.get(name) or KNOWN_MODELS.get(_RELEASE_DATE.sub("", name))
+
+
+def _table(maker: str, *rows: tuple[str, int, str, tuple[float, ...], int]) -> dict[str, KnownModel]:
+    """A row: names, context, abilities, dollars (input, cached input, output), longest answer or 0."""
     factor = _WRITE_FACTOR if maker == "anthropic" else 1
-    table: dict[str, Known] = {}
+    table: dict[str, KnownModel] = {}
     for names, context, can, dollars, longest in rows:
         abilities = Abilities(context, longest or None, "tools" in can, "images" in can, "reasoning" in can)
         price = None
@@ -34,12 +162,13 @@ def _table(maker: str, *rows: tuple[str, int, str, tuple[float, ...], int]) -> d
             price = Price(
                 from_usd(given), from_usd(cached), from_usd(output), from_usd(given * factor), longest
             )
-        table |= {f"{maker}/{name}": Known(abilities, price) for name in names.split()}
+        table |= {f"{maker}/{name}": KnownModel(abilities, price) for name in names.split()}
     return table
 
 
+# Published by the makers up to November 2025, in dollars for a million tokens.
 _THINKS, _SEES, _BOTH = "tools reasoning", "tools images", "tools images reasoning"
-KNOWN: Mapping[str, Known] = {
+KNOWN_MODELS: Mapping[str, KnownModel] = {
     **_table(
         "openai",
         ("gpt-5 gpt-5.1 gpt-5-codex gpt-5.1-codex", 400_000, _BOTH, (1.25, 0.125, 10), 128_000),
@@ -84,21 +213,3 @@ KNOWN: Mapping[str, Known] = {
         ("openai/gpt-oss-20b", 131_072, _THINKS, (0.075, 0.0375, 0.3), 65_536),
     ),
 }
-_OURS = {
-    SCRIPTED: Abilities(None, None, tools=True, images=True, reasoning=True),
-    LOCAL: Abilities(4096, 512, tools=True, images=False, reasoning=False),
-}
-
-
-def known_abilities(provider: str, model: str) -> Abilities:
-    if provider in _OURS:
-        return _OURS[provider]
-    known = find_known(KNOWN, provider, model)
-    return known.abilities if known else NOTHING_KNOWN
-
-
-def known_price(provider: str, model: str) -> Price | None:
-    if provider in _FREE_PROVIDERS or (provider == "openrouter" and model.endswith(":free")):
-        return FREE
-    known = find_known(KNOWN, provider, model)  # openrouter resells at the maker's price
-    return known.price if known else None

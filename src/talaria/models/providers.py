@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import random
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -17,13 +16,13 @@ import msgspec
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import NoModel
 from talaria.core.specs import fingerprint_secrets
+from talaria.core.suggest import did_you_mean
 from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.limiter import CallLimiter
 from talaria.models.local.manifest import MANIFEST
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
-from talaria.models.presets import LOCAL, PRESETS
-from talaria.models.settings import ModelSettings, ProviderSettings
+from talaria.models.settings import LOCAL, PRESETS, ModelSettings, ProviderSettings
 from talaria.models.wire import Wire
 from talaria.observe.metrics import EndpointReading
 
@@ -166,10 +165,9 @@ class Providers:
             return ProviderSettings("built-in")
         settings = self._settings.get(provider)
         if settings is None:
-            nearest = difflib.get_close_matches(provider, self._settings, n=1)
-            meant = f" Did you mean {nearest[0]}?" if nearest else ""
+            suggestion = did_you_mean(provider, self._settings)
             raise NoModel(
-                f"There is no provider named {provider}.{meant}",
+                f"There is no provider named {provider}. {suggestion}".rstrip(),
                 f"Add [providers.{provider}] with a base_url to config.toml, or use one of: "
                 f"{', '.join(self.known)}.",
             )

@@ -1,7 +1,8 @@
-"""`[model]`, `[aliases]` and `[providers.*]`: which model answers, and where it is reached."""
+"""`[model]` and `[providers.*]`: which model answers and where it is, and the providers known by name."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Literal
 
@@ -14,6 +15,8 @@ ModelPattern = Annotated[
     str, Check(matching("(?s:[^/]+/.+)", 'a provider and a model, such as "openai/gpt-5" or "mine/*"'))
 ]
 AliasTarget = Annotated[str, Check(matching(r"(?s:.*\S.*)", "some text"))]
+SCRIPTED = "scripted"
+LOCAL = "local"  # the built-in model, unless the operator has a provider of this name
 
 
 class FallbackSettings(msgspec.Struct, frozen=True):
@@ -24,8 +27,7 @@ class FallbackSettings(msgspec.Struct, frozen=True):
 
 
 class ModelSettings(msgspec.Struct, frozen=True):
-    """An empty `provider` means the built-in model. `reasoning` is per turn, and so is the
-    `fallback`, which is asked in its order."""
+    """An empty `provider` means the built-in model. `fallback` is tried in its order, anew in each turn."""
 
     provider: Annotated[str, Mark.LIVE] = ""
     name: Annotated[str, Mark.LIVE] = ""
@@ -34,10 +36,10 @@ class ModelSettings(msgspec.Struct, frozen=True):
 
 
 class ProviderSettings(msgspec.Struct, frozen=True):
-    """`connect_timeout` bounds the wait for a connection, `first_token` that for the first word of an answer,
-    `silence` that for more of it, and `timeout` a whole call. `max_retries` come after the first try.
+    """`connect_timeout` bounds the wait for a connection, `first_token` the wait for an answer to start,
+    `silence` a pause within it, and `timeout` a whole call. `max_retries` does not count the first try.
 
-    Without an `api` it is that of the preset of this name, else "openai-chat".
+    The default of `api` is that of the preset with this name, else "openai-chat".
     """
 
     base_url: Annotated[str, Check(web_address)] = ""
@@ -53,3 +55,17 @@ class ProviderSettings(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"ProviderSettings(base_url={self.base_url!r}, api={self.api!r})"
+
+
+PRESETS: Mapping[str, ProviderSettings] = {
+    "openai": ProviderSettings("https://api.openai.com/v1", api_key_env="OPENAI_API_KEY"),
+    "anthropic": ProviderSettings(
+        "https://api.anthropic.com/v1", "anthropic-messages", api_key_env="ANTHROPIC_API_KEY"
+    ),
+    "openrouter": ProviderSettings("https://openrouter.ai/api/v1", api_key_env="OPENROUTER_API_KEY"),
+    "deepseek": ProviderSettings("https://api.deepseek.com/v1", api_key_env="DEEPSEEK_API_KEY"),
+    "moonshot": ProviderSettings("https://api.moonshot.ai/v1", api_key_env="MOONSHOT_API_KEY"),
+    "groq": ProviderSettings("https://api.groq.com/openai/v1", api_key_env="GROQ_API_KEY"),
+    "ollama": ProviderSettings("http://127.0.0.1:11434/v1", first_token=timedelta(minutes=10)),
+    "scripted": ProviderSettings("http://127.0.0.1:8766/v1"),
+}

@@ -12,8 +12,8 @@ import pytest
 from channels.http.gateway import Api, run_gateway
 from pictures import png
 from talaria.core.ids import ChatKey
-from talaria.models.abilities import Abilities
-from talaria.models.probes import Probe
+from talaria.models.discovery import ModelList
+from talaria.models.known import Abilities
 from talaria.testing.clock import FakeClock
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.folder import chat_folder
@@ -178,7 +178,7 @@ async def test_uploads_are_forgotten_after_a_day_and_what_was_sent_stays(tmp_pat
 
 async def test_what_endpoints_listed_before_the_start_is_offered_and_believed(tmp_path: Path) -> None:
     async with ModelServer() as model:
-        listed = {"mine": Probe(model.base_url, 1.0, {"m": Abilities(images=True), "other": Abilities()})}
+        listed = {"mine": ModelList(model.base_url, 1.0, {"m": Abilities(images=True), "other": Abilities()})}
         (tmp_path / "models.json").write_bytes(msgspec.json.encode(listed))
         async with run_gateway(tmp_path, model, tables=with_api(model, "openai-chat")) as api:
             offered = [found["id"] for found in (await api.get("/v1/models"))["data"]]

@@ -12,8 +12,8 @@ from aiohttp import web
 
 from contracts.arrivals_suite import ArrivalsSuite, Coming
 from talaria.core.errors import NoModel
-from talaria.models.catalog import Catalog, Choice
-from talaria.models.finder import SERVERS, Found, find, find_keys, find_servers
+from talaria.models.catalog import Catalog, ModelChoice
+from talaria.models.discovery import SERVERS, DetectedProvider, detect_keys, detect_providers, detect_servers
 from talaria.models.local.cache import Cache
 from talaria.models.local.manifest import DEFAULT, MANIFEST, Weights, find_weights
 from talaria.models.local.needs import has_avx2, unmet
@@ -153,15 +153,17 @@ NAMES = [weights.name for weights in MANIFEST]
 @pytest.mark.parametrize(
     ("model", "wish", "choice"),
     [
-        (ModelSettings(), None, Choice("local", DEFAULT)),
-        (ModelSettings("local"), None, Choice("local", DEFAULT)),
-        (ModelSettings("openai", "gpt-5"), "local", Choice("local", DEFAULT)),
-        (ModelSettings("openai", "gpt-5"), "local/smollm2-135m", Choice("local", "smollm2-135m")),
-        (ModelSettings("local", "smollm2-135m"), "local", Choice("local", "smollm2-135m")),
-        (ModelSettings("", "openai/gpt-5"), None, Choice("openai", "gpt-5")),
+        (ModelSettings(), None, ModelChoice("local", DEFAULT)),
+        (ModelSettings("local"), None, ModelChoice("local", DEFAULT)),
+        (ModelSettings("openai", "gpt-5"), "local", ModelChoice("local", DEFAULT)),
+        (ModelSettings("openai", "gpt-5"), "local/smollm2-135m", ModelChoice("local", "smollm2-135m")),
+        (ModelSettings("local", "smollm2-135m"), "local", ModelChoice("local", "smollm2-135m")),
+        (ModelSettings("", "openai/gpt-5"), None, ModelChoice("openai", "gpt-5")),
     ],
 )
-def test_a_wish_for_the_built_in_model_means(model: ModelSettings, wish: str | None, choice: Choice) -> None:
+def test_a_wish_for_the_built_in_model_means(
+    model: ModelSettings, wish: str | None, choice: ModelChoice
+) -> None:
     catalog = Catalog(model, {}, providers=("openai", "local"), built_in_models=NAMES)
     assert catalog.resolve(wish) == choice
 
@@ -176,7 +178,7 @@ def test_a_wish_for_one_that_is_not_built_in_lists_those_that_are() -> None:
 
 
 @asynccontextmanager
-async def server(body: str, status: int = 200) -> AsyncIterator[Found]:
+async def server(body: str, status: int = 200) -> AsyncIterator[DetectedProvider]:
     async def models(request: web.Request) -> web.Response:
         return web.Response(text=body, status=status)
 
@@ -186,14 +188,14 @@ async def server(body: str, status: int = 200) -> AsyncIterator[Found]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield Found("Ollama", "ollama", f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+        yield DetectedProvider("Ollama", "ollama", f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
     finally:
         await runner.cleanup()
 
 
 async def test_a_server_that_lists_models_is_found() -> None:
     async with server('{"data": [{"id": "llama3:8b"}]}') as known:
-        [found] = await find_servers([known, Found("vLLM", "vllm", "http://127.0.0.1:9/v1")])
+        [found] = await detect_servers([known, DetectedProvider("vLLM", "vllm", "http://127.0.0.1:9/v1")])
         assert (found.name, found.models) == ("Ollama", ("llama3:8b",))
         assert found.base_url == known.base_url
         assert str(found).startswith("Ollama on ")
@@ -202,11 +204,11 @@ async def test_a_server_that_lists_models_is_found() -> None:
 @pytest.mark.parametrize(("body", "status"), [("<html>", 200), ("{}", 200), ('{"data": []}', 500)])
 async def test_some_other_program_is_not_taken_for_one(body: str, status: int) -> None:
     async with server(body, status) as known:
-        assert await find_servers([known]) == []
+        assert await detect_servers([known]) == []
 
 
 def test_keys_are_found_by_name_and_their_values_left_alone() -> None:
-    found = find_keys({"OPENAI_API_KEY": "sk-secret", "ANTHROPIC_API_KEY": " ", "PATH": "/bin"})
+    found = detect_keys({"OPENAI_API_KEY": "sk-secret", "ANTHROPIC_API_KEY": " ", "PATH": "/bin"})
     assert [(one.env, one.provider) for one in found] == [("OPENAI_API_KEY", "openai")]
     assert "sk-secret" not in repr(found)
     assert str(found[0]) == "OPENAI_API_KEY"
@@ -214,6 +216,6 @@ def test_keys_are_found_by_name_and_their_values_left_alone() -> None:
 
 async def test_keys_come_before_servers() -> None:
     async with server('{"data": [{"id": "m"}]}') as known:
-        found = await find({"GROQ_API_KEY": "k"}, [known])
+        found = await detect_providers({"GROQ_API_KEY": "k"}, [known])
     assert [one.name for one in found] == ["groq", "Ollama"]
     assert len(SERVERS) == 4

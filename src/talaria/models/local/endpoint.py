@@ -23,8 +23,7 @@ from talaria.models.local.runtime import Running, Runtime
 from talaria.models.local.settings import LocalSettings
 from talaria.models.local.stock import Stock
 from talaria.models.local.wire import LocalChat
-from talaria.models.presets import LOCAL
-from talaria.models.settings import ProviderSettings
+from talaria.models.settings import LOCAL, ProviderSettings
 from talaria.observe.metrics import EndpointReading
 
 if TYPE_CHECKING:

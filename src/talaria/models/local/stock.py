@@ -16,8 +16,7 @@ from talaria.models.local.manifest import DEFAULT, MANIFEST, Weights
 from talaria.models.local.needs import unmet
 from talaria.models.local.progress import Progress, Stage
 from talaria.models.local.sources import WeightsError
-from talaria.models.presets import LOCAL
-from talaria.models.settings import ModelSettings
+from talaria.models.settings import LOCAL, ModelSettings
 
 _log = logging.getLogger("talaria.local")
 _TELL_SECONDS = 2.0

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talaria.core.errors import ModelUnavailable, NotFound
-from talaria.models.abilities import NOTHING_KNOWN, Abilities
 from talaria.models.catalog import MAX_NAMES, Catalog, providers_in_use
-from talaria.models.prices import Prices, PriceSettings
-from talaria.models.probes import MAX_MODELS, Probes, read_models
+from talaria.models.discovery import MAX_MODELS, ModelLists, read_models
+from talaria.models.known import NOTHING_KNOWN, Abilities, Prices, PriceSettings
 from talaria.models.providers import Providers
 from talaria.models.settings import FallbackSettings, ModelSettings, ProviderSettings
 from talaria.testing.clock import FakeClock
@@ -159,7 +158,7 @@ async def test_both_answers_are_kept_and_asked_again_when_they_are_old(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, source = FakeClock(), Source(openrouter=BODY, dead=ModelUnavailable("Nobody answers."))
-    probes = Probes(source, clock, ("openrouter", "dead", "scripted", "openrouter", ""))
+    model_lists = ModelLists(source, clock, ("openrouter", "dead", "scripted", "openrouter", ""))
     with caplog.at_level(logging.INFO, "talaria.models"):
         for hours, asked in [
             (0, ["openrouter", "dead"]),
@@ -170,33 +169,33 @@ async def test_both_answers_are_kept_and_asked_again_when_they_are_old(
         ]:
             source.asked.clear()
             clock.advance(hours * 3600)
-            await probes.refresh()
+            await model_lists.refresh()
             assert source.asked == asked, hours
     assert [record.message for record in caplog.records].count(
         "dead does not list its models: Nobody answers."
     ) == 1
-    assert probes.find(*NAME) == read_models(BODY)[NAME[1]]
-    assert probes.find("dead", "x") is None
+    assert model_lists.find(*NAME) == read_models(BODY)[NAME[1]]
+    assert model_lists.find("dead", "x") is None
 
 
 async def test_what_was_listed_stays_known_when_the_endpoint_fails_or_talks_nonsense(tmp_path: Path) -> None:
     clock, source = FakeClock(), Source(openrouter=BODY)
-    probes = Probes(source, clock, ("openrouter",), tmp_path / "models.json")
-    await probes.refresh()
+    model_lists = ModelLists(source, clock, ("openrouter",), tmp_path / "models.json")
+    await model_lists.refresh()
     for answer in (b"<html>", b"[]", b'{"data": 5}', ModelUnavailable("down")):
         source.answers["openrouter"] = answer
         clock.advance(7 * 3600)
-        await probes.refresh()
-        assert probes.find(*NAME) is not None
-    assert Probes(source, clock, ("openrouter",), tmp_path / "models.json").find(*NAME) is not None
+        await model_lists.refresh()
+        assert model_lists.find(*NAME) is not None
+    assert ModelLists(source, clock, ("openrouter",), tmp_path / "models.json").find(*NAME) is not None
     assert (tmp_path / "models.json").stat().st_mode & 0o777 == 0o600
 
 
 async def test_what_was_listed_at_another_address_is_not_believed(tmp_path: Path) -> None:
     clock, source = FakeClock(), Source(openrouter=BODY)
-    await Probes(source, clock, ("openrouter",), tmp_path / "models.json").refresh()
+    await ModelLists(source, clock, ("openrouter",), tmp_path / "models.json").refresh()
     source.url = "http://elsewhere"
-    later = Probes(source, clock, ("openrouter",), tmp_path / "models.json")
+    later = ModelLists(source, clock, ("openrouter",), tmp_path / "models.json")
     assert later.find(*NAME) is None
     assert not list(later.names())
 
@@ -204,13 +203,13 @@ async def test_what_was_listed_at_another_address_is_not_believed(tmp_path: Path
 @pytest.mark.parametrize("data", [b"", b"[]", b"{broken", b'{"a": {"url": 1}}'])
 def test_a_broken_file_is_as_good_as_none(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "models.json").write_bytes(data)
-    assert not list(Probes(Source(), FakeClock(), ("a",), tmp_path / "models.json").names())
+    assert not list(ModelLists(Source(), FakeClock(), ("a",), tmp_path / "models.json").names())
 
 
 async def test_endpoints_are_asked_after_the_start_and_never_on_the_way(tmp_path: Path) -> None:
     clock, source = FakeClock(), Source(openrouter=BODY)
-    probes = Probes(source, clock, ("openrouter",))
-    catalog = Catalog(ModelSettings(*NAME), {}, providers=("openrouter",), probes=probes)
+    model_lists = ModelLists(source, clock, ("openrouter",))
+    catalog = Catalog(ModelSettings(*NAME), {}, providers=("openrouter",), model_lists=model_lists)
     catalog.abilities(*NAME)
     assert not source.asked
 
@@ -222,10 +221,10 @@ async def test_a_real_endpoint_lists_over_its_own_connections(tmp_path: Path) ->
             "off": ProviderSettings("http://127.0.0.1:9/v1"),
         }
         async with Providers(settings, {}) as providers:
-            probes = Probes(providers, FakeClock(), settings)
-            await probes.refresh()
-            assert list(probes.names()) == ["mine/scripted"]
-            dead = probes.get("off")
+            model_lists = ModelLists(providers, FakeClock(), settings)
+            await model_lists.refresh()
+            assert list(model_lists.names()) == ["mine/scripted"]
+            dead = model_lists.get("off")
             assert dead is not None
             assert "127.0.0.1:9" in dead.failure
             assert server.requests == 0  # a list is no model call
@@ -233,14 +232,14 @@ async def test_a_real_endpoint_lists_over_its_own_connections(tmp_path: Path) ->
 
 async def catalog(told: dict[str, Abilities], *listed: dict[str, Any]) -> Catalog:
     source = Source(openrouter=json.dumps({"data": listed}).encode())
-    probes = Probes(source, FakeClock(), ("openrouter",))
-    await probes.refresh()
+    model_lists = ModelLists(source, FakeClock(), ("openrouter",))
+    await model_lists.refresh()
     return Catalog(
         ModelSettings("openrouter", "openai/gpt-5"),
         {},
         providers=("openrouter", "anthropic", "mine"),
         abilities=told,
-        probes=probes,
+        model_lists=model_lists,
     )
 
 

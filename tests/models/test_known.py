@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from talaria.core.spending import Price
-from talaria.models.known import KNOWN, known_price
-from talaria.models.presets import PRESETS
-from talaria.models.prices import Prices, PriceSettings
+from talaria.models.known import KNOWN_MODELS, Prices, PriceSettings, known_price
+from talaria.models.settings import PRESETS
 
 M = 1_000_000
 
@@ -26,7 +25,7 @@ M = 1_000_000
     ],
 )
 def test_known_models_are_found_by_their_usual_names(provider: str, model: str, name: str) -> None:
-    assert Prices().find(provider, model) == KNOWN[name].price
+    assert Prices().find(provider, model) == KNOWN_MODELS[name].price
 
 
 @pytest.mark.parametrize(
@@ -50,8 +49,8 @@ def test_some_models_are_free(provider: str, model: str) -> None:
 
 
 def test_the_table_is_of_known_providers_and_a_cached_token_is_never_dearer() -> None:
-    assert len(KNOWN) > 10
-    for name, known in KNOWN.items():
+    assert len(KNOWN_MODELS) > 10
+    for name, known in KNOWN_MODELS.items():
         assert name.partition("/")[0] in PRESETS
         if (price := known.price) is not None:
             assert 0 < price.cached <= price.input <= price.stored
@@ -78,4 +77,4 @@ def test_the_operators_word_wins_the_longest_pattern_before_a_shorter() -> None:
     assert prices.find("mine", "big-two") == Price(3000 * M, 3000 * M, 4000 * M, 3000 * M)
     assert prices.find("mine", "big-one") == Price(5000 * M, 500 * M, 6000 * M, 7000 * M, 100)
     assert prices.find("openai", "gpt-5") == Price(9000 * M, 9000 * M, 9000 * M, 9000 * M, 128_000)
-    assert prices.find("openai", "gpt-5-mini") == KNOWN["openai/gpt-5-mini"].price
+    assert prices.find("openai", "gpt-5-mini") == KNOWN_MODELS["openai/gpt-5-mini"].price

@@ -1,0 +1,324 @@
+"""Discovery: which models endpoints list, and which model servers and keys this machine has.
+
+`ModelLists` asks the configured endpoints in the background and remembers both outcomes: the list, or why
+there is none. No turn waits for it; sessions that begin later know more. `detect_providers` serves the setup:
+it asks a server for its list of models and for nothing else, and never uses a key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from talaria.core.clock import Clock
+from talaria.core.errors import ModelError, NoModel
+from talaria.models.known import Abilities
+from talaria.models.settings import PRESETS, SCRIPTED
+from talaria.models.wire import DECODE_ERRORS
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_log = logging.getLogger("talaria.models")
+
+MODEL_LISTS_FILE = "models.json"
+MAX_MODELS = 2_000  # of one endpoint
+MAX_FILE_BYTES = 16 << 20
+DETECT_SECONDS = 0.5
+_LONGEST_ID = 200
+_FIRST_SECONDS = 5.0
+_ROUND_SECONDS = 600.0
+_FRESH_SECONDS = 6 * 3600.0
+_FAILED_SECONDS = 3600.0  # until an endpoint that failed is asked again
+_MAX_DETECTED_BYTES = 1 << 20
+
+
+class ModelList(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the server at `url` listed at `asked_at`, or why it did not."""
+
+    url: str
+    asked_at: float
+    models: dict[str, Abilities] = {}
+    failure: str = ""
+
+
+class ListSource(Protocol):
+    """Asks endpoints. Raises `NoModel` for a provider that cannot be used, `ModelError` when one fails."""
+
+    def base_url(self, provider: str) -> str: ...
+
+    async def list_models(self, provider: str) -> bytes: ...
+
+
+class ModelLists:
+    """The model lists of the providers in use. The file is a cache for the next start."""
+
+    def __init__(
+        self, source: ListSource, clock: Clock, providers: Iterable[str], path: Path | None = None
+    ) -> None:
+        self._source = source
+        self._clock = clock
+        self._providers = tuple(name for name in dict.fromkeys(providers) if name and name != SCRIPTED)
+        self._path = path
+        self._lists: dict[str, ModelList] = _load(path) if path is not None else {}
+
+    def find(self, provider: str, model: str) -> Abilities | None:
+        found = self.get(provider)
+        return found.models.get(model) if found is not None else None
+
+    def get(self, provider: str) -> ModelList | None:
+        """Return the provider's list; None if it was not asked, or was asked at another address."""
+        found = self._lists.get(provider)
+        if found is None:
+            return None
+        try:
+            return found if found.url == self._source.base_url(provider) else None
+        except NoModel:
+            return None
+
+    def names(self) -> Iterable[str]:
+        """Yield `provider/model` for every listed model, provider by provider."""
+        for provider in self._providers:
+            found = self.get(provider)
+            for model in found.models if found is not None else ():
+                yield f"{provider}/{model}"
+
+    async def run(self) -> None:
+        """Ask the endpoints whose list is old, a while after the start and then every ten minutes."""
+        await self._clock.sleep(_FIRST_SECONDS)
+        while True:
+            await self.refresh()
+            await self._clock.sleep(_ROUND_SECONDS)
+
+    async def refresh(self) -> None:
+        due = [provider for provider in self._providers if self._is_due(provider)]
+        for provider in due:
+            self._lists[provider] = await self._ask(provider)
+        if due and self._path is not None:
+            _save(self._path, self._lists)
+
+    def _is_due(self, provider: str) -> bool:
+        found = self.get(provider)
+        if found is None:
+            return True
+        age = self._clock.now() - found.asked_at
+        return not 0 <= age < (_FAILED_SECONDS if found.failure else _FRESH_SECONDS)
+
+    async def _ask(self, provider: str) -> ModelList:
+        url, now = "", self._clock.now()
+        try:
+            url = self._source.base_url(provider)
+            models = read_models(await self._source.list_models(provider))
+        except (NoModel, ModelError) as error:
+            return self._failed(provider, url, now, error.user_text)
+        except DECODE_ERRORS as error:
+            return self._failed(provider, url, now, f"its list of models cannot be read ({error})")
+        _log.info("%s lists %d model%s", provider, len(models), "" if len(models) == 1 else "s")
+        return ModelList(url, now, models)
+
+    def _failed(self, provider: str, url: str, now: float, why: str) -> ModelList:
+        """Keep the models of the earlier list. Failures in a row are logged once."""
+        earlier = self.get(provider)
+        if earlier is None or not earlier.failure:
+            _log.info("%s does not list its models: %s", provider, why)
+        return ModelList(url, now, earlier.models if earlier is not None else {}, why)
+
+
+# -- the file ---------------------------------------------------------------------------------------------
+
+
+def _load(path: Path) -> dict[str, ModelList]:
+    """Return the stored lists; empty if the file is missing, broken or too large."""
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            return {}
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, ModelList])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return {}
+
+
+def _save(path: Path, lists: Mapping[str, ModelList]) -> None:
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        unfinished.touch(0o600)
+        unfinished.write_bytes(msgspec.json.encode(lists))
+        unfinished.replace(path)
+    except OSError as error:
+        _log.warning("%s cannot be written: %s", path, error.strerror)
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+
+
+# -- reading lists ----------------------------------------------------------------------------------------
+
+
+class _List(msgspec.Struct):
+    """llama.cpp has a second list, `models`, with the abilities of the model that it runs."""
+
+    data: list[Any]
+    models: Any = None
+
+
+def read_models(body: bytes) -> dict[str, Abilities]:
+    """Read the response of `GET /models`, in the forms of all known servers. Odd members are skipped.
+
+    Raises `msgspec.DecodeError` if the body is no list of models at all.
+    """
+    listed = msgspec.json.decode(body, type=_List)
+    beside = {
+        str(item.get("model") or item.get("name")): item
+        for item in (listed.models if isinstance(listed.models, list) else ())
+        if isinstance(item, dict)
+    }
+    found: dict[str, Abilities] = {}
+    for item in listed.data[:MAX_MODELS]:
+        name = item.get("id") if isinstance(item, dict) else None
+        if isinstance(name, str) and 0 < len(name) <= _LONGEST_ID:
+            found[name] = _read({**beside.get(name, {}), **item})
+    return found
+
+
+def _read(item: Mapping[str, Any]) -> Abilities:
+    top, meta, built = (_table(item.get(key)) for key in ("top_provider", "meta", "architecture"))
+    return Abilities(
+        context=_first(item, *_CONTEXT)
+        or _first(top, "context_length")
+        or _first(meta, "n_ctx", "n_ctx_train"),
+        output=_first(top, "max_completion_tokens")
+        or _first(item, "max_completion_tokens", "max_output_length", "max_tokens"),
+        tools=_can(item, _TOOLS, ("supported_parameters", "supported_features")),
+        images=_sees(item, built),
+        reasoning=_can(item, _REASONING, ("supported_parameters", "supported_features")),
+    )
+
+
+_CONTEXT = ("context_length", "max_model_len", "context_window", "max_context_length", "max_input_tokens")
+_TOOLS = frozenset({"tools", "function_calling"})
+_IMAGES = frozenset({"image", "images", "image_input", "vision", "multimodal", "supports_image_in"})
+_REASONING = frozenset({"reasoning", "thinking", "supports_reasoning", "include_reasoning"})
+
+
+def _sees(item: Mapping[str, Any], built: Mapping[str, Any]) -> bool | None:
+    for modalities in (built.get("input_modalities"), item.get("input_modalities")):
+        if isinstance(modalities, list):
+            return "image" in modalities
+    return _can(item, _IMAGES, ())
+
+
+def _can(item: Mapping[str, Any], words: frozenset[str], lists: tuple[str, ...]) -> bool | None:
+    """Return whether a model has an ability, or None if the server does not say.
+
+    A list of parameters or features means no for what it leaves out. So does a list of capabilities, but only
+    for images: some servers leave tools and reasoning out of it.
+    """
+    for key in lists:
+        if isinstance(listed := item.get(key), list):
+            return any(isinstance(word, str) and word in words for word in listed)
+    for word in words:
+        if isinstance(told := item.get(word), bool):
+            return told
+    capabilities = item.get("capabilities")
+    if isinstance(capabilities, dict):
+        for word in words:
+            told = capabilities.get(word)
+            told = told.get("supported") if isinstance(told, dict) else told
+            if isinstance(told, bool):
+                return told
+    if isinstance(capabilities, list):
+        if any(isinstance(word, str) and word in words for word in capabilities):
+            return True
+        return False if words is _IMAGES else None
+    return None
+
+
+def _first(item: Mapping[str, Any], *keys: str) -> int | None:
+    for key in keys:
+        value = item.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 40:
+            return value
+    return None
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+# -- detecting servers and keys -----------------------------------------------------------------------------
+
+
+class DetectedProvider(msgspec.Struct, frozen=True):
+    """A server that lists `models` at `base_url`, or a key in the variable `env` for that address.
+
+    `provider` is the name that it would have under [providers]: a preset's if there is one.
+    """
+
+    name: str
+    provider: str
+    base_url: str
+    env: str = ""
+    models: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.env or f"{self.name} on {urlsplit(self.base_url).port}"
+
+
+# The default addresses of model servers.
+SERVERS = (
+    DetectedProvider("Ollama", "ollama", "http://127.0.0.1:11434/v1"),
+    DetectedProvider("llama.cpp", "llamacpp", "http://127.0.0.1:8080/v1"),
+    DetectedProvider("vLLM", "vllm", "http://127.0.0.1:8000/v1"),
+    DetectedProvider("LM Studio", "lmstudio", "http://127.0.0.1:1234/v1"),
+)
+
+
+async def detect_providers(
+    environ: Mapping[str, str], servers: Iterable[DetectedProvider] = SERVERS
+) -> list[DetectedProvider]:
+    """Return keys first, then servers. Takes half a second at most."""
+    return [*detect_keys(environ), *await detect_servers(servers)]
+
+
+def detect_keys(environ: Mapping[str, str]) -> list[DetectedProvider]:
+    """Return the presets whose key is set in the environment. The key itself is not returned."""
+    return [
+        DetectedProvider(name, name, preset.base_url, preset.api_key_env)
+        for name, preset in PRESETS.items()
+        if preset.api_key_env and environ.get(preset.api_key_env, "").strip()
+    ]
+
+
+async def detect_servers(
+    servers: Iterable[DetectedProvider] = SERVERS, seconds: float = DETECT_SECONDS
+) -> list[DetectedProvider]:
+    """Ask all servers at once. A server that does not list models is some other program, and left out."""
+    import aiohttp  # noqa: PLC0415 - slow to import, and not needed for keys
+
+    async with aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=seconds), cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+    ) as session:
+        found = await asyncio.gather(*(_detect(session, server) for server in servers))
+    return [server for server in found if server is not None]
+
+
+async def _detect(session: aiohttp.ClientSession, server: DetectedProvider) -> DetectedProvider | None:
+    import aiohttp  # noqa: PLC0415
+
+    try:
+        async with session.get(f"{server.base_url}/models", allow_redirects=False) as response:
+            if response.status != 200:
+                return None
+            body = bytearray()
+            while len(body) <= _MAX_DETECTED_BYTES and (data := await response.content.readany()):
+                body += data
+            models = read_models(bytes(body))
+    except (aiohttp.ClientError, TimeoutError, OSError, *DECODE_ERRORS):
+        return None
+    return msgspec.structs.replace(server, models=tuple(models))
