@@ -29,8 +29,7 @@ from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
 from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.anthropic_options import CACHE_MARK
-from talaria.testing.anthropic_answers import sign
-from talaria.testing.anthropic_requests import read_messages
+from talaria.testing.anthropic_api import MessagesApi, sign
 
 WIRE = AnthropicMessages()
 MARK = {"cache_control": {"type": "ephemeral"}}
@@ -327,4 +326,4 @@ def logs(draw: st.DrawFn) -> list[Message]:
 def test_whatever_was_said_can_be_sent(log: list[Message], effort: str | None, model: str) -> None:
     prefix = WIRE.render_prefix("Be kind.", TOOLS)
     call = ModelCall(model, prefix, [WIRE.encode(message) for message in log], effort)
-    read_messages(b"".join(WIRE.body(call)))
+    MessagesApi().read(b"".join(WIRE.body(call)))

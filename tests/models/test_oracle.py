@@ -28,7 +28,7 @@ from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.settings import ProviderSettings
 from talaria.models.wire import Wire
-from talaria.testing.anthropic_answers import sign
+from talaria.testing.anthropic_api import sign
 from talaria.testing.model_server import ModelServer
 
 if (

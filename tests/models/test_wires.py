@@ -9,15 +9,17 @@ from talaria.models.anthropic_options import CACHE_MARK
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.providers import WIRES
-from talaria.testing.model_apis import APIS
-from talaria.testing.script import Act
+from talaria.testing.model_api import ScriptedReply
+from talaria.testing.model_server import APIS
+from talaria.testing.script import ScriptedAnswer
 
 
 class _OverTheWire(WireSuite):
     def events(self) -> list[bytes]:
         """With a thought in front."""
-        act = Act(text=TEXT, thought="hm …", calls=CALLS)
-        found, _ = APIS[f"/v1{self.wire.path}"].stream(act, "x_1", "m", TokenUsage(10, 5, 7, 2))
+        answer = ScriptedAnswer(text=TEXT, thought="hm …", calls=CALLS)
+        reply = ScriptedReply(answer, "x_1", "m", TokenUsage(10, 5, 7, 2))
+        found, _ = APIS[f"/v1{self.wire.path}"].stream(reply)
         return [event + b"\n\n" for event in b"".join(found).split(b"\n\n") if event]
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from talaria.testing.anthropic_answers import sign
+from talaria.testing.anthropic_api import sign
 from talaria.testing.model_server import ModelServer
-from talaria.testing.responses_requests import seal
+from talaria.testing.openai_responses_api import seal
 
 HEADERS = {"x-api-key": "sk-test", "anthropic-version": "2023-06-01"}
 

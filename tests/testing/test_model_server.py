@@ -24,8 +24,8 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.tools import ToolSpec
 from talaria.models.openai_chat import OpenAIChat
-from talaria.testing.chat_requests import read_fast, read_strictly
 from talaria.testing.model_server import ModelServer
+from talaria.testing.openai_chat_api import ChatCompletionsApi, read_fast
 
 USER = {"role": "user", "content": "hi"}
 
@@ -73,8 +73,8 @@ def test_the_fast_way_sees_the_same_turn_without_reading_the_history() -> None:
     ]
     prefix = wire.render_prefix("Be kind.", [ToolSpec("a", 'Say {"role":"user",}.', "{}")])
     body = b"".join(wire.body(ModelCall("m/x", prefix, [wire.encode(message) for message in log])))
-    slow = read_strictly(body)
-    assert read_fast(body) == replace(slow, scene=replace(slow.scene, system="", length=0))
+    slow = ChatCompletionsApi().read(body)
+    assert read_fast(body) == replace(slow, context=replace(slow.context, system="", length=0))
 
 
 def test_the_fast_way_gives_up_where_it_cannot_be_sure() -> None:

@@ -9,15 +9,23 @@ import pytest
 
 from talaria.core.messages import TokenUsage
 from talaria.testing import script
-from talaria.testing.script import MARKS, Act, Fault, Scene, Tries, decide, read_scene
+from talaria.testing.script import (
+    MARKS,
+    AttemptCounter,
+    ScriptContext,
+    ScriptedAnswer,
+    ScriptedFault,
+    decide,
+    read_context,
+)
 
 
-def act(text: str, steps: int = 0, *results: str) -> Act:
-    return decide(Scene(text, steps, results, "Be kind.", 9))
+def answer(text: str, steps: int = 0, *results: str) -> ScriptedAnswer:
+    return decide(ScriptContext(text, steps, results, "Be kind.", 9))
 
 
 def calls(text: str, steps: int = 0) -> list[tuple[str, str]]:
-    return [(call.name, call.arguments) for call in act(text, steps).calls]
+    return [(call.name, call.arguments) for call in answer(text, steps).calls]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +46,7 @@ def calls(text: str, steps: int = 0) -> list[tuple[str, str]]:
     ],
 )
 def test_a_text_is_answered_with(text: str, reply: str) -> None:
-    assert act(text).text == reply
+    assert answer(text).text == reply
 
 
 @pytest.mark.parametrize(
@@ -62,21 +70,21 @@ def test_calls_are_steps_and_the_answer_comes_last() -> None:
     text = "[[call a]] [[call b]]+[[call c]] [[reply done]]"
     assert calls(text, 0) == [("a", "{}")]
     assert calls(text, 1) == [("b", "{}"), ("c", "{}")]
-    assert act(text, 2, "x").text == "done"
-    assert act("[[call a]]", 1, "one", "two").text == "Tool results: one; two"
+    assert answer(text, 2, "x").text == "done"
+    assert answer("[[call a]]", 1, "one", "two").text == "Tool results: one; two"
 
 
 def test_ids_are_the_same_every_time_and_differ_between_steps() -> None:
     text = "[[call a + b]] [[call a]]"
-    ids = [call.id for step in (0, 1) for call in act(text, step).calls]
+    ids = [call.id for step in (0, 1) for call in answer(text, step).calls]
     assert len(set(ids)) == 3
-    assert ids == [call.id for step in (0, 1) for call in act(text, step).calls]
+    assert ids == [call.id for step in (0, 1) for call in answer(text, step).calls]
 
 
 def test_marks_belong_to_the_step_they_stand_in() -> None:
     text = "[[think first]] [[call a]] [[think last]] [[status 503]]"
-    assert (act(text, 0).thought, act(text, 0).fault) == ("first", None)
-    assert (act(text, 1).thought, act(text, 1).fault) == ("last", Fault.STATUS)
+    assert (answer(text, 0).thought, answer(text, 0).fault) == ("first", None)
+    assert (answer(text, 1).thought, answer(text, 1).fault) == ("last", ScriptedFault.STATUS)
 
 
 @pytest.mark.parametrize(
@@ -86,23 +94,26 @@ def test_marks_belong_to_the_step_they_stand_in() -> None:
         ("[[chunk-delay 0.01]]", {"chunk_delay": 0.01}),
         ("[[chunks 7]]", {"chunks": 7}),
         ("[[usage 1 2 3 4]]", {"usage": TokenUsage(1, 2, 3, 4)}),
-        ("[[status 503]] [[retry-after 2]]", {"fault": Fault.STATUS, "status": 503, "retry_after": "2"}),
-        ("[[hang]]", {"fault": Fault.HANG}),
-        ("[[cut 4]]", {"fault": Fault.CUT, "cut_after": 4}),
-        ("[[malformed]]", {"fault": Fault.MALFORMED}),
-        ("[[error-in-stream]]", {"fault": Fault.ERROR_IN_STREAM}),
-        ("[[half-call]]", {"fault": Fault.HALF_CALL}),
+        (
+            "[[status 503]] [[retry-after 2]]",
+            {"fault": ScriptedFault.STATUS, "status": 503, "retry_after": "2"},
+        ),
+        ("[[hang]]", {"fault": ScriptedFault.HANG}),
+        ("[[cut 4]]", {"fault": ScriptedFault.CUT, "cut_after": 4}),
+        ("[[malformed]]", {"fault": ScriptedFault.MALFORMED}),
+        ("[[error-in-stream]]", {"fault": ScriptedFault.ERROR_IN_STREAM}),
+        ("[[half-call]]", {"fault": ScriptedFault.HALF_CALL}),
     ],
 )
 def test_how_it_is_sent(text: str, fields: dict[str, Any]) -> None:
-    assert act(f"{text} [[reply x]]") == Act("x", **fields)
+    assert answer(f"{text} [[reply x]]") == ScriptedAnswer("x", **fields)
 
 
 @pytest.mark.parametrize(
     "mark", ["wat", "wat 12", "delay soon", "status", "first x", "first 2 reply", "usage a b"]
 )
 def test_an_unknown_mark_is_answered_with_the_known_ones(mark: str) -> None:
-    text = act(f"[[{mark}]] [[reply x]]").text
+    text = answer(f"[[{mark}]] [[reply x]]").text
     assert text.startswith(f"I do not know the mark [[{mark}]].")
     assert all(known in text for known in MARKS)
 
@@ -113,17 +124,17 @@ def test_every_mark_is_documented() -> None:
 
 
 def test_a_fault_for_the_first_tries_passes() -> None:
-    scene, tries = Scene("[[first 2 status 503]] [[reply x]]"), Tries()
-    faults = [decide(scene, tries.count(scene)).fault for _ in range(4)]
-    assert faults == [Fault.STATUS, Fault.STATUS, None, None]
+    context, attempts = ScriptContext("[[first 2 status 503]] [[reply x]]"), AttemptCounter()
+    faults = [decide(context, attempts.count(context)).fault for _ in range(4)]
+    assert faults == [ScriptedFault.STATUS, ScriptedFault.STATUS, None, None]
 
 
 @pytest.mark.parametrize("length", [0, 1, 19, 20, 500])
 @pytest.mark.parametrize("chunks", [0, 1, 3, 600])
 def test_pieces_join_to_the_text(length: int, chunks: int) -> None:
-    acted = Act("x" * length, chunks=chunks)
-    assert "".join(acted.pieces()) == acted.text
-    assert len(acted.pieces()) <= (chunks or 8)
+    answered = ScriptedAnswer("x" * length, chunks=chunks)
+    assert "".join(answered.pieces()) == answered.text
+    assert len(answered.pieces()) <= (chunks or 8)
 
 
 def test_a_scene_is_read_from_the_end() -> None:
@@ -142,5 +153,5 @@ def test_a_scene_is_read_from_the_end() -> None:
         {"role": "tool", "tool_call_id": "c2", "content": "two"},
         {"role": "tool", "tool_call_id": "c3", "content": "three"},
     ]
-    assert read_scene(messages) == Scene("new", 2, ("two", "three"), "Be kind.", 10)
-    assert read_scene([]) == Scene("")
+    assert read_context(messages) == ScriptContext("new", 2, ("two", "three"), "Be kind.", 10)
+    assert read_context([]) == ScriptContext("")

@@ -71,7 +71,7 @@ class Crowd:
         first = world.queue[0]["update_id"] if world.queue else self._updates[-1]["update_id"] + 1
         if known := [update for update in self._updates if update["update_id"] < first]:
             world.strays.append(random.choice(known))
-            self._server.changed()
+            self._server.notify()
 
     def is_taken(self, asked: Asked) -> bool:
         """Whether the gateway has confirmed it to the platform, and so promised an answer."""

@@ -1,13 +1,13 @@
 """A scripted model behind real HTTP: `python -m talaria.testing.model_server`, or `ModelServer` in tests.
 
-It speaks the APIs below, refuses what a real server refuses, records what it was sent, and costs so little
-that it can run beside a gateway under measurement.
+It speaks the APIs below, refuses what a real server refuses, and records the requests. It is cheap enough to
+run beside a gateway that is measured.
 
   GET /v1/models              the models
-  POST /v1/chat/completions   an answer, streamed or whole
-  POST /v1/responses          the same for OpenAI's responses API, stateless
-  POST /v1/messages           the same for Anthropic's messages API
-  DELETE /_recorded           the bodies of the recorded requests, as a list of texts; they are forgotten
+  POST /v1/chat/completions   an answer of OpenAI's chat completions, streamed or whole
+  POST /v1/responses          an answer of OpenAI's responses API, stateless
+  POST /v1/messages           an answer of Anthropic's messages API
+  DELETE /_recorded           returns the bodies of the recorded requests as texts, and forgets them
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ import httptools
 import msgspec
 
 from talaria.testing import script
-from talaria.testing.chat_answers import error_body
-from talaria.testing.model_apis import APIS, ModelApi
-from talaria.testing.model_requests import BadChatRequest, ChatRequest, MissingKey, UnknownModel
-from talaria.testing.script import Act, Fault
-from talaria.testing.serving import Watched, say_and_wait
+from talaria.testing.anthropic_api import MessagesApi
+from talaria.testing.fake_server import ChangeNotifier, print_and_wait
+from talaria.testing.model_api import ModelApi, ModelNotFound, RequestRefused, ScriptedReply, WrongKey
+from talaria.testing.openai_chat_api import ChatCompletionsApi
+from talaria.testing.openai_responses_api import ResponsesApi
+from talaria.testing.script import AttemptCounter, ScriptedAnswer, ScriptedFault, decide
 
+_CHAT = ChatCompletionsApi()
+APIS: Mapping[str, ModelApi] = {api.path: api for api in (_CHAT, ResponsesApi(), MessagesApi())}
 DEFAULT_PORT = 8766
 MAX_RECORDED = 10_000
 _REASONS = {200: b"OK", 400: b"Bad Request", 404: b"Not Found", 405: b"Method Not Allowed"}
@@ -39,12 +42,12 @@ _STREAM_HEAD = (
 _STREAM_END = b"0\r\n\r\n"
 
 
-class ModelServer(Watched):
-    """Serves from `async with` until its end. `latency` is waited before every answer's first byte.
+class ModelServer(ChangeNotifier):
+    """Serves inside its `async with` block. `latency` is the pause before each answer's first byte.
 
-    `strict` refuses what a real server refuses; without it a request is read only as far as its answer needs.
-    `bodies` are the chat requests received, byte for byte, unless `record` is off. With a `key`, who does not
-    send it is refused; with `models`, those are all that there are.
+    A strict server refuses what a real server refuses; another one reads only what the answer depends on.
+    `bodies` are the received requests, byte for byte, unless `record` is off. With a `key`, requests without
+    it are refused; with `models`, requests for other models are.
     """
 
     def __init__(
@@ -65,12 +68,12 @@ class ModelServer(Watched):
         self._port = port
         self._record = record
         self._server: asyncio.Server | None = None
-        self._tries = script.Tries()
+        self._attempts = AttemptCounter()
         self.strict = strict
         self.latency = latency
         self.bodies: deque[bytes] = deque(maxlen=MAX_RECORDED)
         self.requests = 0
-        self.accepted = 0  # connections, ever
+        self.accepted = 0  # connections in total
         self.connections: set[_Connection] = set()
 
     @property
@@ -79,7 +82,7 @@ class ModelServer(Watched):
 
     @property
     def answering(self) -> int:
-        """Connections on which an answer is owed or under way."""
+        """The number of connections with an unfinished answer."""
         return sum(connection.is_answering for connection in self.connections)
 
     async def __aenter__(self) -> Self:
@@ -98,26 +101,27 @@ class ModelServer(Watched):
         await self.until(lambda: not self.connections)
         await self._server.wait_closed()
 
-    def take(self, body: bytes, headers: Mapping[str, str], api: ModelApi) -> tuple[ChatRequest, Act]:
-        """Record a request and decide its answer. Raises `BadChatRequest`."""
+    def take(self, body: bytes, headers: Mapping[str, str], api: ModelApi) -> tuple[ScriptedReply, bool]:
+        """Record a request. Returns the reply, and whether it is streamed. Raises `RequestRefused`."""
         self.requests += 1
-        self.changed()
+        self.notify()
         if self._record:
             self.bodies.append(body)
         if self.strict:
             api.check_headers(headers)
         self.check_key(headers)
-        read = api.read if self.strict or api.read_loosely is None else api.read_loosely
-        request = read(body)
+        request = api.read(body) if self.strict else api.read_loosely(body)
         if self._models and request.model not in self._models:
-            raise UnknownModel(f"The model {request.model} does not exist.")
-        return request, script.decide(request.scene, self._tries.count(request.scene))
+            raise ModelNotFound(f"The model {request.model} does not exist.")
+        answer = decide(request.context, self._attempts.count(request.context))
+        usage = answer.usage_after(len(body))
+        return ScriptedReply(answer, f"{api.id_prefix}{self.requests}", request.model, usage), request.stream
 
     def check_key(self, headers: Mapping[str, str]) -> None:
-        """`headers` by their names in lower case. Raises `BadChatRequest`."""
+        """Check the headers, whose names are in lower case. Raises `RequestRefused`."""
         given = (headers.get("authorization", "").removeprefix("Bearer "), headers.get("x-api-key"))
         if self._key and self._key not in given:
-            raise MissingKey("Incorrect API key provided.")
+            raise WrongKey("Incorrect API key provided.")
 
     def listing(self) -> list[dict[str, object]]:
         names = self._models or ("scripted",)
@@ -125,7 +129,7 @@ class ModelServer(Watched):
 
 
 class _Connection(asyncio.Protocol):
-    """One client's connection: a request is answered before the next one is read."""
+    """One client's connection. Each request is answered before the next one is read."""
 
     def __init__(self, server: ModelServer) -> None:
         self._server = server
@@ -156,7 +160,7 @@ class _Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._server.connections.discard(self)
-        self._server.changed()
+        self._server.notify()
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -194,49 +198,46 @@ class _Connection(asyncio.Protocol):
                 self._server.bodies.clear()
             case _:
                 text = f"Unknown request URL: {method.decode()} {path}."
-                self._send(404, error_body(text, "invalid_request_error"))
+                self._send(404, _CHAT.refusal(text, "invalid_request_error"))
 
     # -- answers
 
     def _list(self) -> None:
         try:
             self._server.check_key(self._headers)
-        except BadChatRequest as error:
-            self._send(error.status, error_body(str(error), error.kind))
+        except RequestRefused as error:
+            self._send(error.status, _CHAT.refusal(str(error), error.kind))
         else:
             self._json({"object": "list", "data": self._server.listing()})
 
     def _answer(self, body: bytes, api: ModelApi) -> None:
         self.is_answering = True
         try:
-            request, act = self._server.take(body, self._headers, api)
-        except BadChatRequest as error:
-            self._play([_response(error.status, api.refuse(str(error), error.kind))], 0.0, 0.0)
+            reply, is_streamed = self._server.take(body, self._headers, api)
+        except RequestRefused as error:
+            self._play([_response(error.status, api.refusal(str(error), error.kind))], 0.0, 0.0)
             return
-        match act.fault:
-            case Fault.HANG:
+        answer = reply.answer
+        match answer.fault:
+            case ScriptedFault.HANG:
                 return
-            case Fault.STATUS:
-                frames = [_refusal(act, api)]
-            case _ if request.stream:
-                frames = self._stream(api, request, act, len(body))
-            case Fault.CUT | Fault.HALF_CALL:
+            case ScriptedFault.STATUS:
+                frames = [_error_response(answer, api)]
+            case _ if is_streamed:
+                frames = self._stream(api, reply)
+            case ScriptedFault.CUT | ScriptedFault.HALF_CALL:
                 frames = [b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{", b""]
-            case Fault.MALFORMED:
+            case ScriptedFault.MALFORMED:
                 frames = [_response(200, b'{"choices":')]
             case _:
-                answer_id = f"{api.id_prefix}{self._server.requests}"
-                usage = act.usage_after(len(body))
-                frames = [_response(200, api.whole(act, answer_id, request.model, usage))]
-        self._play(frames, self._server.latency + act.delay, act.chunk_delay)
+                frames = [_response(200, api.whole(reply))]
+        self._play(frames, self._server.latency + answer.delay, answer.chunk_delay)
 
-    def _stream(self, api: ModelApi, request: ChatRequest, act: Act, body_bytes: int) -> list[bytes]:
-        """HTTP chunks, one to an event, or one for all when nothing is to be waited for; an empty last one
-        means that the connection is lost there."""
-        usage = act.usage_after(body_bytes)
-        answer_id = f"{api.id_prefix}{self._server.requests}"
-        events, is_cut = api.stream(act, answer_id, request.model, usage)
-        if act.chunk_delay <= 0 and events:
+    def _stream(self, api: ModelApi, reply: ScriptedReply) -> list[bytes]:
+        """Return the HTTP chunks of a stream: one for each event, or one for all if there are no delays. An
+        empty last chunk means that the connection breaks there."""
+        events, is_cut = api.stream(reply)
+        if reply.answer.chunk_delay <= 0 and events:
             events = [b"".join(events)]
         frames = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
         if not frames:
@@ -249,7 +250,7 @@ class _Connection(asyncio.Protocol):
         return frames
 
     def _play(self, frames: list[bytes], delay: float, chunk_delay: float) -> None:
-        """Without delays everything leaves in one write."""
+        """Send the frames. Without delays they go out in one write."""
         if chunk_delay <= 0:
             frames = [b"".join(frames), b""] if not frames[-1] else [b"".join(frames)]
         self._frames = frames[::-1]
@@ -271,7 +272,7 @@ class _Connection(asyncio.Protocol):
             self._later(chunk_delay, chunk_delay)
         else:
             self.is_answering = False
-            self._server.changed()
+            self._server.notify()
 
     def _json(self, value: object) -> None:
         self._send(200, msgspec.json.encode(value))
@@ -295,10 +296,12 @@ def _response(status: int, body: bytes, header: bytes = b"") -> bytes:
     )
 
 
-def _refusal(act: Act, api: ModelApi) -> bytes:
-    header = b"Retry-After: %b\r\n" % act.retry_after.encode() if act.retry_after else b""
-    kind = "server_error" if act.status >= 500 else "invalid_request_error"
-    return _response(act.status, api.refuse(f"The script asked for status {act.status}.", kind), header)
+def _error_response(answer: ScriptedAnswer, api: ModelApi) -> bytes:
+    header = b"Retry-After: %b\r\n" % answer.retry_after.encode() if answer.retry_after else b""
+    kind = "server_error" if answer.status >= 500 else "invalid_request_error"
+    return _response(
+        answer.status, api.refusal(f"The script asked for status {answer.status}.", kind), header
+    )
 
 
 async def _serve(arguments: argparse.Namespace) -> None:
@@ -314,7 +317,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     async with server:
         is_usual = (arguments.host, arguments.port) == ("127.0.0.1", DEFAULT_PORT)
         address = "" if is_usual else f" TALARIA_PROVIDERS__SCRIPTED__BASE_URL={server.base_url}"
-        await say_and_wait(
+        await print_and_wait(
             f"Scripted model at {server.base_url}; to use it, start the gateway with "
             f"TALARIA_MODEL__PROVIDER=scripted{address} (--help lists the marks that it understands)"
         )
@@ -333,8 +336,10 @@ def main() -> None:
     )
     parser.add_argument("--latency", type=float, default=0.0, metavar="S", help="seconds before each answer")
     parser.add_argument("--key", default="", help="refuse requests without this key")
-    parser.add_argument("--model", action="append", default=[], metavar="NAME", help="have only these models")
-    parser.add_argument("--fast", action="store_true", help="check and record nothing: for benchmarks")
+    parser.add_argument(
+        "--model", action="append", default=[], metavar="NAME", help="have only this model (repeatable)"
+    )
+    parser.add_argument("--fast", action="store_true", help="for benchmarks: check and record nothing")
     arguments = parser.parse_args()
     try:
         import uvloop  # noqa: PLC0415 - optional, and of no use when this module is only imported

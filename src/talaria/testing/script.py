@@ -1,9 +1,9 @@
-"""What the scripted model answers: decided from the conversation alone, by marks in the last user message.
+"""The scripted model's answers. Marks in the last user message decide them, and nothing else does.
 
 A message without marks is echoed: "You said: …". Marks are read from left to right:
 
   [[reply TEXT]]              answer with TEXT
-  [[call NAME {"a": 1}]]      call a tool; one step. What is no JSON is sent as it stands
+  [[call NAME {"a": 1}]]      call a tool; one step. Arguments that are not JSON are sent unchanged
   [[call A {} + call B {}]]   two calls in one step; [[call A {}]]+[[call B {}]] means the same
   [[think TEXT]]              think TEXT first
   [[words N]]                 answer with N words
@@ -20,7 +20,7 @@ A message without marks is echoed: "You said: …". Marks are read from left to 
   [[malformed]]               send a piece that is no JSON
   [[error-in-stream]]         send an error object after the first piece
   [[half-call]]               lose the connection in the middle of a tool call
-  [[first N FAULT]]           the fault only for the first N tries: [[first 2 status 503]]
+  [[first N FAULT]]           the fault for the first N attempts only: [[first 2 status 503]]
 
 Calls are steps: the model calls the first, sees its results, calls the next, and after the last one answers
 with [[reply …]] or with a summary of the results. All other marks belong to the step they are written in:
@@ -43,12 +43,12 @@ from talaria.core.messages import TokenUsage, ToolCall
 _OPEN = re.compile(r"\[\[([a-z][a-z-]*)\s*")
 _JOIN = re.compile(r"\s*\+\s*")
 _NAME = re.compile(r"(?:call\s+)?([^\s\]{+]+)\s*")
-_SHOWN_IMAGE = "[image 1 from "  # how a message begins that shows the images of results
+_SHOWN_IMAGE = "[image 1 from "  # the beginning of a message with images of tool results
 _STAMP = re.compile(r"\[[^\[\]]*\] ")
 _scan_json = json.JSONDecoder().raw_decode
 
 
-class Fault(StrEnum):
+class ScriptedFault(StrEnum):
     STATUS = "status"
     HANG = "hang"
     CUT = "cut"
@@ -57,7 +57,7 @@ class Fault(StrEnum):
     HALF_CALL = "half-call"
 
 
-_FAULTS = frozenset(Fault)
+_FAULTS = frozenset(ScriptedFault)
 _FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "think": ("thought", str),
     "chunks": ("chunks", int),
@@ -80,8 +80,8 @@ MARKS = (
 )
 
 
-class Act(msgspec.Struct, frozen=True):
-    """One answer of the scripted model: what it says, how it sends it, and what goes wrong."""
+class ScriptedAnswer(msgspec.Struct, frozen=True):
+    """One answer: its content, how it is sent, and what goes wrong."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
@@ -90,19 +90,19 @@ class Act(msgspec.Struct, frozen=True):
     delay: float = 0.0
     chunk_delay: float = 0.0
     usage: TokenUsage | None = None
-    fault: Fault | None = None
+    fault: ScriptedFault | None = None
     status: int = 0
     retry_after: str = ""
     cut_after: int = 0
 
     def pieces(self) -> list[str]:
-        """The text as it is streamed: in `chunks` pieces, else by about twenty characters, eight at most."""
+        """Cut the text for streaming: into `chunks` pieces, or into at most 8 of about 20 characters."""
         count = self.chunks or min(8, len(self.text) // 20 + 1)
         size = -(-len(self.text) // count) or 1
         return [self.text[start : start + size] for start in range(0, len(self.text), size)]
 
     def usage_after(self, body_bytes: int) -> TokenUsage:
-        """The act's own counts, else about four bytes to a token."""
+        """Return the scripted token counts, or else count four bytes as a token."""
         if self.usage is not None:
             return self.usage
         said = len(self.text) + sum(len(call.arguments) for call in self.calls)
@@ -110,9 +110,12 @@ class Act(msgspec.Struct, frozen=True):
         return TokenUsage(body_bytes // 4 + 1, 0, (said + thought) // 4 + 1, thought // 4)
 
 
-class Scene(msgspec.Struct, frozen=True):
-    """What the scripted model looks at. `steps` counts its tool-calling messages since the last user message,
-    `results` are the results of the last one."""
+class ScriptContext(msgspec.Struct, frozen=True):
+    """The part of a conversation that the script depends on.
+
+    `steps` counts the model's tool-calling messages since the last user message; `results` are the results of
+    the last one. `length` counts all messages of the request.
+    """
 
     user: str
     steps: int = 0
@@ -121,17 +124,17 @@ class Scene(msgspec.Struct, frozen=True):
     length: int = 0
 
 
-def read_scene(messages: Sequence[dict[str, Any]]) -> Scene:
-    """From messages in the shape of OpenAI chat completions."""
+def read_context(messages: Sequence[dict[str, Any]]) -> ScriptContext:
+    """Read the context from messages in the format of OpenAI chat completions."""
     start = next((n for n in range(len(messages) - 1, -1, -1) if _asks(messages, n)), -1)
     system = next((m for m in messages if m.get("role") in ("system", "developer")), {})
     user = _text_of(messages[start]) if start >= 0 else ""
     steps, results = read_steps(messages[start + 1 :])
-    return Scene(user, steps, results, _text_of(system), len(messages))
+    return ScriptContext(user, steps, results, _text_of(system), len(messages))
 
 
 def _asks(messages: Sequence[dict[str, Any]], n: int) -> bool:
-    """Whether this is a person's message. Images of results follow them in a message by the user, too."""
+    """Return whether a person wrote this message. Images of tool results also come in a user message."""
     if messages[n].get("role") != "user":
         return False
     follows_results = n > 0 and messages[n - 1].get("role") == "tool"
@@ -139,7 +142,7 @@ def _asks(messages: Sequence[dict[str, Any]], n: int) -> bool:
 
 
 def read_steps(messages: Sequence[dict[str, Any]]) -> tuple[int, tuple[str, ...]]:
-    """Of the messages after the last user message: how many called tools, and what the last one got."""
+    """Return how many of these messages called tools, and the results of the last one."""
     steps = 0
     results: list[str] = []
     for message in messages:
@@ -151,74 +154,76 @@ def read_steps(messages: Sequence[dict[str, Any]]) -> tuple[int, tuple[str, ...]
     return steps, tuple(results)
 
 
-def decide(scene: Scene, earlier_tries: int = 0) -> Act:
-    """The answer to `scene`, which has been asked for `earlier_tries` times before."""
-    text = _STAMP.sub("", scene.user, count=1) if _STAMP.match(scene.user) else scene.user
+def decide(context: ScriptContext, earlier_attempts: int = 0) -> ScriptedAnswer:
+    """Return the answer to a request that was made `earlier_attempts` times before."""
+    text = _STAMP.sub("", context.user, count=1) if _STAMP.match(context.user) else context.user
     if "[[" not in text:
-        return Act(f"You said: {text}")
-    reader = _Reader(text)
-    reader.read()
-    if reader.unknown:
+        return ScriptedAnswer(f"You said: {text}")
+    parser = _ScriptParser(text)
+    parser.parse()
+    if parser.unknown:
         known = ", ".join(MARKS)
-        return Act(f"I do not know the mark [[{reader.unknown}]]. I know: {known}.")
-    last = len(reader.steps) - 1
-    step = reader.steps[min(scene.steps, last)]
+        return ScriptedAnswer(f"I do not know the mark [[{parser.unknown}]]. I know: {known}.")
+    last = len(parser.steps) - 1
+    step = parser.steps[min(context.steps, last)]
     if step.calls:
-        seed = hashlib.sha256(f"{scene.steps}\0{scene.user}".encode()).hexdigest()[:12]
+        seed = hashlib.sha256(f"{context.steps}\0{context.user}".encode()).hexdigest()[:12]
         calls = tuple(ToolCall(f"call_{seed}_{n}", name, args) for n, (name, args) in enumerate(step.calls))
-        return step.act(text=step.reply or "", calls=calls, earlier_tries=earlier_tries)
-    return step.act(text=_final_text(step, scene, reader.rest), calls=(), earlier_tries=earlier_tries)
+        return step.answer(text=step.reply or "", calls=calls, earlier_attempts=earlier_attempts)
+    return step.answer(
+        text=_final_text(step, context, parser.rest), calls=(), earlier_attempts=earlier_attempts
+    )
 
 
-class Tries:
-    """Counts how often a scene was asked for, for the marks that fail only the first times. Bounded."""
+class AttemptCounter:
+    """Counts requests with the same context, for marks that fail the first attempts only. Bounded."""
 
     def __init__(self, limit: int = 10_000) -> None:
         self._limit = limit
-        self._counts: dict[Scene, int] = {}
+        self._counts: dict[ScriptContext, int] = {}
 
-    def count(self, scene: Scene) -> int:
-        """The earlier tries of `scene`, and one more from now on."""
-        if "[[first" not in scene.user:
+    def count(self, context: ScriptContext) -> int:
+        """Count one more attempt. Returns the number of earlier ones."""
+        if "[[first" not in context.user:
             return 0
-        earlier = self._counts.get(scene, 0)
+        earlier = self._counts.get(context, 0)
         if len(self._counts) >= self._limit:
             self._counts.clear()
-        self._counts[scene] = earlier + 1
+        self._counts[context] = earlier + 1
         return earlier
 
 
-def _final_text(step: _Step, scene: Scene, rest: str) -> str:
+def _final_text(step: _Step, context: ScriptContext, rest: str) -> str:
     if step.reply is not None:
         return step.reply
     if step.wants == "system":
-        return hashlib.sha256(scene.system.encode()).hexdigest()
+        return hashlib.sha256(context.system.encode()).hexdigest()
     if step.wants == "history":
-        return str(scene.length)
-    if scene.steps:
-        return "Tool results: " + "; ".join(result[:400] for result in scene.results)
+        return str(context.length)
+    if context.steps:
+        return "Tool results: " + "; ".join(result[:400] for result in context.results)
     return f"You said: {rest}"
 
 
 class _Step:
-    """The marks of one step, as read."""
+    """The marks of one step."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         self.reply: str | None = None
         self.wants = ""
         self.fields: dict[str, Any] = {}
-        self.faulty_tries: int | None = None  # None: every try
+        self.faulty_attempts: int | None = None  # None: all attempts
 
-    def act(self, text: str, calls: tuple[ToolCall, ...], earlier_tries: int) -> Act:
+    def answer(self, text: str, calls: tuple[ToolCall, ...], earlier_attempts: int) -> ScriptedAnswer:
         fields = dict(self.fields)
-        if self.faulty_tries is not None and earlier_tries >= self.faulty_tries:
+        if self.faulty_attempts is not None and earlier_attempts >= self.faulty_attempts:
             fields.pop("fault", None)
-        return Act(text=text, calls=calls, **fields)
+        return ScriptedAnswer(text=text, calls=calls, **fields)
 
 
-class _Reader:
-    """Reads marks from left to right. The last of `steps` is the final answer."""
+class _ScriptParser:
+    """Parses marks from left to right. The last of `steps` is the final answer."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -227,7 +232,7 @@ class _Reader:
         self.rest = ""
         self.unknown = ""
 
-    def read(self) -> None:
+    def parse(self) -> None:
         between = []
         while match := _OPEN.search(self._text, self._at):
             between.append(self._text[self._at : match.start()])
@@ -247,7 +252,7 @@ class _Reader:
         self.rest = " ".join(part.strip() for part in between if part.strip())
 
     def _touched(self) -> bool:
-        """Whether the step after the last call has marks already: then a `+` joins nothing."""
+        """Return whether the step after the last call has marks already. Then a `+` joins nothing."""
         step = self.steps[-1]
         return bool(step.fields or step.wants or step.reply is not None)
 
@@ -263,7 +268,7 @@ class _Reader:
         self._at = end + 2 if end >= 0 else len(self._text)
 
     def _read_arguments(self) -> str:
-        """As written: JSON to its own end, which may hold `]]` and `+`; anything else to the mark's end."""
+        """Return the arguments as written: JSON, which may contain `]]` and `+`, or text up to `]]`."""
         start = self._at
         if self._text.startswith(("]]", "+"), start):
             return "{}"
@@ -294,14 +299,14 @@ class _Reader:
                 count, fault, *rest = argument.split()
                 if fault not in _FAULTS:
                     raise ValueError(fault)
-                step.faulty_tries = int(count)
+                step.faulty_attempts = int(count)
                 self._apply(step, fault, " ".join(rest))
             case _:
                 if word in _FIELDS:
                     field, read = _FIELDS[word]
                     step.fields[field] = read(argument)
                 if word in _FAULTS:
-                    step.fields["fault"] = Fault(word)
+                    step.fields["fault"] = ScriptedFault(word)
                 elif word not in _FIELDS:
                     raise ValueError(word)
 

@@ -1,4 +1,4 @@
-"""The scripted model inside the process: the `Model` and `Models` ports without a socket."""
+"""The scripted model inside the process: the ports `Model` and `Models` without a socket."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from talaria.models.limiter import BreakerSettings, CallLimiter
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.wire import Wire
 from talaria.observe.metrics import EndpointReading
-from talaria.testing.script import Act, Fault, Tries, decide, read_scene
+from talaria.testing.script import AttemptCounter, ScriptedAnswer, ScriptedFault, decide, read_context
 
 MAX_RECORDED = 10_000
 
@@ -27,11 +27,11 @@ _decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 
 class ScriptedModel:
-    """Answers from the script in `testing.script`, reading the very bytes that a server would be sent.
+    """Answers as `testing.script` says, from the bytes that a server would receive.
 
-    `bodies` are the request bodies, oldest first; `busy` counts the calls that have not returned. One that is
-    down cannot be reached. With `patience`, a call that hangs fails after so many seconds. It asks for no
-    retries and never rests, unless it is told to.
+    `bodies` are the request bodies, oldest first; `busy` counts the calls that have not returned. While
+    `is_down` is set, the server cannot be reached. With `patience`, a call that hangs fails after so many
+    seconds. By default there are no retries and no circuit breaker.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ScriptedModel:
         self._patience = patience
         self.max_retries = max_retries
         self.is_down = False
-        self._tries = Tries()
+        self._attempts = AttemptCounter()
         self.latency = latency
         self.bodies: deque[bytes] = deque(maxlen=MAX_RECORDED)
         self.busy = 0
@@ -92,46 +92,50 @@ class ScriptedModel:
         body = b"".join(self._wire.body(call))
         self.bodies.append(body)
         parts = [part for part in (call.prefix.system, *call.chunks) if part]
-        scene = read_scene(_decode(b"[%b]" % b",".join(parts)))
-        act = decide(scene, self._tries.count(scene))
-        await self._clock.sleep(self.latency + act.delay)
-        await self._play(act, sink, errors)
-        thoughts = (Reasoning("reasoning_content", act.thought, _json(act.thought)),) if act.thought else ()
-        message = AssistantMessage(act.text, act.calls, thoughts, call.model)
-        return Completion(message, act.usage_after(len(body)), "tool_calls" if act.calls else "stop")
+        context = read_context(_decode(b"[%b]" % b",".join(parts)))
+        answer = decide(context, self._attempts.count(context))
+        await self._clock.sleep(self.latency + answer.delay)
+        await self._play(answer, sink, errors)
+        thoughts = (
+            (Reasoning("reasoning_content", answer.thought, _json(answer.thought)),) if answer.thought else ()
+        )
+        message = AssistantMessage(answer.text, answer.calls, thoughts, call.model)
+        return Completion(message, answer.usage_after(len(body)), "tool_calls" if answer.calls else "stop")
 
-    async def _play(self, act: Act, sink: Callable[[ModelDelta], None], errors: ProviderErrors) -> None:
-        """Stream the act's deltas up to where its fault strikes."""
-        if act.fault is Fault.STATUS:
-            headers = {"Retry-After": act.retry_after} if act.retry_after else {}
-            body = b'{"error":{"message":"The script asked for status %d."}}' % act.status
-            raise errors.from_status(act.status, headers, body)
-        if act.fault is Fault.HANG:
+    async def _play(
+        self, answer: ScriptedAnswer, sink: Callable[[ModelDelta], None], errors: ProviderErrors
+    ) -> None:
+        """Stream the deltas of the answer up to its fault."""
+        if answer.fault is ScriptedFault.STATUS:
+            headers = {"Retry-After": answer.retry_after} if answer.retry_after else {}
+            body = b'{"error":{"message":"The script asked for status %d."}}' % answer.status
+            raise errors.from_status(answer.status, headers, body)
+        if answer.fault is ScriptedFault.HANG:
             if self._patience is None:
                 await asyncio.get_running_loop().create_future()
             else:
                 await self._clock.sleep(self._patience)
                 raise errors.no_first_token(self._patience)
-        deltas: list[ModelDelta] = [ThoughtDelta(act.thought)] if act.thought else []
-        deltas.extend(map(TextDelta, act.pieces()))
-        if act.fault in (Fault.MALFORMED, Fault.ERROR_IN_STREAM):
+        deltas: list[ModelDelta] = [ThoughtDelta(answer.thought)] if answer.thought else []
+        deltas.extend(map(TextDelta, answer.pieces()))
+        if answer.fault in (ScriptedFault.MALFORMED, ScriptedFault.ERROR_IN_STREAM):
             deltas.clear()
-        elif act.fault is Fault.CUT:
-            del deltas[act.cut_after :]
+        elif answer.fault is ScriptedFault.CUT:
+            del deltas[answer.cut_after :]
         for delta in deltas:
-            await self._clock.sleep(act.chunk_delay)
+            await self._clock.sleep(answer.chunk_delay)
             sink(delta)
-        match act.fault:
-            case Fault.MALFORMED:
+        match answer.fault:
+            case ScriptedFault.MALFORMED:
                 raise errors.malformed("Input data was truncated")
-            case Fault.ERROR_IN_STREAM:
+            case ScriptedFault.ERROR_IN_STREAM:
                 raise errors.in_stream(ErrorBody("The scripted server had an error.", "server_error"))
-            case Fault.CUT | Fault.HALF_CALL:
+            case ScriptedFault.CUT | ScriptedFault.HALF_CALL:
                 raise errors.cut_off()
 
 
 class ScriptedModels:
-    """The `Models` port with one scripted model behind every provider name, but for those of `others`."""
+    """The port `Models` with one scripted model for every provider name that is not in `others`."""
 
     def __init__(
         self, model: ScriptedModel | None = None, others: Mapping[str, ScriptedModel] | None = None

@@ -22,7 +22,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from talaria.testing.serving import Watched, say_and_wait
+from talaria.testing.fake_server import ChangeNotifier, print_and_wait
 from talaria.testing.telegram_world import Files, Json, Person, Refusal, World, bad
 
 TOKEN = "4200:fake-token-for-tests"  # noqa: S105 - of a fake
@@ -69,7 +69,7 @@ class Webhook:
     last_error: str = ""
 
 
-class TelegramServer(Watched):
+class TelegramServer(ChangeNotifier):
     """Serves from `async with` until its end. `world` is the platform behind it."""
 
     def __init__(
@@ -88,7 +88,7 @@ class TelegramServer(Watched):
         self.token = token
         self.webhook = Webhook()
         self.world = World()
-        self.world.on_update = self.changed
+        self.world.on_update = self.notify
         self.calls: deque[Called] = deque(maxlen=MAX_RECORDED)
         self.polls = 0  # open now
         self.pushed: list[int] = []  # the statuses that the webhook answered
@@ -140,7 +140,7 @@ class TelegramServer(Watched):
         self.calls.append(Called(method, params))
         fault = self._take_fault(method)
         if fault is not None and fault.kind not in (Misdeed.CUT_AFTER, Misdeed.HOLD):
-            self.changed()
+            self.notify()
             return await self._misbehave(request, fault)
         try:
             result = await self._answer(method.lower(), params, files)
@@ -148,7 +148,7 @@ class TelegramServer(Watched):
             response = _refuse(refusal)
         else:
             response = _json({"ok": True, "result": result})
-        self.changed()
+        self.notify()
         if fault is not None and fault.kind is Misdeed.HOLD:
             await self.released.wait()
             return response
@@ -183,7 +183,7 @@ class TelegramServer(Watched):
         self._allow(params)
         self.world.confirm(int(params.get("offset", 0)))
         self.polls += 1
-        self.changed()
+        self.notify()
         try:
             world = self.world
             await self.until(
@@ -248,7 +248,7 @@ class TelegramServer(Watched):
                         self.world.confirm(update["update_id"] + 1)
                 else:
                     self.webhook.last_error = f"Wrong response from the webhook: {status}"
-                self.changed()
+                self.notify()
                 if status != 200:
                     await asyncio.sleep(_WEBHOOK_RETRY_SECONDS)
 
@@ -321,7 +321,7 @@ def _cut(request: web.Request) -> web.Response:
 
 async def _run(arguments: argparse.Namespace) -> None:
     async with TelegramServer(arguments.host, arguments.port, token=arguments.token) as server:
-        await say_and_wait(f"Fake Bot API at {server.url}; the token is {server.token}")
+        await print_and_wait(f"Fake Bot API at {server.url}; the token is {server.token}")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What the fake servers share: waiting for what happens to them, and running until a signal ends them."""
+"""What the fake servers share: waiting for changes, and running until a signal."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable
 
 
-class Watched:
-    """Something whose changes others wait for."""
+class ChangeNotifier:
+    """An object whose changes others wait for."""
 
     def __init__(self) -> None:
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
     async def until(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait for what a call or a connection brings about. False: `timeout` seconds passed first."""
+        """Wait until a change makes the condition true. Returns False if `timeout` seconds pass first."""
         if condition():
             return True
         waiter = asyncio.get_running_loop().create_future()
@@ -24,15 +24,16 @@ class Watched:
         waiter.cancel()
         return bool(done)
 
-    def changed(self) -> None:
+    def notify(self) -> None:
+        """Check the condition of every waiter."""
         for condition, waiter in self._waiters:
             if not waiter.done() and condition():
                 waiter.set_result(None)
         self._waiters = [pair for pair in self._waiters if not pair[1].done()]
 
 
-async def say_and_wait(greeting: str) -> None:
-    """Until SIGINT or SIGTERM."""
+async def print_and_wait(greeting: str) -> None:
+    """Print the greeting and wait for SIGINT or SIGTERM."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
