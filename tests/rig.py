@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from datetime import UTC
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from talaria.access.budgets import Budgets
 from talaria.access.settings import BudgetSettings
@@ -17,11 +18,15 @@ from talaria.agent.settings import AgentSettings
 from talaria.agent.specs import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.cluster.leases import LeaseKeeper
+from talaria.config.home import Home
+from talaria.config.live import LiveSettings, Reloader
+from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.ids import ChatAddress, ChatKey, new_owner_id
 from talaria.core.messages import Text
 from talaria.core.ports import Models, PendingModels, Store
 from talaria.core.turns import Inbound, Sender, Turn
+from talaria.gateway import Gateway
 from talaria.models.catalog import Catalog, fallback_chain
 from talaria.models.known import Abilities, Prices, PriceSettings
 from talaria.models.settings import ModelSettings
@@ -67,6 +72,29 @@ class Rig:
     sessions: SessionLifecycle
     workspaces: FakeWorkspaces
     delivery: Delivery
+
+    def gateway(self, home: Path, **more: Any) -> Gateway:
+        """What a channel sees of it; what this rig does not have is missing."""
+        settings = Settings()
+        given = {
+            "home": Home(home),
+            "settings": settings,
+            "environ": {},
+            "clock": self.clock,
+            "store": self.store,
+            "pool": self.pool,
+            "turns": self.turns,
+            "delivery": self.delivery,
+            "metrics": self.metrics,
+            "reloader": Reloader(home, {}, (), LiveSettings(settings), self.clock),
+            "started_at": 0.0,
+        }
+        absent = dict.fromkeys(
+            field.name
+            for field in fields(Gateway)
+            if field.default is MISSING and field.default_factory is MISSING
+        )
+        return Gateway(**{**absent, **given, **more})
 
     async def submit(self, text: str, name: str = "one", **more: str) -> LiveTurn:
         return await self.turns.submit(inbound(text, name, **more))

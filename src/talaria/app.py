@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import tzinfo
 from functools import partial
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -33,9 +32,10 @@ from talaria.config.load import Loaded
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.ids import ChatKey, new_owner_id
+from talaria.core.parts import Parts as AllParts
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.core.turns import Turn
-from talaria.gateway import Gateway, Part
+from talaria.gateway import Gateway
 from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
 from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
 from talaria.models.known import Prices
@@ -75,7 +75,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
     clock: Clock | None = None,
     *,
     takes_up: Callable[[Turn], bool] = lambda turn: True,
-    parts: Sequence[Part[Any]] = PARTS,
+    parts: AllParts = PARTS,
 ) -> AsyncIterator[Gateway]:
     """Everything but the channels, recovered and accepting: what earlier processes left is taken up, as far
     as `takes_up` says. Leaving it drains.
@@ -201,6 +201,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
                 clock=clock,
                 started_at=clock.now(),
                 reloader=reloader,
+                parts=parts,
             )
         finally:
             health.enter(GatewayPhase.DRAINING)

@@ -1,23 +1,20 @@
-"""The running gateway as its parts see it, and the descriptor of a part.
+"""The running gateway, as its channels and the command line see it.
 
-`app` builds one `Gateway` and passes it by reference. A channel takes what it needs from it when it opens,
-and registers its status and its webhooks in it. The list of parts imports this module, so it imports
+`app` builds one `Gateway` and passes it by reference. The list of parts imports this module, so it imports
 nothing heavy.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from talaria import __version__
-from talaria.config.settings import S
 from talaria.core.errors import NoModel
-from talaria.core.schema import KeyPath
-from talaria.observe.health import GatewayPhase, Health, read_rss
+from talaria.observe.health import Health, read_rss
 from talaria.workspace.folder import chat_folder
 
 if TYPE_CHECKING:
@@ -27,6 +24,7 @@ if TYPE_CHECKING:
     from talaria.config.settings import Settings
     from talaria.core.clock import Clock
     from talaria.core.ids import ChatKey
+    from talaria.core.parts import Parts
     from talaria.models.catalog import Catalog
     from talaria.models.local.endpoint import LocalEndpoint
     from talaria.models.providers import Providers
@@ -40,13 +38,13 @@ if TYPE_CHECKING:
 _TURNS_SHARE = 0.8  # of the time for shutting down; the rest is for sending their replies
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part(Generic[S]):
-    """What a part of the gateway brings. `table` is the path of its table in config.toml, empty for none."""
+class OpenChannel(Protocol):
+    """A channel while it is open."""
 
-    name: str
-    table: KeyPath = ()
-    settings: type[S]
+    @property
+    def status(self) -> str:
+        """`ready`, or another word and, behind a colon, the reason."""
+        ...
 
 
 class Webhook(Protocol):
@@ -70,8 +68,8 @@ class Webhook(Protocol):
 class Gateway:
     """One running gateway.
 
-    `settings` are those of the start; `reloader.live.settings` are the current ones. `channels` has, for each
-    open channel, a function that returns its status; `webhooks` has the endpoints of platforms, by path.
+    `settings` are those of the start; `reloader.live.settings` are the current ones. `channels` are the open
+    channels by name. A channel registers the `webhooks` that its platform calls, by path.
     """
 
     home: Home
@@ -91,7 +89,8 @@ class Gateway:
     health: Health
     reloader: Reloader
     started_at: float
-    channels: dict[str, Callable[[], str]] = field(default_factory=dict)
+    parts: Parts = ()
+    channels: dict[str, OpenChannel] = field(default_factory=dict)
     webhooks: dict[str, Webhook] = field(default_factory=dict)
 
     def chat_folder(self, key: ChatKey) -> Path:
@@ -127,10 +126,7 @@ class Gateway:
             "model": self._model(),
             "endpoints": self.providers.readings(),
             "built_in_model": self.local.status(),
-            "channels": {
-                "http": "ready" if self.health.phase is GatewayPhase.READY else self.health.phase,
-                **{name: status() for name, status in self.channels.items()},
-            },
+            "channels": {name: channel.status for name, channel in self.channels.items()},
             "mcp_servers": {},
             "spending": await self.budgets.status(),
             "config": self.reloader.status(),

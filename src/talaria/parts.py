@@ -6,6 +6,8 @@ from typing import Any
 
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
-from talaria.gateway import Part
+from talaria.core.parts import Part
 
+# They are opened in this order and closed in the reverse one. HTTP is last: while it closes, turns are
+# drained, and the other channels still deliver their replies.
 PARTS: tuple[Part[Any], ...] = (TELEGRAM, HTTP)

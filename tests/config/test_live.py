@@ -29,7 +29,7 @@ def is_live(path: KeyPath) -> bool:
 def test_a_key_is_live_if_it_or_a_table_around_it_is_marked() -> None:
     assert is_live(("pool", "max_agents"))
     assert is_live(("channels", "telegram", "allowed"))
-    assert not is_live(("channels", "telegram", "progress"))
+    assert is_live(("channels", "telegram", "progress"))  # the channel is opened again
     assert is_live(("prices", "mine/m", "input"))
     assert not is_live(("http", "port"))
     assert not is_live(("model", "reasoning"))

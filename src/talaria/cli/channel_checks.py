@@ -9,9 +9,9 @@ from typing import Any
 from talaria.channels.telegram.client import BotApi, BotApiError, Refused
 from talaria.channels.telegram.settings import TelegramSettings, find_token
 from talaria.channels.telegram.wire import User, WebhookInfo
-from talaria.cli.findings import Finding, failed, ok, problem, warn
 from talaria.config.home import Home
 from talaria.core.errors import TalariaError
+from talaria.core.findings import Finding, failed, ok, problem, warn
 
 ANSWER_SECONDS = 10.0
 _CONNECT = "talaria connect telegram --wait 0"

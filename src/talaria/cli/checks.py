@@ -28,7 +28,6 @@ from talaria.cli.config_checks import (
 )
 from talaria.cli.connect import running_gateway
 from talaria.cli.database_check import check_database
-from talaria.cli.findings import Finding, Level, end_command, failed, ok, problem, shell, warn
 from talaria.cli.model_checks import check_agent
 from talaria.config.home import Home, open_mode
 from talaria.config.issues import dotted
@@ -36,6 +35,7 @@ from talaria.config.load import Loaded, load
 from talaria.config.origins import read_overrides
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError, TalariaError
+from talaria.core.findings import Finding, Level, end_command, failed, ok, problem, shell, warn
 from talaria.core.units import format_age, format_size
 from talaria.parts import PARTS
 from talaria.store.filesystems import check_filesystem

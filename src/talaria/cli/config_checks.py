@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, assert_never
 
-from talaria.cli.findings import Finding, failed, ok, problem, shell, type_key, warn
 from talaria.cli.service import ENVIRONMENT
 from talaria.config.home import Home, open_mode
 from talaria.config.issues import BadConfig, Issue, IssueKind, dotted
 from talaria.config.load import Loaded, secret_files
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError, TalariaError
+from talaria.core.findings import Finding, failed, ok, problem, shell, type_key, warn
 from talaria.core.schema import KeyPath
 
 

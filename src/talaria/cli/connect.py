@@ -73,9 +73,8 @@ async def connect(
 async def _inside(
     home: Home, environ: Mapping[str, str], session: str | None
 ) -> AsyncIterator[GatewayClient]:
-    from talaria.access.logins import Logins
     from talaria.app import open_gateway
-    from talaria.channels.http.part import open_http
+    from talaria.channels.http.channel import open_http
     from talaria.cli.log_file import follow, open_log
     from talaria.core.redaction import Redactor
     from talaria.observe.logs import configure
@@ -89,8 +88,8 @@ async def _inside(
     with open_log(home) as stream, configure(loaded.settings.log, redactor, stream) as log:
         async with (
             open_gateway(home, loaded, environ, takes_up=partial(_is_of, session)) as gateway,
-            open_http(gateway, Logins(token, gateway.clock)) as server,
-            GatewayClient(GatewayAddress(server.address, token)) as client,
+            open_http(gateway, gateway.settings.of(HTTP)) as http,
+            GatewayClient(GatewayAddress(http.server.address, token)) as client,
         ):
             follow(gateway, log)
             yield client

@@ -11,9 +11,9 @@ import msgspec
 
 from talaria.channels.console.clean import clean
 from talaria.cli.checks import examine
-from talaria.cli.findings import Finding, Level
 from talaria.cli.loop import run_loop
 from talaria.cli.options import Invocation, verb
+from talaria.core.findings import Finding, Level
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.PROBLEM: "red"}
 _NAME_WIDTH = 8

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from talaria.cli.findings import Finding, Level, end_command, failed, ok, problem, shell, type_key, warn
 from talaria.cli.trial import try_model
 from talaria.config.home import Home
 from talaria.config.issues import dotted
 from talaria.config.settings import Settings
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ModelRefused, TalariaError
+from talaria.core.findings import Finding, Level, end_command, failed, ok, problem, shell, type_key, warn
 from talaria.models.catalog import Catalog, ModelChoice, fallback_chain
 from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
 from talaria.models.known import Prices

@@ -8,29 +8,27 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import NamedTuple, TextIO
 
 import click
 
 from talaria import __version__
-from talaria.access.logins import Logins, link
 from talaria.access.settings import BudgetSettings
 from talaria.app import open_gateway
-from talaria.channels.http.part import HTTP, open_http
-from talaria.channels.http.server import HttpServer
+from talaria.channels.http.channel import HttpChannel
+from talaria.channels.http.part import HTTP
+from talaria.channels.supervisor import open_channels
 from talaria.cli.log_file import follow, open_log
 from talaria.cli.loop import run_loop
 from talaria.cli.model_lines import answers_built_in, model_lines, show_progress
 from talaria.cli.options import Invocation, common
-from talaria.config.home import Home, HttpToken
+from talaria.config.home import Home
 from talaria.config.load import Loaded, load
-from talaria.core.clock import SystemClock
 from talaria.core.errors import ConfigError
 from talaria.core.failpoints import VARIABLE, arm
 from talaria.core.redaction import Redactor
-from talaria.fronts import serve_channels
 from talaria.gateway import Gateway
 from talaria.models.discovery import detect_providers
 from talaria.models.local.stock import NO_MODEL, YES
@@ -85,7 +83,7 @@ def command(invocation: Invocation, host: str | None, port: int | None, yes: boo
     with _log_stream(home) as stream, configure(loaded.settings.log, redactor, stream) as log:
         for warning in warnings:
             logging.getLogger("talaria.config").warning("%s", warning)
-        return run_loop(_serve(Start(home, loaded, token, environ, log), invocation))
+        return run_loop(_serve(Start(home, loaded, environ, log), invocation))
 
 
 class Start(NamedTuple):
@@ -93,7 +91,6 @@ class Start(NamedTuple):
 
     home: Home
     loaded: Loaded
-    token: HttpToken
     environ: Mapping[str, str]
     log: LogControl
 
@@ -110,24 +107,17 @@ def _with_options(environ: Mapping[str, str], host: str | None, port: int | None
 
 
 async def _serve(start: Start, invocation: Invocation) -> int:
-    home, loaded, token, environ, log = start
-    logins = Logins(token.value, SystemClock())
+    home, loaded, environ, log = start
     stop = _stop_on_signals(home)
-    async with (
-        open_gateway(home, loaded, environ) as gateway,
-        serve_channels(gateway),
-        open_http(gateway, logins) as server,
-    ):
-        follow(gateway, log)
+    async with open_gateway(home, loaded, environ) as gateway, _open_channels(gateway, log) as http:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _on_hangup(gateway, stop))
         found = await detect_providers(environ) if answers_built_in(gateway) else []
-        way_in = link(server.address, logins.new_code())
-        click.echo(banner(gateway, server, way_in, model_lines(gateway, found, invocation), invocation))
+        click.echo(banner(gateway, http, model_lines(gateway, found, invocation), invocation))
         sys.stdout.flush()
         moving = asyncio.create_task(show_progress(gateway, sys.stdout)) if sys.stdout.isatty() else None
         _settle_memory()
         if not sys.stdout.isatty():  # the banner says it
-            _log.info("ready at %s", server.address)
+            _log.info("ready at %s", http.server.address)
         await stop.wait()
         if moving is not None:
             moving.cancel()
@@ -135,6 +125,15 @@ async def _serve(start: Start, invocation: Invocation) -> int:
         _log.info("stopping: running turns may finish within %g s; a second signal ends it at once", deadline)
     _log.info("stopped")
     return 0
+
+
+@asynccontextmanager
+async def _open_channels(gateway: Gateway, log: LogControl) -> AsyncIterator[HttpChannel]:
+    follow(gateway, log)
+    async with open_channels(gateway, gateway.parts):
+        http = gateway.channels[HTTP.name]
+        assert isinstance(http, HttpChannel)
+        yield http
 
 
 def _settle_memory() -> None:
@@ -175,17 +174,15 @@ def _on_hangup(gateway: Gateway, stop: asyncio.Event) -> Callable[[], None]:
     return on_hangup
 
 
-def banner(
-    gateway: Gateway, server: HttpServer, way_in: str, model: Sequence[str], invocation: Invocation
-) -> str:
+def banner(gateway: Gateway, http: HttpChannel, model: Sequence[str], invocation: Invocation) -> str:
     settings = gateway.settings
     tools = ", ".join(sorted(settings.tools.enabled)) or "none"
-    title = f"Talaria {__version__}   {way_in}"
+    title = f"Talaria {__version__}   {http.new_link()}"
     chat = f"({invocation.command_line('chat')} in another terminal)"
     width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
     fits = not width or len(title) + len(chat) + 5 <= width
     rows = {
-        "note": [server.notice] if server.notice else [],
+        "note": [http.server.notice] if http.server.notice else [],
         "model": model,
         "tools": [f"{tools}      spend cap  {_caps(settings.budgets)}"],
     }

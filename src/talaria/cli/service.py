@@ -18,13 +18,13 @@ import click
 import msgspec
 
 from talaria.channels.telegram.part import TELEGRAM
-from talaria.cli.findings import end_command, type_key
 from talaria.cli.options import Invocation, group, spoken
 from talaria.config.edit import write_secret
 from talaria.config.home import DEFAULT_HOME, Home
 from talaria.config.load import load, named_variables
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError
+from talaria.core.findings import end_command, type_key
 from talaria.models.catalog import providers_in_use
 from talaria.models.providers import Providers
 from talaria.parts import PARTS

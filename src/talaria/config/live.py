@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -11,9 +12,10 @@ import msgspec
 from talaria.config.decoder import hints_of, is_marked
 from talaria.config.issues import dotted
 from talaria.config.load import FILE_NAME, load
-from talaria.config.settings import HasSettings, Parts, S, Settings
+from talaria.config.settings import Settings
 from talaria.core.clock import Clock
 from talaria.core.errors import ConfigError
+from talaria.core.parts import Part, Parts, S
 from talaria.core.schema import KeyPath, Mark
 
 _log = logging.getLogger("talaria.config")
@@ -28,7 +30,7 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 class LiveSettings:
-    """The current settings of a running gateway. Only keys marked `LIVE` change; sessions that exist keep the
+    """The current settings of a running gateway. Only keys marked `LIVE` change. Sessions that exist keep the
     prompt, the tools and the model that they were pinned to."""
 
     def __init__(self, settings: Settings) -> None:
@@ -40,15 +42,21 @@ class LiveSettings:
         not fail."""
         self._told.append((paths, tell))
 
-    def follow(self, part: HasSettings[S], tell: Callable[[S], None]) -> None:
-        """Call `tell` with the new settings of the part when one of its live keys changes."""
-        self.on(part.table, tell=lambda new: tell(new.of(part)))
+    @contextmanager
+    def follow(self, part: Part[S], tell: Callable[[S], None]) -> Iterator[None]:
+        """Call `tell` with the part's new settings when a key of its table changes, while this is open."""
+        told = ((part.table,), lambda new: tell(new.of(part)))
+        self._told.append(told)
+        try:
+            yield
+        finally:
+            self._told.remove(told)
 
     def take(self, new: Settings) -> Changes:
         """Take the live keys of the new settings and tell of them. Others are compared again next time."""
         changes = compare(self.settings, new)
         self.settings = merge(self.settings, new)
-        for paths, tell in self._told:
+        for paths, tell in tuple(self._told):
             if any(changed[: len(path)] == path for changed in changes.live for path in paths):
                 tell(self.settings)
         return changes
@@ -61,16 +69,15 @@ def compare(old: Settings, new: Settings) -> Changes:
     return Changes(tuple(found[True]), tuple(found[False]))
 
 
-def merge(old: msgspec.Struct, new: msgspec.Struct) -> Settings:
-    """Return the old settings with the live keys of the new ones."""
+def merge(old: S, new: S) -> S:
+    """Return the old settings, or a table of them, with the live keys of the new ones."""
     taken = {}
     for name, hint in hints_of(type(old)).items():
         if Mark.LIVE in hint.marks:
             taken[name] = getattr(new, name)
         elif hint.is_struct:
             taken[name] = merge(getattr(old, name), getattr(new, name))
-    merged: Settings = msgspec.structs.replace(old, **taken)  # type: ignore[assignment]
-    return merged
+    return msgspec.structs.replace(old, **taken)
 
 
 def _differences(old: object, new: object, path: KeyPath) -> Iterator[KeyPath]:
@@ -89,7 +96,8 @@ class Reloader:
     """Reads the file again when it changes, which it checks every few seconds, and when told to.
 
     A bad file changes nothing and is logged once; `trouble` says what is wrong with it. `pending` are the
-    changed keys that wait for the next start.
+    changed keys that wait for the next start. `watchers` are called after each good reading, because secrets
+    that the settings name may have changed with no key changed.
     """
 
     def __init__(
@@ -111,6 +119,7 @@ class Reloader:
         self.add_secrets = add_secrets
         self.trouble = ""
         self.pending: tuple[str, ...] = ()
+        self.watchers: list[Callable[[], None]] = []
 
     async def run(self) -> None:
         while True:
@@ -140,6 +149,8 @@ class Reloader:
             _log.warning("config.toml was changed; from the next start on: %s", ", ".join(self.pending))
         if not changes.live and not changes.later:
             _log.info("config.toml was read again; nothing is different")
+        for watcher in tuple(self.watchers):
+            watcher()
 
     def status(self) -> dict[str, object]:
         return {"pending": list(self.pending), "trouble": self.trouble}

@@ -17,8 +17,9 @@ from talaria.config.decoder import SettingsDecoder, values_of
 from talaria.config.home import open_mode
 from talaria.config.issues import Issue, IssueCollector, IssueKind, dotted, quoted
 from talaria.config.origins import Override, apply_overrides, read_overrides
-from talaria.config.settings import Parts, Settings, settings_type
+from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ConfigError
+from talaria.core.parts import Parts
 from talaria.core.schema import KeyPath, Mark
 from talaria.core.suggest import did_you_mean, nearest
 from talaria.models.known import Prices
@@ -68,7 +69,8 @@ def load_text(home: Path, text: str | None, environ: Mapping[str, str], parts: P
     _check_prices(settings, issues)
     issues.raise_problems(settings)
     warnings = (*issues.warnings, *_open_secrets(path, settings, overrides))
-    secrets = frozenset(_secrets(settings, home, environ)) - {""}
+    presets = {environ.get(preset.api_key_env, "") for preset in PRESETS.values()} - {""}
+    secrets = read_secrets(settings, home, environ) | presets
     return Loaded(settings, warnings, path if text is not None else None, secrets)
 
 
@@ -166,21 +168,22 @@ def _open_secrets(path: Path, settings: Settings, overrides: Mapping[KeyPath, Ov
         yield Issue(0, f"{text} Close it with: chmod 600 {path}", (), kind=IssueKind.OPEN_FILE)
 
 
-def _secrets(settings: Settings, home: Path, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield every secret that the settings hold or name, and the keys of known providers."""
-    yield from (environ.get(preset.api_key_env, "") for preset in PRESETS.values())
+def read_secrets(settings: msgspec.Struct, home: Path, environ: Mapping[str, str]) -> frozenset[str]:
+    """Return every secret that the settings, or a table of them, hold or name."""
+    found = set()
     for _, value, marks in values_of(settings):
-        if not isinstance(value, str) or not value:
+        if not isinstance(value, str):
             continue
         if Mark.SECRET in marks:
-            yield value
+            found.add(value)
         elif Mark.SECRET_VARIABLE in marks:
-            yield environ.get(value, "").strip()
+            found.add(environ.get(value, "").strip())
         elif Mark.SECRET_FILE in marks:
-            with suppress(OSError, UnicodeDecodeError):  # its part says so when it is opened
-                yield (home / value).read_text(encoding="utf-8").strip()
+            with suppress(OSError, UnicodeDecodeError):  # the part says so when it is opened
+                found.add((home / value).read_text(encoding="utf-8").strip() if value else "")
         elif "@" in value and "://" in value:
-            yield urlsplit(value).password or ""
+            found.add(urlsplit(value).password or "")
+    return frozenset(found - {""})
 
 
 def held_secrets(settings: Settings) -> list[KeyPath]:

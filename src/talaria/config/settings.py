@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Protocol, TypeAlias, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 import msgspec
 
 from talaria.access.settings import BudgetSettings
 from talaria.agent.settings import AgentSettings
+from talaria.core.parts import Part, Parts, S
 from talaria.core.schema import KeyPath, Mark
 from talaria.models.known import Abilities, PriceSettings
 from talaria.models.local.settings import LocalSettings
@@ -19,22 +20,6 @@ from talaria.pool.settings import PoolSettings
 from talaria.store.settings import StoreSettings
 from talaria.tools.settings import ToolSettings
 from talaria.turns.settings import DeliverySettings, RetentionSettings, SessionSettings, ShutdownSettings
-
-S = TypeVar("S", bound=msgspec.Struct)
-S_co = TypeVar("S_co", bound=msgspec.Struct, covariant=True)
-
-
-class HasSettings(Protocol[S_co]):
-    """A part with a table of its own: the path of the table, empty for none, and its struct."""
-
-    @property
-    def table(self) -> KeyPath: ...
-
-    @property
-    def settings(self) -> type[S_co]: ...
-
-
-Parts: TypeAlias = Sequence[HasSettings[msgspec.Struct]]
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -57,7 +42,7 @@ class Settings(msgspec.Struct, frozen=True):
     log: LogSettings = LogSettings()
     local: LocalSettings = LocalSettings()
 
-    def of(self, part: HasSettings[S]) -> S:
+    def of(self, part: Part[S]) -> S:
         """Return the settings of a part; its defaults if these settings are of a type without its table."""
         value: object = self
         for name in part.table:
@@ -66,17 +51,20 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def settings_type(parts: Parts) -> type[Settings]:
-    """Return the type of the settings of a gateway with these parts; the same one for the same parts."""
-    return _settings_type(tuple((part.table, part.settings) for part in parts if part.table))
+    """Return the type of the settings of a gateway with these parts; the same type for the same parts."""
+    return _settings_type(
+        tuple((part.table, part.settings, part.is_required) for part in parts if part.table)
+    )
 
 
 @cache
-def _settings_type(tables: tuple[tuple[KeyPath, type[msgspec.Struct]], ...]) -> type[Settings]:
-    return _extend(Settings, dict(tables)) if tables else Settings
+def _settings_type(tables: tuple[tuple[KeyPath, type[msgspec.Struct], bool], ...]) -> type[Settings]:
+    kinds = {path: kind if is_required else Annotated[kind, Mark.LIVE] for path, kind, is_required in tables}
+    return _extend(Settings, kinds) if kinds else Settings
 
 
-def _extend(base: type[S], tables: Mapping[KeyPath, type[msgspec.Struct]]) -> type[S]:
-    """Return a subclass of the struct with a field for each table, whatever the depth."""
+def _extend(base: type[S], tables: Mapping[KeyPath, Any]) -> type[S]:
+    """Return a subclass of the struct with a field for each table, whatever the depth of its path."""
     fields = []
     for name in dict.fromkeys(path[0] for path in tables):
         inner = {path[1:]: kind for path, kind in tables.items() if path[0] == name}

@@ -12,9 +12,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from talaria.access.logins import Logins
 from talaria.app import open_gateway
-from talaria.channels.http.part import open_http
+from talaria.channels.http.channel import open_http
+from talaria.channels.http.part import HTTP
 from talaria.channels.http.response import DEFAULT_TIMING, StreamTiming
 from talaria.channels.http.server import HttpServer
 from talaria.config.home import Home
@@ -25,7 +25,7 @@ from talaria.parts import PARTS
 from talaria.testing.model_server import ModelServer
 from talaria.turns.settings import ShutdownSettings
 
-TOKEN = "a-token-for-tests"
+TOKEN, TOKEN_ENV = "a-token-for-tests", "TALARIA_HTTP_TOKEN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ async def run_gateway(
     )
     settings = msgspec.structs.replace(settings, shutdown=ShutdownSettings(timedelta()))
     async with (
-        open_gateway(Home(home), Loaded(settings, (), None), {}) as gateway,
-        open_http(gateway, Logins(TOKEN, gateway.clock), timing) as server,
+        open_gateway(Home(home), Loaded(settings, (), None), {TOKEN_ENV: TOKEN}) as gateway,
+        open_http(gateway, settings.of(HTTP), timing) as channel,
         aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as client,
     ):
-        yield Api(gateway, server, client)
+        yield Api(gateway, channel.server, client)

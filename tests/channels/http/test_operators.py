@@ -132,11 +132,13 @@ async def test_calls_run_side_by_side(api: Api) -> None:
 async def test_a_fault_of_ours_is_logged_and_shows_nothing_of_the_inside(
     tmp_path: Path, model: ModelServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken() -> str:
-        raise RuntimeError("a secret of the inside")
+    class Broken:
+        @property
+        def status(self) -> str:
+            raise RuntimeError("a secret of the inside")
 
     async with run_gateway(tmp_path, model) as api:
-        api.gateway.channels["broken"] = broken
+        api.gateway.channels["broken"] = Broken()
         error = (await api.get("/api/status", 500))["error"]
     assert error["type"] == "internal"
     assert error["hint"]

@@ -13,11 +13,10 @@ from rig import Rig, start
 from talaria.access.pairing import PairingAdmin
 from talaria.channels.telegram.channel import TelegramChannel
 from talaria.channels.telegram.client import BotApi
-from talaria.channels.telegram.opening import TelegramParts, open_telegram
+from talaria.channels.telegram.opening import open_telegram
 from talaria.channels.telegram.outlet import TelegramOutlet
 from talaria.channels.telegram.settings import TelegramSettings
 from talaria.core.clock import Clock, SystemClock
-from talaria.core.ports import Pairings, Store
 from talaria.core.turns import Inbound
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
@@ -65,13 +64,24 @@ class Line:
         await self.server.until(lambda: not self.server.world.queue and not self.server.world.strays)
 
 
+class Recorder:
+    """Turns that note what is handed in."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.inbounds: list[Inbound] = []
+        self._turns = rig.turns
+
+    async def submit(self, inbound: Inbound) -> object:
+        self.inbounds.append(inbound)
+        return await self._turns.submit(inbound)
+
+
 @asynccontextmanager
 async def telegram(
     folder: Path,
     server: TelegramServer,
     *,
-    store: Store | None = None,
-    pairings: Pairings | None = None,
+    store: Any = None,
     clock: Clock | None = None,
     api_url: str = "",
     token: str = "",
@@ -80,31 +90,19 @@ async def telegram(
     """A life of the channel; another one over the same store and server is a restart."""
     clock = clock or SystemClock()
     store = store or MemoryStore(clock)
-    pairings = pairings or MemoryStore(clock).pairings
-    configured = TelegramSettings(allowed=(ADA,), api_url=api_url or server.url, **settings)
-    inbounds: list[Inbound] = []
+    configured = TelegramSettings(
+        token=token or server.token, allowed=(ADA,), api_url=api_url or server.url, **settings
+    )
     async with AsyncExitStack() as scopes:
         rig = await scopes.enter_async_context(start(store, folder, clock=clock))
-
-        async def submit(inbound: Inbound) -> object:
-            inbounds.append(inbound)
-            return await rig.turns.submit(inbound)
-
+        recorder = Recorder(rig)
         sending = asyncio.create_task(rig.delivery.run(), name="delivery")
-        parts = TelegramParts(
-            configured,
-            token or server.token,
-            store,
-            pairings,
-            rig.delivery,
-            submit,
-            lambda key: folder / "chats" / key.replace(":", "_"),
-            "main",
-            clock,
-        )
         try:
-            async with open_telegram(parts) as channel:
-                yield Line(server, rig, channel, PairingAdmin(pairings), inbounds, folder, clock)
+            gateway = rig.gateway(folder, turns=recorder)
+            async with open_telegram(gateway, configured) as channel:
+                yield Line(
+                    server, rig, channel, PairingAdmin(store.pairings), recorder.inbounds, folder, clock
+                )
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)

@@ -10,13 +10,12 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from talaria.access.logins import Logins
 from talaria.app import open_gateway
-from talaria.channels.http.part import open_http
+from talaria.channels.http.channel import HttpChannel
 from talaria.channels.http.server import HttpServer
+from talaria.channels.supervisor import open_channels
 from talaria.config.home import Home
 from talaria.config.load import load
-from talaria.fronts import serve_channels
 from talaria.gateway import Gateway
 from talaria.parts import PARTS
 from talaria.testing.model_server import ModelServer
@@ -29,16 +28,18 @@ TOKEN = "a-token-for-tests"
 async def gateway(
     home: Path, model: ModelServer, telegram: str, environ: dict[str, str]
 ) -> AsyncIterator[tuple[Gateway, HttpServer]]:
+    environ = {"TALARIA_HTTP_TOKEN": TOKEN, **environ}
     (home / "config.toml").write_text(
         f'[model]\nprovider = "scripted"\n[providers.scripted]\nbase_url = "{model.base_url}"\n'
         f'[http]\nport = 0\n[shutdown]\ndeadline = "1s"\n[channels.telegram]\n{telegram}\n'
     )
     async with (
         open_gateway(Home(home), load(home, environ, PARTS), environ) as opened,
-        serve_channels(opened),
-        open_http(opened, Logins(TOKEN, opened.clock)) as server,
+        open_channels(opened, PARTS),
     ):
-        yield opened, server
+        http = opened.channels["http"]
+        assert isinstance(http, HttpChannel)
+        yield opened, http.server
 
 
 async def call(server: HttpServer, method: str, path: str, body: Any = None) -> tuple[int, Any]:
@@ -76,6 +77,47 @@ async def test_updates_come_to_the_gateways_own_address(tmp_path: Path, server: 
         assert (await call(http, "GET", "/api/status"))[1]["channels"]["telegram"] == "ready"
         status, _ = await call(http, "POST", "/hooks/telegram", {"update_id": 1})
         assert status == 403
+
+
+async def test_a_channel_is_opened_and_closed_with_its_table_while_the_gateway_runs(
+    tmp_path: Path, server: TelegramServer
+) -> None:
+    ada = server.person(7)
+    chat = server.world.private(ada)
+    async with ModelServer() as model, gateway(tmp_path, model, "", {}) as (opened, http):
+        file = tmp_path / "config.toml"
+        before = file.read_text()
+
+        def reload(telegram: str) -> None:
+            file.write_text(before + telegram)
+            opened.reloader.reload()
+            assert opened.reloader.status() == {"pending": [], "trouble": ""}
+
+        async def state() -> str | None:
+            status: str | None = (await call(http, "GET", "/api/status"))[1]["channels"].get("telegram")
+            return status
+
+        table = f'token_file = "telegram.token"\nallowed = [7]\napi_url = "{server.url}"\n'
+        assert await state() is None
+        reload(table)
+        while "cannot be read from" not in (await state() or ""):
+            pass
+        (tmp_path / "telegram.token").write_text(server.token)
+        reload(table)
+        ada.says("hello")
+        await server.until(lambda: chat.replies == ["You said: hello"])
+        assert await state() == "ready"
+        same = opened.channels["telegram"]
+        reload(table.replace("[7]", "[7, 8]"))
+        assert opened.channels["telegram"] is same  # `allowed` is told to the open channel
+        reload(table + 'progress = "off"\n')
+        while opened.channels.get("telegram") in (None, same):
+            await call(http, "GET", "/api/status")
+        ada.says("again")
+        await server.until(lambda: chat.replies[1:] == ["You said: again"])
+        reload("")
+        while await state() is not None:
+            pass
 
 
 async def test_the_token_is_among_the_secrets_that_logs_blot_out(tmp_path: Path) -> None:

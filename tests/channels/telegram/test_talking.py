@@ -10,6 +10,7 @@ from channels.telegram.line import Line, telegram
 from pictures import jpeg
 from talaria.core.messages import File, Image, Text
 from talaria.testing.telegram_server import Fault, Misdeed, TelegramServer
+from talaria.workspace.folder import chat_folder
 
 
 def texts(line: Line) -> list[str]:
@@ -181,7 +182,7 @@ async def test_files_come_into_the_chats_folder_and_photos_to_the_models_eyes(
         assert document[0] == Text("read this")
         assert isinstance(file, File)
         assert (file.path, file.size) == ("inbox/1-_.._notes.txt", 7)
-        folder = tmp_path / "chats" / line.inbounds[0].chat_key.replace(":", "_")
+        folder = chat_folder(tmp_path, line.inbounds[0].chat_key)
         assert (folder / file.path).read_bytes() == b"content"
         assert isinstance(photo[2], Image)
         assert photo[2].url.startswith("data:image/jpeg;base64,")

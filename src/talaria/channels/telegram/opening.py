@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 from talaria.access.authorizer import Authorizer
 from talaria.channels.telegram.channel import TelegramChannel
@@ -14,56 +12,46 @@ from talaria.channels.telegram.client import BotApi
 from talaria.channels.telegram.desk import Desk, DeskParts
 from talaria.channels.telegram.outlet import TelegramOutlet
 from talaria.channels.telegram.parse import CHANNEL
-from talaria.channels.telegram.settings import TelegramSettings
-from talaria.core.clock import Clock
-from talaria.core.ids import ChatKey
-from talaria.core.ports import Pairings, Store
-from talaria.core.turns import Inbound
-from talaria.turns.delivery import Delivery
-
-
-@dataclass(frozen=True, slots=True)
-class TelegramParts:
-    """`submit` returns when a message is durable; `folder_of` is where a chat's files are; `on_authorizer`
-    is given the authorizer of the channel."""
-
-    settings: TelegramSettings
-    token: str
-    store: Store
-    pairings: Pairings
-    delivery: Delivery
-    submit: Callable[[Inbound], Awaitable[object]]
-    folder_of: Callable[[ChatKey], Path]
-    agent: str
-    clock: Clock
-    on_authorizer: Callable[[Authorizer], None] = lambda authorizer: None
+from talaria.channels.telegram.part import TELEGRAM
+from talaria.channels.telegram.settings import TelegramSettings, find_token, webhook_secret
+from talaria.channels.telegram.webhook import PATH, TelegramWebhook
+from talaria.gateway import Gateway
 
 
 @asynccontextmanager
-async def open_telegram(parts: TelegramParts) -> AsyncIterator[TelegramChannel]:
-    """Nothing that happens to the channel is raised here: it says how it is. Leaving stops taking in, and
-    lets sends under way finish."""
-    settings, clock = parts.settings, parts.clock
-    async with BotApi(settings.api_url, parts.token) as api:
-        authorizer = Authorizer(parts.pairings, {CHANNEL: settings.allowed}, clock)
-        parts.on_authorizer(authorizer)
+async def open_telegram(gateway: Gateway, settings: TelegramSettings) -> AsyncIterator[TelegramChannel]:
+    """Raises `ConfigError` without a token. What happens to the channel later is not raised: its status says
+    so. Leaving stops taking messages in, and lets sends under way finish."""
+    token = find_token(settings, gateway.home.path, gateway.environ)
+    gateway.reloader.add_secrets([token, webhook_secret(token)])
+    authorizer = Authorizer(gateway.store.pairings, {CHANNEL: settings.allowed}, gateway.clock)
+
+    def change_allowed(new: TelegramSettings) -> None:
+        authorizer.change_allowed({CHANNEL: new.allowed})
+
+    async with BotApi(settings.api_url, token) as api:
         desk = Desk(
             DeskParts(
                 api,
                 authorizer,
-                parts.submit,
-                parts.store.move_chat,
-                parts.folder_of,
-                parts.agent,
+                gateway.turns.submit,
+                gateway.store.move_chat,
+                gateway.chat_folder,
+                gateway.settings.agent.name,
                 settings.groups,
             )
         )
-        channel = TelegramChannel(api, settings, desk, parts.store, clock)
-        parts.delivery.attach(CHANNEL, TelegramOutlet(api, clock, settings.progress, desk.moved))
+        channel = TelegramChannel(api, settings, desk, gateway.store, gateway.clock)
+        outlet = TelegramOutlet(api, gateway.clock, settings.progress, desk.moved)
+        gateway.delivery.attach(CHANNEL, outlet)
+        if settings.mode == "webhook":
+            gateway.webhooks[PATH] = TelegramWebhook(channel, webhook_secret(token))
         running = asyncio.create_task(channel.run(), name=CHANNEL)
         try:
-            yield channel
+            with gateway.reloader.live.follow(TELEGRAM, change_allowed):
+                yield channel
         finally:
+            gateway.webhooks.pop(PATH, None)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-            await parts.delivery.detach(CHANNEL)
+            await gateway.delivery.detach(CHANNEL)

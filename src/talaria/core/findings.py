@@ -1,4 +1,4 @@
-"""What a check of `talaria doctor` finds."""
+"""What a check of `talaria doctor` finds, and the commands that mend it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Level(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """`fix` says what to do; `command` does it when it is pasted into a shell. In it, `talaria` at the start
-    of a command stands for this program on this home."""
+    """`fix` says what to do; `command` does it when it is pasted into a shell. In a command, `talaria` stands
+    for this program on this home."""
 
     name: str
     level: Level
@@ -45,20 +45,20 @@ def failed(name: str, error: TalariaError, command: str = "") -> Finding:
 
 
 def end_command(pid: object) -> str:
-    """Ends a process of ours. Empty when the number means another one here, as that of a gateway in a
-    container does."""
+    """Return the command that ends a process of Talaria. Empty if the pid belongs to another program here, as
+    the pid of a gateway in a container does."""
     try:
         is_ours = b"talaria" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
-        is_ours = not Path("/proc/self").exists()  # not to be seen on this system
+        is_ours = not Path("/proc/self").exists()  # this system does not show it
     return f"kill {pid}" if is_ours else ""
 
 
 def type_key(variable: str) -> str:
-    """Typed in unseen, not pasted: a key does not belong into a shell's history."""
+    """Return the command that reads a key without showing it, so that it is not in the shell's history."""
     return f"read -rs {variable} && export {variable}"
 
 
 def shell(*words: str | Path) -> str:
-    """A command line out of its words."""
+    """Return a command line, quoted where needed."""
     return shlex.join(map(str, words))

@@ -1,0 +1,68 @@
+"""The HTTP channel: the API on its socket, from its start until every turn is drained."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from talaria import __version__
+from talaria.access.logins import Logins, link
+from talaria.channels.http.auth import ENDED_LOGINS
+from talaria.channels.http.response import DEFAULT_TIMING, StreamTiming
+from talaria.channels.http.routing import create_app
+from talaria.channels.http.server import HttpServer, allowed_hosts, bind
+from talaria.channels.http.settings import HttpSettings
+from talaria.config.home import GatewayInfo
+from talaria.gateway import Gateway
+from talaria.observe.health import GatewayPhase, Health
+
+_log = logging.getLogger("talaria.config")
+_GRACE_SECONDS: Final = 1.0  # for responses that are still being sent after the drain
+
+
+@dataclass(frozen=True, slots=True)
+class HttpChannel:
+    server: HttpServer
+    logins: Logins
+    health: Health
+
+    @property
+    def status(self) -> str:
+        return self.health.phase
+
+    def new_link(self) -> str:
+        """Return a link that logs a browser in, once."""
+        return link(self.server.address, self.logins.new_code())
+
+
+@asynccontextmanager
+async def open_http(
+    gateway: Gateway, settings: HttpSettings, timing: StreamTiming = DEFAULT_TIMING
+) -> AsyncIterator[HttpChannel]:
+    """Serve the HTTP API, whose address `gateway.json` tells. Raises `ConfigError` if it has no usable token,
+    or cannot listen.
+
+    On the way out turns are drained before the server stops, so that a client that waits for a turn gets its
+    answer; new messages are refused meanwhile.
+    """
+    token = gateway.home.http_token(gateway.environ, settings.token_env)
+    gateway.reloader.add_secrets([token.value])
+    for warning in token.warnings:
+        _log.warning("%s", warning)
+    logins = Logins(token.value, gateway.clock)
+    logins.restore(await gateway.store.cursor(ENDED_LOGINS) or "")
+    bound = bind(settings)
+    server = HttpServer(create_app(gateway, settings, logins, allowed_hosts(settings, bound), timing), bound)
+    await server.start()
+    try:
+        gateway.home.write_gateway(GatewayInfo(os.getpid(), server.address, __version__, gateway.started_at))
+        yield HttpChannel(server, logins, gateway.health)
+    finally:
+        gateway.home.remove_gateway()
+        gateway.health.enter(GatewayPhase.DRAINING)
+        await gateway.drain()
+        await server.stop(_GRACE_SECONDS)

@@ -1,0 +1,115 @@
+"""Opens the channels of a gateway, and opens a channel again when its settings change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic
+
+from talaria.channels.descriptor import Channel
+from talaria.config.live import merge
+from talaria.config.load import read_secrets
+from talaria.core.errors import ConfigError
+from talaria.core.parts import Parts, S
+from talaria.gateway import Gateway
+
+_log = logging.getLogger("talaria.channels")
+
+
+@asynccontextmanager
+async def open_channels(gateway: Gateway, parts: Parts) -> AsyncIterator[None]:
+    """Open the channels among the parts, in their order; on the way out they close in the reverse order.
+
+    Raises what a required channel raises. Any other channel that cannot be opened says so in its status, and
+    the rest runs.
+    """
+    async with AsyncExitStack() as scopes:
+        for channel in parts:
+            if not isinstance(channel, Channel):
+                continue
+            if channel.is_required:
+                opened = await scopes.enter_async_context(channel.open(gateway, gateway.settings.of(channel)))
+                gateway.channels[channel.name] = opened
+            else:
+                await scopes.enter_async_context(_supervise(gateway, channel))
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    """In the place of a channel that cannot be opened."""
+
+    status: str
+
+
+@asynccontextmanager
+async def _supervise(gateway: Gateway, channel: Channel[S]) -> AsyncIterator[None]:
+    supervisor = _Supervisor(gateway, channel)
+    gateway.reloader.watchers.append(supervisor.check)
+    running = asyncio.create_task(supervisor.run(), name=channel.name)
+    try:
+        await supervisor.tried.wait()
+        yield
+    finally:
+        gateway.reloader.watchers.remove(supervisor.check)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+class _Supervisor(Generic[S]):
+    """Keeps a channel open with the current settings. `tried` is set once it was opened, or could not be."""
+
+    def __init__(self, gateway: Gateway, channel: Channel[S]) -> None:
+        self._gateway = gateway
+        self._channel = channel
+        self._current = self._read()
+        self._changed = asyncio.Event()
+        self.tried = asyncio.Event()
+
+    async def run(self) -> None:
+        name = self._channel.name
+        while True:
+            self._changed.clear()
+            self._current = self._read()
+            try:
+                await self._hold()
+            except ConfigError as error:
+                _log.error("%s is off: %s", name, error)
+                await self._stay_closed(error.user_text)
+            except Exception:
+                _log.exception("the channel %s failed", name)
+                await self._stay_closed("an error, which the log tells")
+            finally:
+                self._gateway.channels.pop(name, None)
+
+    def check(self) -> None:
+        """Open the channel again if its settings or secrets changed, unless all changed keys are live."""
+        (old, old_secrets), (new, new_secrets) = self._current, self._read()
+        if old_secrets == new_secrets and merge(old, new) == new:
+            self._current = new, new_secrets
+        else:
+            self._changed.set()
+
+    async def _hold(self) -> None:
+        settings, _ = self._current
+        if not self._channel.is_on(settings):
+            self.tried.set()
+            await self._changed.wait()
+            return
+        async with self._channel.open(self._gateway, settings) as opened:
+            self._gateway.channels[self._channel.name] = opened
+            self.tried.set()
+            await self._changed.wait()
+        _log.info("the settings of %s changed: it is opened again", self._channel.name)
+
+    async def _stay_closed(self, reason: str) -> None:
+        self._gateway.channels[self._channel.name] = _Closed(f"stopped: {reason}")
+        self.tried.set()
+        await self._changed.wait()
+
+    def _read(self) -> tuple[S, frozenset[str]]:
+        settings = self._gateway.reloader.live.settings.of(self._channel)
+        return settings, read_secrets(settings, self._gateway.home.path, self._gateway.environ)
