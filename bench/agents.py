@@ -20,7 +20,7 @@ from talaria.models.catalog import Catalog
 from talaria.models.settings import ModelSettings
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.scripted_model import ScriptedModels
-from talaria.tools.registry import builtin_registry
+from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 from talaria.workspace.workspaces import ChatWorkspaces
 
@@ -34,8 +34,8 @@ async def warm_agent_costs(builds: int) -> tuple[float, float, float]:
         async with await SqliteStore.open(Path(folder) / "talaria.db", SystemClock()) as store:
             models = ScriptedModels()
             catalog = Catalog(ModelSettings("scripted", "scripted"), {}, providers=("scripted",))
-            tools = builtin_registry(ToolSettings()).resolve(ToolSettings().enabled)
-            spec = SpecResolver(AgentSettings(), catalog, models, tools).resolve()
+            tools = builtin_tools(ToolSettings())
+            spec = SpecResolver(AgentSettings(), catalog, models, lambda: tools).resolve()
             session_id = new_session_id()
             await store.accept(
                 Accept(

@@ -30,7 +30,7 @@ from talaria.models.local.manifest import DEFAULT, find_weights
 from talaria.models.local.needs import unmet
 from talaria.models.local.runtime import Runtime
 from talaria.models.local.stock import Stock
-from talaria.tools.registry import builtin_registry
+from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 
 CASES = Path(__file__).parent / "evaluation.toml"
@@ -132,7 +132,7 @@ async def evaluate(name: str = DEFAULT, tell: Callable[[str], None] = lambda lin
     clock, cache = SystemClock(), Cache.find(os.environ)
     runtime = Runtime(clock)
     endpoint = LocalEndpoint(cache, Stock(cache, os.environ, clock), runtime, clock)
-    wire, tools = endpoint.wire, builtin_registry(ToolSettings()).resolve(ToolSettings().enabled)
+    wire, tools = endpoint.wire, builtin_tools(ToolSettings())
     prefix = wire.render_prefix(render_prompt("main", "", tools.names), tools.specs)
     right, of, spoken, seconds = dict[str, int](), dict[str, int](), 0, 0.0
 

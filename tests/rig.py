@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import MISSING, dataclass, fields
 from datetime import UTC
@@ -12,7 +12,6 @@ from typing import Any
 
 from talaria.access.budgets import Budgets
 from talaria.access.settings import BudgetSettings
-from talaria.agent.bound_tools import ToolRunner
 from talaria.agent.calling import Routes
 from talaria.agent.settings import AgentSettings
 from talaria.agent.specs import SpecResolver
@@ -25,6 +24,7 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.ids import ChatAddress, ChatKey, new_owner_id
 from talaria.core.messages import Text
 from talaria.core.ports import Models, PendingModels, Store
+from talaria.core.tools import ToolSource
 from talaria.core.turns import Inbound, Sender, Turn
 from talaria.gateway import Gateway
 from talaria.models.catalog import Catalog, fallback_chain
@@ -35,9 +35,10 @@ from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import Pool
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
-from talaria.tools.registry import builtin_registry
+from talaria.tools.builtin import builtin_tools
+from talaria.tools.execution import ToolRunner
 from talaria.tools.settings import ToolSettings
-from talaria.tools.toolset import ToolSet
+from talaria.tools.toolset import Family, ToolSet
 from talaria.turns.agents import NO_PENDING_MODELS, Agents
 from talaria.turns.delivery import Delivery
 from talaria.turns.lifecycle import SessionLifecycle
@@ -115,6 +116,7 @@ async def start(
     limits: PoolLimits = LIMITS,
     max_steps: int = 20,
     tools: Callable[[ToolSet], ToolSet] = lambda tools: tools,
+    sources: Sequence[ToolSource] = (),
     agent: AgentSettings | None = None,
     cutoff: Callable[[float], float] = lambda now: 0.0,
     workspaces: FakeWorkspaces | None = None,
@@ -139,9 +141,8 @@ async def start(
     chain = fallback_chain(settings)
     known = {"scripted", settings.provider, *(choice.provider for choice in chain)}
     catalog = Catalog(settings, {"fast": "scripted/fast"}, providers=known, abilities=abilities)
-    tool_settings = ToolSettings()
-    toolset = tools(builtin_registry(tool_settings).resolve(tool_settings.enabled))
-    tool_runner = ToolRunner(toolset, tool_settings, metrics)
+    builtin = Family("built-in", tools(builtin_tools(ToolSettings())).tools)
+    tool_runner = ToolRunner([builtin, *sources], ToolSettings(enabled=("built-in",)), metrics)
     workspaces = workspaces or FakeWorkspaces(lambda key: folder)
     builder = AgentBuilder(store, models, workspaces)
     pool = Pool(builder, limits, clock)
@@ -149,9 +150,9 @@ async def start(
     keeper = LeaseKeeper(store, clock, new_owner_id(), 30.0)
     agents = Agents(
         pool=pool,
-        specs=SpecResolver(agent or AgentSettings(), catalog, models, toolset),
+        specs=SpecResolver(agent or AgentSettings(), catalog, models, lambda: tool_runner.tools),
         routes=Routes(models, builder, clock, draw, chain, catalog.abilities),
-        bind_tools=tool_runner.bind,
+        tool_runner=tool_runner,
         budgets=Budgets(
             budgets or BudgetSettings(), Prices(prices).find, store, metrics=metrics, clock=clock, zone=UTC
         ),

@@ -21,7 +21,6 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from talaria.access.budgets import Budgets
-from talaria.agent.bound_tools import ToolRunner
 from talaria.agent.calling import Routes
 from talaria.agent.specs import SpecResolver
 from talaria.agent.warm import AgentBuilder
@@ -50,8 +49,8 @@ from talaria.store.archive import drop_snapshots
 from talaria.store.home_lock import HomeLock
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.sqlite.watch import StoreWatch
-from talaria.tools.registry import builtin_registry
-from talaria.tools.toolset import ToolSet
+from talaria.tools.builtin import builtin_sources
+from talaria.tools.execution import ToolRunner
 from talaria.turns.agents import Agents
 from talaria.turns.crashes import RestartGuard
 from talaria.turns.delivery import Delivery
@@ -113,7 +112,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
             model_lists=model_lists,
             built_in_models=providers.built_in_models,
         )
-        tool_runner = ToolRunner(_tools(settings), settings.tools, metrics)
+        tool_runner = ToolRunner(builtin_sources(settings.tools), settings.tools, metrics)
         workspaces = ChatWorkspaces(home.path)
         scopes.push_async_callback(workspaces.close)
         builder = AgentBuilder(store, providers, workspaces)
@@ -131,14 +130,14 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
             store, clock, workspaces, pool.release, partial(_cutoff, reloader.live, clock, zone)
         )
         scopes.push_async_callback(sessions.drain)
-        specs = SpecResolver(settings.agent, catalog, providers, tool_runner.tools)
+        specs = SpecResolver(settings.agent, catalog, providers, lambda: tool_runner.tools)
         routes = Routes(
             providers, builder, clock, random.random, fallback_chain(settings.model), catalog.abilities
         )
         turns = Turns(
             store,
             keeper,
-            Agents(pool, specs, routes, tool_runner.bind, budgets, metrics, local.stock),
+            Agents(pool, specs, routes, tool_runner, budgets, metrics, local.stock),
             sessions,
             TurnSettings(
                 agent_name=settings.agent.name,
@@ -235,10 +234,6 @@ def _cutoff(live: LiveSettings, clock: Clock, zone: tzinfo | None) -> float:
     return reset_cutoff(live.settings.sessions, clock.now(), zone)
 
 
-def _tools(settings: Settings) -> ToolSet:
-    return builtin_registry(settings.tools).resolve(settings.tools.enabled)
-
-
 def _follow(live: LiveSettings, followers: _Followers) -> None:
     """Let them hear of what changes in config.toml. What else is live is read where it is used."""
     catalog, specs = followers.catalog, followers.specs
@@ -248,12 +243,11 @@ def _follow(live: LiveSettings, followers: _Followers) -> None:
         providers.change(new.providers)
         providers.follow(new.model)
         catalog.change(new.model, new.aliases, providers.known, providers.built_in_models)
-        specs.change(new.agent, followers.tool_runner.tools)
+        specs.change(new.agent)
 
     def change_tools(new: Settings) -> None:
-        tools = _tools(new)
-        followers.tool_runner.change(tools)
-        specs.change(new.agent, tools)
+        followers.tool_runner.enable(new.tools.enabled)
+        specs.change(new.agent)
 
     def change_money(new: Settings) -> None:
         price = partial(catalog.price, Prices(new.prices).find)

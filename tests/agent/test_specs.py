@@ -14,7 +14,7 @@ from talaria.core.specs import PinnedSpec
 from talaria.models.catalog import Catalog
 from talaria.models.settings import ModelSettings
 from talaria.testing.scripted_model import ScriptedModels
-from talaria.tools.registry import builtin_registry
+from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 
 
@@ -32,8 +32,8 @@ def resolver(
     models.secrets.extend(secrets)
     settings = ModelSettings(provider, model, reasoning)  # type: ignore[arg-type]
     catalog = Catalog(settings, {"fast": "scripted/fast"}, providers=("scripted", "other"), agents=(name,))
-    tools = builtin_registry(ToolSettings()).resolve(families)
-    return SpecResolver(AgentSettings(name, prompt), catalog, models, tools)
+    tools = builtin_tools(ToolSettings(families))
+    return SpecResolver(AgentSettings(name, prompt), catalog, models, lambda: tools)
 
 
 def pinned(**changes: object) -> PinnedSpec:

@@ -7,7 +7,7 @@ import pytest
 from bench.tiny import Chat, Dialogue, Request, load_cases
 from talaria.core.messages import AssistantMessage, ToolCall
 from talaria.models.local.prompt import offered, opening
-from talaria.tools.registry import builtin_registry
+from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 
 LIST = Request("List src.", "list_files", path=("src", "src/"))
@@ -50,7 +50,7 @@ def test_an_answer_is_judged(
 def test_the_cases_are_as_many_as_the_docs_say_and_none_is_among_the_examples() -> None:
     cases = load_cases()
     assert (len(cases.request), len(cases.dialogue), len(cases.chat)) == (30, 12, 8)
-    tools = builtin_registry(ToolSettings()).resolve(ToolSettings().enabled).specs
+    tools = builtin_tools(ToolSettings()).specs
     shown = {message["content"] for message in opening("", offered(tools))}
     assert all(case.say not in shown for case, _ in cases.each())
     assert sum(len(conversation) for _, conversation in cases.each()) == 30 + 12 * 3 + 4 + 4 * 5

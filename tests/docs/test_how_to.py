@@ -20,7 +20,7 @@ from talaria.models.providers import Providers
 from talaria.models.wire import Wire
 from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore
-from talaria.tools.registry import Registry
+from talaria.tools.toolset import resolve
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 
@@ -66,7 +66,7 @@ async def test_the_channel_of_the_how_to_answers_those_who_may(tmp_path: Path) -
 
 async def test_the_tools_of_the_how_to_are_called_by_a_model(tmp_path: Path) -> None:
     names = example("add-a-tool.md")
-    family = Registry({"notes": names["note_tools"]()}).resolve(["notes"])
+    family = resolve([names["note_family"]()], ["notes"])
     async with start(
         MemoryStore(SystemClock()), tmp_path, tools=lambda tools: tools.with_tools(family)
     ) as rig:

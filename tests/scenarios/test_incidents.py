@@ -33,14 +33,16 @@ from talaria.core.tools import ToolContext
 from talaria.core.turns import TURN_MOVES, Inbound, Sender, TurnState
 from talaria.models.catalog import Catalog
 from talaria.models.settings import ModelSettings
+from talaria.observe.metrics import Metrics
 from talaria.pool.policy import AgentState, AgentView, PoolLimits
 from talaria.pool.pool import Pool, Wanted
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.scripted_model import ScriptedModels
-from talaria.tools.registry import Registry, builtin_registry
+from talaria.tools.builtin import builtin_tools
+from talaria.tools.execution import ToolRunner
 from talaria.tools.settings import ToolSettings
-from talaria.tools.toolset import ToolSet
+from talaria.tools.toolset import Family, ToolSet
 from talaria.turns.live import LiveTurn
 from talaria.workspace.workspaces import ChatWorkspaces
 from tools.conftest import tool
@@ -122,15 +124,16 @@ def resolve(tools: ToolSet, model: str = "scripted", secrets: tuple[str, ...] = 
     models = ScriptedModels()
     models.secrets.extend(secrets)
     catalog = Catalog(ModelSettings("scripted", model), {}, providers=("scripted",))
-    return SpecResolver(AgentSettings(), catalog, models, tools).resolve()
+    return SpecResolver(AgentSettings(), catalog, models, lambda: tools).resolve()
 
 
 # -- tool definitions: rows 1 to 6
 
 
 def test_no_lookup_hands_out_anything_that_could_be_changed() -> None:
-    registry = Registry({"family": (tool("one"), tool("two"))})
-    first, second = registry.resolve(["family"]), registry.resolve(["family"])
+    family = Family("family", (tool("one"), tool("two")))
+    runner = ToolRunner([family], ToolSettings(enabled=("family",)), Metrics())
+    first, second = runner.tools, runner.tools
     assert first is second, "sharing is safe, so nothing is copied"
     for handed_out in (first, second):
         for name in ("tools", "specs", "names"):
@@ -139,15 +142,14 @@ def test_no_lookup_hands_out_anything_that_could_be_changed() -> None:
                 setattr(handed_out, name, ())
         with pytest.raises(AttributeError):
             handed_out.specs[0].name = "other"  # type: ignore[misc]
-    assert registry.resolve(["family"]).names == ("one", "two")
+    assert runner.tools.names == ("one", "two")
 
 
 async def test_five_builds_that_add_tools_never_send_a_name_twice(tmp_path: Path) -> None:
-    registry = builtin_registry(ToolSettings())
     store = MemoryStore(SystemClock())
     sent = []
     for life in range(5):
-        plain = registry.resolve(["files"])
+        plain = builtin_tools(ToolSettings(enabled=("files",)))
         assert "memory" not in plain
         grown = plain.with_tools([tool("memory"), tool("context")])
 

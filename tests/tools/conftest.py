@@ -13,10 +13,10 @@ from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import ToolCall, ToolResult
 from talaria.core.tools import ToolContext, ToolSpec
 from talaria.testing.fake_workspaces import FakeWorkspaces
+from talaria.tools.builtin import builtin_tools
 from talaria.tools.execution import BoundTools
 from talaria.tools.function import FunctionTool, parameters
-from talaria.tools.registry import builtin_registry
-from talaria.tools.settings import FAMILIES, ToolSettings
+from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
 
 SETTINGS = ToolSettings()
@@ -62,9 +62,8 @@ class Desk:
     session: str = "ses_1"
 
     async def result(self, name: str, **arguments: object) -> ToolResult:
-        tools = builtin_registry(SETTINGS).resolve(FAMILIES)
         call = ToolCall("call_1", name, msgspec.json.encode(arguments).decode())
-        return await bound(tools, self.folder, self.session).run(call)
+        return await bound(builtin_tools(SETTINGS), self.folder, self.session).run(call)
 
     async def ok(self, name: str, **arguments: object) -> str:
         result = await self.result(name, **arguments)

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from pictures import jpeg, png
-from talaria.core.errors import ToolError
+from talaria.core.errors import ConfigError, ToolError
 from talaria.core.events import Event, ToolOutput
+from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import (
     Content,
     File,
@@ -25,13 +26,17 @@ from talaria.core.messages import (
     ToolResult,
 )
 from talaria.core.questions import Decision
-from talaria.core.tools import CallScope, ToolContext, ToolSpec
-from talaria.tools.execution import MAX_OUTPUT_BYTES, OUTPUT_CUT
+from talaria.core.tools import CallScope, ToolContext, ToolSource, ToolSpec
+from talaria.core.turns import Inbound, Sender, Turn, TurnState
+from talaria.observe.metrics import Metrics
+from talaria.testing.changing_tools import ChangingSource
+from talaria.testing.fake_workspaces import FakeWorkspaces
+from talaria.tools.builtin import builtin_tools
+from talaria.tools.execution import MAX_OUTPUT_BYTES, OUTPUT_CUT, ToolRunner
 from talaria.tools.function import Arguments, FunctionTool, Handler, in_thread, parameters
-from talaria.tools.registry import builtin_registry
 from talaria.tools.result import MAX_FILES, MAX_IMAGES
 from talaria.tools.settings import ToolSettings
-from talaria.tools.toolset import ToolSet
+from talaria.tools.toolset import Family, ToolSet
 from talaria.workspace.pictures import MAX_PICTURE_BYTES, picture_part
 from tools.conftest import Desk, bound, tool
 
@@ -178,7 +183,7 @@ def talker(text: str) -> FunctionTool:
 
 async def test_a_long_result_is_capped_and_the_whole_of_it_can_be_read_back(desk: Desk) -> None:
     text = "".join(f"row {n}\n" for n in range(10_000))
-    tools = builtin_registry(ToolSettings()).resolve(["files"]).with_tools([talker(text)])
+    tools = builtin_tools(ToolSettings()).with_tools([talker(text)])
     result = await bound(tools, desk.folder).run(ToolCall("c1", "talk", ""))
     assert result.outcome is ToolOutcome.OK
     assert len(result.text.encode()) <= ToolSettings().max_result
@@ -189,7 +194,7 @@ async def test_a_long_result_is_capped_and_the_whole_of_it_can_be_read_back(desk
 
 async def test_the_note_goes_on_where_the_head_stopped(desk: Desk) -> None:
     text = "".join(f"row {n}\n" for n in range(10_000))
-    tools = builtin_registry(ToolSettings()).resolve(["files"]).with_tools([talker(text)])
+    tools = builtin_tools(ToolSettings()).with_tools([talker(text)])
     result = await bound(tools, desk.folder).run(ToolCall("c1", "talk", ""))
     head, _, note = result.text.partition("[The middle")
     path, offset = note.split('read_file("')[1].split(")")[0].split('", offset=')
@@ -202,6 +207,63 @@ async def test_without_a_tool_to_read_it_a_long_result_is_not_saved(tmp_path: Pa
     result = await bound(tools, tmp_path / "chat").run(ToolCall("c1", "talk", ""))
     assert "was not kept" in result.text
     assert not (tmp_path / "chat").exists()
+
+
+# -- the tools of a turn ------------------------------------------------------------------------------------
+
+CHAT = ChatKey("a chat")
+TURN = Turn(
+    TurnId("turn_1"), CHAT, SessionId("ses_1"), TurnState.RUNNING, Inbound(CHAT, Sender("ann"), ()), 0.0
+)
+
+
+def runner_of(*sources: ToolSource) -> ToolRunner:
+    enabled = tuple(source.name for source in sources if source.is_builtin)
+    return ToolRunner(sources, ToolSettings(enabled=enabled), Metrics())
+
+
+def tools_of(runner: ToolRunner, *names: str) -> ToolSet:
+    workspace = FakeWorkspaces(lambda key: Path("/nowhere")).open(TURN.session_id, TURN.chat_key)
+    tools = runner.bind(TURN, names, workspace, lambda event: None)
+    assert tools is not None
+    return tools.tools
+
+
+def test_only_the_sets_used_last_are_kept() -> None:
+    runner = runner_of(Family("all", tuple(tool(f"tool{n}") for n in range(10))))
+    assert tools_of(runner, *runner.tools.names) is runner.tools
+    first, second = tools_of(runner, "tool0"), tools_of(runner, "tool1")
+    for n in range(2, 8):
+        tools_of(runner, f"tool{n}")
+    assert tools_of(runner, "tool0") is first  # eight are kept, and this one is now the newest
+    tools_of(runner, "tool8")
+    assert tools_of(runner, "tool0") is first
+    again = tools_of(runner, "tool1")
+    assert again is not second
+    assert again == second
+
+
+def test_a_turn_gets_the_named_tools_that_there_are() -> None:
+    source = ChangingSource()
+    source.offer(tool("one"), tool("two"))
+    runner = runner_of(source)
+    assert tools_of(runner, "two", "gone").names == ("two",)
+    source.offer(tool("one"))
+    assert tools_of(runner, "two", "gone").names == ()
+    assert runner.bind(TURN, ("one",), None, lambda event: None) is None
+
+
+def test_other_families_are_enabled_whole_or_not_at_all() -> None:
+    source = ChangingSource()
+    runner = ToolRunner(
+        [Family("a", (tool("one"),)), Family("b", (tool("two"),)), source], ToolSettings(("a",)), Metrics()
+    )
+    runner.enable(("b",))
+    assert list(runner.tools.names) == ["two"]
+    with pytest.raises(ConfigError, match="nope"):
+        runner.enable(("nope",))
+    source.offer(tool("three"))
+    assert list(runner.tools.names) == ["three", "two"]
 
 
 # -- what a handler gets ------------------------------------------------------------------------------------
@@ -421,7 +483,7 @@ async def test_a_long_text_among_parts_is_capped_and_the_other_parts_stay(desk: 
     rows = "".join(f"row {n}\n" for n in range(10_000))
     image = picture(png())
     give = FunctionTool(ToolSpec("give", "", parameters({})), gives(Text("x"), image, Text(rows)))
-    tools = builtin_registry(ToolSettings()).resolve(["files"]).with_tools([give])
+    tools = builtin_tools(ToolSettings()).with_tools([give])
     result = await bound(tools, desk.folder).run(ToolCall("c1", "give", ""))
     text, shown = result.parts
     assert shown == image

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 
 from talaria.core.errors import ConfigError
 from talaria.core.tools import ToolSpec
+from talaria.testing.changing_tools import ChangingSource
 from talaria.tools.function import FunctionTool
-from talaria.tools.toolset import ToolSet
+from talaria.tools.toolset import Family, ToolSet, resolve
 from tools.conftest import tool
 
 
@@ -91,3 +93,59 @@ def test_all_that_a_model_is_told_decides_the_fingerprint(other: list[FunctionTo
 def test_equal_sets_are_interchangeable_as_keys() -> None:
     one = tool("one")
     assert {ToolSet([one]): 1}[ToolSet([one])] == 1
+
+
+# -- resolved from sources ----------------------------------------------------------------------------------
+
+FAMILIES = [Family(f"family{n}", (tool(f"tool{n}"),)) for n in range(3)]
+
+
+def source(*tools: FunctionTool, name: str = "plug-in") -> ChangingSource:
+    made = ChangingSource(name)
+    made.offer(*tools)
+    return made
+
+
+def test_neither_order_nor_repetition_of_families_matters() -> None:
+    wishes = itertools.permutations(["family0", "family1", "family2"])
+    sets = [resolve(FAMILIES, [*wish, "family1"]) for wish in wishes]
+    assert all(each == sets[0] for each in sets)
+    assert sets[0].names == ("tool0", "tool1", "tool2")
+    assert resolve(FAMILIES, []).names == ()
+
+
+def test_an_unknown_family_is_an_error_that_names_the_known_ones() -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve([Family("web", (tool("b"),)), Family("files", (tool("a"),)), source()], ["files", "nope"])
+    assert str(error.value) == "No tools are called 'nope'. tools.enabled may name: files, web."
+
+
+def test_a_name_in_two_families_is_an_error_even_if_one_of_them_is_not_enabled() -> None:
+    with pytest.raises(ConfigError, match="'same'"):
+        resolve([Family("one", (tool("same"),)), Family("two", (tool("same"),))], ["one"])
+
+
+def test_another_source_counts_without_being_enabled_and_as_of_now() -> None:
+    plug_in = source(tool("extra"))
+    before = resolve([*FAMILIES, plug_in], ["family0"])
+    plug_in.offer(tool("extra", "changed"), tool("more"))
+    after = resolve([*FAMILIES, plug_in], ["family0"])
+    assert (before.names, after.names) == (("extra", "tool0"), ("extra", "more", "tool0"))
+    assert before.fingerprint != after.fingerprint
+
+
+def test_a_tool_of_another_source_that_cannot_be_offered_is_left_out_with_a_reason() -> None:
+    broken = FunctionTool(ToolSpec("broken", "", "[]"), tool("x").handler)
+    one = source(tool("tool1"), tool("fine"), tool("no spaces"), broken, name="one")
+    two = source(tool("fine"), tool("also"), name="two")
+    told: list[str] = []
+    resolved = resolve([*FAMILIES, one, two], ["family0"], told.append)
+    assert resolved.names == ("also", "fine", "tool0")
+    assert resolved.get("fine") is one.tools()[1]
+    assert told == [
+        "A tool of one is left out: Two tools are named 'tool1'. Tool names must be unique: rename one.",
+        "A tool of one is left out: 'no spaces' is not a name for a tool. "
+        "Use 1 to 64 letters, digits, underscores and hyphens.",
+        "A tool of one is left out: The parameters of the tool 'broken' are not a JSON schema of an object.",
+        "A tool of two is left out: Two tools are named 'fine'. Tool names must be unique: rename one.",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 from talaria.agent.prompt import render_prompt
 from talaria.agent.settings import AgentSettings
@@ -19,22 +20,24 @@ class SpecResolver:
     """Turns configuration into pinned specs, with what is known of the model at that moment. Results are
     kept until the configuration changes."""
 
-    def __init__(self, settings: AgentSettings, catalog: Catalog, models: Models, tools: ToolSet) -> None:
+    def __init__(
+        self, settings: AgentSettings, catalog: Catalog, models: Models, tools: Callable[[], ToolSet]
+    ) -> None:
+        """`tools` returns the tools that a new session gets, as of now."""
         self._settings = settings
         self._catalog = catalog
         self._models = models
         self._tools = tools
-        self._known: dict[tuple[str, str, tuple[str, ...], bool], PinnedSpec] = {}
+        self._known: dict[tuple[str, str, str, bool], PinnedSpec] = {}
 
     @property
     def tool_names(self) -> tuple[str, ...]:
         """Of all tools that a session may be given."""
-        return self._tools.names
+        return self._tools().names
 
-    def change(self, settings: AgentSettings, tools: ToolSet) -> None:
+    def change(self, settings: AgentSettings) -> None:
         """What is resolved from now on, also after a change of providers or models. Sessions keep theirs."""
         self._settings = settings
-        self._tools = tools
         self._known.clear()
 
     def resolve(self, wish: str | None = None, only: tuple[str, ...] | None = None) -> PinnedSpec:
@@ -44,12 +47,12 @@ class SpecResolver:
         """
         choice = self._catalog.resolve(wish)
         known_of = self._catalog.abilities(choice.provider, choice.model)
-        tools = self._tools if only is None else self._tools.only(only)
+        tools = self._tools() if only is None else self._tools().only(only)
         if known_of.tools is False:
             tools = tools.only(())
         # What a session is told stays in its log: an image that its model refuses would be refused for ever.
         sees = known_of.images is True
-        key = (choice.provider, choice.model, tools.names, sees)
+        key = (choice.provider, choice.model, tools.fingerprint, sees)
         known = self._known.get(key)
         if known is not None:
             return known

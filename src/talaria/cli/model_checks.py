@@ -23,7 +23,7 @@ from talaria.models.local.needs import unmet
 from talaria.models.local.progress import Stage
 from talaria.models.providers import Providers
 from talaria.models.settings import LOCAL
-from talaria.tools.registry import builtin_registry
+from talaria.tools.builtin import builtin_tools
 
 REACH_SECONDS = 3.0
 
@@ -169,7 +169,7 @@ def _check_aliases(catalog: Catalog, settings: Settings) -> Iterator[Finding]:
 
 def _check_tools(settings: Settings) -> Finding:
     try:
-        tools = builtin_registry(settings.tools).resolve(settings.tools.enabled)
+        tools = builtin_tools(settings.tools)
     except TalariaError as error:
         return failed("tools", error, "talaria config unset tools.enabled")
     return ok("tools", f"{', '.join(tools.names) or 'none'}.")

@@ -122,3 +122,25 @@ class Tool(Protocol):
     def spec(self) -> ToolSpec: ...
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Content: ...
+
+
+class ToolSource(Protocol):
+    """A place that tools come from: a built-in family, an MCP server, a plug-in.
+
+    A built-in source is used if `tools.enabled` names it. Any other source is used as long as it is there; it
+    gives its tools names that are unique, for example with a prefix of its own.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_builtin(self) -> bool: ...
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Return the tools as of now. Does not block."""
+        ...
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Call `changed` on the event loop whenever `tools` would return something else than before."""
+        ...

@@ -1,13 +1,13 @@
-"""Running the tool calls of one turn. Whatever happens, the model gets a result that it can act on."""
+"""Running tool calls. Whatever happens, the model gets a result that it can act on."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -19,19 +19,67 @@ from talaria.core.messages import Content, Text, ToolCall, ToolOutcome, ToolResu
 from talaria.core.ports import WorkspaceHandle
 from talaria.core.questions import Decision
 from talaria.core.suggest import did_you_mean
-from talaria.core.tools import CallScope, Tool, ToolContext, ToolSpec
+from talaria.core.tools import CallScope, Tool, ToolContext, ToolSource, ToolSpec
+from talaria.core.turns import Turn
+from talaria.observe.metrics import Metrics
 from talaria.tools.result import cap_result, checked_parts, encodable
 from talaria.tools.schema import problems, without_nulls
 from talaria.tools.settings import ToolSettings
-from talaria.tools.toolset import ToolSet
+from talaria.tools.toolset import ToolSet, resolve
 from talaria.workspace.folder import Folder
 from talaria.workspace.spill import result_name, save_result
 
 MAX_OUTPUT_BYTES = 64 << 10
 OUTPUT_CUT = "\n[More output is not shown while the call runs.]\n"
+_SUBSETS_KEPT = 8
 _EVENT_BYTES = 64  # charged for each event, so that single characters are bounded too
 
 _log = logging.getLogger("talaria.tools")
+
+
+class ToolRunner:
+    """The tools that this process has, and the limits of their calls. Shared by all turns.
+
+    `tools` is the current set. It changes when a source announces a change and when other sources are
+    enabled. New sessions and `/reload` take the current set up; a session that exists keeps the specs that
+    it was told, and a turn that runs keeps its tools.
+    """
+
+    def __init__(self, sources: Sequence[ToolSource], settings: ToolSettings, metrics: Metrics) -> None:
+        """Raises `ConfigError`, as `resolve` does."""
+        self._sources = tuple(sources)
+        self._settings = settings
+        self._metrics = metrics
+        self.enable(settings.enabled)
+        for source in self._sources:
+            source.subscribe(lambda: self.enable(self._enabled))
+
+    def enable(self, names: tuple[str, ...]) -> None:
+        """Use these built-in sources from now on. Raises `ConfigError`; nothing changes then."""
+        self.tools = resolve(self._sources, names)
+        self._enabled = names
+        self._subset = lru_cache(maxsize=_SUBSETS_KEPT)(self.tools.only)
+
+    def bind(
+        self,
+        turn: Turn,
+        names: tuple[str, ...],
+        workspace: WorkspaceHandle | None,
+        emit: Callable[[Event], None],
+    ) -> BoundTools | None:
+        """Return the named tools for one turn, acting on `workspace`; None without a workspace, since the
+        tools of such a turn are its caller's. A name that no tool has any more is left out."""
+        if workspace is None:
+            return None
+        return BoundTools(
+            tools=self.tools if names == self.tools.names else self._subset(names),
+            session_id=turn.session_id,
+            turn_id=turn.id,
+            workspace=workspace,
+            settings=self._settings,
+            emit=emit,
+            count=self._metrics.tool_called,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +169,7 @@ class BoundTools:
         save = None
         if "read_file" in self.tools:
             name = result_name(call.name, self.turn_id, call.id)
-            save = functools.partial(save_result, Folder(self.workspace.folder), name)
+            save = partial(save_result, Folder(self.workspace.folder), name)
         return await asyncio.to_thread(cap_result, text, max_bytes, save)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from talaria.access.budgets import Budgets
 from talaria.agent.calling import Caller, Routes
-from talaria.agent.context import TurnContext, TurnTools
+from talaria.agent.context import TurnContext
 from talaria.agent.journal import Journal
 from talaria.agent.loop import Loop
 from talaria.agent.specs import SpecResolver
@@ -15,13 +15,14 @@ from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import Clock
 from talaria.core.entries import Revision, SpecSet
 from talaria.core.errors import TalariaError
-from talaria.core.events import Event, ModelLoading
+from talaria.core.events import ModelLoading
 from talaria.core.ledger import Began
 from talaria.core.ports import PendingModels, Store
 from talaria.core.specs import AgentSpec, PinnedSpec
 from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
 from talaria.pool.pool import Pool
+from talaria.tools.execution import ToolRunner
 from talaria.turns.live import LiveSteering, LiveTurn
 from talaria.turns.settings import TurnSettings
 
@@ -46,12 +47,12 @@ NO_PENDING_MODELS = NoPendingModels()
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """How a turn gets its agent. `bind_tools` gives a turn the tools of its agent."""
+    """How a turn gets its agent, and the agent its tools."""
 
     pool: Pool
     specs: SpecResolver
     routes: Routes
-    bind_tools: Callable[[Turn, WarmAgent, Callable[[Event], None]], TurnTools | None]
+    tool_runner: ToolRunner
     budgets: Budgets
     metrics: Metrics
     pending: PendingModels = NO_PENDING_MODELS
@@ -116,7 +117,7 @@ class Agents:
             turn_id=live.turn.id,
             emit=live.emit,
             max_steps=settings.max_steps,
-            tools=self.bind_tools(live.turn, agent, live.emit),
+            tools=self.tool_runner.bind(live.turn, agent.pinned.spec.tools, agent.workspace, live.emit),
             metrics=self.metrics,
             budget=self.budgets.of(live.turn),
             reasoning=reasoning,

@@ -20,12 +20,12 @@ from talaria.models.local.manifest import find_weights
 from talaria.models.local.needs import unmet
 from talaria.models.local.runtime import Runtime
 from talaria.models.local.stock import Stock
-from talaria.tools.registry import builtin_registry
+from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 
 SMALLEST = "smollm2-135m"
 CACHE = Cache.find(os.environ)
-TOOLS = builtin_registry(ToolSettings()).resolve(ToolSettings().enabled)
+TOOLS = builtin_tools(ToolSettings())
 
 pytestmark = [
     pytest.mark.skipif(unmet() is not None, reason=f"the built-in model cannot run here: {unmet()}"),

@@ -22,11 +22,11 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.models.local.wire import MAX_RESULT, LocalChat
-from talaria.tools.registry import builtin_registry
+from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 
 WIRE = LocalChat()
-TOOLS = builtin_registry(ToolSettings()).resolve(ToolSettings().enabled).specs
+TOOLS = builtin_tools(ToolSettings()).specs
 PREFIX = WIRE.render_prefix(render_prompt("main", "", [spec.name for spec in TOOLS]), TOOLS)
 HELLO = UserMessage((Text("hello"),))
 LOOK = AssistantMessage("", (ToolCall("c1", "read_file", '{"path":"a.txt"}'),))

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import msgspec
+
+from talaria.core.tools import Risk
+from talaria.tools.builtin import builtin_sources, builtin_tools
+from talaria.tools.settings import FAMILIES, ToolSettings
+
+
+def test_the_built_in_families_are_the_ones_that_config_may_name() -> None:
+    assert {source.name for source in builtin_sources(ToolSettings())} == set(FAMILIES)
+
+
+def test_the_built_in_tools_say_rightly_what_they_do() -> None:
+    tools = builtin_tools(ToolSettings(FAMILIES))
+    flags = {spec.name: (spec.risk, spec.idempotent, spec.read_only) for spec in tools.specs}
+    reads = (Risk.NONE, True, True)
+    assert flags == {
+        "edit_file": (Risk.FILES, False, False),
+        "list_files": reads,
+        "read_file": reads,
+        "search_files": reads,
+        "send_file": (Risk.NONE, True, False),
+        "todo": (Risk.NONE, True, False),
+        "write_file": (Risk.FILES, True, False),
+    }
+
+
+def test_the_built_in_parameters_are_canonical_and_the_contracts() -> None:
+    contract = {
+        "edit_file": {"path", "old", "new"},
+        "list_files": {"path", "pattern"},
+        "read_file": {"path", "offset", "limit", "column"},
+        "search_files": {"pattern", "path"},
+        "send_file": {"path"},
+        "todo": {"items"},
+        "write_file": {"path", "content"},
+    }
+    specs = builtin_tools(ToolSettings(FAMILIES)).specs
+    assert {spec.name for spec in specs} == set(contract)
+    for spec in specs:
+        schema = msgspec.json.decode(spec.parameters)
+        assert msgspec.json.encode(schema, order="sorted").decode() == spec.parameters
+        assert set(schema["properties"]) == contract[spec.name]
+        assert spec.description
+        assert all(inner["description"] for inner in schema["properties"].values())
+
+
+def test_a_set_built_again_has_the_same_bytes() -> None:
+    one, other = (builtin_tools(ToolSettings(FAMILIES)) for _ in range(2))
+    assert one.fingerprint == other.fingerprint
