@@ -27,8 +27,7 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.anthropic_messages import AnthropicMessages
-from talaria.models.anthropic_options import CACHE_MARK
+from talaria.models.anthropic_messages import CACHE_MARK, AnthropicMessages
 from talaria.testing.anthropic_api import MessagesApi, sign
 
 WIRE = AnthropicMessages()

@@ -31,8 +31,7 @@ from talaria.core.models import Completion, ModelCall
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.gateway import Gateway
-from talaria.models.anthropic_messages import AnthropicMessages
-from talaria.models.anthropic_options import CACHE_MARK
+from talaria.models.anthropic_messages import CACHE_MARK, AnthropicMessages
 from talaria.models.endpoint import Endpoint
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contracts.wire_suite import CALLS, TEXT, WireSuite
 from talaria.core.messages import TokenUsage
-from talaria.models.anthropic_messages import AnthropicMessages
-from talaria.models.anthropic_options import CACHE_MARK
+from talaria.models.anthropic_messages import CACHE_MARK, AnthropicMessages
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.providers import WIRES

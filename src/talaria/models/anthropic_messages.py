@@ -1,25 +1,30 @@
-"""The wire format "anthropic-messages": Claude's own API, and servers compatible with it.
+"""Requests of the wire format "anthropic-messages": Claude's own API, and servers compatible with it.
 
 Each message becomes one object with a list of blocks, written from that message alone:
-- thinking goes back where it stood, byte for byte; what another wire format thought is left out, because
-  the provider refuses thinking that it has not signed;
-- a call's arguments go back verbatim when they are a JSON object, else as `{"_raw": "…"}`; ids and names that
-  the API would refuse are rewritten, the same way in a call and in its result;
-- the API refuses text without a visible character: such blocks are left out, and a message that would be
-  empty says so;
-- it knows system text only in front of everything: a system message that begins a stateless conversation is
-  moved there when the body is put together, a later one is told to the model as a note by the user.
 
-Cache marks stand on the last tool and the system prompt, frozen with the prefix, and move along on the last
-message and on the one that ended the request before. Every message that can end a request ends in `}]}`, so a
-mark is put in front of these bytes; nothing older is touched.
+- Thinking goes back where it stood, byte for byte. Reasoning of other formats is left out, because the
+  provider refuses thinking that it has not signed.
+- The arguments of a call go back verbatim if they are a JSON object, else as `{"_raw": "…"}`. Ids and names
+  that the API would refuse are rewritten, the same way in a call and in its result.
+- The API refuses text without a visible character. Such blocks are left out; an empty message says so.
+- The API takes system text only in front of everything. `body` moves system messages that begin a stateless
+  conversation there; a later one becomes a note by the user.
+
+Cache marks stand on the last tool and on the system prompt, frozen with the prefix. Two more move along: on
+the last message, and on the message that ended the request before. Every message that can end a request ends
+in `}]}`, so a mark is inserted before these bytes; no older message changes.
+
+Models differ by version. Up to Claude 4.5 thinking gets a budget of tokens; from 4.6 on the model decides,
+and is told an effort. From 4.7 on sampling is refused, and thoughts are shown only on request. Models of
+other makers count as old ones, an unknown Claude as the newest.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, assert_never
 
 import msgspec
@@ -39,22 +44,17 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.anthropic_answer import THINKING, AnthropicReader
-from talaria.models.anthropic_options import (
-    CACHE_MARK,
-    encode_system,
-    encode_tools,
-    options,
-    own_system,
-    own_tools,
-)
+from talaria.models.anthropic_answers import THINKING, AnthropicReader
 from talaria.models.failures import ProviderErrors
+from talaria.models.parameters import translate
 from talaria.models.wire import AnswerDecoder, answer_text, part_text
 
 VERSION = "2023-06-01"
+MAX_OUTPUT = 32_000
 EMPTY = "[empty message]"
 NOTE = "[note from the system] "
-# A note has its members the other way round, so that no text of a user can be taken for one.
+CACHE_MARK = b',"cache_control":{"type":"ephemeral"}'
+# A note has its members in reverse order, so that no text of a user can be mistaken for one.
 _NOTE_HEAD = b'{"content":[{"type":"text","text":"' + NOTE.encode()
 _NOTE_TAIL = b'],"role":"user"}'
 _ASSISTANT = b'{"role":"assistant",'
@@ -81,7 +81,7 @@ class AnthropicMessages:
 
     def render_prefix(self, prompt: str, tools: Sequence[ToolSpec]) -> Prefix:
         return Prefix(
-            encode_system(prompt) if prompt.strip() else b"", encode_tools([_tool(spec) for spec in tools])
+            _encode_system(prompt) if prompt.strip() else b"", _encode_tools([_tool(spec) for spec in tools])
         )
 
     def encode(self, message: Message) -> bytes:
@@ -102,15 +102,15 @@ class AnthropicMessages:
         return {"anthropic-version": VERSION, **({"x-api-key": key} if key else {})}
 
     def body(self, call: ModelCall) -> list[bytes]:
-        """A few pieces; the long one is the history, joined once and looked at by nobody."""
+        """Return a few pieces. The long one is the history: joined once, never parsed."""
         chunks = call.chunks
         notes = _leading_notes(chunks)
-        prompt = own_system(call.prefix.system)
+        prompt = _own_system(call.prefix.system)
         system = b",".join(part for part in (prompt, *map(_as_system, chunks[:notes])) if part)
         head = b'{"model":%b,' % _encode(call.model)
         if system:
             head += b'"system":[%b],' % system
-        if tools := own_tools(call.prefix.tools):
+        if tools := _own_tools(call.prefix.tools):
             head += b'"tools":%b,' % tools
         head += b'"messages":['
         if len(chunks) > notes and chunks[notes].startswith(_ASSISTANT):
@@ -118,18 +118,18 @@ class AnthropicMessages:
         return [
             head,
             *_marked(chunks, notes),
-            b"]," + options(call, has_thought=not call.reasoning or _has_thought(chunks)) + b"}",
+            b"]," + _encode(_options(call))[1:-1] + b"}",
         ]
 
     def decoder(self, model: str, errors: ProviderErrors) -> AnswerDecoder:
         return AnswerDecoder(model, errors, AnthropicReader())
 
 
-# -- splicing ---------------------------------------------------------------------------------------------
+# -- joining the messages -----------------------------------------------------------------------------------
 
 
 def _leading_notes(chunks: Sequence[bytes]) -> int:
-    """How many system messages come first; the last message of all has to stay one."""
+    """Return how many system messages come first, not counting the last message of all."""
     count = 0
     while count < len(chunks) - 1 and chunks[count].startswith(_NOTE_HEAD):
         count += 1
@@ -142,10 +142,10 @@ def _as_system(note: bytes) -> bytes:
 
 
 def _has_thought(chunks: Sequence[bytes]) -> bool:
-    """Whether the model may think now: at the start of its turn, or when it began this one with a thought.
+    """Return whether the model began its turn with a thought, or begins it now.
 
-    Where another model began it, thinking with a budget would be refused until the turn is over. A user who
-    speaks right after results does not end it: to the API both are one message.
+    If another model began the turn, thinking with a budget is refused until the turn is over. A user message
+    right after results does not end the turn: to the API both are one message.
     """
     began, goes_on = True, bool(chunks) and chunks[-1].startswith(_ASSISTANT)
     for chunk in reversed(chunks):
@@ -159,8 +159,8 @@ def _has_thought(chunks: Sequence[bytes]) -> bool:
 
 
 def _marked(chunks: Sequence[bytes], start: int) -> list[bytes]:
-    """The messages from `start` on, with the moving marks: on the last one, and on the one in front of the
-    last answer, which is where the request before this one ended."""
+    """Return the messages from `start` on with the moving marks: on the last message, and on the one before
+    the last answer, where the previous request ended."""
     last = len(chunks) - 1
     if last < start:
         return []
@@ -180,7 +180,118 @@ def _mark(chunk: bytes) -> bytes:
     return chunk[: -len(_END)] + CACHE_MARK + _END if chunk.endswith(_END) else chunk
 
 
-# -- messages ---------------------------------------------------------------------------------------------
+# -- what surrounds the messages ----------------------------------------------------------------------------
+
+_ADAPTIVE, _NO_SAMPLING, _NEWEST = (4, 6), (4, 7), (99, 0)
+_VERSION = re.compile(r"claude\D*?[-/.](\d{1,2})(?!\d)(?:[-.](\d{1,2})(?!\d))?")
+# An effort as thinking tokens, and as the word for models that take no number. "high" is the most.
+_EFFORTS = {
+    "minimal": (1024, "low"),
+    "low": (4096, "low"),
+    "medium": (12_288, "medium"),
+    "high": (24_000, "high"),
+    "xhigh": (24_000, "high"),
+}
+_CHOICES = {"auto": {"type": "auto"}, "none": {"type": "none"}, "required": {"type": "any"}}
+
+
+@lru_cache(maxsize=64)
+def claude_version(model: str) -> tuple[int, int] | None:
+    """Read the version from a name such as `claude-3-7-sonnet-20250219` or `anthropic/claude-opus-4.6`.
+
+    Returns None for a model that is no Claude.
+    """
+    if "claude" not in model:
+        return None
+    found = _VERSION.search(model)
+    return (int(found[1]), int(found[2] or 0)) if found else _NEWEST
+
+
+def _options(call: ModelCall) -> dict[str, Any]:
+    """Return the members of the request that belong to this call alone: limits, thinking, sampling."""
+    given = translate(call.sampling, "anthropic")
+    choice = _tool_choice(given) if call.prefix.tools else None
+    options: dict[str, Any] = {"max_tokens": call.max_output or MAX_OUTPUT, "stream": True}
+    effort = _EFFORTS.get(call.reasoning or "none")
+    version = claude_version(call.model)
+    is_adaptive = version is not None and version >= _ADAPTIVE
+    is_forced = choice is not None and choice["type"] not in ("auto", "none")  # leaves no room for thought
+    if effort is not None and not is_forced and (is_adaptive or _has_thought(call.chunks)):
+        budget, word = effort
+        # Thinking counts as output, but a caller's limit means the text alone.
+        options["max_tokens"] = call.max_output + budget if call.max_output else MAX_OUTPUT
+        if is_adaptive:
+            options["thinking"] = {"type": "adaptive"}
+            if version is not None and version >= _NO_SAMPLING:
+                options["thinking"]["display"] = "summarized"
+            options["output_config"] = {"effort": word}
+        else:
+            options["thinking"] = {"type": "enabled", "budget_tokens": budget}
+    elif version is None or version < _NO_SAMPLING:
+        # Models refuse both together. OpenAI's temperatures go up to two, these to one.
+        if "temperature" in given:
+            options["temperature"] = min(given["temperature"], 1.0)
+        elif "top_p" in given:
+            options["top_p"] = given["top_p"]
+    stops = given.get("stop_sequences") or []
+    stops = [stops] if isinstance(stops, str) else stops
+    if stops := [stop for stop in stops if stop.strip()]:
+        options["stop_sequences"] = stops
+    if choice is not None:
+        options["tool_choice"] = choice
+    return options
+
+
+def _tool_choice(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    choice: dict[str, Any] | None = None
+    match given.get("tool_choice"):
+        case str() as word:
+            choice = _CHOICES.get(word)
+        case {"function": {"name": str() as name}}:
+            choice = {"type": "tool", "name": name}
+    is_serial = given.get("tool_choice.disable_parallel_tool_use") is False  # it is `parallel_tool_calls`
+    if is_serial and (choice is None or choice["type"] != "none"):
+        return {**(choice or {"type": "auto"}), "disable_parallel_tool_use": True}
+    return choice
+
+
+def _own_system(system: bytes) -> bytes:
+    """Return our own system prompt; rewrite one from before the provider's `api` was changed."""
+    if not system.startswith(b'{"role":'):
+        return system
+    texts = [message.get("content", "") for message in msgspec.json.decode(b"[%b]" % system)]
+    return b",".join(_encode_system(text) for text in texts if text.strip())
+
+
+def _encode_system(text: str) -> bytes:
+    return _encode(_text_block(text))[:-1] + CACHE_MARK + b"}"
+
+
+def _own_tools(tools: bytes) -> bytes:
+    """Return our own tool list; rewrite one in a form of OpenAI, as stateless callers send it."""
+    if not tools or tools.endswith(CACHE_MARK + b"}]"):
+        return tools
+    return _encode_tools([_rewritten_tool(tool) for tool in msgspec.json.decode(tools)])
+
+
+def _rewritten_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    function = (
+        tool.get("function") or tool
+    )  # chat completions have a function inside a tool, responses do not
+    own: dict[str, Any] = {"name": function.get("name", "")}
+    if function.get("description") is not None:
+        own["description"] = function["description"]
+    schema = function.get("parameters")
+    own["input_schema"] = {"type": "object", **(schema if isinstance(schema, dict) else {})}
+    return own
+
+
+def _encode_tools(tools: list[dict[str, Any]]) -> bytes:
+    """Encode the list with a mark on its last tool, so that the provider's cache holds the whole list."""
+    return _encode(tools)[:-2] + CACHE_MARK + b"}]" if tools else b""
+
+
+# -- messages -----------------------------------------------------------------------------------------------
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
@@ -196,13 +307,13 @@ def _text_block(text: str) -> dict[str, Any]:
 
 
 def _user(message: UserMessage) -> list[dict[str, Any]]:
-    """A stamp and a name stand in front of the first text."""
+    """Put the time stamp and the name before the first text."""
     lead = (f"[{message.stamp}] " if message.stamp else "") + (f"{message.name}: " if message.name else "")
     return _blocks(message.parts, lead) or [_text_block(EMPTY)]
 
 
 def _blocks(parts: Sequence[Part], lead: str = "") -> list[dict[str, Any]]:
-    """Texts that follow each other are one block."""
+    """Encode parts, joining neighbouring texts into one block."""
     blocks: list[dict[str, Any]] = []
     texts: list[str] = []
 
@@ -257,7 +368,7 @@ def _assistant(message: AssistantMessage) -> list[Any]:
             blocks.append(msgspec.Raw(thought.raw.encode()))
     go_on(len(text), len(message.tool_calls))
     if not blocks or isinstance(blocks[-1], msgspec.Raw):
-        blocks.append(_text_block(EMPTY))  # thinking may not be the last thing said
+        blocks.append(_text_block(EMPTY))  # thinking may not be the last block
     return blocks
 
 

@@ -1,12 +1,12 @@
-"""The wire format "openai-responses": OpenAI's responses API, stateless.
+"""Requests of the wire format "openai-responses": OpenAI's responses API, stateless.
 
 Nothing is stored at the provider: every request carries the whole conversation as a list of items, and the
-model's reasoning comes back to it encrypted. A reasoning item is valid only in front of the item that it led
-to, under that item's own id, so an answer that has any is written back item by item; every other message is
-written without ids. Reasoning of other formats means nothing here and is left out.
+model's reasoning comes back to it encrypted. A reasoning item is valid only before the item that it led to,
+under that item's own id. So an answer with reasoning is written back item by item; every other message is
+written without ids. Reasoning of other formats is left out.
 
-The system prompt is the first item, in the same bytes as in "openai-chat", and tools in the shape of that
-format (from callers of our own API, or from the time before a provider's `api` was changed) are rewritten.
+The system prompt is the first item, in the same bytes as in "openai-chat". Tools in the form of that format
+(from callers of our own API, or from before a provider's `api` was changed) are rewritten.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
 from talaria.models.failures import ProviderErrors
-from talaria.models.openai_responses_answer import ITEM, Place, ResponsesReader
+from talaria.models.openai_responses_answers import ITEM, ItemPlace, ResponsesReader
 from talaria.models.parameters import translate
 from talaria.models.wire import AnswerDecoder, answer_text, bearer, openai_content, openai_prefix
 
@@ -48,8 +48,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Kept(msgspec.Struct, gc=False):
-    """A reasoning item or a `Place`. To a server that has stored nothing the former means something only with
-    one of these two members; nobody here looks into them."""
+    """A reasoning item or an `ItemPlace`. A server that has stored nothing can use a reasoning item only if
+    it
+    has one of these two members, which are not decoded here."""
 
     type: str
     encrypted_content: msgspec.Raw = msgspec.Raw()
@@ -60,7 +61,7 @@ class _Kept(msgspec.Struct, gc=False):
 
 
 _decode_kept = msgspec.json.Decoder(_Kept).decode
-_decode_place = msgspec.json.Decoder(Place).decode
+_decode_place = msgspec.json.Decoder(ItemPlace).decode
 
 
 class OpenAIResponses:
@@ -90,7 +91,7 @@ class OpenAIResponses:
         return bearer(key)
 
     def body(self, call: ModelCall) -> list[bytes]:
-        """Three pieces; the one in the middle is the history, joined once and looked at by nobody."""
+        """Return three pieces. The middle one is the history: joined once, never parsed."""
         head = b'{"model":%b,"input":[%b' % (_encode(call.model), call.prefix.system)
         if call.prefix.system and call.chunks:
             head += b","
@@ -128,9 +129,9 @@ def _members(call: ModelCall) -> dict[str, Any]:
 
 
 def _flat_tools(tools: bytes) -> bytes:
-    """A tool list of chat completions as this API wants it; what is flat already stays as it is.
+    """Rewrite a tool list of chat completions. Tools that are flat already stay as they are.
 
-    `strict` is written out, because it is on here unless it is said to be off.
+    `strict` is written out, because its default here is true.
     """
     flat = []
     for tool in map(_flat, msgspec.json.decode(tools)):
@@ -142,7 +143,7 @@ def _flat_tools(tools: bytes) -> bytes:
 
 
 def _flat(value: Any) -> Any:
-    """`{"type": T, T: {…}}` as `{"type": T, …}`."""
+    """Rewrite `{"type": T, T: {…}}` as `{"type": T, …}`."""
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return value
     inner = value.get(value["type"])
@@ -198,10 +199,10 @@ def _assistant(message: AssistantMessage) -> list[bytes]:
 
 
 def _as_it_came(message: AssistantMessage) -> list[bytes]:
-    """The items in their order, or none when the message does not come from this format."""
+    """Return the items in their order; none if the message does not come from this format."""
     calls = {call.id: call for call in message.tool_calls}
     items: list[bytes] = []
-    thoughts: list[bytes] = []  # what waits for the item that it led to
+    thoughts: list[bytes] = []  # waiting for the item that they led to
     told = 0
     for kept in message.reasoning:
         if kept.field != ITEM:
@@ -228,7 +229,7 @@ def _as_it_came(message: AssistantMessage) -> list[bytes]:
     return [*items, *(_encode(_call(call, "")) for call in calls.values())]
 
 
-def _message(text: str, place: Place, *, paired: bool) -> dict[str, Any]:
+def _message(text: str, place: ItemPlace, *, paired: bool) -> dict[str, Any]:
     encoded: dict[str, Any] = {"role": "assistant", "content": text}
     if paired and place.id:
         part = {"type": "output_text", "text": text, "annotations": []}
@@ -254,7 +255,7 @@ def _call(call: ToolCall, item_id: str) -> dict[str, Any]:
 
 
 def _call_id(call_id: str) -> str:
-    """Ids of other providers may be longer than this one takes."""
+    """Shorten an id of another provider that is longer than this API allows."""
     if len(call_id) <= MAX_CALL_ID:
         return call_id
     return "call_" + hashlib.sha256(call_id.encode()).hexdigest()[:40]

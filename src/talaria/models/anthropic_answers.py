@@ -1,11 +1,11 @@
-"""Reading one answer of the wire format "anthropic-messages" as its bytes arrive, streamed or whole.
+"""Answers of the wire format "anthropic-messages", streamed or whole.
 
-An answer is a list of blocks. Text and calls become our message; thinking blocks are kept as their own JSON,
-because the provider verifies each on the way back, together with their place among the others: `field` is
-"thinking" for one in front of everything, and "thinking@T+C" behind T characters of text and C calls. One
-without a signature would be refused, so it gets another name and is never sent back.
+An answer is a list of blocks. Text and calls become our message. Thinking blocks are kept as JSON with their
+place among the other blocks, because the provider verifies them when they go back: `Reasoning.field` is
+"thinking" for a block in front of everything, and "thinking@T+C" behind T characters of text and C calls. A
+block without a signature would be refused; it gets another name and is never sent back.
 
-Unknown events, unknown blocks and unknown deltas are skipped, as the API asks of its clients.
+Unknown events, blocks and deltas are skipped, as the API asks of its clients.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Usage(msgspec.Struct, gc=False):
     output_tokens_details: _OutputDetails | None = None
 
 
-class _Delta(msgspec.Struct, gc=False):
+class _BlockDelta(msgspec.Struct, gc=False):
     type: str | None = None
     text: str | None = None
     partial_json: str | None = None
@@ -70,11 +70,11 @@ class _Message(msgspec.Struct, gc=False):
 
 
 class _Event(msgspec.Struct, gc=False):
-    """Any event of the stream, and also a whole answer, which is an object of the type "message"."""
+    """An event of the stream, or a whole answer, which is an object of the type "message"."""
 
     type: str
     index: int | None = None
-    delta: _Delta | None = None
+    delta: _BlockDelta | None = None
     content_block: msgspec.Raw = msgspec.Raw()
     message: _Message | None = None
     usage: _Usage | None = None
@@ -98,14 +98,16 @@ class _BlockStart(msgspec.Struct, gc=False):
 
 
 class _Block(msgspec.Struct):
-    """A block in the making: its pieces of thought or arguments, and where it stands among text and calls.
-    `raw` is set for one that is kept as it came."""
+    """A block so far: `pieces` of its thought or arguments, and its `place` among text and calls.
+
+    `raw` is the JSON of a block that is kept as it came.
+    """
 
     start: _BlockStart
     place: str
-    signature: str
     raw: str = ""
     pieces: list[str] = []
+    signature: list[str] = []
 
     def arguments(self) -> str:
         given = bytes(self.start.input).decode()
@@ -131,29 +133,29 @@ class AnthropicReader:
 
     def read_event(self, event: bytes, answer: AnswerDecoder) -> None:
         try:
-            told = _decode_event(event)
+            decoded = _decode_event(event)
         except DECODE_ERRORS:
             if _is_unknown(event):
                 return
             raise
-        match told.type:
+        match decoded.type:
             case "content_block_delta":
-                self._take_delta(told, answer)
+                self._take_delta(decoded, answer)
             case "content_block_start":
-                self._begin(told.index, told.content_block, answer)
+                self._begin_block(decoded.index, decoded.content_block, answer)
             case "message_start":
-                if told.message is not None:
-                    self._take_usage(told.message.usage, answer)
+                if decoded.message is not None:
+                    self._take_usage(decoded.message.usage, answer)
             case "message_delta":
-                self._take_usage(told.usage, answer)
-                if told.delta is not None and told.delta.stop_reason:
-                    answer.stop, answer.is_complete = _STOPS.get(told.delta.stop_reason, "stop"), True
+                self._take_usage(decoded.usage, answer)
+                if decoded.delta is not None and decoded.delta.stop_reason:
+                    answer.stop, answer.is_complete = _STOPS.get(decoded.delta.stop_reason, "stop"), True
             case "message_stop":
                 answer.close()
             case "message":
-                self._take_message(told, answer)
+                self._take_message(decoded, answer)
             case "error":
-                raise answer.errors.in_stream(parse_error(told.error))
+                raise answer.errors.in_stream(parse_error(decoded.error))
 
     def read_body(self, body: bytes, answer: AnswerDecoder) -> None:
         self.read_event(body, answer)
@@ -173,14 +175,14 @@ class AnthropicReader:
 
     def _take_message(self, event: _Event, answer: AnswerDecoder) -> None:
         for index, raw in enumerate(event.content or ()):
-            self._begin(index, raw, answer)
+            self._begin_block(index, raw, answer)
         self._take_usage(event.usage, answer)
         if event.stop_reason:
             answer.stop = _STOPS.get(event.stop_reason, "stop")
         answer.close()
 
     def _take_usage(self, usage: _Usage | None, answer: AnswerDecoder) -> None:
-        """Counts are cumulative: the last one said is the one that holds."""
+        """Counts are cumulative: a later count replaces an earlier one."""
         if usage is None:
             return
         for name in _Usage.__struct_fields__:
@@ -190,13 +192,13 @@ class AnthropicReader:
 
     # -- blocks
 
-    def _begin(self, index: int | None, raw: msgspec.Raw, answer: AnswerDecoder) -> None:
+    def _begin_block(self, index: int | None, raw: msgspec.Raw, answer: AnswerDecoder) -> None:
         kind = _decode_type(raw).type
         start = _decode_block(raw) if kind in _BLOCKS else _BlockStart(kind or "")
         length = answer.text_length()
         place = f"@{length}+{self._calls}" if length or self._calls else ""
         kept = bytes(raw).decode() if kind == "redacted_thinking" else ""
-        block = _Block(start, place, start.signature or "", kept)
+        block = _Block(start, place, kept, signature=[start.signature or ""])
         if index is None or index in self._blocks or len(self._blocks) >= MAX_BLOCKS:
             raise answer.errors.malformed(f"a block with the index {index}")
         self._blocks[index] = block
@@ -218,10 +220,10 @@ class AnthropicReader:
             raise answer.errors.malformed(f"a delta for the block {event.index}, which never began")
         kind, within = delta.type, block.start.type
         if kind == "signature_delta":
-            block.signature += delta.signature or ""
+            block.signature.append(delta.signature or "")
         elif kind in ("text_delta", "thinking_delta", "input_json_delta"):
             if within not in _FIELDS:
-                return  # a part of a block that we do not know
+                return  # of an unknown block
             if _FIELDS[within] != kind:
                 raise answer.errors.malformed(f"a {kind} in a block of type {within}")
             if delta.text and kind == "text_delta":
@@ -234,7 +236,7 @@ class AnthropicReader:
 
 
 def _is_unknown(event: bytes) -> bool:
-    """Whether this is an event of a kind that we may skip, whatever its shape."""
+    """Return whether the event has an unknown type, and may be skipped whatever else it has."""
     try:
         kind = _decode_type(event).type
     except DECODE_ERRORS:
@@ -245,15 +247,15 @@ def _is_unknown(event: bytes) -> bool:
 def _reasoning(block: _Block) -> Reasoning:
     if block.raw:
         return Reasoning(THINKING + block.place, "", block.raw)
-    text = "".join(block.pieces)
-    if not block.signature:
+    text, signature = "".join(block.pieces), "".join(block.signature)
+    if not signature:
         return Reasoning(UNSIGNED, text, msgspec.json.encode(text).decode())
-    raw = {"type": "thinking", "thinking": text, "signature": block.signature}
+    raw = {"type": "thinking", "thinking": text, "signature": signature}
     return Reasoning(THINKING + block.place, text, msgspec.json.encode(raw).decode())
 
 
 def _token_usage(usage: _Usage) -> TokenUsage:
-    """What the cache served or stored is apart from `input_tokens`; our `input` is the whole."""
+    """The API counts cached and stored tokens apart from `input_tokens`; our `input` is the sum."""
     cached = usage.cache_read_input_tokens or 0
     stored = usage.cache_creation_input_tokens or 0
     details = usage.output_tokens_details

@@ -1,11 +1,11 @@
-"""Reading one answer of the responses API as its bytes arrive, streamed or whole.
+"""Answers of the wire format "openai-responses", streamed or whole.
 
-An answer is a list of items: messages, function calls, reasoning. Each comes as `output_item.added`, pieces,
-`output_item.done`; then one last event ends the answer and repeats all items. Servers leave out any of these
-but the last, so an item is taken from the first event that has it whole, and nothing is told twice.
+An answer is a list of items: messages, function calls, reasoning. An item comes as `output_item.added`,
+pieces and `output_item.done`; one last event ends the answer and repeats all items. Servers leave out any of
+these events but the last, so an item is taken from the first event that has it whole, and never told twice.
 
-What must go back as it came is kept in `AssistantMessage.reasoning`, one `Reasoning` to an item in their
-order: a reasoning item verbatim; of the others what the message does not hold (see `Place`).
+What must go back as it came is kept in `AssistantMessage.reasoning`, one `Reasoning` for each item in order:
+a reasoning item verbatim, of any other item what the message does not hold (see `ItemPlace`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _STOPS = {"max_output_tokens": "length"}
 _KINDS = frozenset({"message", "function_call", "reasoning"})
 
 
-class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a message or a call stood among the items, and the id under which reasoning is paired with it.
+class ItemPlace(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The place of a message or a call among the items, and the id by which reasoning refers to it.
 
-    `start` and `end` are the message's part of the text; `call_id` names the call.
+    A message is the text from `start` to `end`; a call is the one with the id `call_id`.
     """
 
     type: str
@@ -41,7 +41,7 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Event(msgspec.Struct, gc=False):
-    """Every event. What only some have is checked where it is used: unknown events may hold anything."""
+    """Any event. Members are checked where they are used, because unknown events may hold anything."""
 
     type: Any = None
     delta: Any = None
@@ -99,10 +99,12 @@ _decode_response = msgspec.json.Decoder(_Response).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class _Building(msgspec.Struct):
-    """An item in the making: the pieces of its text, thoughts or arguments so far. `source` is which of its
-    events thoughts are taken from, `summary` the part of it that the last one belonged to, and `start` where
-    a message begins in the text."""
+class _PartialItem(msgspec.Struct):
+    """An item so far, with the pieces of its text, thoughts or arguments.
+
+    `source` is the type of event that thoughts are taken from, `summary` the part of the thoughts that the
+    last piece belonged to, and `start` the place in the text where a message begins.
+    """
 
     item: _Item
     raw: str = ""
@@ -120,63 +122,65 @@ class _Building(msgspec.Struct):
 class ResponsesReader:
     """See `models.wire.EventReader`."""
 
-    __slots__ = ("_items",)
+    __slots__ = ("_items", "_last")
 
     def __init__(self) -> None:
-        self._items: dict[int, _Building] = {}
+        self._items: dict[int, _PartialItem] = {}
+        self._last = 0  # the highest index so far
 
     def read_body(self, body: bytes, answer: AnswerDecoder) -> None:
         self._take_response(body, "", answer)
 
     def finish(self, answer: AnswerDecoder) -> tuple[tuple[ToolCall, ...], tuple[Reasoning, ...]]:
         items = [self._items[index] for index in sorted(self._items)]
-        made = [building for building in items if building.item.type == "function_call"]
-        calls = answer.with_ids(building.call() for building in made)
-        for building, call in zip(made, calls, strict=True):
-            building.item.call_id = call.id
+        made = [partial for partial in items if partial.item.type == "function_call"]
+        calls = answer.with_ids(partial.call() for partial in made)
+        for partial, call in zip(made, calls, strict=True):
+            partial.item.call_id = call.id
         return calls, _reasoning(items)
 
     def read_event(self, event: bytes, answer: AnswerDecoder) -> None:
         if event == b"[DONE]":
             return
-        told = _decode_event(event)
-        match told.type:
+        decoded = _decode_event(event)
+        match decoded.type:
             case "response.output_text.delta" | "response.refusal.delta":
-                _say(self._find(told, "message", answer), _piece(told), answer)
+                _say(self._find(decoded, "message", answer), _piece(decoded), answer)
             case "response.function_call_arguments.delta":
-                self._find(told, "function_call", answer).streamed.append(_piece(told))
+                self._find(decoded, "function_call", answer).streamed.append(_piece(decoded))
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                _think(self._find(told, "reasoning", answer), told, answer)
+                _think(self._find(decoded, "reasoning", answer), decoded, answer)
             case "response.output_item.added":
-                item = _read_item(told.item)
-                self._find(told, item.type, answer).item = item
+                item = _read_item(decoded.item)
+                self._find(decoded, item.type, answer).item = item
             case "response.output_item.done":
-                item = _read_item(told.item)
-                _finish(self._find(told, item.type, answer), item, told.item, answer)
+                item = _read_item(decoded.item)
+                _finish(self._find(decoded, item.type, answer), item, decoded.item, answer)
             case "response.completed" | "response.incomplete" | "response.failed":
-                self._take_response(told.response, told.type.removeprefix("response."), answer)
+                self._take_response(decoded.response, decoded.type.removeprefix("response."), answer)
             case "error":
                 raise answer.errors.in_stream(parse_error(msgspec.json.decode(event)))
-            case _ if told.error:
-                raise answer.errors.in_stream(parse_error(told.error))
+            case _ if decoded.error:
+                raise answer.errors.in_stream(parse_error(decoded.error))
 
-    def _find(self, event: _Event, kind: str, answer: AnswerDecoder) -> _Building:
-        """By its index; a server that leaves that out means the last item, if it is of that kind."""
+    def _find(self, event: _Event, kind: str, answer: AnswerDecoder) -> _PartialItem:
+        """Find or begin the item of an event: by its index, else the last item if it is of that kind."""
         index = event.output_index
         if not isinstance(index, int):
-            index = max(self._items, default=0)
+            index = self._last
             known = self._items.get(index)
             if known is not None and (known.is_done or known.item.type != kind):
                 index += 1
-        building = self._items.get(index)
-        if building is None:
+        partial = self._items.get(index)
+        if partial is None:
             if len(self._items) >= MAX_ITEMS:
                 raise answer.errors.malformed(f"more than {MAX_ITEMS} items at once")
             answer.has_started = True
-            building = self._items[index] = _Building(_Item(kind))
-        elif building.item.type != kind:
-            raise answer.errors.malformed(f"item {index} is a {building.item.type}, and then a {kind}")
-        return building
+            partial = self._items[index] = _PartialItem(_Item(kind))
+            self._last = max(self._last, index)
+        elif partial.item.type != kind:
+            raise answer.errors.malformed(f"item {index} is a {partial.item.type}, and then a {kind}")
+        return partial
 
     def _take_response(self, data: msgspec.Raw | bytes, status: str, answer: AnswerDecoder) -> None:
         response = _decode_response(data)
@@ -195,8 +199,8 @@ class ResponsesReader:
         answer.close()
 
     def _take_missing(self, output: list[msgspec.Raw], answer: AnswerDecoder) -> None:
-        """The items that were not streamed to their end."""
-        done = {index: building.item.id for index, building in self._items.items() if building.is_done}
+        """Take the items that were not streamed to their end."""
+        done = {index: partial.item.id for index, partial in self._items.items() if partial.is_done}
         if len(done) >= len(output):
             return
         for index, raw in enumerate(output):
@@ -206,52 +210,52 @@ class ResponsesReader:
                     _finish(self._find(_Event(output_index=index), item.type, answer), item, raw, answer)
 
 
-def _finish(building: _Building, item: _Item, raw: msgspec.Raw, answer: AnswerDecoder) -> None:
-    """What the whole item has and no piece brought comes now."""
-    if building.is_done:
+def _finish(partial: _PartialItem, item: _Item, raw: msgspec.Raw, answer: AnswerDecoder) -> None:
+    """Take a whole item: add what no piece has brought."""
+    if partial.is_done:
         return
-    building.is_done = True
-    building.item = item
+    partial.is_done = True
+    partial.item = item
     if item.type == "message":
         text = "".join(part.text or part.refusal or "" for part in item.content or ())
-        streamed = "".join(building.streamed)
+        streamed = "".join(partial.streamed)
         if text.startswith(streamed):
-            _say(building, text[len(streamed) :], answer)
+            _say(partial, text[len(streamed) :], answer)
     elif item.type == "reasoning":
-        building.raw = str(raw, "utf-8")
-        if not building.streamed:
+        partial.raw = str(raw, "utf-8")
+        if not partial.streamed:
             parts = item.summary or item.content or ()
             if thought := _PARAGRAPH.join(part.text for part in parts if part.text):
-                building.streamed.append(thought)
+                partial.streamed.append(thought)
                 answer.add_thought(thought)
 
 
-def _say(building: _Building, text: str, answer: AnswerDecoder) -> None:
+def _say(partial: _PartialItem, text: str, answer: AnswerDecoder) -> None:
     if not text:
         return
-    if not building.streamed:
+    if not partial.streamed:
         if answer.text_length():
             answer.add_text(_PARAGRAPH)
-        building.start = answer.text_length()
-    building.streamed.append(text)
+        partial.start = answer.text_length()
+    partial.streamed.append(text)
     answer.add_text(text)
 
 
-def _think(building: _Building, event: _Event, answer: AnswerDecoder) -> None:
-    """Thoughts may come in full and as a summary; what came first is told."""
-    building.source = building.source or event.type
+def _think(partial: _PartialItem, event: _Event, answer: AnswerDecoder) -> None:
+    """Thoughts may come in full and as a summary; the kind that comes first is used."""
+    partial.source = partial.source or event.type
     text = _piece(event)
-    if not text or building.source != event.type:
+    if not text or partial.source != event.type:
         return
-    if building.streamed and building.summary != event.summary_index:
+    if partial.streamed and partial.summary != event.summary_index:
         text = _PARAGRAPH + text
-    building.summary = event.summary_index
-    building.streamed.append(text)
+    partial.summary = event.summary_index
+    partial.streamed.append(text)
     answer.add_thought(text)
 
 
 def _read_item(raw: msgspec.Raw) -> _Item:
-    """Items of other kinds, which nobody asked for, may look like anything."""
+    """Read an item. Of an unknown kind only the type is read."""
     kind = _decode_kind(raw).type
     return _decode_item(raw) if kind in _KINDS else _Item(kind)
 
@@ -262,20 +266,22 @@ def _piece(event: _Event) -> str:
     return event.delta
 
 
-def _reasoning(items: list[_Building]) -> tuple[Reasoning, ...]:
-    """Nothing, unless an item thought or has a phase: then every item's place counts."""
-    if not any(building.item.type == "reasoning" or building.item.phase for building in items):
+def _reasoning(items: list[_PartialItem]) -> tuple[Reasoning, ...]:
+    """Return what must go back as it came. Without reasoning or a phase in any item, that is nothing."""
+    if not any(partial.item.type == "reasoning" or partial.item.phase for partial in items):
         return ()
     kept = []
-    for building in items:
-        item = building.item
+    for partial in items:
+        item = partial.item
         if item.type == "reasoning":
-            thought = "".join(building.streamed)
-            raw = building.raw or _encode({"type": "reasoning", "summary": []}).decode()
+            thought = "".join(partial.streamed)
+            raw = partial.raw or _encode({"type": "reasoning", "summary": []}).decode()
             kept.append(Reasoning(ITEM, thought, raw))
         elif item.type in ("message", "function_call"):
-            end = building.start + len("".join(building.streamed)) if item.type == "message" else 0
-            place = Place(item.type, item.id or "", item.call_id or "", item.phase or "", building.start, end)
+            end = partial.start + len("".join(partial.streamed)) if item.type == "message" else 0
+            place = ItemPlace(
+                item.type, item.id or "", item.call_id or "", item.phase or "", partial.start, end
+            )
             kept.append(Reasoning(ITEM, "", _encode(place).decode()))
     return tuple(kept)
 

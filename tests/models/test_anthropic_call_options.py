@@ -20,8 +20,7 @@ from talaria.core.messages import UserMessage as User
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.anthropic_messages import AnthropicMessages
-from talaria.models.anthropic_options import claude_version
+from talaria.models.anthropic_messages import AnthropicMessages, claude_version
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
 
