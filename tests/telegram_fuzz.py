@@ -20,7 +20,7 @@ from talaria.core.clock import SystemClock
 from talaria.core.ids import ChatKey
 from talaria.core.turns import Inbound
 from talaria.store.memory import MemoryStore
-from talaria.testing.telegram_world import BOT_ID, Json, World
+from talaria.testing.telegram_platform import BOT_ID, Json, TelegramPlatform
 
 ALLOWED = 7
 KINDS = (
@@ -49,7 +49,7 @@ class Fuzzed:
 
 def corpus() -> list[Json]:
     """Whole updates of every kind, from the allowed one and from others."""
-    world = World()
+    world = TelegramPlatform()
     world.allowed = frozenset(KINDS)
     group, channel = world.group(-100, is_forum=True), world.group(-200, kind="channel")
     for person in (world.person(ALLOWED), world.person(99, "Eve", "7")):

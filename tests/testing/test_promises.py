@@ -6,14 +6,14 @@ import pytest
 
 from talaria.channels.telegram.outlet import REPEATED
 from talaria.testing.promises import Asked, Kind, Verdict, judge
-from talaria.testing.telegram_world import Shown
+from talaria.testing.telegram_platform import ShownMessage
 
 TOLD = "This message was tried 3 times, and it is not tried again."
 MARKED = f"{REPEATED}\n\n{TOLD}"
 
 
-def chat(*texts: str) -> list[Shown]:
-    return [Shown(n, text, by_bot=True) for n, text in enumerate(texts, 1)]
+def chat(*texts: str) -> list[ShownMessage]:
+    return [ShownMessage(n, text, by_bot=True) for n, text in enumerate(texts, 1)]
 
 
 def asked(*kinds: Kind) -> list[Asked]:
@@ -46,7 +46,7 @@ def test_the_verdict(kinds: list[Kind], texts: list[str], verdict: Verdict) -> N
 
 
 def test_what_people_write_is_no_answer() -> None:
-    assert judge(asked(Kind.TEXT), [Shown(1, "m1", by_bot=False)]).lost == ("m1",)
+    assert judge(asked(Kind.TEXT), [ShownMessage(1, "m1", by_bot=False)]).lost == ("m1",)
 
 
 def test_verdicts_add_up() -> None:

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from talaria.testing.telegram_server import TOKEN, Fault, Misdeed, TelegramServer
+from talaria.testing.telegram_server import TOKEN, FaultKind, TelegramFault, TelegramServer
 from talaria.testing.telegram_text import ParseError, parse, utf16_length
 
 
@@ -108,7 +108,7 @@ async def test_a_webhook_gets_each_update_until_it_says_200_and_polling_is_refus
     await bot("setWebhook", url=f"http://127.0.0.1:{port}/hook", secret_token="s3cret")
     assert "while webhook is active" in await bot.refused("getUpdates")
     server.person(7).says("one")
-    await server.until(lambda: not server.world.queue)
+    await server.until(lambda: not server.platform.queue)
     assert got == [("s3cret", "one"), ("s3cret", "one")]
     assert await bot("deleteWebhook") is True
     assert await bot("getWebhookInfo") == {"url": "", "pending_update_count": 0}
@@ -118,7 +118,7 @@ async def test_a_webhook_gets_each_update_until_it_says_200_and_polling_is_refus
 async def test_messages_have_ids_per_chat_and_lengths_in_utf16_units(
     server: TelegramServer, bot: Bot
 ) -> None:
-    chat = server.world.private(server.person(7))
+    chat = server.platform.private(server.person(7))
     assert (await bot("sendMessage", chat_id=7, text=" 😀 " * 1024))["message_id"] == 1
     assert await bot.refused("sendMessage", chat_id=7, text="😀" * 2049) == "Bad Request: message is too long"
     assert await bot.refused("sendMessage", chat_id=7, text=" \n") == "Bad Request: message text is empty"
@@ -161,11 +161,11 @@ def test_formatting_becomes_entities_at_utf16_offsets() -> None:
 
 
 async def test_a_blocked_or_moved_chat_refuses(server: TelegramServer, bot: Bot) -> None:
-    chat = server.world.private(server.person(7))
+    chat = server.platform.private(server.person(7))
     chat.is_blocked = True
     answer = await bot("sendMessage", chat_id=7, text="x")
     assert (answer["error_code"], answer["description"]) == (403, "Forbidden: bot was blocked by the user")
-    server.world.migrate(server.world.group(-5, kind="group"), -1005)
+    server.platform.migrate(server.platform.group(-5, kind="group"), -1005)
     answer = await bot("sendMessage", chat_id=-5, text="x")
     assert answer["parameters"] == {"migrate_to_chat_id": -1005}
 
@@ -175,7 +175,7 @@ async def test_files_travel_both_ways_within_the_limits(server: TelegramServer, 
     found = await bot("getFile", file_id=message["document"]["file_id"])
     async with bot.client.get(f"{server.url}/file/bot{TOKEN}/{found['file_path']}") as got:
         assert await got.read() == b"content"
-    server.world.files["big"] = ("big", bytes((20 << 20) + 1))
+    server.platform.files["big"] = ("big", bytes((20 << 20) + 1))
     assert await bot.refused("getFile", file_id="big") == "Bad Request: file is too big"
     form = aiohttp.FormData({"chat_id": "7", "caption": "a" * 1025})
     form.add_field("document", b"data", filename="b.txt")
@@ -185,7 +185,7 @@ async def test_files_travel_both_ways_within_the_limits(server: TelegramServer, 
 
 async def test_buttons_are_pressed_and_each_press_is_answered_once(server: TelegramServer, bot: Bot) -> None:
     ada = server.person(7)
-    chat = server.world.private(ada)
+    chat = server.platform.private(ada)
     keyboard = {"inline_keyboard": [[{"text": "Stop", "callback_data": "/stop"}]]}
     await bot("sendMessage", chat_id=7, text="x", reply_markup=keyboard)
     query = ada.presses(chat.messages[1], "Stop")
@@ -199,17 +199,17 @@ async def test_buttons_are_pressed_and_each_press_is_answered_once(server: Teleg
 
 
 async def test_it_can_be_told_to_misbehave(server: TelegramServer, bot: Bot) -> None:
-    chat = server.world.private(server.person(7))
-    server.fail("sendMessage", Fault(Misdeed.CUT_BEFORE))
-    server.fail("sendMessage", Fault(Misdeed.CUT_AFTER))
-    server.fail("sendMessage", Fault(Misdeed.STATUS, status=500))
+    chat = server.platform.private(server.person(7))
+    server.fail("sendMessage", TelegramFault(FaultKind.CUT_BEFORE))
+    server.fail("sendMessage", TelegramFault(FaultKind.CUT_AFTER))
+    server.fail("sendMessage", TelegramFault(FaultKind.STATUS, status=500))
     for _ in range(2):
         with pytest.raises(aiohttp.ClientError):
             await bot("sendMessage", chat_id=7, text="x")
     assert await bot.refused("sendMessage", chat_id=7, text="x") == "scripted 500"
     assert chat.replies == ["x"]
     assert server.count("sendMessage") == 3
-    server.fail("*", Fault(Misdeed.HTML))
+    server.fail("*", TelegramFault(FaultKind.HTML))
     async with bot.client.get(f"{server.url}/bot{TOKEN}/getMe") as got:
         assert (got.status, got.content_type) == (502, "text/html")
 
@@ -218,8 +218,8 @@ async def test_updates_can_come_twice_and_out_of_order(server: TelegramServer, b
     server.person(7).says("one")
     (first,) = await bot("getUpdates")
     server.person(7).says("two")
-    server.world.strays.append(first)
-    server.world.is_shuffled = True
+    server.platform.repeated.append(first)
+    server.platform.is_shuffled = True
     again = await bot("getUpdates", offset=first["update_id"] + 1)
     assert [update["message"]["text"] for update in again] == ["two", "one"]
 

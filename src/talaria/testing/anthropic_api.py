@@ -15,8 +15,8 @@ from msgspec import Meta, Struct
 
 from talaria.core.messages import TokenUsage
 from talaria.testing.model_api import (
+    AnswerEvents,
     Event,
-    EventStream,
     ModelApi,
     ScriptedReply,
     ScriptedRequest,
@@ -169,7 +169,7 @@ class MessagesApi(ModelApi):
         version = headers.get("anthropic-version")
         require(version in _VERSIONS, f"anthropic-version: {version!r} is not a valid version")
 
-    def events(self, reply: ScriptedReply) -> EventStream:
+    def events(self, reply: ScriptedReply) -> AnswerEvents:
         usage = reply.usage
         body: list[Event] = [{"type": "ping"}]
         for index, (opened, deltas, _) in enumerate(_make_blocks(reply.answer)):
@@ -179,7 +179,7 @@ class MessagesApi(ModelApi):
         start = {**_envelope(reply), "content": [], "usage": _usage(usage, 1)}
         delta = {"stop_reason": _stop_reason(reply.answer), "stop_sequence": None}
         error = {"type": "overloaded_error", "message": "The scripted server had an error."}
-        return EventStream(
+        return AnswerEvents(
             [{"type": "message_start", "message": start}],
             body,
             [

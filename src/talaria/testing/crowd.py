@@ -16,8 +16,8 @@ from talaria.channels.telegram.parse import Place, chat_key
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 from talaria.testing.promises import Asked, Kind, Verdict, judge
+from talaria.testing.telegram_platform import Json, ShownMessage
 from talaria.testing.telegram_server import TelegramServer
-from talaria.testing.telegram_world import Json, Shown
 from talaria.workspace.folder import chat_folder
 
 _EFFECTS = "effects.txt"
@@ -36,7 +36,7 @@ class Crowd:
         self._said: dict[int, list[Json]] = {person: [] for person in people}
         self.asked: dict[int, list[Asked]] = {person: [] for person in people}
         for person in people:
-            server.world.private(server.person(person))
+            server.platform.private(server.person(person))
             folder = self._folder(person)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / _EFFECTS).write_text(_END)
@@ -61,25 +61,25 @@ class Crowd:
         asked = Asked(f"m{next(self._names)}", kind)
         self._put(person, asked)
         self.asked[person].append(asked)
-        self._updates.append(self._server.world.queue[-1])
+        self._updates.append(self._server.platform.queue[-1])
         self._update_ids[asked.name] = self._updates[-1]["update_id"]
         return asked
 
     def repeat(self, random: Random) -> None:
         """The platform hands out once more what the gateway has confirmed before."""
-        world = self._server.world
-        first = world.queue[0]["update_id"] if world.queue else self._updates[-1]["update_id"] + 1
+        platform = self._server.platform
+        first = platform.queue[0]["update_id"] if platform.queue else self._updates[-1]["update_id"] + 1
         if known := [update for update in self._updates if update["update_id"] < first]:
-            world.strays.append(random.choice(known))
+            platform.repeated.append(random.choice(known))
             self._server.notify()
 
     def is_taken(self, asked: Asked) -> bool:
         """Whether the gateway has confirmed it to the platform, and so promised an answer."""
-        waiting = self._server.world.queue
+        waiting = self._server.platform.queue
         return not waiting or self._update_ids[asked.name] < waiting[0]["update_id"]
 
-    def shown(self, person: int) -> list[Shown]:
-        return list(self._server.world.chats[person].messages.values())
+    def shown(self, person: int) -> list[ShownMessage]:
+        return list(self._server.platform.chats[person].messages.values())
 
     def verdict(self) -> Verdict:
         return sum((judge(asked, self.shown(person)) for person, asked in self.asked.items()), Verdict())
@@ -104,7 +104,7 @@ class Crowd:
     @property
     def is_all_taken(self) -> bool:
         """Whether the gateway has confirmed every update."""
-        return not self._server.world.queue
+        return not self._server.platform.queue
 
     def _put(self, person: int, asked: Asked) -> None:
         sender, name = self._server.person(person), asked.name
@@ -129,7 +129,7 @@ class Crowd:
             case Kind.EDIT:
                 self._said[person].append(sender.says(name))
             case Kind.BUTTON:
-                sender.presses(Shown(1, "choose", by_bot=True, buttons=((name, name),)), name)
+                sender.presses(ShownMessage(1, "choose", by_bot=True, buttons=((name, name),)), name)
 
     def _folder(self, person: int) -> Path:
         return chat_folder(self._home, chat_key("main", Place(person), ChatKind.PRIVATE))

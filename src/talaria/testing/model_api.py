@@ -54,7 +54,7 @@ class ScriptedReply(msgspec.Struct, frozen=True):
     usage: TokenUsage
 
 
-class EventStream(msgspec.Struct, frozen=True):
+class AnswerEvents(msgspec.Struct, frozen=True):
     """The events of one answer. `error` takes the place of the body when the server fails."""
 
     opening: list[Event]
@@ -97,7 +97,7 @@ class ModelApi(ABC):
         """Check the headers, whose names are in lower case. Raises `RequestRefused`."""
 
     @abstractmethod
-    def events(self, reply: ScriptedReply) -> EventStream: ...
+    def events(self, reply: ScriptedReply) -> AnswerEvents: ...
 
     @abstractmethod
     def whole(self, reply: ScriptedReply) -> bytes:

@@ -13,8 +13,8 @@ from talaria.core.messages import TokenUsage
 from talaria.testing.model_api import (
     NAME,
     PICTURE,
+    AnswerEvents,
     Event,
-    EventStream,
     ModelApi,
     RequestRefused,
     ScriptedReply,
@@ -115,10 +115,10 @@ class ChatCompletionsApi(ModelApi):
         messages = [m for m in request.get("messages") or () if isinstance(m, dict)]
         return make_request(request, read_context(messages))
 
-    def events(self, reply: ScriptedReply) -> EventStream:
+    def events(self, reply: ScriptedReply) -> AnswerEvents:
         head = {"id": reply.id, "object": "chat.completion.chunk", "created": 0, "model": reply.model}
         choice = {"index": 0, "finish_reason": None}
-        return EventStream(
+        return AnswerEvents(
             [{**head, "choices": [{**choice, "delta": {"role": "assistant", "content": ""}}]}],
             [{**head, "choices": [{**choice, "delta": delta}]} for delta in _deltas(reply.answer)],
             [

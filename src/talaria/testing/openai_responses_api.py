@@ -17,8 +17,8 @@ from talaria.core.messages import TokenUsage
 from talaria.testing.model_api import (
     NAME,
     PICTURE,
+    AnswerEvents,
     Event,
-    EventStream,
     ModelApi,
     RequestRefused,
     ScriptedReply,
@@ -140,12 +140,12 @@ class ResponsesApi(ModelApi):
         _check(read)
         return make_request(request, read_context(_as_chat(request.get("instructions"), items)))
 
-    def events(self, reply: ScriptedReply) -> EventStream:
+    def events(self, reply: ScriptedReply) -> AnswerEvents:
         begun = _response(reply, "in_progress", [], None)
         items = _output_items(reply)
         whole = _response(reply, "completed", items, reply.usage)
         text = "The scripted server had an error."
-        return EventStream(
+        return AnswerEvents(
             [
                 {"type": "response.created", "response": begun},
                 {"type": "response.in_progress", "response": begun},

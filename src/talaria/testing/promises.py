@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 
 from talaria.channels.telegram.live import CURSOR
 from talaria.channels.telegram.outlet import REPEATED
-from talaria.testing.telegram_world import Shown
+from talaria.testing.telegram_platform import ShownMessage
 from talaria.turns.crashes import MAX_CRASHES
 
 _NAME = re.compile(r"\bm\d+\b")
@@ -66,9 +66,9 @@ def is_preview(text: str) -> bool:
     return text.endswith(CURSOR.strip())
 
 
-def finals(shown: Iterable[Shown]) -> dict[str, list[Shown]]:
+def finals(shown: Iterable[ShownMessage]) -> dict[str, list[ShownMessage]]:
     """The bot's messages that are replies, by the names that they answer; previews are none."""
-    found: dict[str, list[Shown]] = {}
+    found: dict[str, list[ShownMessage]] = {}
     for one in shown:
         if one.by_bot and not is_preview(one.text):
             for name in dict.fromkeys(_NAME.findall(one.text)):
@@ -76,7 +76,7 @@ def finals(shown: Iterable[Shown]) -> dict[str, list[Shown]]:
     return found
 
 
-def judge(asked: Sequence[Asked], shown: Sequence[Shown]) -> Verdict:
+def judge(asked: Sequence[Asked], shown: Sequence[ShownMessage]) -> Verdict:
     """One chat. `asked` is in the order in which it was sent, `shown` as the platform has it now."""
     replies = finals(shown)
     told = _told(shown)
@@ -102,7 +102,7 @@ def judge(asked: Sequence[Asked], shown: Sequence[Shown]) -> Verdict:
     )
 
 
-def _told(shown: Iterable[Shown]) -> int:
+def _told(shown: Iterable[ShownMessage]) -> int:
     """How many messages were given up. A marked one right behind another of these is its second copy: replies
     of a chat go out in order."""
     count, was_told = 0, False
@@ -114,5 +114,5 @@ def _told(shown: Iterable[Shown]) -> int:
     return count
 
 
-def _is_marked(one: Shown) -> bool:
+def _is_marked(one: ShownMessage) -> bool:
     return one.text.startswith(REPEATED)

@@ -1,10 +1,10 @@
 """A Bot API server behind real HTTP: `TelegramServer`, or `python -m talaria.testing.telegram_server`.
 
-It enforces the platform's rules (offsets, lengths, formatting), records every call and can be told to
-misbehave. From another process, people write and read with JSON:
+It enforces the platform's rules (offsets, lengths, formatting), records every call, and fails on demand.
+Another process controls it with JSON:
 
-  POST /_control/say     {"user": 7, "text": "hello", "chat"?: -5}    someone writes; answers the message
-  GET  /_control/chats                                                what every chat shows now
+  POST /_control/say     {"user": 7, "text": "hello", "chat"?: -5}    a user writes; returns the message
+  GET  /_control/chats                                                all chats with their messages
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ import msgspec
 from aiohttp import web
 
 from talaria.testing.fake_server import ChangeNotifier, print_and_wait
-from talaria.testing.telegram_world import Files, Json, Person, Refusal, World, bad
+from talaria.testing.telegram_platform import (
+    Files,
+    Json,
+    TelegramPlatform,
+    TelegramRefusal,
+    TelegramUser,
+    bad_request,
+)
 
 TOKEN = "4200:fake-token-for-tests"  # noqa: S105 - of a fake
 DEFAULT_PORT = 8767
@@ -39,38 +46,38 @@ _TERMINATED = (
 )
 
 
-class Misdeed(StrEnum):
+class FaultKind(StrEnum):
     STATUS = "status"  # answer with `status` and `body`
     HTML = "html"  # a proxy's error page
     HANG = "hang"
-    CUT_BEFORE = "cut_before"  # the connection is lost, nothing happened
-    CUT_AFTER = "cut_after"  # the connection is lost, and it did happen
-    HOLD = "hold"  # it did happen, and the answer comes when `released` is set
+    CUT_BEFORE = "cut_before"  # the connection breaks, and nothing happened
+    CUT_AFTER = "cut_after"  # the connection breaks, but the call was carried out
+    HOLD = "hold"  # the call is carried out, and answered when `released` is set
 
 
 @dataclass(slots=True)
-class Fault:
-    kind: Misdeed
+class TelegramFault:
+    kind: FaultKind
     times: int = 1
     status: int = 500
     body: Json | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class BotApiCall:
     method: str
     params: Json
 
 
 @dataclass(slots=True)
-class Webhook:
+class WebhookState:
     url: str = ""
     secret: str = ""
     last_error: str = ""
 
 
 class TelegramServer(ChangeNotifier):
-    """Serves from `async with` until its end. `world` is the platform behind it."""
+    """Serves inside its `async with` block. `platform` holds users, chats and updates."""
 
     def __init__(
         self,
@@ -82,27 +89,27 @@ class TelegramServer(ChangeNotifier):
         super().__init__()
         self._host, self._port = host, port
         self._poll = 0
-        self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
+        self._faults: defaultdict[str, deque[TelegramFault]] = defaultdict(deque)
         self._runner: web.AppRunner | None = None
         self._pusher: asyncio.Task[None] | None = None
         self.token = token
-        self.webhook = Webhook()
-        self.world = World()
-        self.world.on_update = self.notify
-        self.calls: deque[Called] = deque(maxlen=MAX_RECORDED)
-        self.polls = 0  # open now
-        self.pushed: list[int] = []  # the statuses that the webhook answered
-        self.released = asyncio.Event()  # lets answers go that `Misdeed.HOLD` held
+        self.webhook = WebhookState()
+        self.platform = TelegramPlatform()
+        self.platform.on_update = self.notify
+        self.calls: deque[BotApiCall] = deque(maxlen=MAX_RECORDED)
+        self.polls = 0  # open long polls
+        self.pushed: list[int] = []  # the statuses of the webhook's responses
+        self.released = asyncio.Event()  # lets go of answers held by `FaultKind.HOLD`
 
     @property
     def url(self) -> str:
         return f"http://{self._host}:{self._port}"
 
-    def person(self, id: int, first_name: str = "Ada", username: str = "") -> Person:
-        return self.world.person(id, first_name, username)
+    def person(self, id: int, first_name: str = "Ada", username: str = "") -> TelegramUser:
+        return self.platform.person(id, first_name, username)
 
-    def fail(self, method: str, fault: Fault) -> None:
-        """The next `fault.times` calls of the method (`*`: of any) go wrong; later orders queue up."""
+    def fail(self, method: str, fault: TelegramFault) -> None:
+        """Let the next `fault.times` calls of the method (`*`: any) fail. Faults queue up."""
         self._faults[method.lower()].append(fault)
 
     def count(self, method: str) -> int:
@@ -135,21 +142,21 @@ class TelegramServer(ChangeNotifier):
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         method = request.match_info["method"]
         if request.match_info["token"] != self.token:
-            return _refuse(Refusal(401, "Unauthorized"))
+            return _refuse(TelegramRefusal(401, "Unauthorized"))
         params, files = await _read(request)
-        self.calls.append(Called(method, params))
+        self.calls.append(BotApiCall(method, params))
         fault = self._take_fault(method)
-        if fault is not None and fault.kind not in (Misdeed.CUT_AFTER, Misdeed.HOLD):
+        if fault is not None and fault.kind not in (FaultKind.CUT_AFTER, FaultKind.HOLD):
             self.notify()
-            return await self._misbehave(request, fault)
+            return await self._fail(request, fault)
         try:
             result = await self._answer(method.lower(), params, files)
-        except Refusal as refusal:
+        except TelegramRefusal as refusal:
             response = _refuse(refusal)
         else:
             response = _json({"ok": True, "result": result})
         self.notify()
-        if fault is not None and fault.kind is Misdeed.HOLD:
+        if fault is not None and fault.kind is FaultKind.HOLD:
             await self.released.wait()
             return response
         return _cut(request) if fault is not None else response
@@ -159,48 +166,48 @@ class TelegramServer(ChangeNotifier):
             case "getupdates":
                 return await self._get_updates(params)
             case "setwebhook":
-                self.webhook = Webhook(str(params.get("url", "")), str(params.get("secret_token", "")))
+                self.webhook = WebhookState(str(params.get("url", "")), str(params.get("secret_token", "")))
                 self._allow(params)
                 return True
             case "deletewebhook":
-                self.webhook = Webhook()
+                self.webhook = WebhookState()
                 if params.get("drop_pending_updates"):
-                    self.world.queue.clear()
+                    self.platform.queue.clear()
                 return True
             case "getwebhookinfo":
-                info = {"url": self.webhook.url, "pending_update_count": len(self.world.queue)}
+                info = {"url": self.webhook.url, "pending_update_count": len(self.platform.queue)}
                 error = self.webhook.last_error
                 return info | ({"last_error_message": error} if error else {})
             case _:
-                return self.world.call(method, params, files)
+                return self.platform.call(method, params, files)
 
     async def _get_updates(self, params: Json) -> list[Json]:
-        """The newest poller wins; the one before it is sent away."""
+        """Long-poll for updates. A newer poll ends an older one with an error, as on Telegram."""
         if self.webhook.url:
-            raise Refusal(409, _IN_USE)
+            raise TelegramRefusal(409, _IN_USE)
         self._poll += 1
         mine = self._poll
         self._allow(params)
-        self.world.confirm(int(params.get("offset", 0)))
+        self.platform.confirm(int(params.get("offset", 0)))
         self.polls += 1
         self.notify()
         try:
-            world = self.world
+            platform = self.platform
             await self.until(
-                lambda: bool(world.queue or world.strays or self._poll != mine),
+                lambda: bool(platform.queue or platform.repeated or self._poll != mine),
                 float(params.get("timeout", 0)),
             )
         finally:
             self.polls -= 1
         if self._poll != mine:
-            raise Refusal(409, _TERMINATED)
-        return self.world.batch(min(100, max(1, int(params.get("limit", 100)))))
+            raise TelegramRefusal(409, _TERMINATED)
+        return self.platform.batch(min(100, max(1, int(params.get("limit", 100)))))
 
     def _allow(self, params: Json) -> None:
         if "allowed_updates" in params:
-            self.world.allowed = frozenset(params["allowed_updates"]) or None
+            self.platform.allowed = frozenset(params["allowed_updates"]) or None
 
-    def _take_fault(self, method: str) -> Fault | None:
+    def _take_fault(self, method: str) -> TelegramFault | None:
         for name in (method.lower(), "*"):
             faults = self._faults[name]
             if faults:
@@ -208,14 +215,14 @@ class TelegramServer(ChangeNotifier):
                 return faults.popleft() if faults[0].times <= 0 else faults[0]
         return None
 
-    async def _misbehave(self, request: web.Request, fault: Fault) -> web.StreamResponse:
+    async def _fail(self, request: web.Request, fault: TelegramFault) -> web.StreamResponse:
         match fault.kind:
-            case Misdeed.HANG:
+            case FaultKind.HANG:
                 await asyncio.Event().wait()
                 raise AssertionError
-            case Misdeed.CUT_BEFORE:
+            case FaultKind.CUT_BEFORE:
                 return _cut(request)
-            case Misdeed.HTML:
+            case FaultKind.HTML:
                 page = "<html><h1>502 Bad Gateway</h1></html>"
                 return web.Response(status=502, text=page, content_type="text/html")
             case _:
@@ -224,28 +231,29 @@ class TelegramServer(ChangeNotifier):
                 return _json(body, fault.status)
 
     async def _serve_file(self, request: web.Request) -> web.StreamResponse:
-        found = self.world.files.get(request.match_info["path"])
+        found = self.platform.files.get(request.match_info["path"])
         if request.match_info["token"] != self.token or found is None:
-            return _refuse(Refusal(404, "Not Found"))
-        self.calls.append(Called("file", {"path": request.match_info["path"]}))
+            return _refuse(TelegramRefusal(404, "Not Found"))
+        self.calls.append(BotApiCall("file", {"path": request.match_info["path"]}))
         return web.Response(body=found[1], content_type="application/octet-stream")
 
     # -- the webhook ----------------------------------------------------------------------------------------
 
     async def _push(self) -> None:
-        """Hands updates to the webhook one by one, each until it is taken."""
+        """Post updates to the webhook one by one, each until it is accepted."""
+        platform = self.platform
         async with aiohttp.ClientSession() as client:
             while True:
-                await self.until(lambda: bool(self.webhook.url and (self.world.queue or self.world.strays)))
-                update = (self.world.strays or self.world.queue)[0]
+                await self.until(lambda: bool(self.webhook.url and (platform.queue or platform.repeated)))
+                update = (platform.repeated or platform.queue)[0]
                 status = await self._hand_over(client, update)
                 self.pushed.append(status)
                 if status == 200:
                     self.webhook.last_error = ""
-                    if self.world.strays:
-                        self.world.strays.pop(0)
+                    if platform.repeated:
+                        platform.repeated.pop(0)
                     else:
-                        self.world.confirm(update["update_id"] + 1)
+                        platform.confirm(update["update_id"] + 1)
                 else:
                     self.webhook.last_error = f"Wrong response from the webhook: {status}"
                 self.notify()
@@ -260,7 +268,7 @@ class TelegramServer(ChangeNotifier):
         except aiohttp.ClientError:
             return 0
 
-    # -- another process drives -----------------------------------------------------------------------------
+    # -- control by another process -------------------------------------------------------------------------
 
     async def _control(self, request: web.Request) -> web.StreamResponse:
         order = request.match_info["order"]
@@ -268,7 +276,7 @@ class TelegramServer(ChangeNotifier):
         match order:
             case "say":
                 person = self.person(int(body["user"]), str(body.get("name", "Ada")))
-                chat = self.world.group(int(body["chat"])) if "chat" in body else None
+                chat = self.platform.group(int(body["chat"])) if "chat" in body else None
                 answer: Any = person.says(str(body["text"]), chat)
             case "chats":
                 answer = {
@@ -276,15 +284,15 @@ class TelegramServer(ChangeNotifier):
                         {"id": one.id, "text": one.text, "by_bot": one.by_bot, "edits": one.edits}
                         for one in chat.messages.values()
                     ]
-                    for chat in self.world.chats.values()
+                    for chat in self.platform.chats.values()
                 }
             case _:
-                return _refuse(Refusal(404, f"Not Found: no order {order}"))
+                return _refuse(TelegramRefusal(404, f"Not Found: no order {order}"))
         return _json(answer)
 
 
 async def _read(request: web.Request) -> tuple[Json, dict[str, tuple[str, bytes]]]:
-    """Parameters from the query, JSON or a form, as the platform takes them."""
+    """Read the parameters from the query, JSON or a form."""
     params: Json = dict(request.query)
     files: dict[str, tuple[str, bytes]] = {}
     if request.content_type == "application/json":
@@ -300,7 +308,7 @@ async def _read(request: web.Request) -> tuple[Json, dict[str, tuple[str, bytes]
             try:
                 params[key] = msgspec.json.decode(params[key])
             except msgspec.DecodeError:
-                raise bad(f"can't parse {key} JSON object") from None
+                raise bad_request(f"can't parse {key} JSON object") from None
     return params, files
 
 
@@ -308,7 +316,7 @@ def _json(value: object, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
 
 
-def _refuse(refusal: Refusal) -> web.Response:
+def _refuse(refusal: TelegramRefusal) -> web.Response:
     body: Json = {"ok": False, "error_code": refusal.code, "description": refusal.description}
     return _json(body | ({"parameters": refusal.parameters} if refusal.parameters else {}), refusal.code)
 

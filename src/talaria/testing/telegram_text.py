@@ -1,4 +1,4 @@
-"""How Telegram reads texts: formatting becomes entities, errors have its words, lengths are in UTF-16."""
+"""Text as Telegram reads it: formatting becomes entities, lengths are in UTF-16, errors have its words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COMMAND = re.compile(r"(?<!\S)/[A-Za-z0-9_]{1,32}(?:@[A-Za-z0-9_]{3,32})?")
 _MENTION = re.compile(r"(?<![\w@])@[A-Za-z0-9_]{3,32}")
 
 
-class Entity(msgspec.Struct, frozen=True, omit_defaults=True):
+class TextEntity(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str
     offset: int
     length: int
@@ -36,15 +36,15 @@ class Entity(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ParseError(Exception):
-    """Carries what Telegram says after "can't parse entities: "."""
+    """Its message is the text that Telegram puts after "can't parse entities: "."""
 
 
 def utf16_length(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def parse(text: str, mode: str) -> tuple[str, list[Entity]]:
-    """The text that people see, and its formatting. Raises `ParseError`."""
+def parse(text: str, mode: str) -> tuple[str, list[TextEntity]]:
+    """Return the visible text and its formatting. Raises `ParseError`."""
     match mode.lower():
         case "":
             return text, []
@@ -54,19 +54,19 @@ def parse(text: str, mode: str) -> tuple[str, list[Entity]]:
             raise ParseError("unsupported parse_mode")
 
 
-def found_entities(text: str) -> list[Entity]:
-    """The commands and mentions that Telegram marks in what people write."""
+def found_entities(text: str) -> list[TextEntity]:
+    """Return the commands and mentions that Telegram marks in a text."""
     found = [("bot_command", match) for match in _COMMAND.finditer(text)]
     found += [("mention", match) for match in _MENTION.finditer(text)]
     return [
-        Entity(kind, utf16_length(text[: match.start()]), utf16_length(match[0]))
+        TextEntity(kind, utf16_length(text[: match.start()]), utf16_length(match[0]))
         for kind, match in sorted(found, key=lambda item: item[1].start())
     ]
 
 
-def _parse_html(text: str) -> tuple[str, list[Entity]]:
+def _parse_html(text: str) -> tuple[str, list[TextEntity]]:
     plain: list[str] = []
-    entities: list[Entity] = []
+    entities: list[TextEntity] = []
     open_tags: list[tuple[str, int, str]] = []
     length = position = 0
     while position < len(text):
@@ -101,7 +101,7 @@ def _parse_html(text: str) -> tuple[str, list[Entity]]:
             )
         if length > start:
             kind = _KINDS[_ALIASES.get(expected, expected)]
-            entities.append(Entity(kind, start, length - start, url_text))
+            entities.append(TextEntity(kind, start, length - start, url_text))
     if open_tags:
         raise ParseError(f'Can\'t find end tag corresponding to start tag "{open_tags[-1][0]}"')
     return "".join(plain), sorted(entities, key=lambda entity: (entity.offset, -entity.length))

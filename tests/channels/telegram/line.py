@@ -20,8 +20,8 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.turns import Inbound
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
+from talaria.testing.telegram_platform import TelegramChat, TelegramUser
 from talaria.testing.telegram_server import TelegramServer
-from talaria.testing.telegram_world import Chat, Person
 
 ADA = 7  # who is allowed
 
@@ -44,14 +44,14 @@ class Line:
             await self.clock.settle()
 
     @property
-    def ada(self) -> Person:
+    def ada(self) -> TelegramUser:
         return self.server.person(ADA)
 
     @property
-    def chat(self) -> Chat:
-        return self.server.world.private(self.ada)
+    def chat(self) -> TelegramChat:
+        return self.server.platform.private(self.ada)
 
-    async def answers(self, count: int = 1, chat: Chat | None = None) -> list[str]:
+    async def answers(self, count: int = 1, chat: TelegramChat | None = None) -> list[str]:
         """The bot's messages in the chat, once there are so many and none is unfinished."""
         place = chat or self.chat
         await self.server.until(
@@ -61,7 +61,7 @@ class Line:
 
     async def confirmed(self) -> None:
         """Everything that was pushed has been taken in, or left out, for good."""
-        await self.server.until(lambda: not self.server.world.queue and not self.server.world.strays)
+        await self.server.until(lambda: not self.server.platform.queue and not self.server.platform.repeated)
 
 
 class Recorder:
@@ -117,6 +117,6 @@ async def way_back(
     async def on_moved(old: int, new: int) -> None:
         raise AssertionError
 
-    server.world.private(server.person(ADA))
+    server.platform.private(server.person(ADA))
     async with BotApi(server.url, server.token) as api:
         yield TelegramOutlet(api, clock or SystemClock(), progress, on_moved)

@@ -27,7 +27,7 @@ from talaria.core.ledger import Accept
 from talaria.observe.metrics import Metrics
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
-from talaria.testing.telegram_server import Fault, Misdeed, TelegramServer, Webhook
+from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer, WebhookState
 
 
 async def test_a_refused_token_stops_the_channel_and_says_so(
@@ -41,7 +41,7 @@ async def test_a_refused_token_stops_the_channel_and_says_so(
 
 async def test_another_poller_is_named_and_waited_for(tmp_path: Path, server: TelegramServer) -> None:
     body = {"ok": False, "error_code": 409, "description": "Conflict: terminated by other getUpdates request"}
-    server.fail("getUpdates", Fault(Misdeed.STATUS, times=3, status=409, body=body))
+    server.fail("getUpdates", TelegramFault(FaultKind.STATUS, times=3, status=409, body=body))
     async with telegram(tmp_path, server, clock=FakeClock()) as line:
         await server.until(lambda: server.count("getUpdates") == 1)
         await line.pass_time(lambda: line.channel.phase is Phase.WAITING)
@@ -52,19 +52,21 @@ async def test_another_poller_is_named_and_waited_for(tmp_path: Path, server: Te
 
 
 async def test_a_webhook_that_is_left_over_is_taken_away(tmp_path: Path, server: TelegramServer) -> None:
-    server.webhook = Webhook("http://127.0.0.1:1/elsewhere")
+    server.webhook = WebhookState("http://127.0.0.1:1/elsewhere")
     async with telegram(tmp_path, server) as line:
         line.ada.says("hello")
         await line.answers()
         assert server.webhook.url == ""
 
 
-@pytest.mark.parametrize("kind", [Misdeed.STATUS, Misdeed.HTML, Misdeed.CUT_BEFORE, Misdeed.CUT_AFTER])
+@pytest.mark.parametrize(
+    "kind", [FaultKind.STATUS, FaultKind.HTML, FaultKind.CUT_BEFORE, FaultKind.CUT_AFTER]
+)
 async def test_a_platform_that_fails_is_asked_again_ever_more_slowly(
-    tmp_path: Path, server: TelegramServer, kind: Misdeed
+    tmp_path: Path, server: TelegramServer, kind: FaultKind
 ) -> None:
     clock = FakeClock()
-    server.fail("getUpdates", Fault(kind, times=6))
+    server.fail("getUpdates", TelegramFault(kind, times=6))
     async with telegram(tmp_path, server, clock=clock) as line:
         line.ada.says("hello")
         await line.pass_time(lambda: bool(line.chat.replies))
@@ -90,7 +92,7 @@ async def test_a_draining_gateway_confirms_nothing(tmp_path: Path, server: Teleg
         line.ada.says("too late")
         while line.channel.phase is not Phase.STOPPED:
             await asyncio.sleep(0)
-    assert len(server.world.queue) == 1
+    assert len(server.platform.queue) == 1
     async with telegram(tmp_path, server, store=store) as line:
         assert await line.answers() == ["You said: too late"]
 
@@ -103,7 +105,7 @@ async def test_what_the_store_did_not_take_comes_again(tmp_path: Path, server: T
         line.ada.says("hold on to this")
         while line.channel.phase is not Phase.WAITING:
             await asyncio.sleep(0)
-        assert len(server.world.queue) == 1
+        assert len(server.platform.queue) == 1
         store.fails = lambda order: False
         await line.pass_time(lambda: bool(line.chat.replies))
         assert line.chat.replies == ["You said: hold on to this"]
@@ -182,7 +184,7 @@ async def test_the_webhook_is_not_ready_before_the_channel_knows_its_bot(
     tmp_path: Path, server: TelegramServer
 ) -> None:
     headers = {"X-Telegram-Bot-Api-Secret-Token": webhook_secret(server.token)}
-    server.fail("getMe", Fault(Misdeed.HANG))
+    server.fail("getMe", TelegramFault(FaultKind.HANG))
     async with (
         hooked(tmp_path, server) as (_, url),
         aiohttp.ClientSession() as client,

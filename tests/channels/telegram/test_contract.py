@@ -14,12 +14,12 @@ from contracts.outlet_suite import OutletSuite, Trouble
 from talaria.channels.telegram.outlet import REPEATED, TelegramOutlet
 from talaria.core.ports import Store
 from talaria.testing.clock import FakeClock
-from talaria.testing.telegram_server import Fault, Misdeed, TelegramServer
+from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer
 
 _FAULTS = {
-    Trouble.SILENT: lambda: Fault(Misdeed.CUT_AFTER),
-    Trouble.LATER: lambda: Fault(Misdeed.STATUS, status=429),
-    Trouble.NEVER: lambda: Fault(Misdeed.STATUS, status=403),
+    Trouble.SILENT: lambda: TelegramFault(FaultKind.CUT_AFTER),
+    Trouble.LATER: lambda: TelegramFault(FaultKind.STATUS, status=429),
+    Trouble.NEVER: lambda: TelegramFault(FaultKind.STATUS, status=403),
 }
 
 
@@ -31,16 +31,16 @@ class TelegramTalk:
 
     def say(self, text: str) -> None:
         self._line.ada.says(text)
-        self._last = self._line.server.world.queue[-1]
+        self._last = self._line.server.platform.queue[-1]
 
     def say_as_stranger(self, text: str) -> None:
         self._line.server.person(99).says(text)
 
     def repeat_last(self) -> None:
-        self._line.server.world.strays.append(self._last)
+        self._line.server.platform.repeated.append(self._last)
 
     def unconfirmed(self) -> int:
-        return len(self._line.server.world.queue)
+        return len(self._line.server.platform.queue)
 
     def next_send(self, trouble: Trouble) -> None:
         self._line.server.fail("sendMessage", _FAULTS[trouble]())
@@ -67,7 +67,7 @@ class TelegramWall:
         self._server = server
 
     def shown(self) -> list[str]:
-        return self._server.world.chats[7].replies
+        return self._server.platform.chats[7].replies
 
     def next_send(self, trouble: Trouble) -> None:
         self._server.fail("sendMessage", _FAULTS[trouble]())

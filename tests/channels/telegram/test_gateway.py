@@ -72,7 +72,7 @@ async def test_updates_come_to_the_gateways_own_address(tmp_path: Path, server: 
         server.webhook.url = f"{http.address}/hooks/telegram"
         ada = server.person(7)
         ada.says("hello")
-        chat = server.world.private(ada)
+        chat = server.platform.private(ada)
         await server.until(lambda: chat.replies == ["You said: hello"])
         assert (await call(http, "GET", "/api/status"))[1]["channels"]["telegram"] == "ready"
         status, _ = await call(http, "POST", "/hooks/telegram", {"update_id": 1})
@@ -83,7 +83,7 @@ async def test_a_channel_is_opened_and_closed_with_its_table_while_the_gateway_r
     tmp_path: Path, server: TelegramServer
 ) -> None:
     ada = server.person(7)
-    chat = server.world.private(ada)
+    chat = server.platform.private(ada)
     async with ModelServer() as model, gateway(tmp_path, model, "", {}) as (opened, http):
         file = tmp_path / "config.toml"
         before = file.read_text()

@@ -18,7 +18,7 @@ from talaria.core.ids import ChatAddress, SessionId, TurnId
 from talaria.core.messages import ToolOutcome
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.testing.clock import FakeClock
-from talaria.testing.telegram_server import Fault, Misdeed, TelegramServer
+from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Stage:
 
     @property
     def shown(self) -> list[str]:
-        return self.server.world.chats[7].replies
+        return self.server.platform.chats[7].replies
 
 
 @asynccontextmanager
@@ -116,7 +116,7 @@ async def test_edits_keep_their_pace_and_wait_when_they_are_told_to(server: Tele
         on.hear(Delta("a"))
         await on.pass_time(lambda: on.view.shown_id is not None)
         body = {"ok": False, "error_code": 429, "description": "Too Many", "parameters": {"retry_after": 9}}
-        server.fail("editMessageText", Fault(Misdeed.STATUS, status=429, body=body))
+        server.fail("editMessageText", TelegramFault(FaultKind.STATUS, status=429, body=body))
         started = on.clock.elapsed()
         on.hear(Delta("b"))
         await on.pass_time(lambda: server.count("editMessageText") == 1)
@@ -150,7 +150,7 @@ async def test_a_message_on_its_way_is_known_even_when_the_show_is_cancelled(ser
     async with stage(server) as on:
         on.hear(Delta("text"))
         await on.clock.until_sleepers(2)  # typing, and the pause before the message
-        server.fail("sendMessage", Fault(Misdeed.HOLD))
+        server.fail("sendMessage", TelegramFault(FaultKind.HOLD))
         on.clock.advance(1)
         await server.until(lambda: bool(on.shown))
         on.showing.cancel()
@@ -172,7 +172,7 @@ async def test_after_a_restart_the_same_message_goes_on(server: TelegramServer) 
 
 
 async def test_a_live_message_that_may_have_arrived_is_not_sent_again(server: TelegramServer) -> None:
-    server.fail("sendMessage", Fault(Misdeed.CUT_AFTER))
+    server.fail("sendMessage", TelegramFault(FaultKind.CUT_AFTER))
     async with stage(server) as on:
         on.hear(Delta("text"))
         await on.pass_time(lambda: server.count("sendMessage") == 1)

@@ -17,7 +17,7 @@ from talaria.core.delivery import (
     OutgoingFile,
     OutgoingMessage,
 )
-from talaria.testing.telegram_server import Fault, Misdeed, TelegramServer
+from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer
 
 SEND = OutgoingMessage("7::", "text", "nonce")
 
@@ -31,29 +31,29 @@ async def outlet(server: TelegramServer) -> AsyncIterator[TelegramOutlet]:
 @pytest.mark.parametrize(
     ("fault", "of_send", "of_edit"),
     [
-        (Fault(Misdeed.STATUS, status=429), DeliveryDelayed, DeliveryDelayed),
-        (Fault(Misdeed.STATUS, status=401), DeliveryDelayed, DeliveryDelayed),
-        (Fault(Misdeed.STATUS, status=403), DeliveryRefused, DeliveryRefused),
-        (Fault(Misdeed.STATUS, status=400), DeliveryRefused, DeliveryRefused),
-        (Fault(Misdeed.STATUS, status=500), DeliveryUnknown, DeliveryDelayed),
-        (Fault(Misdeed.HTML), DeliveryUnknown, DeliveryDelayed),
-        (Fault(Misdeed.CUT_BEFORE), DeliveryUnknown, DeliveryUnknown),
-        (Fault(Misdeed.CUT_AFTER), DeliveryUnknown, DeliveryUnknown),
+        (TelegramFault(FaultKind.STATUS, status=429), DeliveryDelayed, DeliveryDelayed),
+        (TelegramFault(FaultKind.STATUS, status=401), DeliveryDelayed, DeliveryDelayed),
+        (TelegramFault(FaultKind.STATUS, status=403), DeliveryRefused, DeliveryRefused),
+        (TelegramFault(FaultKind.STATUS, status=400), DeliveryRefused, DeliveryRefused),
+        (TelegramFault(FaultKind.STATUS, status=500), DeliveryUnknown, DeliveryDelayed),
+        (TelegramFault(FaultKind.HTML), DeliveryUnknown, DeliveryDelayed),
+        (TelegramFault(FaultKind.CUT_BEFORE), DeliveryUnknown, DeliveryUnknown),
+        (TelegramFault(FaultKind.CUT_AFTER), DeliveryUnknown, DeliveryUnknown),
     ],
-    ids=lambda value: f"{value.kind}-{value.status}" if isinstance(value, Fault) else "",
+    ids=lambda value: f"{value.kind}-{value.status}" if isinstance(value, TelegramFault) else "",
 )
 @pytest.mark.parametrize("is_edit", [False, True])
 async def test_each_failure_says_what_is_known(
     server: TelegramServer,
     outlet: TelegramOutlet,
-    fault: Fault,
+    fault: TelegramFault,
     of_send: type[DeliveryError],
     of_edit: type[DeliveryError],
     is_edit: bool,
 ) -> None:
     first = await outlet.deliver(SEND)
     method = "editMessageText" if is_edit else "sendMessage"
-    server.fail(method, Fault(fault.kind, status=fault.status))
+    server.fail(method, TelegramFault(fault.kind, status=fault.status))
     with pytest.raises(of_edit if is_edit else of_send) as error:
         await outlet.deliver(OutgoingMessage("7::", "other", "nonce", edits=first if is_edit else None))
     assert server.token not in str(error.value)
@@ -72,7 +72,7 @@ async def test_the_wait_that_telegram_asks_for_is_handed_on(
     server: TelegramServer, outlet: TelegramOutlet
 ) -> None:
     body = {"ok": False, "error_code": 429, "description": "x", "parameters": {"retry_after": 17}}
-    server.fail("sendMessage", Fault(Misdeed.STATUS, status=429, body=body))
+    server.fail("sendMessage", TelegramFault(FaultKind.STATUS, status=429, body=body))
     with pytest.raises(DeliveryDelayed) as error:
         await outlet.deliver(SEND)
     assert error.value.retry_after == 17
@@ -85,7 +85,7 @@ async def test_an_edit_of_nothing_new_is_done_and_one_of_nothing_there_is_a_send
     assert await outlet.deliver(OutgoingMessage("7::", "text", "nonce", edits=first)) == first
     second = await outlet.deliver(OutgoingMessage("7::", "text", "nonce", edits="99"))
     assert second not in ("99", first)
-    assert server.world.chats[7].replies == ["text", "text"]
+    assert server.platform.chats[7].replies == ["text", "text"]
 
 
 @pytest.mark.parametrize("address", ["", "x", "7", "7:8:9:10"])
@@ -96,7 +96,7 @@ async def test_what_is_no_address_is_refused(outlet: TelegramOutlet, address: st
 
 async def test_a_repeat_says_so(server: TelegramServer, outlet: TelegramOutlet) -> None:
     await outlet.deliver(OutgoingMessage("7::", "text", "nonce", is_repeat=True))
-    assert server.world.chats[7].replies == [f"{REPEATED}\n\ntext"]
+    assert server.platform.chats[7].replies == [f"{REPEATED}\n\ntext"]
 
 
 async def test_files_go_out_as_photos_voices_or_documents_with_a_caption_that_fits(
@@ -104,7 +104,7 @@ async def test_files_go_out_as_photos_voices_or_documents_with_a_caption_that_fi
 ) -> None:
     for name in ("a.png", "b.txt", "c.ogg"):
         await outlet.deliver(OutgoingMessage("7::", "c" * 2000, "nonce", file=OutgoingFile(name, b"data")))
-    photo, document, voice = server.world.chats[7].messages.values()
+    photo, document, voice = server.platform.chats[7].messages.values()
     assert "voice" in voice.raw
     assert (photo.file, photo.file_name, "photo" in photo.raw) == (b"data", "a.png", True)
     assert (document.file_name, "document" in document.raw) == ("b.txt", True)
@@ -116,5 +116,5 @@ async def test_buttons_carry_their_command_or_their_place(
 ) -> None:
     buttons = (Button("Yes", "/approve 1"), Button("x" * 80, "x" * 80), Button("#", "#1"))
     await outlet.deliver(OutgoingMessage("7::", "choose", "nonce", buttons=buttons))
-    (shown,) = server.world.chats[7].messages.values()
+    (shown,) = server.platform.chats[7].messages.values()
     assert [data for _, data in shown.buttons] == ["/approve 1", "#1", "#2"]

@@ -13,7 +13,7 @@ from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
 from talaria.parts import PARTS
-from talaria.testing.telegram_server import Fault, Misdeed, TelegramServer, Webhook
+from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer, WebhookState
 
 
 def test_the_token_is_found_where_it_was_said_to_be(tmp_path: Path) -> None:
@@ -73,12 +73,12 @@ async def test_the_doctor_knows_a_good_bot_from_a_bad_one(tmp_path: Path, server
     ((level, text),) = await found(tmp_path, TelegramSettings(token="1:x", api_url="http://127.0.0.1:1"))
     assert (level, "cannot be reached" in text) == ("problem", True)
     assert (await found(tmp_path, TelegramSettings(token_env="NOT_SET")))[0][0] == "problem"
-    server.fail("getMe", Fault(Misdeed.HTML))
+    server.fail("getMe", TelegramFault(FaultKind.HTML))
     assert (await found(tmp_path, good))[0][0] == "problem"
 
 
 async def test_the_doctor_sees_who_else_uses_the_bot(tmp_path: Path, server: TelegramServer) -> None:
-    server.webhook = Webhook("http://127.0.0.1:1/elsewhere", last_error="Connection refused")
+    server.webhook = WebhookState("http://127.0.0.1:1/elsewhere", last_error="Connection refused")
     url = "http://127.0.0.1:2/hooks/telegram"
     for mode in ("polling", "webhook"):
         settings = TelegramSettings(

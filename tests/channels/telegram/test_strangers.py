@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 from channels.telegram.line import telegram
+from talaria.testing.telegram_platform import Json, ShownMessage, TelegramChat, TelegramPlatform, TelegramUser
 from talaria.testing.telegram_server import TelegramServer
-from talaria.testing.telegram_world import Chat, Json, Person, Shown, World
 
-Deed = Callable[[World, Person, Chat], object]
-
-
-def press(world: World, person: Person, chat: Chat) -> object:
-    return person.presses(Shown(1, "x", by_bot=True, buttons=(("Status", "/status"),)), "Status", chat)
+Deed = Callable[[TelegramPlatform, TelegramUser, TelegramChat], object]
 
 
-def edit(world: World, person: Person, chat: Chat) -> object:
+def press(world: TelegramPlatform, person: TelegramUser, chat: TelegramChat) -> object:
+    return person.presses(ShownMessage(1, "x", by_bot=True, buttons=(("Status", "/status"),)), "Status", chat)
+
+
+def edit(world: TelegramPlatform, person: TelegramUser, chat: TelegramChat) -> object:
     return person.edits(person.says("@talaria_bot one", chat), "@talaria_bot two")
 
 
 def push(kind: str) -> Deed:
-    def deed(world: World, person: Person, chat: Chat) -> object:
+    def deed(world: TelegramPlatform, person: TelegramUser, chat: TelegramChat) -> object:
         body: Json = {"chat": chat.json(), "from": person.json(), "user": person.json(), "date": 1, "id": "1"}
         body |= {"message_id": 1, "text": "@talaria_bot hello", "query": "hello", "offset": ""}
         return world.push(kind, body)
@@ -64,17 +64,17 @@ DEEDS: dict[str, Deed] = {
 }
 
 
-def _with(person: Person, **more: object) -> Person:
-    class Other(Person):
+def _with(person: TelegramUser, **more: object) -> TelegramUser:
+    class Other(TelegramUser):
         __slots__ = ()
 
         def json(self) -> Json:
             return person.json() | more
 
-    return Other(person.world, person.id, person.first_name, person.username)
+    return Other(person.platform, person.id, person.first_name, person.username)
 
 
-WHO: dict[str, Callable[[World], Person]] = {
+WHO: dict[str, Callable[[TelegramPlatform], TelegramUser]] = {
     "stranger": lambda world: world.person(99),
     "namesake": lambda world: world.person(99, "Ada", "7"),
     "bot with the id": lambda world: _with(world.person(7), is_bot=True),
@@ -87,7 +87,7 @@ WHO: dict[str, Callable[[World], Person]] = {
 async def test_no_stranger_gets_a_turn_whatever_they_do(
     tmp_path: Path, server: TelegramServer, who: str, place: str
 ) -> None:
-    world = server.world
+    world = server.platform
     world.allowed = frozenset({*DEEDS, "message", "edited_message", "callback_query"})
     person = WHO[who](world)
     match place:
@@ -111,9 +111,9 @@ async def test_no_stranger_gets_a_turn_whatever_they_do(
 
 
 async def test_those_who_speak_as_a_chat_get_no_turn(tmp_path: Path, server: TelegramServer) -> None:
-    group, channel = server.world.group(-100), server.world.group(-200, kind="channel")
-    server.world.anonymous_admin_says(group, "@talaria_bot hello")
-    server.world.posts_in_channel(channel, "@talaria_bot hello")
+    group, channel = server.platform.group(-100), server.platform.group(-200, kind="channel")
+    server.platform.anonymous_admin_says(group, "@talaria_bot hello")
+    server.platform.posts_in_channel(channel, "@talaria_bot hello")
     server.person(7).says("@talaria_bot hello", group, sender_chat=channel.json())
     async with telegram(tmp_path, server) as line:
         await line.confirmed()
@@ -126,7 +126,7 @@ async def test_a_stranger_is_told_a_code_and_is_answered_once_it_is_approved(
 ) -> None:
     bob = server.person(8, "Bob")
     async with telegram(tmp_path, server) as line:
-        chat = server.world.private(bob)
+        chat = server.platform.private(bob)
         bob.says("hello?")
         (told,) = await line.answers(1, chat)
         code = next(word for word in told.split() if word.count("-") == 2)
@@ -139,7 +139,7 @@ async def test_a_stranger_is_told_a_code_and_is_answered_once_it_is_approved(
 async def test_an_invitation_lets_its_holder_in(tmp_path: Path, server: TelegramServer) -> None:
     bob = server.person(8, "Bob")
     async with telegram(tmp_path, server) as line:
-        chat = server.world.private(bob)
+        chat = server.platform.private(bob)
         invitation = await line.desk.invite("telegram")
         bob.says(f"/start {invitation.code}")
         assert "You are in" in (await line.answers(1, chat))[0]

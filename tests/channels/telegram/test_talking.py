@@ -9,7 +9,7 @@ import pytest
 from channels.telegram.line import Line, telegram
 from pictures import jpeg
 from talaria.core.messages import File, Image, Text
-from talaria.testing.telegram_server import Fault, Misdeed, TelegramServer
+from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer
 from talaria.workspace.folder import chat_folder
 
 
@@ -24,7 +24,7 @@ async def test_a_message_is_answered(tmp_path: Path, server: TelegramServer) -> 
         assert line.channel.status == "ready"
         assert "typing" in line.chat.actions
         await line.confirmed()
-    assert [command["command"] for command in server.world.commands][:2] == ["help", "new"]
+    assert [command["command"] for command in server.platform.commands][:2] == ["help", "new"]
 
 
 async def test_commands_are_answered_and_start_is_help(tmp_path: Path, server: TelegramServer) -> None:
@@ -49,7 +49,7 @@ async def test_what_telegram_cannot_parse_is_sent_as_plain_text(
     async with telegram(tmp_path, server) as line:
         words = 'Bad Request: can\'t parse entities: Unsupported start tag "x" at byte offset 0'
         body = {"ok": False, "error_code": 400, "description": words}
-        server.fail("sendMessage", Fault(Misdeed.STATUS, status=400, body=body))
+        server.fail("sendMessage", TelegramFault(FaultKind.STATUS, status=400, body=body))
         line.ada.says("[[reply **bold**]]")
         assert await line.answers() == ["**bold**"]
 
@@ -57,8 +57,8 @@ async def test_what_telegram_cannot_parse_is_sent_as_plain_text(
 async def test_messages_out_of_order_and_broken_ones_lose_nothing(
     tmp_path: Path, server: TelegramServer
 ) -> None:
-    server.world.is_shuffled = True
-    server.world.queue.append({"update_id": 1, "message": {"message_id": "no number"}})
+    server.platform.is_shuffled = True
+    server.platform.queue.append({"update_id": 1, "message": {"message_id": "no number"}})
     bob, ada = server.person(8), server.person(7)
     ada.says("one")
     bob.says("who am I?")
@@ -95,7 +95,7 @@ async def test_replies_bring_what_they_quote(tmp_path: Path, server: TelegramSer
 async def test_a_group_is_answered_only_when_it_speaks_to_the_bot(
     tmp_path: Path, server: TelegramServer
 ) -> None:
-    group = server.world.group(-100)
+    group = server.platform.group(-100)
     async with telegram(tmp_path, server) as line:
         line.ada.says("not for you", group)
         line.ada.says("/status", group)
@@ -113,7 +113,7 @@ async def test_a_group_is_answered_only_when_it_speaks_to_the_bot(
 
 
 async def test_topics_are_chats_of_their_own(tmp_path: Path, server: TelegramServer) -> None:
-    forum = server.world.group(-100, is_forum=True)
+    forum = server.platform.group(-100, is_forum=True)
     async with telegram(tmp_path, server) as line:
         line.ada.says("@talaria_bot hi", forum, message_thread_id=5, is_topic_message=True)
         await line.answers(1, forum)
@@ -126,14 +126,14 @@ async def test_a_group_that_moves_goes_on_under_its_new_id(
     tmp_path: Path, server: TelegramServer, is_told: bool
 ) -> None:
     """Told by the service message, or only by the error that sending to the old id brings."""
-    group = server.world.group(-5, kind="group")
+    group = server.platform.group(-5, kind="group")
     async with telegram(tmp_path, server, progress="off") as line:
         line.ada.says("@talaria_bot [[delay 0.2]][[reply one]]", group)
         await server.until(lambda: bool(group.actions))
         if is_told:
-            new = server.world.migrate(group, -1005)
+            new = server.platform.migrate(group, -1005)
         else:
-            new = server.world.group(-1005)
+            new = server.platform.group(-1005)
             group.moved_to = -1005
         assert await line.answers(1, new) == ["one"]
         line.ada.says("@talaria_bot [[history]]", new)
@@ -156,15 +156,15 @@ async def test_pressing_a_button_sends_its_command_as_whoever_pressed(
         assert "You are 7" in (await line.answers(2))[1]
         long, gone = line.ada.presses(shown, "Long"), line.ada.presses(shown, "Gone")
         assert (await line.answers(3))[2] == "You said: A long choice"
-        await server.until(lambda: server.world.queries[gone] is not None)
-        assert [server.world.queries[each] for each in (query, long, gone)] == [
+        await server.until(lambda: server.platform.queries[gone] is not None)
+        assert [server.platform.queries[each] for each in (query, long, gone)] == [
             "",
             "",
             "This button is too old.",
         ]
         stranger = server.person(99).presses(shown, "Who", line.chat)
-        await server.until(lambda: server.world.queries[stranger] is not None)
-        assert server.world.queries[stranger] == ""
+        await server.until(lambda: server.platform.queries[stranger] is not None)
+        assert server.platform.queries[stranger] == ""
         assert len(line.inbounds) == 3
 
 
@@ -197,7 +197,7 @@ async def test_a_file_that_is_too_large_is_said_to_be(tmp_path: Path, server: Te
         await line.answers()
         assert "The file big.bin is not here" in line.inbounds[0].text
         assert server.count("getFile") == 0
-        server.fail("getFile", Fault(Misdeed.STATUS, status=500))
+        server.fail("getFile", TelegramFault(FaultKind.STATUS, status=500))
         line.ada.sends("document", b"x", name="small.bin")
         await line.answers(2)
         assert "The file small.bin is not here" in line.inbounds[1].text

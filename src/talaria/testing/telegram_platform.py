@@ -1,4 +1,4 @@
-"""What a Bot API server knows and decides, without HTTP: people, chats, messages, updates and the rules."""
+"""Telegram without HTTP: users, chats, messages and updates, and the rules that the Bot API enforces."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from talaria.testing.telegram_text import Entity, ParseError, found_entities, parse, utf16_length
+from talaria.testing.telegram_text import ParseError, TextEntity, found_entities, parse, utf16_length
 
 Json = dict[str, Any]
-Files = Mapping[str, tuple[str, bytes]]  # name and content, by the field of a form
+Files = Mapping[str, tuple[str, bytes]]  # file name and content, by form field
 
 BOT_ID = 4200
 BOT_NAME = "talaria_bot"
@@ -26,8 +26,8 @@ _UNMODIFIED = (
 _HIDDEN_BY_DEFAULT = frozenset({"chat_member", "message_reaction", "message_reaction_count"})
 
 
-class Refusal(Exception):
-    """An answer with `ok: false`."""
+class TelegramRefusal(Exception):
+    """A call is answered with `ok: false`."""
 
     def __init__(self, code: int, description: str, **parameters: int) -> None:
         super().__init__(description)
@@ -36,13 +36,13 @@ class Refusal(Exception):
         self.parameters = parameters
 
 
-def bad(description: str) -> Refusal:
-    return Refusal(400, f"Bad Request: {description}")
+def bad_request(description: str) -> TelegramRefusal:
+    return TelegramRefusal(400, f"Bad Request: {description}")
 
 
 @dataclass(slots=True)
-class Shown:
-    """One message as the people of a chat see it now."""
+class ShownMessage:
+    """A message as the users of a chat see it now."""
 
     id: int
     text: str
@@ -51,28 +51,28 @@ class Shown:
     buttons: tuple[tuple[str, str], ...] = ()
     file: bytes | None = None
     file_name: str = ""
-    entities: tuple[Entity, ...] = ()
+    entities: tuple[TextEntity, ...] = ()
     thread: int | None = None
     reply_to: int | None = None
     raw: Json = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Chat:
+class TelegramChat:
     id: int
     kind: str
     title: str = ""
     is_forum: bool = False
     is_blocked: bool = False
     moved_to: int | None = None
-    messages: dict[int, Shown] = field(default_factory=dict)
+    messages: dict[int, ShownMessage] = field(default_factory=dict)
     actions: list[str] = field(default_factory=list)
     last_id: int = 0
 
     def json(self) -> Json:
-        shape: Json = {"id": self.id, "type": self.kind}
-        shape |= {"title": self.title} if self.title else {}
-        return shape | ({"is_forum": True} if self.is_forum else {})
+        fields: Json = {"id": self.id, "type": self.kind}
+        fields |= {"title": self.title} if self.title else {}
+        return fields | ({"is_forum": True} if self.is_forum else {})
 
     @property
     def replies(self) -> list[str]:
@@ -81,70 +81,72 @@ class Chat:
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
-    """Someone who uses the platform; each method is what their client would do."""
+class TelegramUser:
+    """A person on Telegram. Each method does what a client app would do."""
 
-    world: World
+    platform: TelegramPlatform
     id: int
     first_name: str = "Ada"
     username: str = ""
 
     def json(self) -> Json:
-        shape: Json = {"id": self.id, "is_bot": False, "first_name": self.first_name}
-        return shape | ({"username": self.username} if self.username else {})
+        fields: Json = {"id": self.id, "is_bot": False, "first_name": self.first_name}
+        return fields | ({"username": self.username} if self.username else {})
 
-    def says(self, text: str, chat: Chat | None = None, **more: Any) -> Json:
+    def says(self, text: str, chat: TelegramChat | None = None, **more: Any) -> Json:
         entities = msgspec.to_builtins(found_entities(text))
         body = {"text": text} | ({"entities": entities} if entities else {})
-        return self.world.arrive(self, chat, body | more)
+        return self.platform.arrive(self, chat, body | more)
 
     def edits(self, message: Json, text: str) -> Json:
         edited = message | {"text": text, "edit_date": int(time.time()) + 1}
-        self.world.push("edited_message", edited)
+        self.platform.push("edited_message", edited)
         return edited
 
-    def presses(self, shown: Shown, label: str, chat: Chat | None = None) -> str:
+    def presses(self, shown: ShownMessage, label: str, chat: TelegramChat | None = None) -> str:
         data = dict(shown.buttons)[label]
-        query_id = f"query-{len(self.world.queries) + 1}"
-        self.world.queries[query_id] = None
-        place = chat or self.world.private(self)
+        query_id = f"query-{len(self.platform.queries) + 1}"
+        self.platform.queries[query_id] = None
+        place = chat or self.platform.private(self)
         message = {"message_id": shown.id, "date": 1, "chat": place.json(), "text": shown.text}
         query = {"id": query_id, "from": self.json(), "message": message | shown.raw, "data": data}
-        self.world.push("callback_query", query | {"chat_instance": "1"})
+        self.platform.push("callback_query", query | {"chat_instance": "1"})
         return query_id
 
-    def sends(self, kind: str, data: bytes, chat: Chat | None = None, *, name: str = "", **more: Any) -> Json:
-        """`kind`: photo, document or voice; `more`: caption, media_group_id, …"""
-        file = self.world.keep(data, name)
-        shape: Json = {"file_id": file, "file_unique_id": f"u{file}", "file_size": len(data)}
+    def sends(
+        self, kind: str, data: bytes, chat: TelegramChat | None = None, *, name: str = "", **more: Any
+    ) -> Json:
+        """Send a photo, document or voice message. `more` are fields such as `caption`."""
+        file = self.platform.keep(data, name)
+        fields: Json = {"file_id": file, "file_unique_id": f"u{file}", "file_size": len(data)}
         match kind:
             case "photo":
-                small = shape | {"file_id": self.world.keep(b"small", ""), "width": 90, "height": 90}
-                body: Json = {"photo": [small, shape | {"width": 800, "height": 600}]}
+                small = fields | {"file_id": self.platform.keep(b"small", ""), "width": 90, "height": 90}
+                body: Json = {"photo": [small, fields | {"width": 800, "height": 600}]}
             case "voice":
-                body = {"voice": shape | {"duration": 3, "mime_type": "audio/ogg"}}
+                body = {"voice": fields | {"duration": 3, "mime_type": "audio/ogg"}}
             case _:
-                body = {kind: shape | {"file_name": name, "mime_type": more.pop("mime_type", "text/plain")}}
-        return self.world.arrive(self, chat, body | more)
+                body = {kind: fields | {"file_name": name, "mime_type": more.pop("mime_type", "text/plain")}}
+        return self.platform.arrive(self, chat, body | more)
 
-    def forwards(self, text: str, chat: Chat | None = None) -> Json:
+    def forwards(self, text: str, chat: TelegramChat | None = None) -> Json:
         origin = {"type": "hidden_user", "sender_user_name": "Someone", "date": 1}
         return self.says(text, chat, forward_origin=origin)
 
-    def joins(self, chat: Chat) -> Json:
-        return self.world.arrive(self, chat, {"new_chat_members": [self.json()]})
+    def joins(self, chat: TelegramChat) -> Json:
+        return self.platform.arrive(self, chat, {"new_chat_members": [self.json()]})
 
 
-class World:
-    """One bot's platform."""
+class TelegramPlatform:
+    """The platform of one bot. `queue` holds the updates that the bot has not confirmed."""
 
     def __init__(self) -> None:
-        self.chats: dict[int, Chat] = {}
+        self.chats: dict[int, TelegramChat] = {}
         self.queries: dict[str, str | None] = {}
         self.files: dict[str, tuple[str, bytes]] = {}
         self.commands: list[Json] = []
         self.queue: deque[Json] = deque()
-        self.strays: list[Json] = []  # handed out once more, whatever the offset says
+        self.repeated: list[Json] = []  # delivered again, regardless of the offset
         self.is_shuffled = False
         self.allowed: frozenset[str] | None = None
         self.on_update: Callable[[], None] = lambda: None
@@ -159,23 +161,23 @@ class World:
             "setmycommands": self._set_commands,
         }
 
-    # -- who and where --------------------------------------------------------------------------------------
+    # -- users and chats ------------------------------------------------------------------------------------
 
     def me(self) -> Json:
         return {"id": BOT_ID, "is_bot": True, "first_name": "Talaria", "username": BOT_NAME}
 
-    def person(self, id: int, first_name: str = "Ada", username: str = "") -> Person:
-        return Person(self, id, first_name, username)
+    def person(self, id: int, first_name: str = "Ada", username: str = "") -> TelegramUser:
+        return TelegramUser(self, id, first_name, username)
 
-    def private(self, person: Person) -> Chat:
-        return self.chats.setdefault(person.id, Chat(person.id, "private"))
+    def private(self, person: TelegramUser) -> TelegramChat:
+        return self.chats.setdefault(person.id, TelegramChat(person.id, "private"))
 
     def group(
         self, id: int, title: str = "Group", *, kind: str = "supergroup", is_forum: bool = False
-    ) -> Chat:
-        return self.chats.setdefault(id, Chat(id, kind, title, is_forum))
+    ) -> TelegramChat:
+        return self.chats.setdefault(id, TelegramChat(id, kind, title, is_forum))
 
-    # -- what reaches the bot -------------------------------------------------------------------------------
+    # -- updates --------------------------------------------------------------------------------------------
 
     def push(self, kind: str, body: Json) -> Json:
         self._last_update += 1
@@ -186,26 +188,29 @@ class World:
             self.on_update()
         return update
 
-    def arrive(self, sender: Person | None, chat: Chat | None, body: Json, kind: str = "message") -> Json:
+    def arrive(
+        self, sender: TelegramUser | None, chat: TelegramChat | None, body: Json, kind: str = "message"
+    ) -> Json:
+        """Add a message to a chat, by default the sender's private chat, and push its update."""
         place = chat or self.private(sender)  # type: ignore[arg-type]
         place.last_id += 1
         message: Json = {"message_id": place.last_id, "date": int(time.time()), "chat": place.json()}
         message |= {"from": sender.json()} if sender else {}
         message |= body
         text = str(body.get("text", body.get("caption", "")))
-        place.messages[place.last_id] = Shown(place.last_id, text, by_bot=False, raw=message)
+        place.messages[place.last_id] = ShownMessage(place.last_id, text, by_bot=False, raw=message)
         self.push(kind, message)
         return message
 
-    def posts_in_channel(self, chat: Chat, text: str) -> Json:
+    def posts_in_channel(self, chat: TelegramChat, text: str) -> Json:
         return self.arrive(None, chat, {"text": text, "sender_chat": chat.json()}, "channel_post")
 
-    def anonymous_admin_says(self, chat: Chat, text: str) -> Json:
-        admin = Person(self, _ANONYMOUS_ADMIN, "Group", "GroupAnonymousBot")
+    def anonymous_admin_says(self, chat: TelegramChat, text: str) -> Json:
+        admin = TelegramUser(self, _ANONYMOUS_ADMIN, "Group", "GroupAnonymousBot")
         return admin.says(text, chat, sender_chat=chat.json())
 
-    def migrate(self, chat: Chat, new_id: int) -> Chat:
-        """A group becomes a supergroup: service messages in both, and the old id is refused from now on."""
+    def migrate(self, chat: TelegramChat, new_id: int) -> TelegramChat:
+        """Turn a group into a supergroup. Both get a service message, and the old id is refused."""
         new = self.group(new_id, chat.title)
         self.arrive(None, chat, {"migrate_to_chat_id": new_id})
         self.arrive(None, new, {"migrate_from_chat_id": chat.id})
@@ -222,31 +227,31 @@ class World:
             self.queue.popleft()
 
     def batch(self, limit: int) -> list[Json]:
-        batch = self.strays + list(self.queue)[:limit]
-        self.strays = []
+        batch = self.repeated + list(self.queue)[:limit]
+        self.repeated = []
         return batch[::-1] if self.is_shuffled else batch
 
-    # -- what the bot asks ----------------------------------------------------------------------------------
+    # -- calls of the bot -----------------------------------------------------------------------------------
 
     def call(self, method: str, params: Json, files: Files) -> Any:
-        """`method` in lower case, as the platform does not mind. Raises `Refusal`."""
+        """Carry out a call of the bot. `method` is in lower case. Raises `TelegramRefusal`."""
         kind = method.removeprefix("send")
         if kind in ("photo", "document", "voice"):
             return self._send_file(kind, params, files)
         run = self._methods.get(method)
         if run is None:
-            raise Refusal(404, "Not Found: method not found")
+            raise TelegramRefusal(404, "Not Found: method not found")
         return run(params)
 
     def _send_file(self, kind: str, params: Json, files: Files) -> Json:
         given = files.get(kind)
         if given is None:
-            raise bad(f"there is no {kind} in the request")
+            raise bad_request(f"there is no {kind} in the request")
         if not given[1]:
-            raise bad("file must be non-empty")
+            raise bad_request("file must be non-empty")
         file_id = self.keep(given[1], given[0])
-        shape = {"file_id": file_id, "file_size": len(given[1])}
-        body = {kind: [shape] if kind == "photo" else shape | {"file_name": given[0]}}
+        fields = {"file_id": file_id, "file_size": len(given[1])}
+        body = {kind: [fields] if kind == "photo" else fields | {"file_name": given[0]}}
         answer = self._post(params, "caption", MAX_CAPTION, body)
         shown = self.chats[answer["chat"]["id"]].messages[answer["message_id"]]
         shown.file, shown.file_name = given[1], given[0]
@@ -258,12 +263,12 @@ class World:
         buttons = _buttons(params)
         thread = params.get("message_thread_id")
         if thread is not None and not chat.is_forum:
-            raise bad("message thread not found")
+            raise bad_request("message thread not found")
         reply = params.get("reply_parameters") or {}
         reply_to = reply.get("message_id", params.get("reply_to_message_id"))
         if reply_to is not None and int(reply_to) not in chat.messages:
             if not reply.get("allow_sending_without_reply"):
-                raise bad("message to be replied not found")
+                raise bad_request("message to be replied not found")
             reply_to = None
         chat.last_id += 1
         message: Json = {"message_id": chat.last_id, "date": int(time.time()), "chat": chat.json()}
@@ -271,7 +276,7 @@ class World:
         message |= {"message_thread_id": int(thread)} if thread is not None else {}
         if params.get("reply_markup"):
             message["reply_markup"] = params["reply_markup"]
-        chat.messages[chat.last_id] = Shown(
+        chat.messages[chat.last_id] = ShownMessage(
             chat.last_id,
             text,
             by_bot=True,
@@ -287,13 +292,13 @@ class World:
         chat = self._writable(params)
         shown = chat.messages.get(int(params.get("message_id", 0)))
         if shown is None:
-            raise bad("message to edit not found")
+            raise bad_request("message to edit not found")
         if not shown.by_bot:
-            raise bad("message can't be edited")
+            raise bad_request("message can't be edited")
         text, entities = self._text(params, "text", MAX_TEXT, is_edit=True)
         buttons = _buttons(params)
         if (text, tuple(entities), buttons) == (shown.text, shown.entities, shown.buttons):
-            raise bad(_UNMODIFIED)
+            raise bad_request(_UNMODIFIED)
         shown.text, shown.entities, shown.buttons = text, tuple(entities), buttons
         shown.edits += 1
         shown.raw = shown.raw | {"text": text, "reply_markup": params.get("reply_markup") or {}}
@@ -301,23 +306,23 @@ class World:
 
     def _act(self, params: Json) -> bool:
         if params.get("action") not in ("typing", "upload_photo", "upload_document", "record_voice"):
-            raise bad("wrong parameter action in request")
+            raise bad_request("wrong parameter action in request")
         self._writable(params).actions.append(params["action"])
         return True
 
     def _get_file(self, params: Json) -> Json:
         file_id = str(params.get("file_id"))
         if file_id not in self.files:
-            raise bad("wrong file_id or the file is temporarily unavailable")
+            raise bad_request("wrong file_id or the file is temporarily unavailable")
         size = len(self.files[file_id][1])
         if size > MAX_DOWNLOAD:
-            raise bad("file is too big")
+            raise bad_request("file is too big")
         return {"file_id": file_id, "file_unique_id": f"u{file_id}", "file_size": size, "file_path": file_id}
 
     def _answer_query(self, params: Json) -> bool:
         query_id = str(params.get("callback_query_id"))
         if self.queries.get(query_id, "answered") is not None:
-            raise bad("query is too old and response timeout expired or query ID is invalid")
+            raise bad_request("query is too old and response timeout expired or query ID is invalid")
         self.queries[query_id] = str(params.get("text", ""))
         return True
 
@@ -326,41 +331,43 @@ class World:
         for command in commands:
             name = str(command.get("command", ""))
             if not (0 < len(name) <= 32 and name.replace("_", "").isalnum() and name == name.lower()):
-                raise bad("BOT_COMMAND_INVALID")
+                raise bad_request("BOT_COMMAND_INVALID")
             if not 0 < len(str(command.get("description", ""))) <= 256:
-                raise bad("BOT_COMMAND_DESCRIPTION_INVALID")
+                raise bad_request("BOT_COMMAND_DESCRIPTION_INVALID")
         self.commands = commands
         return True
 
     # -- rules ----------------------------------------------------------------------------------------------
 
-    def _writable(self, params: Json) -> Chat:
+    def _writable(self, params: Json) -> TelegramChat:
         try:
             chat = self.chats.get(int(params.get("chat_id", 0)))
         except (TypeError, ValueError):
             chat = None
         if chat is None:
-            raise bad("chat not found")
+            raise bad_request("chat not found")
         if chat.moved_to is not None:
             text = "Bad Request: group chat was upgraded to a supergroup chat"
-            raise Refusal(400, text, migrate_to_chat_id=chat.moved_to)
+            raise TelegramRefusal(400, text, migrate_to_chat_id=chat.moved_to)
         if chat.is_blocked:
             is_private = chat.kind == "private"
             who = "blocked by the user" if is_private else f"kicked from the {chat.kind} chat"
-            raise Refusal(403, f"Forbidden: bot was {who}")
+            raise TelegramRefusal(403, f"Forbidden: bot was {who}")
         return chat
 
-    def _text(self, params: Json, key: str, limit: int, *, is_edit: bool = False) -> tuple[str, list[Entity]]:
+    def _text(
+        self, params: Json, key: str, limit: int, *, is_edit: bool = False
+    ) -> tuple[str, list[TextEntity]]:
         try:
             text, entities = parse(str(params.get(key, "")), str(params.get("parse_mode") or ""))
         except ParseError as error:
-            raise bad(f"can't parse entities: {error}") from None
+            raise bad_request(f"can't parse entities: {error}") from None
         text = text.strip()
         if not text and key == "text":
-            raise bad("message text is empty")
+            raise bad_request("message text is empty")
         if utf16_length(text) > limit:
             what = "message caption is too long" if key == "caption" else "message is too long"
-            raise bad("MESSAGE_TOO_LONG" if is_edit else what)
+            raise bad_request("MESSAGE_TOO_LONG" if is_edit else what)
         return text, entities
 
 
@@ -368,5 +375,5 @@ def _buttons(params: Json) -> tuple[tuple[str, str], ...]:
     rows = (params.get("reply_markup") or {}).get("inline_keyboard") or []
     buttons = tuple((str(one["text"]), str(one.get("callback_data", ""))) for row in rows for one in row)
     if any(not 0 < len(data.encode()) <= MAX_DATA for _, data in buttons):
-        raise bad("BUTTON_DATA_INVALID")
+        raise bad_request("BUTTON_DATA_INVALID")
     return buttons
