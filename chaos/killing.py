@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 
 from soak.report import Curve, Figure, Progress
-from talaria.channels.telegram.webhook import PATH
+from talaria.channels.telegram.channel import WEBHOOK_PATH
 from talaria.core.failpoints import Failpoint
 from talaria.store.sqlite.engine import driver
 from talaria.testing.crowd import Crowd, settled
@@ -246,7 +246,7 @@ def _webhook() -> dict[str, str]:
     return {
         "HTTP__PORT": str(port),
         "CHANNELS__TELEGRAM__MODE": "webhook",
-        "CHANNELS__TELEGRAM__WEBHOOK_URL": f"http://127.0.0.1:{port}{PATH}",
+        "CHANNELS__TELEGRAM__WEBHOOK_URL": f"http://127.0.0.1:{port}{WEBHOOK_PATH}",
     }
 
 

@@ -69,7 +69,7 @@ class Caught(msgspec.Struct, frozen=True):
 
 
 _HANDLE = """\
-        await self._desk.handle([update for raw in updates if (update := decode(raw)) is not None], bot)
+        await self._handler.handle([update for raw in updates if (update := decode(raw)) is not None], bot)
         offset = max(_update_id(raw) for raw in updates) + 1
         if offset > self._offset:
             await self._cursors.set_cursor(_cursor_of(bot), str(offset))
@@ -82,11 +82,11 @@ _HANDLE_LATE = """\
             await self._cursors.set_cursor(_cursor_of(bot), str(offset))
             hit(Failpoint.ACKNOWLEDGED)
             self._offset = offset
-        await self._desk.handle([update for raw in updates if (update := decode(raw)) is not None], bot)
+        await self._handler.handle([update for raw in updates if (update := decode(raw)) is not None], bot)
 """
 _OFFSET_EARLY = """\
         offset = self._offset = max(_update_id(raw) for raw in updates) + 1
-        await self._desk.handle([update for raw in updates if (update := decode(raw)) is not None], bot)
+        await self._handler.handle([update for raw in updates if (update := decode(raw)) is not None], bot)
         await self._cursors.set_cursor(_cursor_of(bot), str(offset))
 """
 _SUBMIT = """\
@@ -134,7 +134,7 @@ MUTANTS = (
     Mutant(
         "reply before outbox",
         "the live message is the reply already, before its row is there",
-        (Edit("channels/telegram/live.py", "if part.strip()) + CURSOR", "if part.strip())"),),
+        (Edit("channels/telegram/outlet.py", "if part.strip()) + CURSOR", "if part.strip())"),),
         Kills((Failpoint.SHOWN,)),
     ),
     Mutant(
@@ -158,7 +158,7 @@ MUTANTS = (
     Mutant(
         "dedupe outside the transaction",
         "known messages are remembered in memory",
-        (Edit("channels/telegram/desk.py", _SUBMIT, _DEDUPE_BESIDE),),
+        (Edit("channels/telegram/updates.py", _SUBMIT, _DEDUPE_BESIDE),),
         Kills((Failpoint.ACCEPTED,)),
     ),
     Mutant(

@@ -12,10 +12,9 @@ from random import Random
 from typing import Any
 
 from talaria.access.authorizer import Authorizer
-from talaria.channels.telegram.client import BotApi
-from talaria.channels.telegram.desk import Desk, DeskParts
+from talaria.channels.telegram.client import BotApi, User
 from talaria.channels.telegram.parse import decode
-from talaria.channels.telegram.wire import User
+from talaria.channels.telegram.updates import DeskParts, UpdateHandler
 from talaria.core.clock import SystemClock
 from talaria.core.ids import ChatKey
 from talaria.core.turns import Inbound
@@ -146,7 +145,7 @@ async def fuzz(count: int, seed: int = 0) -> Fuzzed:
             async with BotApi("http://127.0.0.1:1", "1:token") as api:
                 authorizer = Authorizer(MemoryStore(clock).pairings, {"telegram": [ALLOWED]}, clock)
                 parts = DeskParts(api, authorizer, submit, move, lambda key: Path(folder) / "chat", "main")
-                desk = Desk(parts)
+                desk = UpdateHandler(parts)
                 bot = User(BOT_ID, is_bot=True, first_name="Talaria", username="talaria_bot")
                 for _ in range(count):
                     original = mutate(random.choice(known), random)
@@ -165,7 +164,7 @@ async def fuzz(count: int, seed: int = 0) -> Fuzzed:
     return result
 
 
-async def _throw(desk: Desk, bot: User, data: bytes, result: Fuzzed) -> None:
+async def _throw(desk: UpdateHandler, bot: User, data: bytes, result: Fuzzed) -> None:
     try:
         update = decode(data)
         if update is not None:

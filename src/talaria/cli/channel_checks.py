@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
-from talaria.channels.telegram.client import BotApi, BotApiError, Refused
+from talaria.channels.telegram.client import BotApi, BotApiError, BotApiRefused, User, WebhookInfo
 from talaria.channels.telegram.settings import TelegramSettings, find_token
-from talaria.channels.telegram.wire import User, WebhookInfo
 from talaria.config.home import Home
 from talaria.core.errors import TalariaError
 from talaria.core.findings import Finding, failed, ok, problem, warn
@@ -41,7 +40,7 @@ async def check_telegram(
         async with asyncio.timeout(ANSWER_SECONDS), BotApi(settings.api_url, token) as api:
             bot = await api.call("getMe", User)
             hook = await api.call("getWebhookInfo", WebhookInfo)
-    except Refused as refusal:
+    except BotApiRefused as refusal:
         is_token = refusal.is_about_token
         text = "Telegram does not accept the token." if is_token else refusal.user_text
         yield problem("telegram", text, "", _CONNECT if is_token else "")

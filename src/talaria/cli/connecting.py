@@ -15,11 +15,10 @@ from talaria.access.authorizer import Authorized, Authorizer, Ingress
 from talaria.access.pairing import Invitation, PairingAdmin
 from talaria.channels.console.client import GatewayClient
 from talaria.channels.console.plain import StatusLine
-from talaria.channels.telegram.client import BotApi, Refused
-from talaria.channels.telegram.parse import Heard, decode, parse
+from talaria.channels.telegram.client import WANTED_UPDATES, BotApi, BotApiRefused, Update, User
+from talaria.channels.telegram.parse import IncomingMessage, decode, parse
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.channels.telegram.settings import API_URL
-from talaria.channels.telegram.wire import WANTED_UPDATES, Update, User
 from talaria.cli.connect import gateway_or_store, running_gateway
 from talaria.cli.loop import run_loop
 from talaria.cli.options import Invocation, group
@@ -67,7 +66,7 @@ async def _connect(invocation: Invocation, token_env: str | None, api_url: str |
         try:
             async with StatusLine(sys.stdout, "Trying the token", _TRY_SECONDS):
                 bot = await api.call("getMe", User)
-        except Refused as refusal:
+        except BotApiRefused as refusal:
             if not refusal.is_about_token:
                 raise
             raise ConfigError(
@@ -180,7 +179,7 @@ async def _peek(api: BotApi) -> list[Update | None]:
         raw = await api.call(
             "getUpdates", list[msgspec.Raw], 1.0, timeout=1, limit=_MOST, allowed_updates=WANTED_UPDATES
         )
-    except Refused as refusal:
+    except BotApiRefused as refusal:
         if refusal.code != 409:
             raise
         raise ConfigError(
@@ -193,10 +192,10 @@ async def _peek(api: BotApi) -> list[Update | None]:
 async def _let_in(authorizer: Authorizer, api: BotApi, bot: User, update: Update) -> str | None:
     """The name of whoever this lets in."""
     heard = parse(update, bot)
-    if not isinstance(heard, Heard) or not heard.text.startswith("/start "):
+    if not isinstance(heard, IncomingMessage) or not heard.text.startswith("/start "):
         return None
     text = await authorizer.greet(heard.actor, heard.text)
     if text is not None:
-        await api.call("sendMessage", msgspec.Raw, chat_id=heard.place.chat, text=text)
+        await api.call("sendMessage", msgspec.Raw, chat_id=heard.target.chat, text=text)
     is_in = isinstance(await authorizer.check(heard.actor, Ingress.MESSAGE), Authorized)
     return heard.actor.name or heard.actor.user_id if is_in else None

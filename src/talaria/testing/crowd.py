@@ -12,7 +12,7 @@ from random import Random
 import msgspec
 
 from talaria.access.authorizer import ChatKind
-from talaria.channels.telegram.parse import Place, chat_key
+from talaria.channels.telegram.parse import ChatTarget, chat_key
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 from talaria.testing.promises import Asked, Kind, Verdict, judge
@@ -132,7 +132,7 @@ class Crowd:
                 sender.presses(ShownMessage(1, "choose", by_bot=True, buttons=((name, name),)), name)
 
     def _folder(self, person: int) -> Path:
-        return chat_folder(self._home, chat_key("main", Place(person), ChatKind.PRIVATE))
+        return chat_folder(self._home, chat_key("main", ChatTarget(person), ChatKind.PRIVATE))
 
 
 async def settled(gateway: GatewayProcess, crowd: Crowd, seconds: float = 60.0) -> int:

@@ -15,8 +15,7 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import astuple
 
-from talaria.channels.telegram.live import CURSOR
-from talaria.channels.telegram.outlet import REPEATED
+from talaria.channels.telegram.outlet import CURSOR, REPEATED
 from talaria.testing.telegram_platform import ShownMessage
 from talaria.turns.crashes import MAX_CRASHES
 

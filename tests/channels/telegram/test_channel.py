@@ -19,9 +19,8 @@ from talaria.channels.http.auth import Guard
 from talaria.channels.http.routing import HttpApp
 from talaria.channels.http.server import HttpServer, bind
 from talaria.channels.http.settings import HttpSettings
-from talaria.channels.telegram.channel import Phase
+from talaria.channels.telegram.channel import WEBHOOK_PATH, ChannelPhase, TelegramWebhook
 from talaria.channels.telegram.settings import webhook_secret
-from talaria.channels.telegram.webhook import PATH, TelegramWebhook
 from talaria.core.clock import SystemClock
 from talaria.core.ledger import Accept
 from talaria.observe.metrics import Metrics
@@ -34,7 +33,7 @@ async def test_a_refused_token_stops_the_channel_and_says_so(
     tmp_path: Path, server: TelegramServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with telegram(tmp_path, server, clock=FakeClock(), token="123:wrong") as line:
-        await line.pass_time(lambda: line.channel.phase is Phase.STOPPED)
+        await line.pass_time(lambda: line.channel.phase is ChannelPhase.STOPPED)
         assert line.channel.status == "stopped: Telegram does not accept the token"
     assert "123:wrong" not in caplog.text
 
@@ -44,7 +43,7 @@ async def test_another_poller_is_named_and_waited_for(tmp_path: Path, server: Te
     server.fail("getUpdates", TelegramFault(FaultKind.STATUS, times=3, status=409, body=body))
     async with telegram(tmp_path, server, clock=FakeClock()) as line:
         await server.until(lambda: server.count("getUpdates") == 1)
-        await line.pass_time(lambda: line.channel.phase is Phase.WAITING)
+        await line.pass_time(lambda: line.channel.phase is ChannelPhase.WAITING)
         assert "another process polls with this bot's token" in line.channel.status
         line.ada.says("hello")
         await line.pass_time(lambda: bool(line.chat.replies))
@@ -79,7 +78,7 @@ async def test_a_platform_that_cannot_be_reached_stops_nothing(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with telegram(tmp_path, server, clock=FakeClock(), api_url="http://127.0.0.1:1") as line:
-        await line.pass_time(lambda: line.channel.phase is Phase.WAITING)
+        await line.pass_time(lambda: line.channel.phase is ChannelPhase.WAITING)
         assert "http://127.0.0.1:1 cannot be reached" in line.channel.status
     assert server.token not in caplog.text
 
@@ -90,7 +89,7 @@ async def test_a_draining_gateway_confirms_nothing(tmp_path: Path, server: Teleg
         await server.until(lambda: server.polls == 1)
         await line.rig.turns.drain(0)
         line.ada.says("too late")
-        while line.channel.phase is not Phase.STOPPED:
+        while line.channel.phase is not ChannelPhase.STOPPED:
             await asyncio.sleep(0)
     assert len(server.platform.queue) == 1
     async with telegram(tmp_path, server, store=store) as line:
@@ -103,7 +102,7 @@ async def test_what_the_store_did_not_take_comes_again(tmp_path: Path, server: T
     store.fails = lambda order: isinstance(order, Accept)
     async with telegram(tmp_path, server, store=store, clock=clock) as line:
         line.ada.says("hold on to this")
-        while line.channel.phase is not Phase.WAITING:
+        while line.channel.phase is not ChannelPhase.WAITING:
             await asyncio.sleep(0)
         assert len(server.platform.queue) == 1
         store.fails = lambda order: False
@@ -118,11 +117,11 @@ async def test_what_the_store_did_not_take_comes_again(tmp_path: Path, server: T
 async def hooked(folder: Path, server: TelegramServer, **more: object) -> AsyncIterator[tuple[Line, str]]:
     """The channel with its webhook on a socket of its own, set at the fake Bot API."""
     bound = bind(HttpSettings(port=0))
-    url = f"{bound.address}{PATH}"
+    url = f"{bound.address}{WEBHOOK_PATH}"
     async with telegram(folder, server, mode="webhook", webhook_url=url, **more) as line:  # type: ignore[arg-type]
         webhook = TelegramWebhook(line.channel, webhook_secret(server.token))
         guard = Guard([], Logins("a token", SystemClock()))
-        http = HttpServer(HttpApp({}, guard, Metrics(), {PATH: webhook}), bound)
+        http = HttpServer(HttpApp({}, guard, Metrics(), {WEBHOOK_PATH: webhook}), bound)
         await http.start()
         try:
             yield line, url

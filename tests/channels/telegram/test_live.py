@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from channels.telegram.line import way_back
-from talaria.channels.telegram.live import Progress
-from talaria.channels.telegram.outlet import TelegramOutlet
+from talaria.channels.telegram.outlet import LiveText, TelegramOutlet
 from talaria.core.delivery import OutgoingMessage
 from talaria.core.events import Delta, Done, Event, Reset, ToolFinished, ToolStarted
 from talaria.core.ids import ChatAddress, SessionId, TurnId
@@ -191,7 +190,7 @@ async def test_a_live_message_that_may_have_arrived_is_not_sent_again(server: Te
     ],
 )
 def test_progress_tells_what_was_asked_for(mode: str, shown: str | None) -> None:
-    progress = Progress(mode)
+    progress = LiveText(mode)
     events: list[Event] = [
         Delta("looking"),
         ToolStarted("1", "read_file", '{"path": "a.txt"}'),

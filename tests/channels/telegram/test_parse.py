@@ -8,18 +8,18 @@ import msgspec
 import pytest
 
 from talaria.access.authorizer import ChatKind, Ingress
+from talaria.channels.telegram.client import User
 from talaria.channels.telegram.parse import (
-    Heard,
-    Ignored,
-    Moved,
-    Place,
-    Pressed,
+    ButtonPress,
+    ChatMigration,
+    ChatTarget,
+    IgnoredUpdate,
+    IncomingMessage,
     button_data,
     chat_key,
     decode,
     parse,
 )
-from talaria.channels.telegram.wire import User
 from telegram_fuzz import fuzz
 
 BOT = User(4200, is_bot=True, first_name="Talaria", username="talaria_bot")
@@ -62,11 +62,11 @@ def mention(offset: int, length: int = 12) -> list[dict[str, Any]]:
 def test_in_a_group_only_what_is_addressed_is_heard(body: dict[str, Any], text: str | None) -> None:
     parsed = read(chat=GROUP, **body)
     if text is None:
-        assert isinstance(parsed, Ignored)
+        assert isinstance(parsed, IgnoredUpdate)
     else:
-        assert isinstance(parsed, Heard)
+        assert isinstance(parsed, IncomingMessage)
         assert parsed.text == text
-        assert parsed.place == Place(-100, None, 5)
+        assert parsed.target == ChatTarget(-100, None, 5)
 
 
 @pytest.mark.parametrize(
@@ -83,15 +83,15 @@ def test_in_a_group_only_what_is_addressed_is_heard(body: dict[str, Any], text: 
 )
 def test_each_way_in_is_named(kind: str, body: dict[str, Any], ingress: Ingress, key: str) -> None:
     parsed = read(kind, **body)
-    assert isinstance(parsed, Heard)
+    assert isinstance(parsed, IncomingMessage)
     assert (parsed.ingress, parsed.key) == (ingress, key)
     assert (parsed.actor.user_id, parsed.actor.name) == ("7", "Ada L.")
 
 
 def test_two_edits_within_one_second_are_two_messages() -> None:
     first, second = (read("edited_message", text=text, edit_date=9) for text in ("hello", "hello!"))
-    assert isinstance(first, Heard)
-    assert isinstance(second, Heard)
+    assert isinstance(first, IncomingMessage)
+    assert isinstance(second, IncomingMessage)
     assert first.key != second.key
     assert first == read("edited_message", text="hello", edit_date=9)
 
@@ -100,22 +100,22 @@ def test_two_edits_within_one_second_are_two_messages() -> None:
     "body", [{}, {"text": " "}, {"location": {"latitude": 1}}, {"new_chat_members": [ADA]}, {"poll": {}}]
 )
 def test_what_says_nothing_is_ignored(body: dict[str, Any]) -> None:
-    assert isinstance(read(**body), Ignored)
+    assert isinstance(read(**body), IgnoredUpdate)
 
 
 def test_who_speaks_as_a_chat_is_no_person() -> None:
     parsed = read(text="hello", sender_chat={"id": -1, "type": "channel"})
-    assert isinstance(parsed, Heard)
+    assert isinstance(parsed, IncomingMessage)
     assert parsed.actor.speaks_as_chat
     parsed = read(text="hello", chat={"id": -1, "type": "channel"})
-    assert isinstance(parsed, Heard)
+    assert isinstance(parsed, IncomingMessage)
     assert parsed.actor.chat_kind is ChatKind.BROADCAST
-    assert isinstance(read("channel_post", text="hello", chat={"id": -1, "type": "channel"}), Ignored)
+    assert isinstance(read("channel_post", text="hello", chat={"id": -1, "type": "channel"}), IgnoredUpdate)
 
 
 def test_a_group_that_moves_is_told_by_either_side() -> None:
-    assert read(chat={"id": -5, "type": "group"}, migrate_to_chat_id=-1005) == Moved(-5, -1005)
-    assert read(chat={"id": -1005, "type": "supergroup"}, migrate_from_chat_id=-5) == Moved(-5, -1005)
+    assert read(chat={"id": -5, "type": "group"}, migrate_to_chat_id=-1005) == ChatMigration(-5, -1005)
+    assert read(chat={"id": -1005, "type": "supergroup"}, migrate_from_chat_id=-5) == ChatMigration(-5, -1005)
 
 
 def test_names_and_quotes_cannot_break_their_frame() -> None:
@@ -126,8 +126,8 @@ def test_names_and_quotes_cannot_break_their_frame() -> None:
         "text": "x" * 900,
     }
     parsed = read(text="@talaria_bot hm", entities=mention(0), chat=GROUP, reply_to_message=quoted)
-    assert isinstance(parsed, Heard)
-    assert parsed.before == f"[In reply to E ve:]\n> {'x' * 500}…\nAda L. says:"
+    assert isinstance(parsed, IncomingMessage)
+    assert parsed.preface == f"[In reply to E ve:]\n> {'x' * 500}…\nAda L. says:"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_names_and_quotes_cannot_break_their_frame() -> None:
 )
 def test_a_files_name_is_one_harmless_part(name: str, kept: str) -> None:
     parsed = read(document={"file_id": "f", "file_name": name})
-    assert isinstance(parsed, Heard)
+    assert isinstance(parsed, IncomingMessage)
     found = parsed.files[0].name
     assert found == kept if len(name) < 300 else len(found) < 100
 
@@ -153,7 +153,7 @@ def test_a_pressed_button_is_its_command_by_whoever_pressed() -> None:
     update = decode(msgspec.json.encode({"update_id": 1, "callback_query": query}))
     assert update is not None
     parsed = parse(update, BOT)
-    assert isinstance(parsed, Pressed)
+    assert isinstance(parsed, ButtonPress)
     assert (parsed.actor.user_id, parsed.text, parsed.query_id) == ("9", "/stop", "q")
 
 
@@ -166,10 +166,10 @@ def test_buttons_carry_what_fits(command: str, data: str) -> None:
 
 
 def test_addresses_and_keys_are_read_back() -> None:
-    for place in (Place(7), Place(-100, 5), Place(-100, None, 9), Place(-100, 5, 9)):
-        assert Place.read(place.address()) == place
-    assert chat_key("main", Place(-100, 5, 9), ChatKind.GROUP) == "agent:main:telegram:group:-100:5"
-    assert chat_key("main", Place(7), ChatKind.PRIVATE) == "agent:main:telegram:dm:7"
+    for place in (ChatTarget(7), ChatTarget(-100, 5), ChatTarget(-100, None, 9), ChatTarget(-100, 5, 9)):
+        assert ChatTarget.read(place.address()) == place
+    assert chat_key("main", ChatTarget(-100, 5, 9), ChatKind.GROUP) == "agent:main:telegram:group:-100:5"
+    assert chat_key("main", ChatTarget(7), ChatKind.PRIVATE) == "agent:main:telegram:dm:7"
 
 
 async def test_fuzzed_updates_break_nothing_and_let_nobody_in() -> None:

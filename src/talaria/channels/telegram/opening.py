@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from talaria.access.authorizer import Authorizer
-from talaria.channels.telegram.channel import TelegramChannel
+from talaria.channels.telegram.channel import WEBHOOK_PATH, TelegramChannel, TelegramWebhook
 from talaria.channels.telegram.client import BotApi
-from talaria.channels.telegram.desk import Desk, DeskParts
 from talaria.channels.telegram.outlet import TelegramOutlet
 from talaria.channels.telegram.parse import CHANNEL
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.channels.telegram.settings import TelegramSettings, find_token, webhook_secret
-from talaria.channels.telegram.webhook import PATH, TelegramWebhook
+from talaria.channels.telegram.updates import DeskParts, UpdateHandler
 from talaria.gateway import Gateway
 
 
@@ -30,7 +29,7 @@ async def open_telegram(gateway: Gateway, settings: TelegramSettings) -> AsyncIt
         authorizer.change_allowed({CHANNEL: new.allowed})
 
     async with BotApi(settings.api_url, token) as api:
-        desk = Desk(
+        handler = UpdateHandler(
             DeskParts(
                 api,
                 authorizer,
@@ -41,17 +40,17 @@ async def open_telegram(gateway: Gateway, settings: TelegramSettings) -> AsyncIt
                 settings.groups,
             )
         )
-        channel = TelegramChannel(api, settings, desk, gateway.store, gateway.clock)
-        outlet = TelegramOutlet(api, gateway.clock, settings.progress, desk.moved)
+        channel = TelegramChannel(api, settings, handler, gateway.store, gateway.clock)
+        outlet = TelegramOutlet(api, gateway.clock, settings.progress, handler.move_chat)
         gateway.delivery.attach(CHANNEL, outlet)
         if settings.mode == "webhook":
-            gateway.webhooks[PATH] = TelegramWebhook(channel, webhook_secret(token))
+            gateway.webhooks[WEBHOOK_PATH] = TelegramWebhook(channel, webhook_secret(token))
         running = asyncio.create_task(channel.run(), name=CHANNEL)
         try:
             with gateway.reloader.live.follow(TELEGRAM, change_allowed):
                 yield channel
         finally:
-            gateway.webhooks.pop(PATH, None)
+            gateway.webhooks.pop(WEBHOOK_PATH, None)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await gateway.delivery.detach(CHANNEL)

@@ -1,33 +1,56 @@
-"""The way back to Telegram's chats: `core.ports.Outlet` over the Bot API."""
+"""Output to Telegram's chats: replies (`core.ports.Outlet`), and one message that shows a running turn."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
 
-from talaria.channels.telegram.client import BotApi, Refused, Unanswered, Unreached, Value
-from talaria.channels.telegram.live import LiveMessage, target
-from talaria.channels.telegram.parse import Place, button_data
-from talaria.channels.telegram.render import MAX_CAPTION, shorten, split, to_html
-from talaria.channels.telegram.wire import Sent
+from talaria.channels.console.clean import describe_call
+from talaria.channels.telegram.client import (
+    BotApi,
+    BotApiError,
+    BotApiRefused,
+    BotApiUnanswered,
+    BotApiUnreachable,
+    SentMessage,
+    Value,
+)
+from talaria.channels.telegram.parse import ChatTarget, button_data
+from talaria.channels.telegram.render import MAX_CAPTION, shorten, split, tail, to_html
 from talaria.core.clock import Clock
 from talaria.core.delivery import Button, DeliveryDelayed, DeliveryRefused, DeliveryUnknown, OutgoingMessage
+from talaria.core.events import Delta, Event, ModelLoading, Reset, ToolFinished, ToolStarted
+from talaria.core.failpoints import Failpoint, hit
+from talaria.core.messages import ToolOutcome
 from talaria.core.ports import TurnFeed
+from talaria.core.turns import TurnState
+
+_log = logging.getLogger("talaria.telegram")
 
 REPEATED = "↻ sent again, the first try may have arrived"
+CURSOR = " ▌"
+TYPING_SECONDS = 4.5  # Telegram shows it for five
+QUEUED_SECONDS = 1.0
+FIRST_SECONDS = 0.7  # a turn that ends sooner gets no live message
+PRIVATE_SECONDS = 1.5  # between two edits: Telegram allows a private chat one message a second
+GROUP_SECONDS = 4.0  # and a group 20 a minute
+_MAX_SHOWN = 3000
+_MAX_LINES = 12
 _PHOTOS = (".jpg", ".jpeg", ".png", ".webp")
 _VOICES = (".ogg", ".oga", ".opus")
 _MAX_PHOTO = 10 << 20
-_NOT_THERE = ("message to edit not found", "message can't be edited", "MESSAGE_ID_INVALID")
 
 _T = TypeVar("_T")
 
 
 class TelegramOutlet:
-    """`on_moved` is told when the platform says that a chat has another id; the send goes on there."""
+    """Sends and edits messages. `on_moved` is called when Telegram says that a chat has another id; the
+    message is then sent there."""
 
     takes_nonce = False
 
@@ -44,144 +67,269 @@ class TelegramOutlet:
 
     async def deliver(self, post: OutgoingMessage) -> str:
         try:
-            place = Place.read(post.address)
+            target = ChatTarget.read(post.address)
         except ValueError:
             raise DeliveryRefused(f"{post.address!r} is no address of a Telegram chat.") from None
         try:
-            return await self._deliver(place, post)
-        except _Moved as moved:
-            await self._on_moved(place.chat, moved.to)
-            return await self._deliver(Place(moved.to), post)
+            return await self._deliver(target, post)
+        except _ChatMoved as moved:
+            await self._on_moved(target.chat, moved.to)
+            return await self._deliver(ChatTarget(moved.to), post)
 
     async def show(self, view: TurnFeed) -> None:
-        """Until the turn's last event, or until cancelled; a message on its way is waited for even then, so
+        """Show the turn until its last event. On cancellation, a message that is being sent is awaited, so
         that the reply can take its place."""
-        place = Place.read(view.turn.inbound.address or "")
-        await LiveMessage(self._api, self._clock, place, view, self._progress).run()
+        target = ChatTarget.read(view.turn.inbound.address or "")
+        await LiveMessage(self._api, self._clock, target, view, self._progress).run()
 
-    # -- one call each --------------------------------------------------------------------------------------
-
-    async def _deliver(self, place: Place, post: OutgoingMessage) -> str:
+    async def _deliver(self, target: ChatTarget, post: OutgoingMessage) -> str:
         if post.file is not None:
-            return await self._send_file(place, post)
-        if post.edits is not None and await self._edit(place, post):
+            return await self._send_file(target, post)
+        if post.edits is not None and await self._edit(target, post):
             return post.edits
-        return await self._send(place, post)
+        return await self._send(target, post)
 
-    async def _send(self, place: Place, post: OutgoingMessage) -> str:
+    async def _send(self, target: ChatTarget, post: OutgoingMessage) -> str:
+        params = {**_target_params(target), **_keyboard_params(post.buttons)}
+
+        async def send(text: str, mode: str | None) -> SentMessage:
+            return await self._api.call("sendMessage", SentMessage, text=text, parse_mode=mode, **params)
+
         body = f"{REPEATED}\n\n{post.body}" if post.is_repeat else post.body
-        with _told(is_edit=False):
-            sent = await _formatted(
-                lambda text, mode: self._api.call(
-                    "sendMessage",
-                    Sent,
-                    text=text,
-                    parse_mode=mode,
-                    **target(place),
-                    **_keyboard(post.buttons),
-                ),
-                body,
-            )
-        return str(sent.message_id)
+        with _as_delivery_error(is_edit=False):
+            return str((await _with_formatting(send, body)).message_id)
 
-    async def _edit(self, place: Place, post: OutgoingMessage) -> bool:
-        """False: there is nothing that could be edited."""
-        params: dict[str, Value] = {"chat_id": place.chat, "message_id": int(post.edits or 0)}
-        params |= _keyboard(post.buttons)
-        with _told(is_edit=True):
+    async def _edit(self, target: ChatTarget, post: OutgoingMessage) -> bool:
+        """Return False if the message to edit is gone."""
+        params: dict[str, Value] = {"chat_id": target.chat, "message_id": int(post.edits or 0)}
+        params |= _keyboard_params(post.buttons)
+
+        async def edit(text: str, mode: str | None) -> msgspec.Raw:
+            return await self._api.call("editMessageText", msgspec.Raw, text=text, parse_mode=mode, **params)
+
+        with _as_delivery_error(is_edit=True):
             try:
-                await _formatted(
-                    lambda text, mode: self._api.call(
-                        "editMessageText", msgspec.Raw, text=text, parse_mode=mode, **params
-                    ),
-                    post.body,
-                )
-            except Refused as refusal:
-                if refusal.says("message is not modified"):
-                    return True
-                if any(refusal.says(words) for words in _NOT_THERE):
+                await _with_formatting(edit, post.body)
+            except BotApiRefused as refusal:
+                if refusal.says("message to edit not found", "message can't be edited", "MESSAGE_ID_INVALID"):
                     return False
-                raise
+                if not refusal.says("message is not modified"):
+                    raise
         return True
 
-    async def _send_file(self, place: Place, post: OutgoingMessage) -> str:
+    async def _send_file(self, target: ChatTarget, post: OutgoingMessage) -> str:
         assert post.file is not None
-        name, data = post.file.name, post.file.data
-        kind = _kind(name, len(data))
-        caption = f"{REPEATED}\n{post.body}" if post.is_repeat else post.body
-        params = {**target(place), **_keyboard(post.buttons)}
+        file = (post.file.name, post.file.data)
+        kind = _file_kind(*file)
+        params = {**_target_params(target), **_keyboard_params(post.buttons)}
 
-        async def upload(text: str, mode: str | None) -> Sent:
+        async def upload(text: str, mode: str | None) -> SentMessage:
+            method = f"send{kind.capitalize()}"
+            caption = text or None
             return await self._api.upload(
-                f"send{kind.capitalize()}",
-                Sent,
-                kind,
-                (name, data),
-                caption=text or None,
-                parse_mode=mode,
-                **params,
+                method, SentMessage, kind, file, caption=caption, parse_mode=mode, **params
             )
 
-        with _told(is_edit=False):
+        body = f"{REPEATED}\n{post.body}" if post.is_repeat else post.body
+        caption = shorten(body, MAX_CAPTION)
+        with _as_delivery_error(is_edit=False):
             try:
-                sent = await _formatted(upload, shorten(caption, MAX_CAPTION))
-            except Refused as refusal:
-                if kind == "document" or not any(map(refusal.says, ("PHOTO", "IMAGE", "VOICE"))):
+                sent = await _with_formatting(upload, caption)
+            except BotApiRefused as refusal:
+                if kind == "document" or not refusal.says("PHOTO", "IMAGE", "VOICE"):
                     raise
-                kind = "document"  # what Telegram does not take for an image or a voice is still a file
-                sent = await _formatted(upload, shorten(caption, MAX_CAPTION))
+                kind = "document"  # a file that Telegram does not accept as an image or a voice message
+                sent = await _with_formatting(upload, caption)
         return str(sent.message_id)
 
 
-class _Moved(DeliveryRefused):
+class _ChatMoved(DeliveryRefused):
     def __init__(self, to: int) -> None:
         super().__init__(f"The chat has moved to {to}.")
         self.to = to
 
 
 @contextmanager
-def _told(*, is_edit: bool) -> Iterator[None]:
-    """What the ledger should know of a call that failed."""
+def _as_delivery_error(*, is_edit: bool) -> Iterator[None]:
+    """Raise the `DeliveryError` that says what is known of a failed call."""
     try:
         yield
-    except Unreached as error:
+    except BotApiUnreachable as error:
         raise DeliveryDelayed(error.user_text) from None
-    except Unanswered as error:
+    except BotApiUnanswered as error:
         if is_edit and error.status is not None and error.status >= 500:
             raise DeliveryDelayed(error.user_text) from None
         raise DeliveryUnknown(error.user_text) from None
-    except Refused as refusal:
+    except BotApiRefused as refusal:
         if refusal.moved_to is not None:
-            raise _Moved(refusal.moved_to) from None
+            raise _ChatMoved(refusal.moved_to) from None
         # A wrong token says nothing about the message: it waits for a right one, until it is too old.
         if refusal.code == 429 or refusal.is_about_token:
             raise DeliveryDelayed(refusal.user_text, retry_after=refusal.retry_after) from None
         raise DeliveryRefused(refusal.user_text) from None
 
 
-async def _formatted(call: Callable[[str, str | None], Awaitable[_T]], body: str) -> _T:
-    """With formatting, and without when Telegram cannot read it."""
+async def _with_formatting(call: Callable[[str, str | None], Awaitable[_T]], body: str) -> _T:
+    """Call with the text as HTML; if Telegram refuses the formatting, call again with plain text."""
     try:
         return await call(to_html(body), "HTML")
-    except Refused as refusal:
-        if not any(map(refusal.says, ("can't parse", "too long", "TOO_LONG", "text is empty"))):
+    except BotApiRefused as refusal:
+        if not refusal.says("can't parse", "too long", "TOO_LONG", "text is empty"):
             raise
         return await call(body, None)
 
 
-def _kind(name: str, size: int) -> str:
-    if name.lower().endswith(_PHOTOS) and size <= _MAX_PHOTO:
+def _file_kind(name: str, data: bytes) -> str:
+    if name.lower().endswith(_PHOTOS) and len(data) <= _MAX_PHOTO:
         return "photo"
     return "voice" if name.lower().endswith(_VOICES) else "document"
 
 
-def _keyboard(buttons: tuple[Button, ...]) -> dict[str, Value]:
+def _target_params(target: ChatTarget) -> dict[str, Value]:
+    """Return where a new message goes. It is no reply if the question was deleted meanwhile."""
+    params: dict[str, Value] = {"chat_id": target.chat, "message_thread_id": target.thread}
+    if target.reply_to is not None:
+        params["reply_parameters"] = {"message_id": target.reply_to, "allow_sending_without_reply": True}
+    return params
+
+
+def _keyboard_params(buttons: tuple[Button, ...]) -> dict[str, Value]:
     if not buttons:
         return {}
-    drawn = [
+    keys = [
         {"text": button.label, "callback_data": button_data(button.command, index)}
         for index, button in enumerate(buttons)
     ]
     width = 3 if all(len(button.label) <= 16 for button in buttons) else 1
-    rows = [drawn[start : start + width] for start in range(0, len(drawn), width)]
+    rows = [keys[start : start + width] for start in range(0, len(keys), width)]
     return {"reply_markup": {"inline_keyboard": rows}}
+
+
+# -- a running turn ---------------------------------------------------------------------------------------
+
+
+class LiveText:
+    """The text of the live message. `brief`: the text so far, or the running tool. `full`: all tools too."""
+
+    def __init__(self, mode: str) -> None:
+        self._mode = mode
+        self._text = ""
+        self._lines: list[str] = []
+        self._loading = ""
+
+    def take(self, event: Event) -> bool:
+        """Apply an event and return whether there is something new to show."""
+        if self._mode == "off":
+            return False
+        match event:
+            case ModelLoading() if not self._loading and event.is_on_its_way:
+                self._loading = event.sentence()  # once: the message is not edited for minutes
+                return True
+            case Delta(text=text):
+                self._loading = ""
+                self._text += text
+                return bool(self._text.strip())
+            case ToolStarted(name=name, arguments=arguments):
+                self._loading = ""
+                if self._mode == "brief":
+                    self._lines, self._text = [], ""
+                self._lines.append(f"⚙ {describe_call(name, arguments)}")
+                return True
+            case ToolFinished(name=name, outcome=outcome) if outcome is not ToolOutcome.OK:
+                self._lines.append(f"⚠ {name}: {outcome}")
+                return True
+            case Reset():
+                self._text, self._lines, self._loading = "", [], ""
+        return False
+
+    def body(self) -> str:
+        # In backticks, so that markdown leaves the lines alone.
+        tools = "\n".join("`" + line.replace("`", "'") + "`" for line in self._lines[-_MAX_LINES:])
+        parts = [self._loading, tools, tail(self._text.strip("\n"), _MAX_SHOWN)]
+        return "\n\n".join(part for part in parts if part.strip()) + CURSOR
+
+
+class LiveMessage:
+    """Shows one turn. Sends at most one message: if it is unknown whether that arrived, no other is sent."""
+
+    def __init__(self, api: BotApi, clock: Clock, target: ChatTarget, view: TurnFeed, progress: str) -> None:
+        self._api = api
+        self._clock = clock
+        self._target = target
+        self._view = view
+        self._pause = PRIVATE_SECONDS if target.chat > 0 else GROUP_SECONDS
+        self._text = LiveText(progress)
+        self._changed = asyncio.Event()
+        self._sending: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        tasks = [
+            asyncio.create_task(self._type(), name="telegram typing"),
+            asyncio.create_task(self._draw(), name="telegram live message"),
+        ]
+        try:
+            async for event in self._view.events():
+                if self._text.take(event):
+                    self._changed.set()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._sending is not None:
+                await asyncio.gather(self._sending, return_exceptions=True)
+
+    async def _type(self) -> None:
+        params: dict[str, Value] = {"chat_id": self._target.chat, "message_thread_id": self._target.thread}
+        while True:
+            if self._view.turn.state is not TurnState.RUNNING:  # an earlier turn of the chat is typing
+                await self._clock.sleep(QUEUED_SECONDS)
+                continue
+            try:
+                await self._api.call("sendChatAction", bool, action="typing", **params)
+            except BotApiRefused as refusal:
+                if refusal.code != 429:
+                    return
+                await self._clock.sleep(refusal.retry_after or TYPING_SECONDS)
+            except BotApiError:
+                pass  # the next call may succeed
+            await self._clock.sleep(TYPING_SECONDS)
+
+    async def _draw(self) -> None:
+        await self._changed.wait()
+        if self._view.shown_id is None:
+            await self._clock.sleep(FIRST_SECONDS)
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            # A task of its own, because `run` needs the message's id even if this one is cancelled.
+            self._sending = asyncio.create_task(self._put(), name="telegram live put")
+            await asyncio.wait((self._sending,))
+            try:
+                pause = self._pause
+                self._sending.result()
+            except BotApiRefused as refusal:
+                if refusal.code != 429:
+                    _log.info("a running turn is not shown: %s", refusal.user_text)
+                    return
+                self._changed.set()
+                pause = refusal.retry_after or self._pause
+            except BotApiError as error:
+                if self._view.shown_id is None:
+                    _log.info("a running turn is not shown: %s", error.user_text)
+                    return
+            await self._clock.sleep(pause)
+
+    async def _put(self) -> None:
+        shown_id = self._view.shown_id
+        text: dict[str, Value] = {"text": to_html(self._text.body()), "parse_mode": "HTML"}
+        if shown_id is None:
+            sent = await self._api.call("sendMessage", SentMessage, **_target_params(self._target), **text)
+            hit(Failpoint.SHOWN)
+            await self._view.shown(str(sent.message_id))
+            return
+        try:
+            message: dict[str, Value] = {"chat_id": self._target.chat, "message_id": int(shown_id)}
+            await self._api.call("editMessageText", msgspec.Raw, **message, **text)
+        except BotApiRefused as refusal:
+            if not refusal.says("message is not modified"):
+                raise

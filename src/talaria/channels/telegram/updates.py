@@ -1,0 +1,232 @@
+"""`UpdateHandler`: decides about each update and hands messages to the intake."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Literal, assert_never
+
+import msgspec
+
+from talaria.access.authorizer import Actor, Authorized, Authorizer, ChatKind, Denied, Ingress, Stranger
+from talaria.channels.telegram.client import (
+    BotApi,
+    BotApiError,
+    BotApiTooLarge,
+    TelegramFile,
+    Update,
+    User,
+    Value,
+)
+from talaria.channels.telegram.parse import (
+    Attachment,
+    ButtonPress,
+    ChatMigration,
+    ChatTarget,
+    IgnoredUpdate,
+    IncomingMessage,
+    ParsedUpdate,
+    chat_key,
+    parse,
+)
+from talaria.commands.slash import parse_command
+from talaria.core.errors import IdempotencyConflict, StoreError, ToolError
+from talaria.core.failpoints import Failpoint, hit
+from talaria.core.ids import ChatKey
+from talaria.core.messages import File, Part, Text
+from talaria.core.turns import Inbound, Sender
+from talaria.turns.intake import Draining
+from talaria.workspace.uploads import INBOX, put_file
+
+_log = logging.getLogger("talaria.telegram")
+
+MAX_DOWNLOAD = 20 << 20  # the largest file that Telegram hands out to bots
+_TOO_LARGE = "it is larger than 20 MB, the most that Telegram gives to bots"
+_DOWNLOADS_AT_ONCE = 3  # files are held in memory as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class DeskParts:
+    """`submit` returns when the message is durable. `move` gives a chat's rows another key."""
+
+    api: BotApi
+    authorizer: Authorizer
+    submit: Callable[[Inbound], Awaitable[object]]
+    move: Callable[[ChatKey, ChatKey], Awaitable[bool]]
+    folder_of: Callable[[ChatKey], Path]
+    agent: str
+    groups: Literal["mention", "all", "off"] = "mention"
+
+
+class UpdateHandler:
+    """Handles the updates of one bot."""
+
+    def __init__(self, parts: DeskParts) -> None:
+        self._api = parts.api
+        self._authorizer = parts.authorizer
+        self._parts = parts
+        self._downloads = asyncio.Semaphore(_DOWNLOADS_AT_ONCE)
+
+    async def handle(self, updates: Iterable[Update], bot: User) -> None:
+        """Handle updates: several chats side by side, the updates of one chat in order. When this returns,
+        every message that may become a turn is durable.
+
+        Raises `StoreError` or `Draining` if a message could not be stored: then no update may be confirmed.
+        """
+        chats: defaultdict[int, list[ParsedUpdate]] = defaultdict(list)
+        for update in updates:
+            parsed = parse(update, bot, self._parts.groups)
+            if isinstance(parsed, IgnoredUpdate):
+                _log.debug("update %s ignored: %s", update.update_id, parsed.reason)
+            else:
+                chat = parsed.old if isinstance(parsed, ChatMigration) else parsed.target.chat
+                chats[chat].append(parsed)
+        done = await asyncio.gather(
+            *(self._handle_chat(each) for each in chats.values()), return_exceptions=True
+        )
+        for error in done:
+            if error is not None:
+                raise error
+
+    async def move_chat(self, old: int, new: int) -> None:
+        """Give a group's session and files its new id."""
+        before, after = (chat_key(self._parts.agent, ChatTarget(chat), ChatKind.GROUP) for chat in (old, new))
+        if await self._parts.move(before, after):
+            _log.info("the group %s is %s now", old, new)
+            await asyncio.to_thread(_rename, self._parts.folder_of(before), self._parts.folder_of(after))
+
+    async def _handle_chat(self, parsed: Sequence[ParsedUpdate]) -> None:
+        for _, group in groupby(parsed, key=_album_of):
+            try:
+                await self._handle_group(list(group))
+            except (StoreError, Draining):
+                raise
+            except Exception:  # an update that breaks us would come again and again
+                _log.exception("an update could not be handled and is left out")
+
+    async def _handle_group(self, group: list[ParsedUpdate]) -> None:
+        first = group[0]
+        match first:
+            case IncomingMessage():
+                await self._on_messages([each for each in group if isinstance(each, IncomingMessage)])
+            case ButtonPress():
+                await self._on_press(first)
+            case ChatMigration(old=old, new=new):
+                await self.move_chat(old, new)
+            case IgnoredUpdate():
+                pass
+            case _:
+                assert_never(first)
+
+    # -- messages -------------------------------------------------------------------------------------------
+
+    async def _on_messages(self, messages: list[IncomingMessage]) -> None:
+        """Handle one message, or the messages of an album, which have the same sender."""
+        first = messages[0]
+        said = "\n".join(message.text for message in messages if message.text)
+        match await self._authorizer.check(first.actor, first.ingress):
+            case Authorized(sender=sender):
+                await self._accept(messages, said, sender)
+            case Stranger():
+                await self._greet(first.actor, first.target, said)
+            case Denied(reason=reason):
+                _log.debug("a message was dropped: %s", reason)
+
+    async def _accept(self, messages: list[IncomingMessage], said: str, sender: Sender) -> None:
+        first = messages[0]
+        key = chat_key(self._parts.agent, first.target, first.actor.chat_kind)
+        command = parse_command(said)
+        if command is not None and command.name == "start":
+            said = "/help"
+        text = "\n".join(part for part in (first.preface, said) if part)
+        parts: list[Part] = [Text(text)] if text else []
+        for message in messages:
+            for file in message.files:
+                parts += await self._fetch(key, message.message_id, file)
+        inbound = Inbound(key, sender, tuple(parts), first.key, address=first.target.address())
+        try:
+            await self._submit(inbound)
+        except IdempotencyConflict:
+            # The same message was accepted before with other content: a file could not be fetched then, or
+            # the album was not complete. The messages that were missing have keys of their own.
+            for message in messages[1:]:
+                await self._accept([message], message.text, sender)
+
+    async def _submit(self, inbound: Inbound) -> None:
+        hit(Failpoint.RECEIVED)
+        await self._parts.submit(inbound)
+        hit(Failpoint.ACCEPTED)
+
+    async def _greet(self, actor: Actor, target: ChatTarget, said: str) -> None:
+        text = await self._authorizer.greet(actor, said)
+        if text is None:
+            return
+        try:
+            await self._api.call("sendMessage", msgspec.Raw, chat_id=target.chat, text=text)
+        except BotApiError as error:
+            _log.warning("a stranger could not be told how to be let in: %s", error.user_text)
+
+    # -- files ----------------------------------------------------------------------------------------------
+
+    async def _fetch(self, key: ChatKey, message_id: int, file: Attachment) -> list[Part]:
+        """Store a file in the chat's folder and return its parts; if that fails, a text that says so."""
+        if (file.size or 0) > MAX_DOWNLOAD:
+            return [_missing(file, _TOO_LARGE)]
+        try:
+            async with self._downloads:
+                found = await self._api.call("getFile", TelegramFile, file_id=file.file_id)
+                data = await self._api.download(found.file_path, MAX_DOWNLOAD)
+                # An update that comes twice gives the same name, so a second download replaces the first.
+                part = File(file.name, f"{INBOX}/{message_id}-{file.name}", file.media_type, len(data))
+                return await asyncio.to_thread(put_file, self._parts.folder_of(key), part, data)
+        except BotApiTooLarge:
+            return [_missing(file, _TOO_LARGE)]
+        except BotApiError as error:
+            _log.warning("a file could not be fetched: %s", error.user_text)
+            return [_missing(file, "Telegram did not hand it out")]
+        except ToolError as error:
+            _log.warning("a file could not be written: %s", error.user_text)
+            return [_missing(file, "it could not be written here")]
+
+    # -- buttons --------------------------------------------------------------------------------------------
+
+    async def _on_press(self, press: ButtonPress) -> None:
+        verdict = await self._authorizer.check(press.actor, Ingress.BUTTON)
+        answer = None
+        if isinstance(verdict, Authorized) and press.text is None:
+            answer = "This button is too old."
+        elif isinstance(verdict, Authorized):
+            key = chat_key(self._parts.agent, press.target, press.actor.chat_kind)
+            parts, address = (Text(press.text or ""),), press.target.address()
+            inbound = Inbound(key, verdict.sender, parts, f"q{press.query_id}", address=address)
+            try:
+                await self._submit(inbound)
+            except IdempotencyConflict:
+                _log.debug("button press %s came twice", press.query_id)
+        # Always answered, so that the person's client stops waiting. A stranger learns nothing from it.
+        query: dict[str, Value] = {"callback_query_id": press.query_id, "text": answer}
+        try:
+            await self._api.call("answerCallbackQuery", msgspec.Raw, **query)
+        except BotApiError as error:
+            _log.debug("a button press was not answered: %s", error.user_text)
+
+
+def _missing(file: Attachment, reason: str) -> Text:
+    return Text(f"[The file {file.name} is not here: {reason}.]")
+
+
+def _album_of(parsed: ParsedUpdate) -> object:
+    """Return a value that is equal for the messages of one album only."""
+    if isinstance(parsed, IncomingMessage) and parsed.album is not None:
+        return (parsed.album, parsed.actor.user_id)
+    return id(parsed)
+
+
+def _rename(old: Path, new: Path) -> None:
+    if old.is_dir() and not new.exists():
+        old.rename(new)
