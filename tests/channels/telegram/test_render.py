@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,3 +92,22 @@ def test_lengths_are_counted_as_telegram_counts() -> None:
     assert split("") == ("(an empty reply)",)
     assert tail("x" * 5000, 3000).startswith("…\n")
     assert units(tail("😀" * 5000, 3000)) <= 3002
+
+
+@pytest.mark.parametrize("text", ["x", "word ", "😀", "a b\n", "\n", "```\n", "    \n```\n"])
+def test_splitting_takes_time_in_proportion_to_the_length(text: str) -> None:
+    def seconds(size: int) -> float:
+        long = text * (size // len(text))
+        began = time.perf_counter()
+        split(long)
+        return time.perf_counter() - began
+
+    once = min(seconds(100_000) for _ in range(3))
+    assert min(seconds(800_000) for _ in range(3)) < 24 * once  # quadratic: 64
+
+
+def test_a_code_block_with_a_long_fence_is_closed_with_it() -> None:
+    code = "\n".join(["```", *(f"line {number}" for number in range(60)), "```"])
+    first, second = split(f"````md\n{code}\n````", 500)
+    assert first.endswith("\n````")
+    assert second.startswith("````md\n")
