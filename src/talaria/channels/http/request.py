@@ -42,15 +42,14 @@ class ClientDisconnected(Exception):
 class Request:
     """What a handler gets. The body is read only when the handler asks for it."""
 
-    __slots__ = ("has_started", "headers", "is_read", "method", "params", "path", "receive", "scope", "send")
-
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
         self.receive = receive
         self.send = send
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self.params: dict[str, str] = {}  # parts of the path, by their names in the route's pattern
+        self.route = "refused"  # for the metrics: the pattern of the route, once the guard has let it pass
+        self.params: dict[str, str] = {}  # parts of the path, by their names in the pattern
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.has_started = False  # the status has been sent
         self.is_read = not (

@@ -27,7 +27,6 @@ _log = logging.getLogger("talaria.http")
 Handler = Callable[[Request], Awaitable[Response | EventStream]]
 
 _CLIENT_GONE = 499  # the status of a request whose client left, in the metrics
-_REFUSED = "refused"  # the route of a request that the guard refused, in the metrics
 
 
 def create_app(
@@ -89,9 +88,9 @@ class HttpApp:
         self._guard = guard
         self._metrics = metrics
         self._webhooks = webhooks
-        self._paths = {path: (path, handlers) for path, handlers in routes.items() if "{" not in path}
+        self._paths = {path: handlers for path, handlers in routes.items() if "{" not in path}
         self._patterns = [
-            (re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path)).fullmatch, (path, handlers))
+            (re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path)).fullmatch, path, handlers)
             for path, handlers in routes.items()
             if "{" in path
         ]
@@ -100,41 +99,46 @@ class HttpApp:
         if scope["type"] != "http":
             raise RuntimeError(f"the HTTP channel does not speak {scope['type']}")
         request = Request(scope, receive, send)
-        route = _REFUSED
-        response: Response | EventStream
         try:
-            try:
-                webhook = self._webhooks.get(request.path)
-                if webhook is None:
-                    self._guard.check(request)
-                    route, handlers = self._find(request)
-                else:
-                    route, handlers = request.path, {"POST": partial(_receive, webhook)}
-                response = await _handler(request, handlers)(request)
-                await response.send(request)
-            except ClientDisconnected:
-                raise
-            except Exception as error:
-                if isinstance(error, StoreError) or not isinstance(error, TalariaError):
-                    _log.exception("%s %s failed", request.method, route)
-                response = error_response(error)
-                if not request.has_started:  # otherwise the stream ends here, visibly cut
-                    await response.send(request)
-            status = response.status
+            status = await self._respond(request)
         except (ClientDisconnected, asyncio.CancelledError):
             # The task is cancelled only by a server that stops; it has closed the connection already.
             status = _CLIENT_GONE
-        self._metrics.request_answered(route, status)
+        self._metrics.request_answered(request.route, status)
 
-    def _find(self, request: Request) -> tuple[str, Mapping[str, Handler]]:
-        """Return the route of a path, and its handlers by method; set the request's `params`."""
-        if (found := self._paths.get(request.path)) is not None:
-            return found
-        for match, route in self._patterns:
+    async def _respond(self, request: Request) -> int:
+        """Send the response and return its status."""
+        response: Response | EventStream
+        try:
+            webhook = self._webhooks.get(request.path)
+            if webhook is None:
+                self._guard.check(request)
+                handlers = self._find(request)
+            else:
+                request.route, handlers = request.path, {"POST": partial(_receive, webhook)}
+            response = await _handler(request, handlers)(request)
+            await response.send(request)
+        except ClientDisconnected:
+            raise
+        except Exception as error:
+            if isinstance(error, StoreError) or not isinstance(error, TalariaError):
+                _log.exception("%s %s failed", request.method, request.route)
+            response = error_response(error)
+            if not request.has_started:  # otherwise the stream ends here, visibly cut
+                await response.send(request)
+        return response.status
+
+    def _find(self, request: Request) -> Mapping[str, Handler]:
+        """Return the handlers of the path by method, none for an unknown path; set `route` and `params`."""
+        request.route = "unknown"
+        if (handlers := self._paths.get(request.path)) is not None:
+            request.route = request.path
+            return handlers
+        for match, route, handlers in self._patterns:
             if (matched := match(request.path)) is not None:
-                request.params = matched.groupdict()
-                return route
-        return "unknown", {}
+                request.route, request.params = route, matched.groupdict()
+                return handlers
+        return {}
 
 
 def _handler(request: Request, handlers: Mapping[str, Handler]) -> Handler:
