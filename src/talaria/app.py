@@ -51,6 +51,7 @@ from talaria.store.sqlite.store import SqliteStore
 from talaria.store.sqlite.watch import StoreWatch
 from talaria.tools.builtin import builtin_sources
 from talaria.tools.execution import ToolRunner
+from talaria.tools.result import drop_old_results
 from talaria.turns.agents import Agents
 from talaria.turns.crashes import RestartGuard
 from talaria.turns.delivery import Delivery
@@ -58,7 +59,6 @@ from talaria.turns.lifecycle import Retention, SessionLifecycle, reset_cutoff
 from talaria.turns.settings import Busy, TurnSettings
 from talaria.turns.turns import Turns
 from talaria.workspace.folder import Folder, chat_folder
-from talaria.workspace.spill import drop_old_results
 from talaria.workspace.uploads import Uploads
 from talaria.workspace.workspaces import ChatWorkspaces
 

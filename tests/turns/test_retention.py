@@ -9,10 +9,10 @@ from pathlib import Path
 from contracts.store_orders import HandClock, accepting, answered, begun
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
+from talaria.tools.result import drop_old_results, save_result
 from talaria.turns.lifecycle import KEY_SECONDS, Retention
 from talaria.turns.settings import RetentionSettings
 from talaria.workspace.folder import Folder
-from talaria.workspace.spill import drop_old_results, save_result
 
 DAY = 86_400.0
 

@@ -15,7 +15,7 @@ import pytest
 
 from talaria.core.errors import ToolError
 from talaria.workspace.folder import Folder
-from talaria.workspace.walk import Glob, walk
+from talaria.workspace.reading import Glob, walk
 from workspace.conftest import CANARY, Site
 
 # Ways up and out of the folder, and what they could be after.

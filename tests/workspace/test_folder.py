@@ -8,7 +8,7 @@ import pytest
 
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatAddress, ChatKey
-from talaria.workspace.folder import MAX_WRITE_BYTES, Folder, Kind, chat_folder
+from talaria.workspace.folder import MAX_WRITE_BYTES, FileKind, Folder, chat_folder
 from workspace.conftest import Site
 
 
@@ -118,10 +118,10 @@ def test_a_refusal_says_what_is_wrong_and_what_to_do(site: Site, path: str, says
 
 def test_scanning_tells_what_is_there_without_following(site: Site) -> None:
     kinds = {item.name: item.kind for item in site.folder.scan(site.folder.resolve("."), limit=100)}
-    assert kinds["inside.txt"] is Kind.FILE
-    assert kinds["sub"] is Kind.FOLDER
-    assert kinds["link_folder"] is kinds["link_loop"] is kinds["link_nowhere"] is Kind.LINK
-    assert kinds["pipe"] is kinds["socket"] is Kind.OTHER
+    assert kinds["inside.txt"] is FileKind.FILE
+    assert kinds["sub"] is FileKind.FOLDER
+    assert kinds["link_folder"] is kinds["link_loop"] is kinds["link_nowhere"] is FileKind.LINK
+    assert kinds["pipe"] is kinds["socket"] is FileKind.OTHER
     assert list(kinds) == sorted(kinds)
 
 

@@ -8,9 +8,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
-
-import msgspec
 
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
@@ -19,15 +16,14 @@ from talaria.core.messages import Content, Text, ToolCall, ToolOutcome, ToolResu
 from talaria.core.ports import WorkspaceHandle
 from talaria.core.questions import Decision
 from talaria.core.suggest import did_you_mean
-from talaria.core.tools import CallScope, Tool, ToolContext, ToolSource, ToolSpec
+from talaria.core.tools import CallScope, ToolContext, ToolSource, ToolSpec
 from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
-from talaria.tools.result import cap_result, checked_parts, encodable
-from talaria.tools.schema import problems, without_nulls
+from talaria.tools.function import parse_arguments
+from talaria.tools.result import cap_result, checked_parts, encodable, result_name, save_result
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet, resolve
 from talaria.workspace.folder import Folder
-from talaria.workspace.spill import result_name, save_result
 
 MAX_OUTPUT_BYTES = 64 << 10
 OUTPUT_CUT = "\n[More output is not shown while the call runs.]\n"
@@ -208,22 +204,3 @@ class _Output:
             self._pieces.clear()
         if text:
             self._show(text)
-
-
-def parse_arguments(tool: Tool, text: str) -> dict[str, Any]:
-    """Return the model's arguments, checked against the tool's parameters.
-
-    No text at all means no arguments, as some models write it. Raises `ToolError` that says what is wrong.
-    """
-    try:
-        value = msgspec.json.decode(text if text.strip() else "{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise ToolError(f"The arguments of {tool.spec.name} are not JSON: {error}.") from None
-    if not isinstance(value, dict):
-        raise ToolError(f"The arguments of {tool.spec.name} must be a JSON object.")
-    schema = msgspec.json.decode(tool.spec.parameters)
-    arguments = without_nulls(value, schema)
-    wrong = problems(arguments, schema)
-    if wrong:
-        raise ToolError(f"The arguments of {tool.spec.name} are wrong: {' '.join(wrong)}")
-    return arguments

@@ -10,10 +10,18 @@ from talaria.core.tools import MAX_SENT_BYTES, SEND_FILE, Risk, Tool, ToolContex
 from talaria.core.units import format_size
 from talaria.tools.function import Arguments, FunctionTool, Handler, counted, in_thread, parameters, text
 from talaria.tools.search import search_files
-from talaria.workspace.folder import MAX_WRITE_BYTES, Folder, Inside, Kind
-from talaria.workspace.page import SNIFFED_BYTES, Page, Position, is_binary, read_page
+from talaria.workspace.folder import MAX_WRITE_BYTES, FileKind, Folder, FolderPath
 from talaria.workspace.pictures import MAX_PICTURE_BYTES, MAX_SIDE, look_at, picture_part
-from talaria.workspace.walk import Found, Glob, walk
+from talaria.workspace.reading import (
+    SNIFFED_BYTES,
+    Found,
+    Glob,
+    Position,
+    TextPage,
+    is_binary,
+    read_page,
+    walk,
+)
 
 _NOTE_BYTES = 400
 _DEFAULT_LINES = 2000
@@ -147,7 +155,7 @@ def _reader(max_bytes: int) -> Handler:
     return in_thread(read)
 
 
-def _read_picture(path: Inside, file: BufferedReader) -> tuple[Part, ...]:
+def _read_picture(path: FolderPath, file: BufferedReader) -> tuple[Part, ...]:
     """Return the picture as parts; nothing if the file is not one. Raises `ToolError` if it is too large."""
     head = file.read(SNIFFED_BYTES)
     data = head + file.read(MAX_PICTURE_BYTES + 1 - len(head)) if is_binary(head) else b""
@@ -163,7 +171,7 @@ def _read_picture(path: Inside, file: BufferedReader) -> tuple[Part, ...]:
     return (Text(f"[{path}: {about}, {format_size(len(data))}]"), shown)
 
 
-def _render_page(page: Page, start: Position) -> str:
+def _render_page(page: TextPage, start: Position) -> str:
     if not page.lines:
         return "[The file is empty.]"
     if page.next is None:
@@ -262,17 +270,17 @@ def _list(arguments: Arguments, context: ToolContext) -> str:
 
 def _render_found(found: Found) -> str:
     match found.item.kind:
-        case Kind.FOLDER:
+        case FileKind.FOLDER:
             return f"{found.path}/"
-        case Kind.FILE:
+        case FileKind.FILE:
             return f"{found.path}  {format_size(found.item.size)}"
-        case Kind.LINK:
+        case FileKind.LINK:
             return f"{found.path}  [link, not followed]"
-        case Kind.OTHER:
+        case FileKind.OTHER:
             return f"{found.path}  [not a regular file]"
 
 
-def _writable(folder: Folder, path: str) -> Inside:
+def _writable(folder: Folder, path: str) -> FolderPath:
     inside = folder.resolve(path)
     if inside.is_private:
         raise ToolError(f"{inside} belongs to the gateway and is read-only.", "Choose another folder.")

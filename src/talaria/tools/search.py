@@ -23,9 +23,8 @@ from talaria.core.tools import ToolContext
 from talaria.core.units import format_size
 from talaria.tools import matcher
 from talaria.tools.function import Arguments
-from talaria.workspace.folder import Folder, Inside, Kind, printable
-from talaria.workspace.page import is_binary
-from talaria.workspace.walk import Glob, walk
+from talaria.workspace.folder import FileKind, Folder, FolderPath, printable
+from talaria.workspace.reading import Glob, is_binary, walk
 
 _MAX_HITS = 200
 _MAX_FILES = 5000
@@ -64,14 +63,14 @@ async def search(folder: Folder, pattern: str, path: str, deadline_seconds: floa
         ) from None
 
 
-def _candidates(folder: Folder, start: Inside) -> tuple[list[Inside], bool]:
+def _candidates(folder: Folder, start: FolderPath) -> tuple[list[FolderPath], bool]:
     if not start.is_root and folder.is_file(start):
         return [start], True
     tree = walk(folder, start, Glob("**"), _MAX_FILES)
-    return [found.path for found in tree.found if found.item.kind is Kind.FILE], tree.is_complete
+    return [found.path for found in tree.found if found.item.kind is FileKind.FILE], tree.is_complete
 
 
-async def _search(folder: Folder, paths: list[Inside], find: Find, *, is_complete: bool) -> str:
+async def _search(folder: Folder, paths: list[FolderPath], find: Find, *, is_complete: bool) -> str:
     lines: list[str] = []
     skipped = 0
     total = 0
@@ -99,7 +98,7 @@ async def _search(folder: Folder, paths: list[Inside], find: Find, *, is_complet
     return "\n".join([*lines, *notes])
 
 
-def _read_text(folder: Folder, path: Inside) -> bytes | None:
+def _read_text(folder: Folder, path: FolderPath) -> bytes | None:
     """The file's bytes; None when it is binary, too large, or gone since it was listed."""
     try:
         data = folder.read(path, _MAX_FILE_BYTES)

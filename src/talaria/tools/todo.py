@@ -9,7 +9,7 @@ import msgspec
 from talaria.core.errors import ToolError
 from talaria.core.tools import Tool, ToolContext, ToolSpec
 from talaria.tools.function import Arguments, FunctionTool, in_thread, parameters
-from talaria.workspace.folder import PRIVATE, Folder, Inside
+from talaria.workspace.folder import PRIVATE, Folder, FolderPath
 
 MAX_ITEMS = 100
 MAX_CHARS = 500
@@ -70,7 +70,7 @@ def todo_tools() -> tuple[Tool, ...]:
 
 def _todo(arguments: Arguments, context: ToolContext) -> str:
     folder = Folder(context.folder)
-    path = Inside((PRIVATE, "todo", f"{context.session_id}.json"))
+    path = FolderPath((PRIVATE, "todo", f"{context.session_id}.json"))
     if "items" not in arguments:
         return render(_load(folder, path))
     items = msgspec.convert(arguments["items"], tuple[TodoItem, ...])
@@ -89,7 +89,7 @@ def render(items: tuple[TodoItem, ...]) -> str:
     return "\n".join([*lines, f"{done} of {len(items)} done."])
 
 
-def _load(folder: Folder, path: Inside) -> tuple[TodoItem, ...]:
+def _load(folder: Folder, path: FolderPath) -> tuple[TodoItem, ...]:
     """The saved list; none yet, or one that something else has spoilt, is empty."""
     try:
         return msgspec.json.decode(folder.read(path, _MAX_FILE_BYTES), type=tuple[TodoItem, ...])

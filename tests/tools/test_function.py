@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from talaria.tools.schema import problems, without_nulls
+from talaria.tools.function import problems, without_nulls
 
 TEXT = {"type": "string"}
 
