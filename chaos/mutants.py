@@ -91,7 +91,7 @@ _OFFSET_EARLY = """\
 """
 _SUBMIT = """\
         hit(Failpoint.RECEIVED)
-        await self._parts.submit(inbound)
+        await self._gateway.turns.submit(inbound)
 """
 _DEDUPE_BESIDE = """\
         hit(Failpoint.RECEIVED)
@@ -99,7 +99,7 @@ _DEDUPE_BESIDE = """\
         if (inbound.chat_key, inbound.key) in seen:
             return
         seen.add((inbound.chat_key, inbound.key))
-        await self._parts.submit(msgspec.structs.replace(inbound, key=None))
+        await self._gateway.turns.submit(msgspec.structs.replace(inbound, key=None))
 """
 _CLAIM = """\
             claimed = await self._store.outbox.claim(row, self._clock.now() + 2 * seconds)

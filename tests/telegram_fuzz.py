@@ -9,12 +9,14 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from talaria.access.authorizer import Authorizer
 from talaria.channels.telegram.client import BotApi, User
 from talaria.channels.telegram.parse import decode
-from talaria.channels.telegram.updates import DeskParts, UpdateHandler
+from talaria.channels.telegram.updates import UpdateHandler
+from talaria.config.settings import Settings
 from talaria.core.clock import SystemClock
 from talaria.core.ids import ChatKey
 from talaria.core.turns import Inbound
@@ -134,18 +136,23 @@ async def fuzz(count: int, seed: int = 0) -> Fuzzed:
     logger, handler = logging.getLogger("talaria.telegram"), _Errors(result.uncaught)
     logger.addHandler(handler)
 
-    async def submit(inbound: Inbound) -> None:
-        heard.append(inbound)
+    async def note(value: Inbound) -> None:
+        heard.append(value)
 
-    async def move(old: ChatKey, new: ChatKey) -> bool:
+    async def move_chat(old: ChatKey, new: ChatKey) -> bool:
         return True
 
     try:
         with tempfile.TemporaryDirectory(prefix="talaria-fuzz-") as folder:
             async with BotApi("http://127.0.0.1:1", "1:token") as api:
                 authorizer = Authorizer(MemoryStore(clock).pairings, {"telegram": [ALLOWED]}, clock)
-                parts = DeskParts(api, authorizer, submit, move, lambda key: Path(folder) / "chat", "main")
-                desk = UpdateHandler(parts)
+                gateway: Any = SimpleNamespace(
+                    turns=SimpleNamespace(submit=note),
+                    store=SimpleNamespace(move_chat=move_chat),
+                    chat_folder=lambda key: Path(folder) / "chat",
+                    settings=Settings(),
+                )
+                updates = UpdateHandler(api, authorizer, gateway, "mention")
                 bot = User(BOT_ID, is_bot=True, first_name="Talaria", username="talaria_bot")
                 for _ in range(count):
                     original = mutate(random.choice(known), random)
@@ -154,7 +161,7 @@ async def fuzz(count: int, seed: int = 0) -> Fuzzed:
                         data = data[: random.randrange(len(data))] + random.randbytes(3)
                         original = {}
                     result.updates += 1
-                    await _throw(desk, bot, data, result)
+                    await _throw(updates, bot, data, result)
                     if heard and not is_their_own(original):
                         result.wrong.append(original)
                     result.turns += len(heard)
@@ -164,11 +171,11 @@ async def fuzz(count: int, seed: int = 0) -> Fuzzed:
     return result
 
 
-async def _throw(desk: UpdateHandler, bot: User, data: bytes, result: Fuzzed) -> None:
+async def _throw(updates: UpdateHandler, bot: User, data: bytes, result: Fuzzed) -> None:
     try:
         update = decode(data)
         if update is not None:
             result.decoded += 1
-            await desk.handle([update], bot)
+            await updates.handle([update], bot)
     except Exception as error:  # what this is about
         result.uncaught.append(f"{error!r} {data[:500]!r}")

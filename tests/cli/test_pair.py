@@ -57,7 +57,7 @@ def test_list_approve_and_revoke(with_gateway: bool, talaria: Talaria, serve: Se
     assert (waiting.stderr, waiting.returncode) == ("", 0)
     assert waiting.stdout.splitlines()[1].startswith("waits  telegram:1001  Ann[31m  until 20")
     approved = talaria("pair", "approve", code)
-    assert approved.stdout == "Paired telegram:1001 (Ann[31m): they are answered from now on.\n"
+    assert approved.stdout == "Paired telegram:1001 (Ann[31m): the gateway answers them from now on.\n"
     assert (approved.stderr, approved.returncode) == ("", 0)
     assert (
         talaria("pair", "list").stdout.splitlines()[1].startswith("paired  telegram:1001  Ann[31m  since 20")
@@ -102,7 +102,7 @@ def test_an_invitation_lets_its_first_bearer_in(
     gateway = serve() if with_gateway else None
     made = talaria("pair", "invite", "telegram")
     assert made.returncode == 0
-    assert "It is good once, until 20" in made.stderr
+    assert "It works once, until 20" in made.stderr
     if gateway is not None:
         gateway.terminate()
         gateway.wait(30)

@@ -1,4 +1,4 @@
-"""`talaria pair`: who may speak to the agents, through the running gateway or on the store itself."""
+"""`talaria pair`: lets people in and out, through the running gateway or directly in the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from talaria.core.errors import BadRequest, NotFound
 from talaria.store.memory import MemoryStore
 
 T = TypeVar("T")
-Desk = PairingAdmin | GatewayClient
+Admin = PairingAdmin | GatewayClient
 
 
 @group("pair", "talaria pair list", "talaria pair approve K7QD-93MX-4TZA")
@@ -30,10 +30,10 @@ def command() -> None:
 
 @command.verb("list", "talaria pair list")
 def _list(invocation: Invocation) -> None:
-    """Who is paired, and who waits for it."""
-    found = _at_desk(invocation, lambda desk: desk.listing())
+    """List who is paired, and who waits for it."""
+    found = _with_admin(invocation, lambda admin: admin.listing())
     if not found.paired and not found.requests:
-        click.echo("Nobody is paired, and nobody waits. Those in `allowed` in config.toml need no pairing.")
+        click.echo("Nobody is paired, and nobody waits. Ids in `allowed` in config.toml need no pairing.")
         return
     rows = [
         *(_row("paired", each.person, f"since {when(each.paired_at)}") for each in found.paired),
@@ -45,42 +45,44 @@ def _list(invocation: Invocation) -> None:
 @command.verb("approve", "talaria pair approve K7QD-93MX-4TZA")
 @click.argument("code", nargs=-1, required=True, metavar="CODE")
 def _approve(invocation: Invocation, code: tuple[str, ...]) -> None:
-    """Let in whoever was given this code."""
-    paired = _at_desk(invocation, lambda desk: desk.approve(" ".join(code)))
-    click.echo(f"Paired {_named(paired.person)}: they are answered from now on.")
+    """Let in the person who was given this code."""
+    paired = _with_admin(invocation, lambda admin: admin.approve(" ".join(code)))
+    click.echo(f"Paired {_named(paired.person)}: the gateway answers them from now on.")
 
 
 @command.verb("revoke", "talaria pair revoke telegram:123456789")
 @click.argument("user", metavar="ID")
 def _revoke(invocation: Invocation, user: str) -> None:
-    """Answer someone no longer. ID is as `pair list` shows it; the number alone is enough."""
+    """Stop answering a person. ID is as `pair list` shows it; the number alone is enough."""
 
-    async def revoke(desk: Desk) -> Paired:
-        person = _find(await desk.listing(), user)
-        return await desk.revoke(person.channel, person.user_id)
+    async def revoke(admin: Admin) -> Paired:
+        person = _find(await admin.listing(), user)
+        return await admin.revoke(person.channel, person.user_id)
 
-    paired = _at_desk(invocation, revoke)
-    click.echo(f"{_named(paired.person)} is not paired any more. A turn that runs already goes on.")
+    paired = _with_admin(invocation, revoke)
+    click.echo(f"{_named(paired.person)} is not paired any more. A turn that is already running goes on.")
 
 
 @command.verb("invite", "talaria pair invite telegram")
 @click.argument("channel")
 def _invite(invocation: Invocation, channel: str) -> None:
-    """Make a code that lets its first bearer in, without approval."""
-    invitation = _at_desk(invocation, lambda desk: desk.invite(channel), make=True)
+    """Make a code that lets the first person who presents it in, without approval."""
+    invitation = _with_admin(invocation, lambda admin: admin.invite(channel), make=True)
     click.echo(f"/start {invitation.code}")
     click.echo(
-        f"Whoever first sends this to the bot on {channel} is paired. It is good once, "
+        f"The first person who sends this to the bot on {channel} is paired. It works once, "
         f"until {when(invitation.expires_at)}.",
         err=True,
     )
 
 
-def _at_desk(invocation: Invocation, use: Callable[[Desk], Awaitable[T]], *, make: bool = False) -> T:
+def _with_admin(invocation: Invocation, use: Callable[[Admin], Awaitable[T]], *, make: bool = False) -> T:
+    """Return what `use` returns, given the running gateway or the pairings in the store."""
+
     def at(found: Found) -> Awaitable[T]:
         if isinstance(found, GatewayClient):
             return use(found)
-        # In a home without a database nobody is paired, and nobody waits.
+        # A home without a database has no pairings and no requests.
         store = MemoryStore(SystemClock()) if isinstance(found, Path) else found
         return use(PairingAdmin(store.pairings))
 
@@ -88,13 +90,13 @@ def _at_desk(invocation: Invocation, use: Callable[[Desk], Awaitable[T]], *, mak
 
 
 def _find(listing: PairingList, user: str) -> Person:
-    """Raises `NotFound` and, for a number that two channels know, `BadRequest`."""
+    """Return the paired person with this id. Raises `NotFound`; `BadRequest` if several channels have it."""
     people = [each.person for each in listing.paired]
     found = [person for person in people if user in (person.user_id, _id(person))]
     if not found:
         raise NotFound(
             f"Nobody is paired as {user}.",
-            "`talaria pair list` shows who is; those in an `allowed` list are taken out in config.toml.",
+            "`talaria pair list` shows who is; ids in an `allowed` list are removed in config.toml.",
         )
     if len(found) > 1:
         raise BadRequest(

@@ -102,12 +102,12 @@ def test_splitting_takes_time_in_proportion_to_the_length(text: str) -> None:
         split(long)
         return time.perf_counter() - began
 
-    once = min(seconds(100_000) for _ in range(3))
+    once = max(0.002, min(seconds(100_000) for _ in range(3)))
     assert min(seconds(800_000) for _ in range(3)) < 24 * once  # quadratic: 64
 
 
 def test_a_code_block_with_a_long_fence_is_closed_with_it() -> None:
-    code = "\n".join(["```", *(f"line {number}" for number in range(60)), "```"])
-    first, second = split(f"````md\n{code}\n````", 500)
+    code = "\n".join(["```", *(f"line {number}" for number in range(100)), "```"])
+    first, second = split(f"````md\n{code}\n````", 600)
     assert first.endswith("\n````")
     assert second.startswith("````md\n")

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import Any, ClassVar, NoReturn, Protocol
 
 import msgspec
 
+from talaria.access.authorizer import Authorizer
 from talaria.channels.telegram.client import (
     WANTED_UPDATES,
     BotApi,
@@ -23,14 +25,17 @@ from talaria.channels.telegram.client import (
     User,
     WebhookInfo,
 )
-from talaria.channels.telegram.parse import decode
-from talaria.channels.telegram.settings import TelegramSettings, webhook_secret
+from talaria.channels.telegram.outlet import TelegramOutlet
+from talaria.channels.telegram.parse import CHANNEL, decode
+from talaria.channels.telegram.part import TELEGRAM
+from talaria.channels.telegram.settings import TelegramSettings, find_token, webhook_secret
 from talaria.channels.telegram.updates import UpdateHandler
 from talaria.commands.slash import SLASH_COMMANDS
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError, TalariaError
 from talaria.core.failpoints import Failpoint, hit
+from talaria.gateway import Gateway
 from talaria.turns.intake import Draining
 
 _log = logging.getLogger("talaria.telegram")
@@ -199,6 +204,37 @@ class TelegramChannel:
         self._enter(ChannelPhase.WAITING, reason)
         self._failures += 1
         await self._clock.sleep(max(_RETRIES.pause(self._failures), at_least))
+
+
+@asynccontextmanager
+async def open_telegram(gateway: Gateway, settings: TelegramSettings) -> AsyncIterator[TelegramChannel]:
+    """Run the channel until the context is left: then no more updates are taken, and sends under way finish.
+
+    Raises `ConfigError` without a token. Later errors are not raised; the channel's status tells of them.
+    """
+    token = find_token(settings, gateway.home.path, gateway.environ)
+    gateway.reloader.add_secrets([token, webhook_secret(token)])
+    authorizer = Authorizer(gateway.store.pairings, {CHANNEL: settings.allowed}, gateway.clock)
+
+    def change_allowed(new: TelegramSettings) -> None:
+        authorizer.change_allowed({CHANNEL: new.allowed})
+
+    async with BotApi(settings.api_url, token) as api:
+        handler = UpdateHandler(api, authorizer, gateway, settings.groups)
+        channel = TelegramChannel(api, settings, handler, gateway.store, gateway.clock)
+        outlet = TelegramOutlet(api, gateway.clock, settings.progress, handler.move_chat)
+        gateway.delivery.attach(CHANNEL, outlet)
+        if settings.mode == "webhook":
+            gateway.webhooks[WEBHOOK_PATH] = TelegramWebhook(channel, webhook_secret(token))
+        running = asyncio.create_task(channel.run(), name=CHANNEL)
+        try:
+            with gateway.reloader.live.follow(TELEGRAM, change_allowed):
+                yield channel
+        finally:
+            gateway.webhooks.pop(WEBHOOK_PATH, None)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await gateway.delivery.detach(CHANNEL)
 
 
 class TelegramWebhook:

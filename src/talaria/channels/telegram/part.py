@@ -12,7 +12,7 @@ from talaria.gateway import Gateway, OpenChannel
 
 def _open(gateway: Gateway, settings: TelegramSettings) -> AbstractAsyncContextManager[OpenChannel]:
     # Its HTTP client takes longer to import than the rest of a start; see `Providers.warm`.
-    from talaria.channels.telegram.opening import open_telegram  # noqa: PLC0415
+    from talaria.channels.telegram.channel import open_telegram  # noqa: PLC0415
 
     return open_telegram(gateway, settings)
 

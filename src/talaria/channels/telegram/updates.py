@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Literal, assert_never
@@ -40,6 +39,7 @@ from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey
 from talaria.core.messages import File, Part, Text
 from talaria.core.turns import Inbound, Sender
+from talaria.gateway import Gateway
 from talaria.turns.intake import Draining
 from talaria.workspace.uploads import INBOX, put_file
 
@@ -50,26 +50,17 @@ _TOO_LARGE = "it is larger than 20 MB, the most that Telegram gives to bots"
 _DOWNLOADS_AT_ONCE = 3  # files are held in memory as a whole
 
 
-@dataclass(frozen=True, slots=True)
-class DeskParts:
-    """`submit` returns when the message is durable. `move` gives a chat's rows another key."""
-
-    api: BotApi
-    authorizer: Authorizer
-    submit: Callable[[Inbound], Awaitable[object]]
-    move: Callable[[ChatKey, ChatKey], Awaitable[bool]]
-    folder_of: Callable[[ChatKey], Path]
-    agent: str
-    groups: Literal["mention", "all", "off"] = "mention"
-
-
 class UpdateHandler:
-    """Handles the updates of one bot."""
+    """Handles the updates of one bot. `groups` says which messages in groups are read."""
 
-    def __init__(self, parts: DeskParts) -> None:
-        self._api = parts.api
-        self._authorizer = parts.authorizer
-        self._parts = parts
+    def __init__(
+        self, api: BotApi, authorizer: Authorizer, gateway: Gateway, groups: Literal["mention", "all", "off"]
+    ) -> None:
+        self._api = api
+        self._authorizer = authorizer
+        self._gateway = gateway
+        self._groups: Literal["mention", "all", "off"] = groups
+        self._agent = gateway.settings.agent.name
         self._downloads = asyncio.Semaphore(_DOWNLOADS_AT_ONCE)
 
     async def handle(self, updates: Iterable[Update], bot: User) -> None:
@@ -80,7 +71,7 @@ class UpdateHandler:
         """
         chats: defaultdict[int, list[ParsedUpdate]] = defaultdict(list)
         for update in updates:
-            parsed = parse(update, bot, self._parts.groups)
+            parsed = parse(update, bot, self._groups)
             if isinstance(parsed, IgnoredUpdate):
                 _log.debug("update %s ignored: %s", update.update_id, parsed.reason)
             else:
@@ -95,10 +86,12 @@ class UpdateHandler:
 
     async def move_chat(self, old: int, new: int) -> None:
         """Give a group's session and files its new id."""
-        before, after = (chat_key(self._parts.agent, ChatTarget(chat), ChatKind.GROUP) for chat in (old, new))
-        if await self._parts.move(before, after):
+        before, after = (chat_key(self._agent, ChatTarget(chat), ChatKind.GROUP) for chat in (old, new))
+        if await self._gateway.store.move_chat(before, after):
             _log.info("the group %s is %s now", old, new)
-            await asyncio.to_thread(_rename, self._parts.folder_of(before), self._parts.folder_of(after))
+            await asyncio.to_thread(
+                _rename, self._gateway.chat_folder(before), self._gateway.chat_folder(after)
+            )
 
     async def _handle_chat(self, parsed: Sequence[ParsedUpdate]) -> None:
         for _, group in groupby(parsed, key=_album_of):
@@ -139,7 +132,7 @@ class UpdateHandler:
 
     async def _accept(self, messages: list[IncomingMessage], said: str, sender: Sender) -> None:
         first = messages[0]
-        key = chat_key(self._parts.agent, first.target, first.actor.chat_kind)
+        key = chat_key(self._agent, first.target, first.actor.chat_kind)
         command = parse_command(said)
         if command is not None and command.name == "start":
             said = "/help"
@@ -159,7 +152,7 @@ class UpdateHandler:
 
     async def _submit(self, inbound: Inbound) -> None:
         hit(Failpoint.RECEIVED)
-        await self._parts.submit(inbound)
+        await self._gateway.turns.submit(inbound)
         hit(Failpoint.ACCEPTED)
 
     async def _greet(self, actor: Actor, target: ChatTarget, said: str) -> None:
@@ -183,7 +176,7 @@ class UpdateHandler:
                 data = await self._api.download(found.file_path, MAX_DOWNLOAD)
                 # An update that comes twice gives the same name, so a second download replaces the first.
                 part = File(file.name, f"{INBOX}/{message_id}-{file.name}", file.media_type, len(data))
-                return await asyncio.to_thread(put_file, self._parts.folder_of(key), part, data)
+                return await asyncio.to_thread(put_file, self._gateway.chat_folder(key), part, data)
         except BotApiTooLarge:
             return [_missing(file, _TOO_LARGE)]
         except BotApiError as error:
@@ -201,7 +194,7 @@ class UpdateHandler:
         if isinstance(verdict, Authorized) and press.text is None:
             answer = "This button is too old."
         elif isinstance(verdict, Authorized):
-            key = chat_key(self._parts.agent, press.target, press.actor.chat_kind)
+            key = chat_key(self._agent, press.target, press.actor.chat_kind)
             parts, address = (Text(press.text or ""),), press.target.address()
             inbound = Inbound(key, verdict.sender, parts, f"q{press.query_id}", address=address)
             try:
