@@ -8,11 +8,12 @@ from typing import Protocol
 
 import msgspec
 
+from talaria.core.clock import Clock
 from talaria.core.events import Event
 from talaria.core.ids import TurnId
 from talaria.core.messages import ToolCall, ToolResult, UserMessage
 from talaria.core.ports import Budget
-from talaria.core.questions import Decision
+from talaria.core.questions import Decision, QuestionDraft
 from talaria.core.tools import ToolSpec
 from talaria.observe.metrics import Metrics
 
@@ -21,6 +22,10 @@ class TurnTools(Protocol):
     """The session's tools, bound to one turn."""
 
     def spec(self, name: str) -> ToolSpec | None: ...
+
+    def question(self, call: ToolCall) -> QuestionDraft | None:
+        """Return what to ask a person before the call may run; None if it may run unasked."""
+        ...
 
     async def run(self, call: ToolCall, decision: Decision | None = None) -> ToolResult:
         """Run a call to its result; a failure is a result too. `decision` is what a person decided about
@@ -56,6 +61,7 @@ class TurnContext:
     emit: Callable[[Event], None]
     max_steps: int
     tools: TurnTools | None
+    clock: Clock
     metrics: Metrics
     budget: Budget
     reasoning: str | None = None

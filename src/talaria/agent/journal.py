@@ -10,7 +10,7 @@ from talaria.agent.warm import WarmAgent
 from talaria.core.entries import Entry, EntryBody, Revision
 from talaria.core.errors import SteerWaiting
 from talaria.core.ids import Fence, SessionId, TurnId
-from talaria.core.ledger import Commit, StepWrite, TurnEnd, UsageWrite
+from talaria.core.ledger import Commit, StepWrite, TurnEnd, TurnRecord, UsageWrite
 from talaria.core.messages import (
     AssistantMessage,
     TokenUsage,
@@ -20,6 +20,7 @@ from talaria.core.messages import (
     ToolResults,
 )
 from talaria.core.ports import Store
+from talaria.core.questions import Question
 from talaria.core.specs import PinnedSpec
 from talaria.core.spending import Spent
 from talaria.core.tasks import finish
@@ -32,8 +33,9 @@ class Journal:
 
     `unanswered` are the calls of the last assistant message that have no results entry yet; their steps
     stand behind the model step in the order of the calls. `spent` is what the turn's model calls used.
-    `end` is set once the turn is settled. `taken` are turns whose messages joined this one. All of it tells
-    what was committed, never what was only tried.
+    `questions` are those of earlier attempts, by step. `asked` is set once the turn is parked, `end` once it
+    is settled; nothing can be committed after either. `taken` are turns whose messages joined this one. All
+    of it tells what was committed, never what was only tried.
     """
 
     def __init__(
@@ -42,13 +44,13 @@ class Journal:
         session_id: SessionId,
         turn_id: TurnId,
         fence: Fence,
-        before_end: Callable[[], Callable[[], None]] | None = None,
+        before_release: Callable[[], Callable[[], None]] | None = None,
     ) -> None:
-        """`before_end` is called when the commit that gives the lease back is about to be made; its answer is
-        called when that commit was refused because the turn is not over."""
+        """`before_release` is called before a commit that gives the lease back. What it returns is called if
+        that commit was refused because the turn is not over."""
         self._store = store
         self.fence = fence
-        self._before_end = before_end
+        self._before_release = before_release
         self._agent: WarmAgent | None = None
         self._view: WarmAgent | None = None
         self._last_model = 0
@@ -58,6 +60,8 @@ class Journal:
         self.model_calls = 0
         self.unanswered: tuple[ToolCall, ...] = ()
         self.spent = Spent()
+        self.questions: dict[int, Question] = {}
+        self.asked: tuple[Question, ...] = ()
         self.end: TurnEnd | None = None
         self.taken: set[TurnId] = set()
         self._sends: dict[str, ToolCall] = {}
@@ -66,13 +70,15 @@ class Journal:
     def usage(self) -> TokenUsage:
         return self.spent.tokens
 
-    def recall(self, entries: Iterable[Entry], steps: Iterable[Step], spent: Spent) -> None:
-        """Take up what earlier attempts at this turn committed."""
-        self.spent += spent
-        for step in steps:
+    def recall(self, entries: Iterable[Entry], record: TurnRecord) -> None:
+        """Take up what earlier attempts at this turn committed. `entries` are those of its session."""
+        self.spent += record.spent
+        self.questions = {question.n: question for question in record.questions}
+        for step in record.steps:
             self._note_step(step)
         for entry in entries:
-            self._note_entry(entry.body)
+            if entry.turn_id == self.turn_id:
+                self._note_entry(entry.body)
 
     def attach(self, agent: WarmAgent | None) -> None:
         """From now on `agent` absorbs what is appended; None when its lease ends before the turn does."""
@@ -110,8 +116,12 @@ class Journal:
         *,
         specs: Sequence[PinnedSpec] = (),
         steers: Sequence[TurnId] = (),
+        ask: Sequence[Question] = (),
     ) -> Revision:
-        """One transaction. Finished and absorbed even if the caller is cancelled. Raises store errors."""
+        """Commit one transaction and return the session's revision after it.
+
+        It is finished and absorbed even if the caller is cancelled. Raises store errors.
+        """
         order = Commit(
             session_id=self.session_id,
             fence=self.fence,
@@ -122,10 +132,11 @@ class Journal:
             usage=tuple(usage),
             end=end,
             steers=tuple(steers),
+            ask=tuple(ask),
         )
-        if end is None or self._before_end is None:
+        if (end is None and not ask) or self._before_release is None:
             return await finish(self._carry_out(order))
-        take_back = self._before_end()
+        take_back = self._before_release()
         try:
             return await finish(self._carry_out(order))
         except SteerWaiting:
@@ -163,6 +174,7 @@ class Journal:
         for body in order.entries:
             self._note_entry(body)
         self.taken.update(order.steers)
+        self.asked = order.ask
         if order.end is not None:
             self.end = order.end
         for view in (self._agent, self._view):

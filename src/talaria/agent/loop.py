@@ -1,10 +1,12 @@
 """The agent loop: request, stream, entries, until the model has nothing more to ask for.
 
-It starts from whatever the log says, so a resumed turn goes on where it stopped:
-- the last message has tool calls without results: settle them (steps that ended keep their result, pending
-  ones run, started ones are *outcome unknown* unless the tool is idempotent), then append ONE results entry;
-- otherwise: ask the model.
-No request is built while a call lacks a result.
+The loop starts from what the log says, so a resumed turn goes on where it stopped:
+- If the last message has tool calls without results, the calls are settled: steps that ended keep their
+  result, pending ones run, started ones are *outcome unknown* unless the tool is idempotent. Then ONE results
+  entry is appended.
+- If a pending call needs a person's decision first, no call is settled. All open questions are committed at
+  once and the loop returns: the turn is parked. The next run finds the decisions in the journal.
+- Otherwise the model is asked. No request is built while a call lacks a result.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from talaria.agent.calling import Caller
 from talaria.agent.context import Steer, TurnContext, TurnTools
 from talaria.agent.journal import Journal
 from talaria.core.errors import LimitReached, ModelUnavailable, SteerWaiting
-from talaria.core.events import ToolFinished, ToolStarted, UsageReported
+from talaria.core.events import QuestionAsked, ToolFinished, ToolStarted, UsageReported
 from talaria.core.failpoints import Failpoint, hit
+from talaria.core.ids import new_question_id
 from talaria.core.ledger import StepWrite, TurnEnd, UsageWrite
 from talaria.core.messages import (
     AssistantMessage,
@@ -31,6 +34,7 @@ from talaria.core.messages import (
     ToolResults,
 )
 from talaria.core.models import Completion
+from talaria.core.questions import Question
 from talaria.core.spending import Spent
 from talaria.core.turns import Step, StepKind, StepState, TurnState
 
@@ -39,6 +43,8 @@ UNKNOWN_OUTCOME = (
     "The gateway was restarted while this call ran: its outcome is unknown. "
     "It was not run again. Find out what happened before you repeat it."
 )
+REFUSED = "Refused by a person. The call was not run."
+NOT_DECIDED = "No person decided in time. The call was not run."
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -58,13 +64,17 @@ class Loop:
         self._journal = journal
         self._context = context
 
-    async def run(self) -> Answer:
-        """Run to the turn's end, commit it and return it. Raises `ModelError`, `LimitReached`, store errors.
+    async def run(self) -> Answer | None:
+        """Run to the turn's end, commit it and return it. Return None if the turn was parked instead.
 
-        After an error or a cancellation the turn is not settled; `said` has what the model said last.
+        Raises `ModelError`, `LimitReached` and store errors. After an error or a cancellation the turn is not
+        settled; `said` has what the model said last.
         """
         while True:
             if self._journal.unanswered and self._context.tools is not None:
+                if questions := self._find_questions(self._context.tools):
+                    await self._park(questions)
+                    return None
                 await self._settle(self._context.tools)
             await self._take_steers()
             if self._journal.model_calls >= self._context.max_steps:
@@ -143,6 +153,38 @@ class Loop:
             self._context.budget.charge(n, spec.provider, spec.model, completion.usage),
         )
 
+    # -- questions ------------------------------------------------------------------------------------------
+
+    def _find_questions(self, tools: TurnTools) -> dict[Question, str]:
+        """Return what must be asked before the calls of the last message can run, with the tools' names."""
+        journal, now = self._journal, self._context.clock.now()
+        questions = {}
+        for n, call in journal.numbered(journal.unanswered):
+            known = journal.questions.get(n)
+            is_settled = known is not None and not known.is_open(now)
+            if is_settled or journal.steps[n].state is not StepState.PENDING:
+                continue
+            if (draft := tools.question(call)) is not None:
+                question = Question(
+                    new_question_id(),
+                    journal.turn_id,
+                    n,
+                    call.id,
+                    draft.kind,
+                    draft.text,
+                    now,
+                    now + draft.timeout,
+                    draft.choices,
+                )
+                questions[question] = call.name
+        return questions
+
+    async def _park(self, questions: dict[Question, str]) -> None:
+        await self._journal.commit(ask=tuple(questions))
+        hit(Failpoint.PARKED)
+        for question, name in questions.items():
+            self._context.emit(QuestionAsked.of(question, name))
+
     # -- tools ----------------------------------------------------------------------------------------------
 
     async def _settle(self, tools: TurnTools) -> None:
@@ -165,15 +207,19 @@ class Loop:
         step = self._journal.steps[n]
         if step.result is not None:
             return step.result
-        spec = tools.spec(call.name)
+        spec, question = tools.spec(call.name), self._journal.questions.get(n)
         if step.state is StepState.STARTED and not (spec and spec.idempotent):
             result = ToolResult(call.id, call.name, UNKNOWN_OUTCOME, ToolOutcome.UNKNOWN)
+        elif question is not None and question.is_expired(self._context.clock.now()):
+            result = ToolResult(call.id, call.name, NOT_DECIDED, ToolOutcome.ERROR)
+        elif question is not None and question.is_denied():
+            result = ToolResult(call.id, call.name, REFUSED, ToolOutcome.ERROR)
         else:
             if step.state is StepState.PENDING:
                 await self._journal.commit((), (_tool_step(n, call, StepState.STARTED),))
             self._context.emit(ToolStarted(call.id, call.name, call.arguments))
             hit(Failpoint.STARTED)
-            result = await tools.run(call)
+            result = await tools.run(call, question.decision if question else None)
             hit(Failpoint.RAN)
         await self._journal.commit((), (_tool_step(n, call, StepState.ENDED, result),))
         self._context.emit(ToolFinished(call.id, call.name, result.outcome, result.text[:_PREVIEW]))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from talaria.core.errors import ErrorInfo
+from talaria.core.ids import QuestionId
 from talaria.core.messages import TokenUsage, ToolOutcome
+from talaria.core.questions import Question, QuestionKind
 from talaria.core.units import format_wait
 
 
@@ -41,6 +43,22 @@ class ToolFinished(msgspec.Struct, frozen=True, tag="tool.finished"):
     name: str
     outcome: ToolOutcome
     preview: str
+
+
+class QuestionAsked(msgspec.Struct, frozen=True, tag="approval"):
+    """The turn waits for a person: may the call run (`kind` "approval"), or what is the answer ("answer")?"""
+
+    question_id: QuestionId
+    kind: QuestionKind
+    text: str
+    choices: tuple[str, ...]
+    call_id: str
+    name: str
+
+    @classmethod
+    def of(cls, question: Question, name: str) -> QuestionAsked:
+        """`name` is the tool's."""
+        return cls(question.id, question.kind, question.text, question.choices, question.call_id, name)
 
 
 class Retrying(msgspec.Struct, frozen=True, tag="retry"):
@@ -117,6 +135,7 @@ Event = (
     | ToolStarted
     | ToolOutput
     | ToolFinished
+    | QuestionAsked
     | Retrying
     | FellBack
     | UsageReported
@@ -136,6 +155,7 @@ EVENT_NAMES: dict[type, str] = {
         ToolStarted,
         ToolOutput,
         ToolFinished,
+        QuestionAsked,
         Retrying,
         FellBack,
         UsageReported,

@@ -22,6 +22,7 @@ class Failpoint(StrEnum):
     ANSWERED = "model.answered"  # the model's answer is here, and not committed
     STARTED = "tool.started"  # the step is committed as started, and the tool has not run
     RAN = "tool.ran"  # the tool has run, and its result is not committed
+    PARKED = "turn.parked"  # the questions are committed, and nobody was told
     ENDING = "turn.ending"  # the final answer is here, and not committed
     ENDED = "turn.ended"  # the reply is in the outbox, and nobody was told
     SHOWN = "live.sent"  # the live message is out, and its id is not stored

@@ -22,6 +22,15 @@ APPROVE = "approve"
 DENY = "deny"
 
 
+class QuestionDraft(msgspec.Struct, frozen=True):
+    """What to ask a person before a call runs. The person has `timeout` seconds to decide."""
+
+    kind: QuestionKind
+    text: str
+    timeout: float
+    choices: tuple[str, ...] = ()
+
+
 class Decision(msgspec.Struct, frozen=True):
     """What a person decided. `text` is `APPROVE`, `DENY` or the answer; `by` is the person's immutable id."""
 
@@ -47,8 +56,16 @@ class Question(msgspec.Struct, frozen=True):
     choices: tuple[str, ...] = ()
     decision: Decision | None = None
 
+    def is_open(self, now: float) -> bool:
+        """Return whether the question can still be decided."""
+        return self.decision is None and now < self.expires_at
+
+    def is_expired(self, now: float) -> bool:
+        """Return whether no decision came in time. A decision that came later does not count."""
+        return now >= self.expires_at if self.decision is None else self.decision.decided_at > self.expires_at
+
     def is_denied(self) -> bool:
-        """Whether a person refused the call. An unanswered question is not denied until it expires."""
+        """Return whether a person refused the call."""
         return (
             self.kind is QuestionKind.APPROVAL and self.decision is not None and self.decision.text != APPROVE
         )

@@ -14,7 +14,7 @@ from talaria.core.events import Event, ToolOutput
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.messages import Content, Text, ToolCall, ToolOutcome, ToolResult
 from talaria.core.ports import WorkspaceHandle
-from talaria.core.questions import Decision
+from talaria.core.questions import Decision, QuestionDraft
 from talaria.core.suggest import did_you_mean
 from talaria.core.tools import CallScope, ToolContext, ToolSource, ToolSpec
 from talaria.core.turns import Turn
@@ -97,6 +97,10 @@ class BoundTools:
     def spec(self, name: str) -> ToolSpec | None:
         tool = self.tools.get(name)
         return tool.spec if tool else None
+
+    def question(self, call: ToolCall) -> QuestionDraft | None:
+        """Return what to ask a person before the call may run. No tool asks yet."""
+        return None
 
     async def run(self, call: ToolCall, decision: Decision | None = None) -> ToolResult:
         """Run `call` to its result. Raises nothing but `CancelledError`, when the turn is stopped.

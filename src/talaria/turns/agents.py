@@ -118,6 +118,7 @@ class Agents:
             emit=live.emit,
             max_steps=settings.max_steps,
             tools=self.tool_runner.bind(live.turn, agent.pinned.spec.tools, agent.workspace, live.emit),
+            clock=self.clock,
             metrics=self.metrics,
             budget=self.budgets.of(live.turn),
             reasoning=reasoning,

@@ -14,6 +14,7 @@ from talaria.core.errors import StoreError
 from talaria.core.ports import Store
 from talaria.core.turns import Turn
 from talaria.turns.live import LiveTurn
+from talaria.turns.states import LiveState
 
 _log = logging.getLogger("talaria.turns")
 _restarts_log = logging.getLogger("talaria.restarts")
@@ -31,9 +32,9 @@ def is_suspect(turn: Turn) -> bool:
 class Quarantine:
     """Finds the turn that takes the process down without blaming the turns that ran beside it.
 
-    Suspects start one at a time. A suspect that is not over after `WATCHED_SECONDS` is cleared: its crashes
-    no longer count, and the next suspect may start. So a further crash meets only the turn that caused it,
-    and the suspects behind it have not started.
+    Suspects start one at a time. A suspect that still runs after `WATCHED_SECONDS` is cleared: its crashes no
+    longer count. Then the next suspect may start. So a further crash meets only the turn that caused it, and
+    the suspects behind it have not started.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -68,7 +69,7 @@ class Quarantine:
         timer = asyncio.ensure_future(self._clock.sleep(WATCHED_SECONDS))
         try:
             await asyncio.wait((timer, live.settled), return_when=asyncio.FIRST_COMPLETED)
-            if not live.state.is_over:
+            if not live.state.is_over and live.state is not LiveState.PARKED:
                 await self._store.forgive(live.turn.id)
         except StoreError as error:
             _log.error("turn %s could not be cleared: %s", live.turn.id, error)

@@ -102,9 +102,12 @@ class Lanes:
     async def drain(self, deadline: float) -> int:
         """Start no more turns, let running ones finish for `deadline` seconds, then cancel them resumably.
 
-        Return how many lanes had to be cancelled.
+        Parked turns are let go at once. Return how many lanes had to be cancelled.
         """
         self._is_draining = True
+        for live in self.live:
+            if live.state is LiveState.PARKED:
+                self.live.let_go(live)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=deadline)
         left = list(self._tasks)
@@ -130,7 +133,12 @@ class Lanes:
     async def _run(self, live: LiveTurn) -> None:
         try:
             await self._runner.run(live)
+            while live.state is LiveState.PARKED and not self._is_draining:
+                await live.unparked()  # the lane is kept meanwhile
+                if not live.state.is_over:
+                    await self._runner.run(live)
         finally:
+            self.live.let_go(live)
             unread, live.steers = live.steers, []
             for steer in unread:
                 if live.state is LiveState.SETTLED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -23,9 +23,10 @@ from talaria.core.events import (
     Reset,
     ToolOutput,
 )
-from talaria.core.ids import ChatKey, TurnId, channel_of
+from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
 from talaria.core.ledger import Began
 from talaria.core.messages import UserMessage
+from talaria.core.questions import Question
 from talaria.core.turns import Turn, TurnState
 from talaria.observe.metrics import Metrics
 from talaria.turns.states import INTERRUPTIONS, MOVES, LiveState, check_move
@@ -55,7 +56,7 @@ class LiveTurn:
 
     `began` and `asked_at` are set for a turn that was begun when it was accepted; `asked_at` is when its
     lease was asked for. `begins` counts how often this process began the turn. `steers` are the messages that
-    joined it.
+    joined it. `questions` are those that a parked turn waits for, by id.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class LiveTurn:
         self.repeats = 0
         self.begins = 0
         self.steers: list[LiveTurn] = []
+        self.questions: dict[QuestionId, Question] = {}
         self.settled: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
         self.is_recorded = False
         self._clock = clock
@@ -85,6 +87,8 @@ class LiveTurn:
         self._read_up_to = 0
         self._waiters: dict[asyncio.Future[None], None] = {}  # in the order in which they came
         self._steering: asyncio.Future[None] | None = None
+        self._parking: asyncio.Future[None] | None = None
+        self._decided: set[QuestionId] = set()
         if turn.attempts and began is None:
             self._events.append(Reset())
 
@@ -112,6 +116,8 @@ class LiveTurn:
         self._state = new
         if new is LiveState.RUNNING:
             self._running_since = self._clock.elapsed()
+        if self._parking is not None and not self._parking.done():
+            self._parking.set_result(None)
 
     def running_seconds(self) -> float:
         """Return for how long the turn was RUNNING, in all."""
@@ -131,6 +137,33 @@ class LiveTurn:
         self.turn = msgspec.structs.replace(self.turn, state=TurnState.RUNNING, attempts=began.attempts)
         if self._state is LiveState.STARTING:
             self._move(LiveState.RUNNING)
+
+    def park(self, questions: Iterable[Question]) -> None:
+        """The turn waits for a person, unless each of `questions` was decided or has expired meanwhile."""
+        self._move(LiveState.PARKED)
+        self.turn = msgspec.structs.replace(self.turn, state=TurnState.WAITING)
+        self.questions = {question.id: question for question in questions}
+        self.resume_if_decided()
+
+    def decide(self, question_id: QuestionId) -> None:
+        """The question was decided in the store. A turn that is not parked yet will find that out."""
+        self._decided.add(question_id)
+        self.resume_if_decided()
+
+    def resume_if_decided(self) -> None:
+        """Start a parked turn again if none of its questions is open any more."""
+        if self._state is not LiveState.PARKED:
+            return
+        now = self._clock.now()
+        undecided = (question for key, question in self.questions.items() if key not in self._decided)
+        if not any(question.is_open(now) for question in undecided):
+            self._move(LiveState.STARTING)
+
+    async def unparked(self) -> None:
+        """Wait while the turn is parked."""
+        while self._state is LiveState.PARKED:
+            self._parking = asyncio.get_running_loop().create_future()
+            await self._parking
 
     def interrupt(self, state: LiveState) -> bool:
         """Stop the turn from outside, for the reason that `state` names, and cancel the task that runs it.

@@ -10,6 +10,8 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+import msgspec
+
 from talaria.agent.journal import Journal
 from talaria.agent.loop import Loop
 from talaria.agent.warm import WarmAgent
@@ -26,7 +28,7 @@ from talaria.core.errors import (
     StoreError,
     TalariaError,
 )
-from talaria.core.events import Reset
+from talaria.core.events import QuestionAsked, Reset
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ledger import Began, Begin, TurnEnd
 from talaria.core.ports import Store
@@ -61,7 +63,7 @@ class _Attempt:
 
 
 class Runner:
-    """The one place where a turn is begun, interrupted, tried again and ended."""
+    """The one place where a turn is begun, interrupted, tried again, parked and ended."""
 
     def __init__(
         self, store: Store, keeper: LeaseKeeper, agents: Agents, live: LiveTurns, settings: TurnSettings
@@ -76,22 +78,22 @@ class Runner:
         self._quarantine = Quarantine(store, agents.clock)
 
     async def run(self, live: LiveTurn) -> None:
-        """Run the turn until it is settled or let go.
+        """Run the turn until it is settled, parked or let go.
 
         Raises nothing but the `CancelledError` of a shutdown; the turn is let go then and stays resumable.
         """
         log_turn(live.turn.id, live.turn.session_id)
         try:
             live.start()
-            await self._quarantine.enter(live)
             for pause in _TRY_AGAIN.pauses():
                 await self._attempt(_Attempt(live))
-                if live.state.is_over:
-                    break
+                if live.state.is_over or live.state is LiveState.PARKED:
+                    return
                 live.start()
                 await self._clock.sleep(pause)
         finally:
-            self._live.let_go(live)
+            if live.state is not LiveState.PARKED:
+                self._live.let_go(live)
 
     def drain(self) -> None:
         """Stop watching the turns in quarantine."""
@@ -125,11 +127,13 @@ class Runner:
             self._conclude(attempt)
 
     def _conclude(self, attempt: _Attempt) -> None:
-        """Stop renewing the lease, and tell followers if the turn has ended."""
+        """Stop renewing the lease, and tell followers if the turn was parked or has ended."""
         live, journal = attempt.live, attempt.journal
         if journal is None:
             return
         self._keeper.drop(journal.session_id, journal.fence)
+        if journal.asked and live.state is LiveState.RUNNING:
+            live.park(journal.asked)
         if (end := journal.end) is None:
             return
         hit(Failpoint.ENDED)
@@ -150,6 +154,8 @@ class Runner:
         live = attempt.live
         if live.state is not LiveState.STARTING:
             return  # it was stopped while it was queued, or between two attempts
+        if live.turn.state is TurnState.WAITING and await self._still_waits(live):
+            return
         again = await self._find_retried(live.turn)
         if live.turn.command and again is None:
             live.hold_task(None)  # a command is brief, and is not interrupted
@@ -158,6 +164,8 @@ class Runner:
         if live.began is None and not await self._agents.wait_for_model(self._store, live):
             self._live.let_go(live)
             return
+        if not live.begins:
+            await self._quarantine.enter(live)
         await self._begin(attempt, again)
         try:
             await self._converse(attempt)
@@ -168,6 +176,21 @@ class Runner:
         except Exception:
             _log.exception("turn %s failed", live.turn.id)
             await self._fail(attempt, INTERNAL)
+
+    async def _still_waits(self, live: LiveTurn) -> bool:
+        """Park a turn that is `waiting` in the store if one of its questions is open."""
+        record = await self._store.turn_record(live.turn.id)
+        questions = record.questions if record is not None else ()
+        now = self._clock.now()
+        if record is None or not any(question.is_open(now) for question in questions):
+            return False
+        if not live.begins:  # an earlier process asked
+            names = {step.n: step.name for step in record.steps}
+            for question in questions:
+                if question.is_open(now):
+                    live.emit(QuestionAsked.of(question, names[question.n]))
+        live.park(questions)
+        return live.state is LiveState.PARKED
 
     async def _find_retried(self, turn: Turn) -> Exchange | None:
         """Return the exchange that a `/retry` repeats; None for every other turn."""
@@ -244,8 +267,8 @@ class Runner:
         live, keeper = attempt.live, self._keeper
         session_id, fence = began.session.id, began.fence
         attempt.is_recalled = live.began is not None or not live.turn.attempts
-        if live.begins and not attempt.is_recalled:
-            live.emit(Reset())
+        if live.begins and live.turn.state is not TurnState.WAITING:
+            live.emit(Reset())  # what was streamed before is void; a parked turn goes on where it was
         live.run(began)
         attempt.began = began
         # Dropped before the last commit gives the lease back, or a renewal would take it for lost.
@@ -267,8 +290,7 @@ class Runner:
                 steer.turn = joined.turn
         entries = await self._store.log(began.session.id, 0)
         if record is not None:
-            own = (entry for entry in entries if entry.turn_id == live.turn.id)
-            journal.recall(own, record.steps, record.spent)
+            journal.recall(entries, record)
         attempt.is_recalled = True
 
     # -- ending ---------------------------------------------------------------------------------------------
@@ -276,6 +298,10 @@ class Runner:
     async def _close(self, attempt: _Attempt) -> None:
         """End an interrupted turn in the store: cancelled by a person, or failed at its time limit."""
         live = attempt.live
+        if attempt.journal is not None and attempt.journal.asked:
+            # It was parked in the same moment, so its lease is given back.
+            live.turn = msgspec.structs.replace(live.turn, state=TurnState.WAITING)
+            attempt.journal = None
         if attempt.journal is None:
             if not live.turn.attempts:
                 turn = await self._store.settle(live.turn.id, TurnEnd(TurnState.CANCELLED))

@@ -8,11 +8,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from talaria.cluster.leases import LeaseKeeper
-from talaria.core.errors import NotFound, StoreError
+from talaria.core.errors import IllegalMove, NotFound, StoreError
 from talaria.core.events import Event
-from talaria.core.ids import SessionId, TurnId
+from talaria.core.ids import QuestionId, SessionId, TurnId
 from talaria.core.ports import Store
+from talaria.core.questions import Decision
 from talaria.core.sessions import Session
+from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Turn
 from talaria.turns.agents import Agents
 from talaria.turns.intake import Intake, StatelessCall
@@ -142,15 +144,36 @@ class Turns:
             self._lanes.put_beside(live)
         return await self.wait(live)
 
+    async def decide(self, question_id: QuestionId, text: str, by: str) -> Turn:
+        """Record what a person decided about a question. Durable when it returns, also if it is cancelled.
+
+        The turn goes on once none of its questions is open. `by` is the person's immutable id. Return the
+        turn. Raises `NotFound`, and `IllegalMove` if the question was decided before, has expired, or its
+        turn does not wait any more.
+        """
+        return await finish(self._decide(question_id, Decision(text, by, self._clock.now())))
+
+    async def _decide(self, question_id: QuestionId, decision: Decision) -> Turn:
+        asked = [live.questions[question_id] for live in self.live if question_id in live.questions]
+        if any(not question.is_open(decision.decided_at) for question in asked):
+            raise IllegalMove(f"question {question_id}", "closed", "decided")
+        turn = await self._store.decide(question_id, decision)
+        self._recovery.take_up_chat(turn.chat_key)
+        if (live := self.live.get(turn.id)) is not None:
+            live.decide(question_id)
+        return turn
+
     async def end(self, session_id: SessionId) -> Session:
         """End the session. Raises `LeaseHeld` while a turn of it runs or waits, `NotFound`."""
         return await self._sessions.end(session_id)
 
     async def watch(self) -> None:
-        """Interrupt turns that exceed their time limit, until cancelled."""
+        """Interrupt turns that exceed their time limit and resume turns whose questions have expired, until
+        cancelled."""
         limit = self._settings.turn_seconds
-        while limit:
-            await self._clock.sleep(min(_WATCH_SECONDS, limit / 4))
+        while True:
+            await self._clock.sleep(min(_WATCH_SECONDS, limit / 4) if limit else _WATCH_SECONDS)
             for live in self.live:
-                if live.running_seconds() >= limit and live.interrupt(LiveState.OVERDUE):
+                live.resume_if_decided()
+                if limit and live.running_seconds() >= limit and live.interrupt(LiveState.OVERDUE):
                     _log.warning("turn %s takes too long and is stopped", live.turn.id)
