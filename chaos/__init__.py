@@ -1,1 +1,1 @@
-"""What holds when processes are killed, paused and told to stop: `./dev chaos`."""
+"""What holds when processes are killed, paused and given_up to stop: `./dev chaos`."""

@@ -1,7 +1,7 @@
-"""Planted faults: each breaks one promise in a copy of the source, and something must notice.
+"""Planted faults. Each breaks one guarantee in a copy of the source, and a run or a test must catch it.
 
-A plan is an exact text and what takes its place; a text that is not found exactly once is an error, so that
-the faults follow the code.
+An edit replaces an exact text. It is an error if the text is not found exactly once: the faults follow the
+code.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from random import Random
 
 import msgspec
 
-from chaos.killing import Killing
-from chaos.pausing import Pausing
+from chaos.kills import KillRun
+from chaos.pauses import PauseRun
 from soak.report import Progress
 from talaria.core.failpoints import Failpoint
 
@@ -30,7 +30,7 @@ _TESTS_FAILED = 1
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """In a file below src/talaria."""
+    """A replacement in a file below src/talaria."""
 
     path: str
     old: str
@@ -38,19 +38,19 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 class Kills(msgspec.Struct, frozen=True):
-    """Noticed by kills at these points."""
+    """Caught by kills at these points."""
 
     points: tuple[Failpoint, ...]
 
 
 class Pauses(msgspec.Struct, frozen=True):
-    """Noticed by pauses of four processes."""
+    """Caught by pauses of four processes."""
 
     count: int = 12
 
 
 class Tests(msgspec.Struct, frozen=True):
-    """Noticed by this test."""
+    """Caught by this test."""
 
     node: str
 
@@ -59,7 +59,7 @@ class Mutant(msgspec.Struct, frozen=True):
     name: str
     why: str
     edits: tuple[Edit, ...]
-    noticed_by: Kills | Pauses | Tests
+    caught_by: Kills | Pauses | Tests
 
 
 class Caught(msgspec.Struct, frozen=True):
@@ -151,7 +151,7 @@ MUTANTS = (
     ),
     Mutant(
         "unfenced commit",
-        "whoever had the session once may write to it",
+        "a process that lost its lease may still write",
         (Edit("store/sqlite/orders.py", "    if fence != order.fence or not expires:", "    if fence < 0:"),),
         Pauses(),
     ),
@@ -175,7 +175,7 @@ MUTANTS = (
     ),
     Mutant(
         "`sending` taken for sent",
-        "what was on its way when the process died is not looked at again",
+        "a reply that was being sent when the process died is never sent again",
         (Edit("store/sqlite/rows.py", "pending' OR state = 'sending')\"", "pending')\""),),
         Kills((Failpoint.CLAIMED,)),
     ),
@@ -201,7 +201,7 @@ MUTANTS = (
     ),
     Mutant(
         "lanes in another order",
-        "what waited is taken up from the end after a restart",
+        "waiting turns resume in reverse order after a restart",
         (
             Edit(
                 "store/sqlite/upkeep.py",
@@ -214,17 +214,17 @@ MUTANTS = (
 )
 
 
-class NotFound(Exception):
-    """The text of a planted fault is not in the source any more, or is there twice."""
+class EditNotFound(Exception):
+    """The text of a planted fault is not in the source exactly once."""
 
 
 def plant(mutant: Mutant, source: Path) -> None:
-    """Break the copy. Raises `NotFound` and `SyntaxError`."""
+    """Plant the fault in a copy of the source. Raises `EditNotFound` and `SyntaxError`."""
     for edit in mutant.edits:
         path = source / "talaria" / edit.path
         text = path.read_text()
         if text.count(edit.old) != 1:
-            raise NotFound(f"{mutant.name}: {edit.path} has {text.count(edit.old)} times: {edit.old!r}")
+            raise EditNotFound(f"{mutant.name}: {edit.path} has {text.count(edit.old)} times: {edit.old!r}")
         broken = text.replace(edit.old, edit.new)
         compile(broken, str(path), "exec")
         path.write_text(broken)
@@ -237,15 +237,15 @@ async def attempt(mutant: Mutant) -> Caught:
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
         plant(mutant, copy / "src")
-        match mutant.noticed_by:
+        match mutant.caught_by:
             case Kills(points=points):
                 return await _killed(mutant, points, copy / "src")
             case Pauses(count=count):
-                overlaps, broken, *_ = await Pausing(
+                overlaps, broken, *_ = await PauseRun(
                     count, Progress(is_quiet=True), source=copy / "src"
                 ).run()
                 found = int(overlaps.value + broken.value)
-                return Caught(mutant, found > 0, f"{count} pauses: {found} commits that must not be")
+                return Caught(mutant, found > 0, f"{count} pauses: {found} forbidden commits")
             case Tests(node=node):
                 return await _tested(mutant, node, copy)
 
@@ -255,17 +255,17 @@ async def _killed(mutant: Mutant, points: Sequence[Failpoint], source: Path) -> 
         return cycle(points)
 
     for seed in _SEEDS:
-        killing = Killing(
+        run = KillRun(
             _KILLS, Progress(is_quiet=True), workers=1, seed=seed, points=only, source=source, patience=8.0
         )
-        tally = await killing.run()
-        if not tally.is_good:
-            verdict = tally.verdict
-            how = {"lost": len(verdict.lost), "doubled unmarked": len(verdict.unmarked)}
-            how |= {"effects repeated": len(tally.repeated), "out of order": len(verdict.disordered)}
+        results = await run.run()
+        if not results.is_good:
+            report = results.report
+            how = {"lost": len(report.lost), "duplicated": len(report.duplicated)}
+            how |= {"effects repeated": len(results.repeated), "out of order": len(report.out_of_order)}
             found = ", ".join(f"{count} {what}" for what, count in how.items() if count)
             return Caught(
-                mutant, True, f"{tally.total} kills at {', '.join(points)}: {found or 'still owed'}"
+                mutant, True, f"{results.total} kills at {', '.join(points)}: {found or 'still owed'}"
             )
     return Caught(mutant, False, f"{_KILLS * len(_SEEDS)} kills found nothing")
 

@@ -1,7 +1,7 @@
-"""Where a platform takes a nonce, a crash at any moment never shows a reply twice: many seeds, one process.
+"""Crashes with a platform that takes nonces: no reply is ever shown twice. Many seeds in one process.
 
-Telegram takes none, so this runs against the platform in memory. A crash is a cancellation of everything:
-what was committed stays, and nothing more is written.
+Telegram takes no nonces, so this runs against a platform in memory. A crash is simulated by cancelling all
+tasks: committed rows stay, and nothing more is written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LIVES = 4
 
 
 class Platform(FakeOutlet):
-    """Takes a few ticks before and after it has the message, so that a crash can come in between."""
+    """Waits a few rounds of the loop before and after it takes a message; a crash can come between."""
 
     def __init__(self, random: Random, *, takes_nonce: bool) -> None:
         super().__init__(takes_nonce=takes_nonce)
@@ -48,7 +48,7 @@ async def ticks(count: int) -> None:
 
 
 async def explore(seed: int, folder: Path, *, takes_nonce: bool = True) -> tuple[int, int]:
-    """Replies that were lost, and that were shown more than once."""
+    """Return how many replies were lost, and how many were shown more than once."""
     random, clock = Random(seed), FakeClock()
     platform = Platform(random, takes_nonce=takes_nonce)
     store, texts = MemoryStore(clock), list[str]()
@@ -71,15 +71,15 @@ async def explore(seed: int, folder: Path, *, takes_nonce: bool = True) -> tuple
 
 
 async def explore_many(seeds: int, progress: Progress) -> list[Figure]:
-    lost = doubled = without = 0
+    lost = duplicated = without = 0
     with tempfile.TemporaryDirectory(prefix="talaria-chaos-") as folder:
         for seed in range(seeds):
             found = await explore(seed, Path(folder))
-            lost, doubled = lost + found[0], doubled + found[1]
+            lost, duplicated = lost + found[0], duplicated + found[1]
             without += (await explore(seed, Path(folder), takes_nonce=False))[1]
             progress.tell("crashes with nonces", seed + 1, seeds)
     return [
         Figure(f"{seeds} seeds of crashes, nonces taken: replies lost", lost, "", 0),
-        Figure("… replies shown twice", doubled, "", 0),
+        Figure("… replies shown twice", duplicated, "", 0),
         Figure("… the same seeds without nonces: shown again, with the mark", without),
     ]

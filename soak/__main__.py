@@ -14,8 +14,8 @@ from pathlib import Path
 import uvloop
 
 from soak.endurance import Endurance
-from soak.exploring import explore_pool, explore_turns, walk_the_machine
 from soak.failures import Failures
+from soak.interleavings import explore_pool, explore_turns, walk_the_machine
 from soak.long_tests import run_long_tests
 from soak.prefix import Prefixes
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
@@ -77,23 +77,24 @@ def write_docs(figures: list[Figure], endurance: Endurance) -> None:
     (docs / "soak.md").write_text(
         f"""# What holds over weeks
 
-Written by `./dev soak --docs` ({machine}). It runs by itself, in one process and a temporary folder.
+Written by `./dev soak --docs` ({machine}). It runs in one process and a temporary folder.
 
-- *Interleavings*: pool and turns run on a seeded event loop (`talaria.testing.sim`), which draws who runs
-  next and jumps over waiting. Each seed is a small life with leases, failures, cancellations at any await,
-  foreign writes, changed specs and restarts. `pool_world.explore(SEED)` brings a seed back.
-- *State machine*: hypothesis asks the pool for everything in any order and checks it after each step.
-- *Prefix bytes*: raw request bodies, over evictions, restarts and another process's writes.
-- *Failing messages*: each way in which a model can fail, a thousand times, over real sockets and with virtual
-  waiting. Before each message the endpoint's own reading says how many calls it may cost.
-- *Money*: model calls are reserved and settled by four processes on one database, under one cap.
-- *Telegram*: whole updates of every kind, from an allowed person and from others, each with one to three
-  changes anywhere in it, or cut off; every turn that comes of them must be the allowed person's own doing.
-- *Memory*: turns spread evenly over all sessions, because skewed traffic hides leaks; a tenth fails, a
-  twentieth each changes the model, undoes, gets a megabyte from a tool, or ends the session. *Allocations
-  kept* counts the interpreter's blocks while no agent is warm, so that one forgotten object for each eviction
-  is seen long before RSS shows it:
-  `./dev soak --quick --only memory --leak 200` plants such a leak and must miss that figure.
+- *Long tests*: the tests that `./dev test` leaves out.
+- *Interleavings*: pool and turns run on a seeded event loop (`talaria.testing.sim`), which draws the next
+  task at random and skips waiting. Each seed is a small life with leases, failures, cancellations at any
+  await, writes of other processes, changed specs and restarts. `pool_world.explore(SEED)` repeats a seed.
+- *State machine*: hypothesis calls the pool in any order and checks it after each step.
+- *Prefix bytes*: raw request bodies, over evictions, restarts and writes of another process.
+- *Failing messages*: each failure of a model a thousand times, over real sockets and in virtual time.
+  Before each message the endpoint's own state says how many calls it may cost.
+- *Money*: four processes on one database reserve and settle model calls under one cap.
+- *Telegram*: updates of every kind, from an allowed user and from others, each with one to three random
+  changes or cut off. Every turn must come from the allowed user.
+- *Memory*: turns spread evenly over all sessions, because skewed traffic hides leaks. A tenth of them
+  fail; a twentieth each change the model, undo, get a megabyte from a tool, or end the session.
+  *Allocations kept* counts the interpreter's blocks while no agent is warm, so it shows one forgotten
+  object per eviction long before RSS does. `./dev soak --quick --only memory --leak 200` plants such a
+  leak and must miss that figure.
 
 ![memory, pool size and pace](soak.svg)
 

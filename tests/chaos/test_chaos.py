@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from chaos.killing import RANDOM, Killing
-from chaos.mutants import MUTANTS, ROOT, Mutant, NotFound, attempt, plant
+from chaos.kills import RANDOM, KillRun
+from chaos.mutants import MUTANTS, ROOT, EditNotFound, Mutant, attempt, plant
 from chaos.nonces import explore_many
-from chaos.pausing import Pausing
-from chaos.stopping import Cancelling, Draining, Poison
+from chaos.pauses import PauseRun
+from chaos.stops import CancelRun, DrainRun, PoisonRun
 from soak.report import Figure, Progress
 from talaria.core.failpoints import Failpoint
 
@@ -24,11 +24,11 @@ def missed(figures: list[Figure]) -> list[str]:
 
 
 def test_kills_lose_nothing_double_nothing_unmarked_and_repeat_no_effect() -> None:
-    tally = asyncio.run(Killing(25, QUIET, workers=2).run())
-    assert tally.is_good, (tally.evidence, tally)
-    assert tally.total == 25
-    assert tally.kills[RANDOM] < 25, "no labelled point was reached"
-    assert tally.verdict.answered > 25
+    results = asyncio.run(KillRun(25, QUIET, workers=2).run())
+    assert results.is_good, (results.evidence, results)
+    assert results.total == 25
+    assert results.kills[RANDOM] < 25, "no labelled point was reached"
+    assert results.report.answered > 25
 
 
 def test_a_platform_that_takes_nonces_shows_every_reply_once() -> None:
@@ -36,27 +36,27 @@ def test_a_platform_that_takes_nonces_shows_every_reply_once() -> None:
 
 
 def test_processes_paused_past_their_lease_never_commit_at_once() -> None:
-    pausing = Pausing(24, QUIET)
-    assert missed(asyncio.run(pausing.run())) == []
-    assert pausing.total.refused > 0, "no stale commit was tried"
-    assert pausing.takeovers > 0
+    pauses = PauseRun(24, QUIET)
+    assert missed(asyncio.run(pauses.run())) == []
+    assert pauses.total.refused > 0, "no stale commit was tried"
+    assert pauses.takeovers > 0
 
 
 def test_cancels_at_any_moment_leave_nothing_behind() -> None:
-    cancelling = Cancelling(100, QUIET)
-    assert missed(asyncio.run(cancelling.run())) == [], cancelling.left
-    assert cancelling.ends["cancelled"] > 20
+    cancels = CancelRun(100, QUIET)
+    assert missed(asyncio.run(cancels.run())) == [], cancels.left
+    assert cancels.ends["cancelled"] > 20
 
 
 def test_sigterm_with_fifty_live_turns_is_over_in_time_and_loses_none() -> None:
-    draining = Draining(50, deadline=3.0)
-    figures = asyncio.run(draining.run())
+    drain = DrainRun(50, deadline=3.0)
+    figures = asyncio.run(drain.run())
     assert figures[0].is_reached, figures
-    assert draining.resumed >= 33, "those that hang end in the next life only"
+    assert drain.resumed >= 33, "those that hang end in the next life only"
 
 
 def test_a_message_that_kills_the_process_is_tried_three_times_and_told() -> None:
-    poison = Poison()
+    poison = PoisonRun()
     assert missed(asyncio.run(poison.run())) == []
     assert poison.deaths == 3
 
@@ -78,7 +78,7 @@ def test_every_fault_can_still_be_planted(mutant: Mutant, source: Path) -> None:
     kept = {edit.path: (source / "talaria" / edit.path).read_text() for edit in mutant.edits}
     plant(mutant, source)
     assert all((source / "talaria" / path).read_text() != text for path, text in kept.items())
-    with pytest.raises(NotFound):
+    with pytest.raises(EditNotFound):
         plant(mutant, source)
     for path, text in kept.items():
         (source / "talaria" / path).write_text(text)

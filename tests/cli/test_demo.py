@@ -18,7 +18,7 @@ def test_every_message_is_answered_over_a_kill(talaria: Talaria, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert "kill -9" in done.stdout
     assert "40 messages, 1 kills" in done.stdout
-    assert "40 answered, 0 lost, 0 doubled." in done.stdout
+    assert "40 answered, 0 lost, 0 duplicated." in done.stdout
     assert list(tmp_path.glob("talaria-demo-*")) == []
 
 

@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 
 from pool_world import explore
-from soak.exploring import POOL_SHARE, count_outcomes
+from soak.interleavings import POOL_SHARE, count_outcomes
 from talaria.pool.policy import AgentState
 from talaria.pool.pool import Pool, Wanted, _Slot
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from soak.endurance import ALLOCATIONS, Endurance, slope
-from soak.exploring import explore_pool, explore_turns, walk_the_machine
 from soak.failures import Failures, counting
+from soak.interleavings import explore_pool, explore_turns, walk_the_machine
 from soak.prefix import Prefixes
 from soak.report import Curve, Figure, Progress, render_markdown, render_svg, render_text
 from soak.reservations import Reservations

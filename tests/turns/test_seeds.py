@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from soak.exploring import TURN_OUTCOMES, TURN_SHARE, count_outcomes
+from soak.interleavings import TURN_OUTCOMES, TURN_SHARE, count_outcomes
 from turn_world import HEALTHY, SICK, Mix, explore
 
 SEEDS = 45

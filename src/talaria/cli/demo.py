@@ -1,4 +1,4 @@
-"""`talaria demo`: what the gateway promises, for anyone to see; no key, no account, nothing left behind."""
+"""`talaria demo`: the gateway's guarantees, shown without a key, an account or a trace."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from rich.text import Text
 
 from talaria.cli.loop import run_loop
 from talaria.cli.options import Invocation, group
-from talaria.testing.crash_demo import CrashDemo, Scene
+from talaria.testing.crash_demo import CrashDemo, DemoState, MessageState
 
-_LINES = 12
-_LOOKS_PER_SECOND = 10
-_ENDING = (signal.SIGTERM, signal.SIGHUP)  # Ctrl-C ends it too, as every command
+_LOG_LINES = 12
+_FRAMES_PER_SECOND = 10
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # SIGINT ends every command
 _CELLS = {
-    "to come": ("·", "dim"),
-    "sent": ("○", "white"),
-    "accepted": ("◐", "bold yellow"),
-    "answered": ("●", "bold green"),
-    "answered, and again with a mark": ("↻", "bold green"),
-    "given up, and told": ("!", "bold yellow"),
-    "lost": ("✗", "bold red"),
-    "doubled": ("‼", "bold red"),
+    MessageState.TO_COME: ("·", "dim"),
+    MessageState.SENT: ("○", "white"),
+    MessageState.ACCEPTED: ("◐", "bold yellow"),
+    MessageState.ANSWERED: ("●", "bold green"),
+    MessageState.RESENT: ("↻", "bold green"),
+    MessageState.GIVEN_UP: ("!", "bold yellow"),
+    MessageState.LOST: ("✗", "bold red"),
+    MessageState.DUPLICATED: ("‼", "bold red"),
 }
 
 
 @group("demo", "talaria demo crash", later=("memory",))
 def command() -> None:
-    """See for yourself what the gateway promises. No key is needed, and nothing is left behind."""
+    """See the gateway keep its promises. No key is needed, and nothing is left behind."""
 
 
 @command.verb("crash", "talaria demo crash", "talaria demo crash --kills 20")
@@ -43,7 +43,7 @@ def _crash(invocation: Invocation, kills: int) -> int:
     """Kill a gateway again and again while ten people write to it, and count their answers.
 
     A fake chat platform, a scripted model and a real gateway run on this machine for about half a minute,
-    in a temporary home. Ends with status 1 if a message was lost, or answered twice without a mark.
+    in a temporary home. Exits with status 1 if a message was lost, or answered twice without a mark.
     """
     return run_loop(_run(kills))
 
@@ -51,78 +51,78 @@ def _crash(invocation: Invocation, kills: int) -> int:
 async def _run(kills: int) -> int:
     showing, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert showing is not None
-    for number in _ENDING:
+    for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, showing.cancel, number)
-    told: deque[str] = deque(maxlen=_LINES)
+    log: deque[str] = deque(maxlen=_LOG_LINES)
+    is_live = sys.stdout.isatty()
+    demo = CrashDemo(
+        lambda line: (log.append if is_live else click.echo)(f"{demo.seconds:5.1f} s  {line}"), kills
+    )
     try:
-        if sys.stdout.isatty():
-            demo = CrashDemo(lambda text: told.append(f"{demo.scene().seconds:5.1f} s  {text}"), kills)
-            scene = await _show(demo, told)
-        else:
-            demo = CrashDemo(lambda text: click.echo(f"{demo.scene().seconds:5.1f} s  {text}"), kills)
-            scene = await demo.run()
+        end = await (_show(demo, log) if is_live else demo.run())
     except asyncio.CancelledError as stopped:
         if not stopped.args:
             raise
         return 128 + int(stopped.args[0])
-    click.echo(summary(scene))
-    return 0 if scene.is_good else 1
+    click.echo(summary(end))
+    return 0 if end.is_good else 1
 
 
-async def _show(demo: CrashDemo, told: deque[str]) -> Scene:
-    """The grid, drawn until the show is over; the last look stays on the terminal."""
+async def _show(demo: CrashDemo, log: deque[str]) -> DemoState:
+    """Draw the demonstration until it ends. The last picture stays on the terminal."""
     running = asyncio.create_task(demo.run(), name="crash demo")
     try:
-        with Live(render(demo.scene(), told), auto_refresh=False) as live:
+        with Live(render(demo.state(), log), auto_refresh=False) as live:
             while not running.done():
-                await asyncio.wait((running,), timeout=1 / _LOOKS_PER_SECOND)
-                live.update(render(demo.scene(), told), refresh=True)
+                await asyncio.wait((running,), timeout=1 / _FRAMES_PER_SECOND)
+                live.update(render(demo.state(), log), refresh=True)
         return running.result()
     finally:
         running.cancel()
         await asyncio.wait((running,))
 
 
-def render(scene: Scene, told: deque[str]) -> RenderableType:
+def render(state: DemoState, log: deque[str]) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
-    for name, fates in scene.rows:
-        grid.add_row(Text(f"  {name:<5}"), *(Text(*_CELLS[fate]) for fate in fates))
-    events = Text("\n".join(told), style="dim", no_wrap=True, overflow="ellipsis")
+    for name, states in state.rows:
+        grid.add_row(Text(f"  {name:<5}"), *(Text(*_CELLS[each]) for each in states))
+    events = Text("\n".join(log), style="dim", no_wrap=True, overflow="ellipsis")
     events.highlight_regex(r"kill -9 \d+", "bold red")
     events.highlight_regex(r"gateway up", "bold green")
-    beside = Table.grid(padding=(0, 4))
-    beside.add_row(grid, events)
-    total = sum(len(fates) for _, fates in scene.rows)
-    style = "bold red" if scene.gateway == "DOWN" else "bold"
-    head = Text.assemble("  gateway ", (scene.gateway, style), f"   kills {scene.kills} of {scene.planned}")
-    head.append(f"   answered {scene.answered} of {total}   {scene.seconds:.0f} s")
-    times = "once" if scene.planned == 1 else f"{scene.planned} times"
+    columns = Table.grid(padding=(0, 4))
+    columns.add_row(grid, events)
+    total = sum(len(states) for _, states in state.rows)
+    style = "bold red" if state.gateway == "DOWN" else "bold"
+    head = Text.assemble("  gateway ", (state.gateway, style), f"   kills {state.kills} of {state.planned}")
+    head.append(f"   answered {state.answered} of {total}   {state.seconds:.0f} s")
+    times = "once" if state.planned == 1 else f"{state.planned} times"
     title = Text(f"  Ten people write to a gateway that is killed {times} (SIGKILL)", style="bold")
-    return Group("", title, "", head, "", beside, "", _legend(), "")
+    return Group("", title, "", head, "", columns, "", _legend(), "")
 
 
 def _legend() -> RenderableType:
     parts: list[str | tuple[str, str]] = ["  "]
-    for fate, (sign, style) in _CELLS.items():
-        if fate not in ("to come", "given up, and told"):
-            parts += [(sign, style), f" {'twice, marked' if 'again' in fate else fate}   "]
+    for state, (sign, style) in _CELLS.items():
+        if state not in (MessageState.TO_COME, MessageState.GIVEN_UP):
+            text = "twice, marked" if state is MessageState.RESENT else state.value
+            parts += [(sign, style), f" {text}   "]
     return Text.assemble(*parts, style="dim")
 
 
-def summary(scene: Scene) -> str:
-    verdict = scene.verdict
-    assert verdict is not None
+def summary(end: DemoState) -> str:
+    report = end.report
+    assert report is not None
     lines = [
-        f"{verdict.asked} messages, {scene.kills} kills, {scene.seconds:.0f} s: "
-        f"{verdict.answered} answered, {len(verdict.lost)} lost, {len(verdict.unmarked)} doubled.",
-        f"Tool calls that took effect twice: {scene.repeated}. "
-        f"Replies out of order: {len(verdict.disordered)}.",
+        f"{report.sent} messages, {end.kills} kills, {end.seconds:.0f} s: "
+        f"{report.answered} answered, {len(report.lost)} lost, {len(report.duplicated)} duplicated.",
+        f"Tool calls that took effect twice: {end.repeated}. "
+        f"Replies out of order: {len(report.out_of_order)}.",
     ]
-    if verdict.told:
-        lines.append(f"Given up after three crashes, and told so: {verdict.told}.")
-    if verdict.resent:
-        why = "because a kill hid whether the first try arrived"
-        lines.append(f"Sent again with a visible mark, {why}: {verdict.resent}.")
-    if verdict.previews:
-        lines.append(f"Previews of unfinished answers that a kill left in a chat: {verdict.previews}.")
+    if report.given_up:
+        lines.append(f"Given up after three crashes, and reported as such: {report.given_up}.")
+    if report.resent:
+        why = "because a kill hid whether the first attempt arrived"
+        lines.append(f"Sent again with a visible mark, {why}: {report.resent}.")
+    if report.previews:
+        lines.append(f"Previews of unfinished answers that a kill left in a chat: {report.previews}.")
     return "\n".join(lines)

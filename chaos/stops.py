@@ -1,4 +1,4 @@
-"""Stops of every kind: cancels at any moment, SIGTERM with many live turns, and a message that kills."""
+"""Cancels at random moments, SIGTERM with many live turns, and a message that kills the process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from random import Random
 
 from soak.report import Figure, Progress
 from talaria.core.failpoints import Failpoint
-from talaria.testing.crowd import Crowd, settled
 from talaria.testing.gateway_process import GatewayProcess, lone_gateway
 from talaria.testing.model_server import ModelServer
-from talaria.testing.promises import Kind, finals
+from talaria.testing.simulated_users import MessageKind, SimulatedUsers, replies_by_name
 from talaria.testing.telegram_server import TelegramServer
 
-SLACK = 4  # descriptors and threads that a process may have more than before: pools of the libraries
+SLACK = 4  # more descriptors and threads than before: connection and thread pools of libraries
 _CHATS = 16
 _WARM_UP = 32
 _TEXTS = (
@@ -37,18 +36,18 @@ _TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a gateway has, seen from outside."""
+    """The resources of a gateway, seen from outside."""
 
     descriptors: int
     children: int
     threads: int
     busy: int  # agents leased
-    permits: int  # calls under way or waiting at endpoints
+    permits: int  # running and waiting calls at endpoints
     owed: int
-    answering: int  # connections on which the model still works
+    answering: int  # connections with an unfinished answer of the model
 
     def left_over(self, before: Holdings) -> dict[str, int]:
-        """What is there now and was not, by its name."""
+        """Return the resources that are there now and were not before, by name."""
         grown = {
             "descriptors": max(0, self.descriptors - before.descriptors - SLACK),
             "threads": max(0, self.threads - before.threads - SLACK),
@@ -61,7 +60,7 @@ class Holdings:
         return {name: count for name, count in grown.items() if count}
 
 
-async def look(gateway: GatewayProcess, model: ModelServer) -> Holdings:
+async def take_stock(gateway: GatewayProcess, model: ModelServer) -> Holdings:
     process = Path(f"/proc/{gateway.pid}")
     status = await gateway.call("GET", "/api/status")
     pool = await gateway.call("GET", "/api/pool")
@@ -77,7 +76,7 @@ async def look(gateway: GatewayProcess, model: ModelServer) -> Holdings:
     )
 
 
-class Cancelling:
+class CancelRun:
     def __init__(self, cancels: int, progress: Progress, seed: int = 1) -> None:
         self._cancels = cancels
         self._progress = progress
@@ -88,20 +87,20 @@ class Cancelling:
     async def run(self) -> list[Figure]:
         async with lone_gateway() as (gateway, model):
             await self._cancel_many(gateway, _WARM_UP)
-            before = await look(gateway, model)
+            before = await take_stock(gateway, model)
             self.ends.clear()
             await self._cancel_many(gateway, self._cancels)
-            after = await look(gateway, model)
-            for _ in range(50):  # a connection that was cut is closed a moment later
+            after = await take_stock(gateway, model)
+            for _ in range(50):  # a broken connection is closed a moment later
                 if not after.left_over(before):
                     break
                 await asyncio.sleep(0.1)
-                after = await look(gateway, model)
+                after = await take_stock(gateway, model)
             self.left = after.left_over(before)
         stopped, left = self.ends["cancelled"], sum(self.left.values())
         return [
-            Figure(f"{self._cancels:,} cancels at any moment: things left behind", left, "", 0),
-            Figure("… came too late, the answer was there", self.ends.total() - stopped),
+            Figure(f"{self._cancels:,} cancels at random moments: resources left behind", left, "", 0),
+            Figure("… came too late, after the answer", self.ends.total() - stopped),
         ]
 
     async def _cancel_many(self, gateway: GatewayProcess, count: int) -> None:
@@ -128,8 +127,8 @@ class Cancelling:
 # -- SIGTERM ----------------------------------------------------------------------------------------------
 
 
-class Draining:
-    """`turns` live ones: a third ends before the deadline, the others would not end in time."""
+class DrainRun:
+    """SIGTERM with `turns` live turns. A third of them can end before the deadline, the others cannot."""
 
     def __init__(self, turns: int = 50, deadline: float = 10.0) -> None:
         self._turns = turns
@@ -140,7 +139,9 @@ class Draining:
     async def run(self) -> list[Figure]:
         async with lone_gateway({"SHUTDOWN__DEADLINE": f"{self._deadline:g}s"}) as (gateway, model):
             tickets = []
-            for n in sorted(range(self._turns), key=lambda n: n % 3 == 0):  # what ends by itself last
+            for n in sorted(
+                range(self._turns), key=lambda n: n % 3 == 0
+            ):  # those that end by themselves last
                 text = f"[[delay {self._deadline / 5:g}]] {n}" if n % 3 == 0 else f"[[first 1 hang]] {n}"
                 path = f"/api/sessions/chat{n}/messages"
                 tickets.append((await gateway.call("POST", path, json={"text": text}))["turn_id"])
@@ -152,7 +153,7 @@ class Draining:
             await gateway.start()
             turns = [await gateway.ended(ticket) for ticket in tickets]
             lost = sum(turn["state"] != "done" for turn in turns)
-            self.resumed = model.requests - self._turns  # the model was asked once more for each
+            self.resumed = model.requests - self._turns  # the model was called once more for each
             self.done = self._turns - self.resumed - lost
         return [
             Figure(f"SIGTERM with {live} live turns: lost", lost + abs(status or 0), "", 0),
@@ -165,8 +166,8 @@ class Draining:
 # -- poison -----------------------------------------------------------------------------------------------
 
 
-class Poison:
-    """A message that takes the process down whenever it is tried: the moment when it is first shown does."""
+class PoisonRun:
+    """A message that kills the process on every attempt, at the moment when it is first shown."""
 
     def __init__(self) -> None:
         self.deaths = 0
@@ -177,34 +178,34 @@ class Poison:
             home = Path(folder) / "home"
             home.mkdir(mode=0o700)
             async with TelegramServer() as server, ModelServer(record=False) as model:
-                crowd = Crowd(server, (21, 22), home)
-                async with GatewayProcess(home, Path(folder) / "log", crowd.settings_with(model)) as gateway:
-                    crowd.send(21, Kind.SLOW)
-                    crowd.send(21, Kind.TEXT)
-                    await self._die(gateway, crowd)
-                told = crowd.verdict().told
-                self.others = sum(len(finals(crowd.shown(person))) for person in crowd.people)
-                asked = crowd.verdict().asked - 1
+                users = SimulatedUsers(server, (21, 22), home)
+                async with GatewayProcess(home, Path(folder) / "log", users.settings_with(model)) as gateway:
+                    users.send(21, MessageKind.SLOW)
+                    users.send(21, MessageKind.TEXT)
+                    await self._die(gateway, users)
+                given_up = users.report().given_up
+                self.others = sum(len(replies_by_name(users.shown(person))) for person in users.people)
+                sent = users.report().sent - 1
         return [
-            Figure("a message that kills the gateway: times tried", self.deaths, "", 3),
-            Figure("… its sender not told", 1 - told, "", 0),
-            Figure("… messages of others not answered", asked - self.others, "", 0),
+            Figure("a message that kills the gateway: attempts", self.deaths, "", 3),
+            Figure("… its sender not informed", 1 - given_up, "", 0),
+            Figure("… messages of others not answered", sent - self.others, "", 0),
         ]
 
-    async def _die(self, gateway: GatewayProcess, crowd: Crowd) -> None:
-        """Armed the same way in each life; ends with one in which nothing is owed any more."""
+    async def _die(self, gateway: GatewayProcess, users: SimulatedUsers) -> None:
+        """Start lives with the same armed failpoint until one outlives everything that is owed."""
         while self.deaths < 10:
-            crowd.send(22, Kind.TEXT)
+            users.send(22, MessageKind.TEXT)
             await gateway.spawn(f"{Failpoint.SHOWN}=1")
-            if await gateway.ready() and await _outlives(gateway, crowd):
+            if await gateway.ready() and await _outlives(gateway, users):
                 return
             await gateway.wait()
             self.deaths += 1
 
 
-async def _outlives(gateway: GatewayProcess, crowd: Crowd) -> bool:
-    """Whether the gateway lives on until nothing is owed."""
-    calm = asyncio.create_task(settled(gateway, crowd))
+async def _outlives(gateway: GatewayProcess, users: SimulatedUsers) -> bool:
+    """Return whether the gateway lives until nothing is owed."""
+    calm = asyncio.create_task(users.until_settled(gateway))
     death = asyncio.create_task(gateway.wait())
     try:
         await asyncio.wait((calm, death), return_when=asyncio.FIRST_COMPLETED)

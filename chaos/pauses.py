@@ -1,7 +1,7 @@
-"""Pauses: four processes on one database, stopped past their leases in the middle of turns, and let go again.
+"""Pauses of four processes on one database with SIGSTOP, longer than their leases, in the middle of turns.
 
-`python -m chaos.pausing PATH NAME` is one of the processes. It goes through the store alone: turns that
-begin, commit step by step and end, over leases of 300 ms that nobody renews.
+`python -m chaos.pauses PATH NAME` is one of the processes. It uses the store only: its turns begin, commit
+step by step and end, under leases of 300 ms that are not renewed.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ LEASE_SECONDS = 0.3
 PAUSE_SECONDS = 0.4
 STEPS = 4
 _CHATS = 2
-_AT_ONCE = 2  # paused; the others take their sessions over
+_AT_ONCE = 2  # paused processes; the others take over their sessions
 _ROOT = Path(__file__).parent.parent
 
 
-class Tally(msgspec.Struct):
-    """What one process did. `refused` are commits under a fence that had grown meanwhile."""
+class PauseResults(msgspec.Struct):
+    """The results of one process. `refused` are commits under a fence that was no longer valid."""
 
     turns: int = 0
     refused: int = 0
 
 
 class Line(msgspec.Struct, frozen=True):
-    """An entry as the processes write it."""
+    """The content of an entry that a process writes."""
 
     owner: str
     fence: int
@@ -52,13 +52,13 @@ class Line(msgspec.Struct, frozen=True):
     step: int
 
 
-class Pausing:
+class PauseRun:
     def __init__(self, pauses: int, progress: Progress, seed: int = 1, *, source: Path | None = None) -> None:
         self._pauses = pauses
         self._progress = progress
         self._random = Random(seed)
         self._source = source
-        self.total = Tally()
+        self.total = PauseResults()
         self.takeovers = 0
 
     async def run(self) -> list[Figure]:
@@ -68,17 +68,19 @@ class Pausing:
             processes = [await self._start(path, f"owner{n}") for n in range(PROCESSES)]
             try:
                 await self._pause(processes)
-                tallies = [await self._stop(process) for process in processes]
+                all_results = [await self._stop(process) for process in processes]
             finally:
                 for process in processes:
                     if process.returncode is None:
                         process.kill()
                         await process.wait()
-            overlaps, broken = await self._judge(path)
-        self.total = Tally(sum(tally.turns for tally in tallies), sum(tally.refused for tally in tallies))
+            overlaps, broken = await self._check(path)
+        self.total = PauseResults(
+            sum(results.turns for results in all_results), sum(results.refused for results in all_results)
+        )
         return [
             Figure(f"{self._pauses} pauses of 4 processes: commits of two owners at once", overlaps, "", 0),
-            Figure("… turns whose steps are missing, doubled or out of order", broken, "", 0),
+            Figure("… turns whose steps are missing, duplicated or out of order", broken, "", 0),
             Figure("… stale commits refused", self.total.refused),
             Figure("… sessions taken over", self.takeovers),
             Figure("… turns", self.total.turns),
@@ -89,7 +91,7 @@ class Pausing:
         if self._source is not None:
             environ["PYTHONPATH"] = str(self._source)
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "chaos.pausing", str(path), name, cwd=_ROOT, env=environ,
+            sys.executable, "-m", "chaos.pauses", str(path), name, cwd=_ROOT, env=environ,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
 
@@ -109,13 +111,13 @@ class Pausing:
             done += len(chosen)
             self._progress.tell("pauses", done, self._pauses)
 
-    async def _stop(self, process: asyncio.subprocess.Process) -> Tally:
+    async def _stop(self, process: asyncio.subprocess.Process) -> PauseResults:
         said, _ = await asyncio.wait_for(process.communicate(b"stop\n"), 30)
         assert process.returncode == 0
-        return msgspec.json.decode(said, type=Tally)
+        return msgspec.json.decode(said, type=PauseResults)
 
-    async def _judge(self, path: Path) -> tuple[int, int]:
-        """From the logs: a fence belongs to one owner and never comes back, and turns are whole."""
+    async def _check(self, path: Path) -> tuple[int, int]:
+        """Check the logs: a fence has one owner and never comes back, and every turn has all its steps."""
         overlaps, steps = 0, Counter[str]()
         broken = set[str]()
         async with await SqliteStore.open(path, SystemClock()) as store:
@@ -146,14 +148,14 @@ class _Process:
         self._store = store
         self._owner = OwnerId(name)
         self._random = Random(name)
-        self.tally = Tally()
+        self.results = PauseResults()
 
     async def work(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             await self._turn(self._random.choice(_chats()))
 
     async def _turn(self, key: ChatKey) -> None:
-        """One turn to its end; a step whose commit was refused is committed under a fence of its own time."""
+        """Run one turn to its end. A step whose commit was refused is committed again under a new fence."""
         turn_id = new_turn_id()
         inbound = Inbound(key, Sender("chaos"), (Text("go"),))
         await self._store.accept(Accept(turn_id, inbound, Fresh(new_session_id(), None)))
@@ -168,9 +170,9 @@ class _Process:
                 await self._store.commit(Commit(began.session.id, began.fence, turn_id, (said,), end=end))
                 step += 1
             except StaleFence:
-                self.tally.refused += 1
+                self.results.refused += 1
                 began = await self._begin(Begin(turn_id, self._owner, LEASE_SECONDS))
-        self.tally.turns += 1
+        self.results.turns += 1
 
     async def _begin(self, order: Begin) -> Began:
         while True:
@@ -186,7 +188,7 @@ async def main(path: Path, name: str) -> None:
         process = _Process(store, name)
         print("at work", flush=True)
         await process.work(stop)
-    sys.stdout.buffer.write(msgspec.json.encode(process.tally))
+    sys.stdout.buffer.write(msgspec.json.encode(process.results))
 
 
 if __name__ == "__main__":
