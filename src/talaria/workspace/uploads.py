@@ -1,7 +1,7 @@
-"""Files that were uploaded and wait for the message that brings them.
+"""Uploaded files that wait for the message that brings them.
 
-They lie beside the chats' folders under names that no chat has. A message gets its own copy of each, in its
-chat's folder, so an upload can be forgotten after a day whatever became of it.
+Uploads are kept beside the chats' folders, under a name that no chat has. A message gets its own copy of each
+upload, in its chat's folder, so an upload can be removed after a day in any case.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ID = re.compile(r"file_[0-9a-f]{32}")
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}")
 _UNFIT = re.compile(r"[/\\:\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _UNKNOWN = "application/octet-stream"
-_NO_WORD = frozenset({"", _UNKNOWN, "application/x-www-form-urlencoded"})  # what clients say by default
+_DEFAULTS = frozenset({"", _UNKNOWN, "application/x-www-form-urlencoded"})  # clients send these unasked
 
 
 class Upload(msgspec.Struct, frozen=True):
@@ -47,14 +47,14 @@ class Upload(msgspec.Struct, frozen=True):
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """What is written beside the bytes, last of all."""
+    """The file beside the bytes, which is written last."""
 
     upload: Upload
     at: float
 
 
-class TooLarge(TalariaError):
-    """More than one file may have, or more than may wait."""
+class UploadTooLarge(TalariaError):
+    """A file has too many bytes, or all waiting uploads together have."""
 
     type = "too_large"
 
@@ -63,7 +63,7 @@ _read_note = msgspec.json.Decoder(_Note).decode
 
 
 class Uploads:
-    """In `files`, for chats whose folders `folder_of` knows."""
+    """The uploads in `files`. `folder_of` returns the folder of a chat."""
 
     def __init__(self, files: Path, folder_of: Callable[[ChatKey], Path], clock: Clock) -> None:
         self._folder = files / FOLDER
@@ -73,8 +73,11 @@ class Uploads:
     async def receive(
         self, name: str, media_type: str, pieces: AsyncIterator[bytes], max_bytes: int
     ) -> Upload:
-        """Write the pieces as they come. Raises `BadRequest`, `TooLarge`, and what `pieces` raises; nothing
-        is left then."""
+        """Write the pieces as they come.
+
+        Raises `BadRequest`, `UploadTooLarge`, `StoreError`, and what `pieces` raises. After an error or a
+        cancellation nothing is left.
+        """
         upload_id = f"file_{secrets.token_hex(16)}"
         path = await asyncio.to_thread(self._begin, upload_id)
         try:
@@ -92,7 +95,7 @@ class Uploads:
         return upload
 
     async def _write(self, path: Path, pieces: AsyncIterator[bytes], max_bytes: int) -> tuple[int, bytes]:
-        """Return how much it was, and how it begins."""
+        """Return the size and the first bytes."""
         size, head = 0, b""
         with path.open("wb") as file:
             async for piece in pieces:
@@ -106,12 +109,12 @@ class Uploads:
         return size, head
 
     async def open(self, upload_id: str) -> tuple[Upload, bytes]:
-        """Raises `NotFound`."""
+        """Return an upload and its bytes. Raises `NotFound`."""
         return await asyncio.to_thread(self._read, upload_id)
 
     async def parts(self, key: ChatKey, ids: Sequence[str]) -> tuple[Part, ...]:
-        """The files as parts of a message to that chat, each copied into its folder. The same ids give the
-        same parts. Raises `NotFound` and `BadRequest`."""
+        """Return the files as parts of a message to that chat, each copied into the chat's folder. The same
+        ids give the same parts. Raises `NotFound`, `BadRequest` and `StoreError`."""
         if len(ids) > MAX_FILES:
             raise BadRequest(f"{len(ids)} files are too many for one message.", f"Send up to {MAX_FILES}.")
         found: list[Part] = []
@@ -120,14 +123,14 @@ class Uploads:
         return tuple(found)
 
     def forget(self) -> int:
-        """Remove what has waited for a day; how many. Blocks."""
+        """Remove the uploads that have waited for a day, and return how many. Blocks."""
         before, count = self._clock.now() - KEPT_SECONDS, 0
         for path in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
             note = path.with_suffix(".json")
             if path == note:
                 continue
             with suppress(FileNotFoundError):
-                # Without a note it was cut off by the end of a process.
+                # An upload without a note was cut off by the end of a process.
                 at = _read_note(note.read_bytes()).at if note.exists() else path.stat().st_mtime
                 if at < before:
                     note.unlink(missing_ok=True)
@@ -140,11 +143,15 @@ class Uploads:
 
     def _begin(self, upload_id: str) -> Path:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        waiting = sum(entry.stat().st_size for entry in os.scandir(self._folder))
+        waiting = 0
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # removed since it was listed
+                    waiting += entry.stat().st_size
         if waiting > MAX_WAITING_BYTES:
-            raise TooLarge(
+            raise UploadTooLarge(
                 f"{format_size(waiting)} of uploads wait for a message already.",
-                "Send messages that name them; those that nobody names are forgotten after a day.",
+                "Send messages that name them. An upload that no message names is removed after a day.",
             )
         return self._folder / upload_id
 
@@ -169,34 +176,34 @@ class Uploads:
 
 
 def put_file(chat: Path, file: File, data: bytes) -> list[Part]:
-    """Writes it into a chat's folder. The parts of a message that brings it: pictures twice, also as what
-    models see. Raises `ToolError`. Blocks."""
+    """Write a file into a chat's folder and return the parts of a message that brings it: the file, and if
+    it is a picture also the image for models that see. Raises `ToolError`. Blocks."""
     folder = Folder(chat)
-    inside = folder.resolve(file.path)
-    folder.write(inside, data, len(data))
+    path = folder.resolve(file.path)
+    folder.write(path, data, len(data))
     picture = picture_part(data)
-    return [msgspec.structs.replace(file, path=str(inside)), *([picture] if picture else [])]
+    return [msgspec.structs.replace(file, path=str(path)), *([picture] if picture else [])]
 
 
-def too_large(max_bytes: int) -> TooLarge:
-    return TooLarge(
+def too_large(max_bytes: int) -> UploadTooLarge:
+    return UploadTooLarge(
         f"The file is larger than {format_size(max_bytes)}.",
         "Send a smaller one, or raise http.max_file in config.toml.",
     )
 
 
 def clean_name(name: str) -> str:
-    """A file's own name, without folders and whatever else could mislead."""
+    """Return the name of a file without folders, control characters and leading dots; never empty."""
     last = re.split(r"[/\\]", name)[-1]
     clean = _UNFIT.sub("_", last).strip().lstrip(".")
     return clean.encode()[-_NAME_BYTES:].decode(errors="ignore") or "file"
 
 
 def _media_type(name: str, told: str, head: bytes) -> str:
-    """The bytes know best, then whoever sent them, then the name."""
+    """Return the media type by the first bytes, else as the sender told it, else by the name."""
     if (picture := look_at(head)) is not None:
         return picture.media_type
     told = told.partition(";")[0].strip().lower()
-    if told not in _NO_WORD and _MEDIA_TYPE.fullmatch(told):
+    if told not in _DEFAULTS and _MEDIA_TYPE.fullmatch(told):
         return told
     return mimetypes.guess_type(name)[0] or _UNKNOWN
