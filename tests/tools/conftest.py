@@ -55,7 +55,7 @@ def tool(
 
 
 @dataclass(frozen=True)
-class Desk:
+class ToolCaller:
     """The built-in tools over a folder, called as a model calls them."""
 
     folder: Path
@@ -77,5 +77,5 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path / "chat")
+def caller(tmp_path: Path) -> ToolCaller:
+    return ToolCaller(tmp_path / "chat")

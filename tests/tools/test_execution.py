@@ -38,7 +38,7 @@ from talaria.tools.result import MAX_FILES, MAX_IMAGES
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import Family, ToolSet
 from talaria.workspace.pictures import MAX_PICTURE_BYTES, picture_part
-from tools.conftest import Desk, bound, tool
+from tools.conftest import ToolCaller, bound, tool
 
 SCHEMA = parameters({"text": {"type": "string"}, "count": {"type": "integer"}}, required=["text"])
 
@@ -181,24 +181,24 @@ def talker(text: str) -> FunctionTool:
     return tool("talk", handler=talk)
 
 
-async def test_a_long_result_is_capped_and_the_whole_of_it_can_be_read_back(desk: Desk) -> None:
+async def test_a_long_result_is_capped_and_the_whole_of_it_can_be_read_back(caller: ToolCaller) -> None:
     text = "".join(f"row {n}\n" for n in range(10_000))
     tools = builtin_tools(ToolSettings()).with_tools([talker(text)])
-    result = await bound(tools, desk.folder).run(ToolCall("c1", "talk", ""))
+    result = await bound(tools, caller.folder).run(ToolCall("c1", "talk", ""))
     assert result.outcome is ToolOutcome.OK
     assert len(result.text.encode()) <= ToolSettings().max_result
     path = result.text.split(" and is in ")[1].split(":")[0]
-    assert (desk.folder / path).read_text() == text
-    assert (await desk.ok("read_file", path=path, offset=5001, limit=1)).startswith("row 5000\n")
+    assert (caller.folder / path).read_text() == text
+    assert (await caller.ok("read_file", path=path, offset=5001, limit=1)).startswith("row 5000\n")
 
 
-async def test_the_note_goes_on_where_the_head_stopped(desk: Desk) -> None:
+async def test_the_note_goes_on_where_the_head_stopped(caller: ToolCaller) -> None:
     text = "".join(f"row {n}\n" for n in range(10_000))
     tools = builtin_tools(ToolSettings()).with_tools([talker(text)])
-    result = await bound(tools, desk.folder).run(ToolCall("c1", "talk", ""))
+    result = await bound(tools, caller.folder).run(ToolCall("c1", "talk", ""))
     head, _, note = result.text.partition("[The middle")
     path, offset = note.split('read_file("')[1].split(")")[0].split('", offset=')
-    rest = await desk.ok("read_file", path=path, offset=int(offset), limit=10)
+    rest = await caller.ok("read_file", path=path, offset=int(offset), limit=10)
     assert text.startswith(head + rest.partition("[Lines")[0])
 
 
@@ -479,15 +479,15 @@ async def test_images_and_files_are_counted_and_images_weighed_together() -> Non
     assert result.parts[:-1] == (heavy, image)
 
 
-async def test_a_long_text_among_parts_is_capped_and_the_other_parts_stay(desk: Desk) -> None:
+async def test_a_long_text_among_parts_is_capped_and_the_other_parts_stay(caller: ToolCaller) -> None:
     rows = "".join(f"row {n}\n" for n in range(10_000))
     image = picture(png())
     give = FunctionTool(ToolSpec("give", "", parameters({})), gives(Text("x"), image, Text(rows)))
     tools = builtin_tools(ToolSettings()).with_tools([give])
-    result = await bound(tools, desk.folder).run(ToolCall("c1", "give", ""))
+    result = await bound(tools, caller.folder).run(ToolCall("c1", "give", ""))
     text, shown = result.parts
     assert shown == image
     assert isinstance(text, Text)
     assert len(text.text.encode()) <= ToolSettings().max_result
     path = text.text.split(" and is in ")[1].split(":")[0]
-    assert (desk.folder / path).read_text() == f"x\n{rows}"
+    assert (caller.folder / path).read_text() == f"x\n{rows}"

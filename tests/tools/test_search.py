@@ -11,7 +11,7 @@ from talaria.core.errors import ToolError
 from talaria.tools.matcher import SHOWN_CHARS, excerpt, find_hits
 from talaria.tools.search import search
 from talaria.workspace.folder import Folder
-from tools.conftest import Desk
+from tools.conftest import ToolCaller
 
 
 def children() -> set[str]:
@@ -19,7 +19,7 @@ def children() -> set[str]:
 
 
 @pytest.fixture
-def filled(desk: Desk) -> Desk:
+def filled(caller: ToolCaller) -> ToolCaller:
     for name, text in {
         "a.py": "import os\n\ndef first():\n    return os.name\n",
         "pkg/b.py": "def second(x):\r\n    return x  # os.name\r\n",
@@ -27,13 +27,13 @@ def filled(desk: Desk) -> Desk:
         ".git/config": "os.name",
         ".talaria/results/r.txt": "os.name",
     }.items():
-        (desk.folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (desk.folder / name).write_bytes(text.encode())
-    (desk.folder / "binary").write_bytes(b"os.name\0")
-    return desk
+        (caller.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (caller.folder / name).write_bytes(text.encode())
+    (caller.folder / "binary").write_bytes(b"os.name\0")
+    return caller
 
 
-async def test_a_plain_text_is_found_in_every_text_file(filled: Desk) -> None:
+async def test_a_plain_text_is_found_in_every_text_file(filled: ToolCaller) -> None:
     assert await filled.ok("search_files", pattern="return") == (
         "a.py:4:     return os.name\n"
         "pkg/b.py:2:     return x  # os.name\n"
@@ -41,7 +41,7 @@ async def test_a_plain_text_is_found_in_every_text_file(filled: Desk) -> None:
     )
 
 
-async def test_a_regular_expression_matches_line_by_line(filled: Desk) -> None:
+async def test_a_regular_expression_matches_line_by_line(filled: ToolCaller) -> None:
     assert (
         await filled.ok("search_files", pattern=r"^def (\w+)\((x?)\):", path="pkg")
         == "pkg/b.py:1: def second(x):"
@@ -50,12 +50,12 @@ async def test_a_regular_expression_matches_line_by_line(filled: Desk) -> None:
     assert await filled.ok("search_files", pattern=r"os\nimport", path="a.py") == "[No line matches.]"
 
 
-async def test_the_gateways_own_results_are_searched_when_named(filled: Desk) -> None:
+async def test_the_gateways_own_results_are_searched_when_named(filled: ToolCaller) -> None:
     text = await filled.ok("search_files", pattern="os", path=".talaria/results/r.txt")
     assert text == ".talaria/results/r.txt:1: os.name"
 
 
-async def test_a_bad_pattern_says_what_is_wrong(filled: Desk) -> None:
+async def test_a_bad_pattern_says_what_is_wrong(filled: ToolCaller) -> None:
     assert "unterminated subpattern" in await filled.error("search_files", pattern="def (")
     assert "1 to 1000 characters" in await filled.error("search_files", pattern="")
     assert "There is no nowhere" in await filled.error("search_files", pattern="x", path="nowhere")
@@ -96,14 +96,14 @@ async def test_a_cancelled_search_leaves_no_process(tmp_path: Path) -> None:
     assert children() == before
 
 
-async def test_a_pattern_that_cannot_be_compiled_at_all_is_an_error(filled: Desk) -> None:
+async def test_a_pattern_that_cannot_be_compiled_at_all_is_an_error(filled: ToolCaller) -> None:
     await filled.error("search_files", pattern="(" * 400 + ")" * 400 + "{99999999999999999999}")
 
 
-async def test_hits_are_bounded_and_the_note_says_so(desk: Desk) -> None:
-    await desk.ok("write_file", path="many.txt", content="hit\n" * 1000)
+async def test_hits_are_bounded_and_the_note_says_so(caller: ToolCaller) -> None:
+    await caller.ok("write_file", path="many.txt", content="hit\n" * 1000)
     for pattern in ("hit", "h.t"):
-        lines = (await desk.ok("search_files", pattern=pattern)).split("\n")
+        lines = (await caller.ok("search_files", pattern=pattern)).split("\n")
         assert len(lines) == 201
         assert lines[-1].startswith("[Only the first 200")
 

@@ -3,25 +3,25 @@ from __future__ import annotations
 import pytest
 
 from talaria.tools.todo import MAX_CHARS, MAX_ITEMS
-from tools.conftest import Desk
+from tools.conftest import ToolCaller
 
 ITEMS = [{"text": "read"}, {"text": "write", "status": "in_progress"}, {"text": "plan", "status": "done"}]
 SHOWN = "1. [ ] read\n2. [>] write\n3. [x] plan\n1 of 3 done."
 
 
-async def test_the_list_is_replaced_and_comes_back_as_it_was(desk: Desk) -> None:
-    assert await desk.ok("todo") == "The list is empty."
-    assert await desk.ok("todo", items=ITEMS) == SHOWN
-    assert await Desk(desk.folder).ok("todo") == SHOWN
-    assert await desk.ok("todo", items=[]) == "The list is empty."
-    assert await desk.ok("todo") == "The list is empty."
+async def test_the_list_is_replaced_and_comes_back_as_it_was(caller: ToolCaller) -> None:
+    assert await caller.ok("todo") == "The list is empty."
+    assert await caller.ok("todo", items=ITEMS) == SHOWN
+    assert await ToolCaller(caller.folder).ok("todo") == SHOWN
+    assert await caller.ok("todo", items=[]) == "The list is empty."
+    assert await caller.ok("todo") == "The list is empty."
 
 
-async def test_each_session_has_its_own_list(desk: Desk) -> None:
-    other = Desk(desk.folder, session="ses_2")
-    await desk.ok("todo", items=ITEMS)
+async def test_each_session_has_its_own_list(caller: ToolCaller) -> None:
+    other = ToolCaller(caller.folder, session="ses_2")
+    await caller.ok("todo", items=ITEMS)
     assert await other.ok("todo") == "The list is empty."
-    assert await desk.ok("todo") == SHOWN
+    assert await caller.ok("todo") == SHOWN
 
 
 @pytest.mark.parametrize(
@@ -36,15 +36,15 @@ async def test_each_session_has_its_own_list(desk: Desk) -> None:
         ("read", "must be an array"),
     ],
 )
-async def test_a_list_that_does_not_fit_changes_nothing(desk: Desk, items: object, says: str) -> None:
-    await desk.ok("todo", items=ITEMS)
-    assert says in await desk.error("todo", items=items)
-    assert await desk.ok("todo") == SHOWN
+async def test_a_list_that_does_not_fit_changes_nothing(caller: ToolCaller, items: object, says: str) -> None:
+    await caller.ok("todo", items=ITEMS)
+    assert says in await caller.error("todo", items=items)
+    assert await caller.ok("todo") == SHOWN
 
 
 @pytest.mark.parametrize("junk", [b"", b"{}", b"[1]", b"\xff", b'[{"text":1}]'])
-async def test_a_spoilt_file_is_an_empty_list(desk: Desk, junk: bytes) -> None:
-    file = desk.folder / ".talaria/todo/ses_1.json"
+async def test_a_spoilt_file_is_an_empty_list(caller: ToolCaller, junk: bytes) -> None:
+    file = caller.folder / ".talaria/todo/ses_1.json"
     file.parent.mkdir(parents=True)
     file.write_bytes(junk)
-    assert await desk.ok("todo") == "The list is empty."
+    assert await caller.ok("todo") == "The list is empty."

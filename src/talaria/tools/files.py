@@ -1,4 +1,4 @@
-"""The file tools: read, write, edit, list, search and send in the chat's folder."""
+"""The family `files`: read, write, edit, list, search and send files of the chat's folder."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ SEND = ToolSpec(
 
 
 def file_tools(max_result: int) -> tuple[Tool, ...]:
-    """The family `files`. Results stay within `max_result` bytes by themselves."""
+    """Return the tools. What `read_file` returns has at most `max_result` bytes, so it is never cut."""
     return (
         FunctionTool(READ_FILE, _reader(max_result - _NOTE_BYTES)),
         FunctionTool(WRITE_FILE, in_thread(_write)),
@@ -195,7 +195,7 @@ def _write(arguments: Arguments, context: ToolContext) -> str:
 def _edit(arguments: Arguments, context: ToolContext) -> str:
     folder = Folder(context.folder)
     path = _writable(folder, arguments["path"])
-    # Bytes that are not UTF-8 go through unchanged.
+    # Bytes that are not UTF-8 are written back unchanged.
     before = folder.read(path, MAX_WRITE_BYTES).decode(errors="surrogateescape")
     at, old, new = find_passage(before, arguments["old"], arguments["new"])
     after = before[:at] + new + before[at + len(old) :]
@@ -205,9 +205,9 @@ def _edit(arguments: Arguments, context: ToolContext) -> str:
 
 
 def find_passage(content: str, old: str, new: str) -> tuple[int, str, str]:
-    """Where `old` stands in `content`, with `old` and `new` in the line endings of the content.
+    """Return the place of `old` in `content`, and `old` and `new` in the line endings of the content.
 
-    Raises `ToolError` unless it stands there exactly once.
+    Raises `ToolError` unless `old` occurs exactly once.
     """
     if not old:
         raise ToolError("`old` is empty.", "Give the text to replace, or use write_file.")
@@ -233,7 +233,7 @@ def find_passage(content: str, old: str, new: str) -> tuple[int, str, str]:
 
 
 def _occurrences(content: str, passage: str) -> list[int]:
-    """Every place where `passage` stands, overlapping ones too: each is a different edit."""
+    """Return every place of `passage`, overlapping ones too, since each is a different edit."""
     places: list[int] = []
     at = content.find(passage)
     while at >= 0 and len(places) < 1000:
@@ -251,7 +251,7 @@ def _line_of(content: str, at: int) -> int:
 
 
 def _send(arguments: Arguments, context: ToolContext) -> str:
-    """The journal takes note of the call; whoever delivers the reply reads the file."""
+    # The journal notes the call, and the file is read when the reply is delivered.
     folder = Folder(context.folder)
     path = folder.resolve(arguments["path"])
     with folder.open(path, MAX_SENT_BYTES):

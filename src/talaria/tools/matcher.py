@@ -1,8 +1,8 @@
-"""Finding the matching lines of a text; and the program that does it in a process of its own.
+"""Finding the matching lines of a text, also as a program of its own for a child process.
 
-Standard library only: `python -I -S matcher.py` starts in 15 ms and knows neither files nor secrets. It reads
-frames (4 bytes of length, then that many bytes): first the pattern, then one text after another. It answers
-each with one line of JSON: `{"error": …}` or `{"hits": [[line, text], …]}`.
+Only the standard library is used: `python -I -S matcher.py` starts in 15 ms and knows neither files nor
+secrets. The program reads frames (4 bytes of length, then that many bytes): first the pattern, then one text
+after another. It answers each frame with one line of JSON: `{"error": …}` or `{"hits": [[line, text], …]}`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Hit = tuple[int, str]
 
 
 def find_hits(pattern: re.Pattern[str], data: bytes, limit: int) -> list[Hit]:
-    """The first `limit` matching lines, by number, each cut to what stands around its match."""
+    """Return the first `limit` matching lines with their numbers, each cut to the text around its match."""
     hits: list[Hit] = []
     for number, line in enumerate(data.decode(errors="replace").split("\n"), start=1):
         found = pattern.search(line)
@@ -33,7 +33,7 @@ def find_hits(pattern: re.Pattern[str], data: bytes, limit: int) -> list[Hit]:
 
 
 def excerpt(line: str, at: int) -> str:
-    """`line`, or when it is long the part of it around `at`."""
+    """Return `line`, or if it is long the part of it around `at`."""
     if len(line) <= SHOWN_CHARS:
         return line
     start = max(0, min(at - SHOWN_CHARS // 4, len(line) - SHOWN_CHARS))

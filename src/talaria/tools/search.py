@@ -1,9 +1,9 @@
-"""Searching the chat's files, so that no pattern can stop the gateway.
+"""Searching the chat's files in a way that no pattern can stop the gateway.
 
-Python's `re` backtracks: `(a+)+$` over one line can take longer than the machine will last, and it holds the
-interpreter lock, so that a thread would stop the event loop with it. No check of the pattern's text finds all
-such patterns. So a regular expression runs in a child process, which gets the files' bytes through a pipe (it
-opens nothing itself) and is killed at a deadline. A plain text is linear and is matched here.
+Python's `re` backtracks: `(a+)+$` over one line can take longer than the machine will last. It holds the
+interpreter lock, so a thread would stop the event loop too. No check of the pattern's text finds all such
+patterns. So a regular expression runs in a child process, which gets the files' bytes through a pipe, opens
+nothing itself and is killed at a deadline. A plain text takes linear time and is matched here.
 """
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ async def search_files(arguments: Arguments, context: ToolContext) -> str:
 
 
 async def search(folder: Folder, pattern: str, path: str, deadline_seconds: float) -> str:
-    """The matching lines as `path:line: text`. Raises `ToolError` for a bad pattern, and for one that takes
-    longer than the deadline; then, and on cancellation, its process is gone before this returns."""
+    """Return the matching lines as `path:line: text`.
+
+    Raises `ToolError` for a bad pattern, and for one that takes longer than the deadline. The child process
+    is gone when this returns, raises or is cancelled.
+    """
     if not pattern or len(pattern) > _MAX_PATTERN_CHARS:
         raise ToolError(f"The pattern must have 1 to {_MAX_PATTERN_CHARS} characters.")
     paths, is_complete = await asyncio.to_thread(_candidates, folder, folder.resolve(path))
@@ -99,7 +102,7 @@ async def _search(folder: Folder, paths: list[FolderPath], find: Find, *, is_com
 
 
 def _read_text(folder: Folder, path: FolderPath) -> bytes | None:
-    """The file's bytes; None when it is binary, too large, or gone since it was listed."""
+    """Return the file's bytes; None if it is binary, too large, or gone since it was listed."""
     try:
         data = folder.read(path, _MAX_FILE_BYTES)
     except ToolError:
@@ -135,7 +138,7 @@ def _plain_finder(text: str) -> Find:
 
 @asynccontextmanager
 async def _child() -> AsyncIterator[Process]:
-    """The matching process, with an empty environment. It is dead and reaped when this is left."""
+    """Start the matching process with an empty environment. It is dead and reaped on leaving."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", str(Path(matcher.__file__)), str(_MAX_HITS)),
         stdin=PIPE,
@@ -161,7 +164,8 @@ class _Answer(msgspec.Struct, frozen=True):
 async def _ask(child: Process, data: bytes) -> list[matcher.Hit]:
     assert child.stdin is not None
     assert child.stdout is not None
-    with suppress(BrokenPipeError, ConnectionResetError):  # it ended: its last line says why, or is missing
+    # If the child has ended, its last line says why, or is missing.
+    with suppress(BrokenPipeError, ConnectionResetError):
         child.stdin.write(matcher.frame(data))
         await child.stdin.drain()
     line = await child.stdout.readline()

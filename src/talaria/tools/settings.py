@@ -1,4 +1,4 @@
-"""`[tools]`: what agents may use."""
+"""`[tools]`: the tools of agents, and the limits of their calls."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ FAMILIES = ("files", "todo")
 
 
 class ToolSettings(msgspec.Struct, frozen=True):
-    """`enabled` names families; `max_result` is what a model sees of one result, the rest goes to a file;
-    `call_timeout` ends a call that does not come back."""
+    """`enabled` names the built-in families. `max_result` limits the text that a model gets of one result;
+    the rest goes to a file. `call_timeout` is the time limit of a call, unless its tool has another."""
 
     enabled: Annotated[tuple[str, ...], Mark.LIVE, Known(FAMILIES)] = FAMILIES
     max_result: Size = Size(16 << 10)

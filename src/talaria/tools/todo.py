@@ -1,4 +1,4 @@
-"""The `todo` tool: a list of tasks that outlives eviction and restart, in a file per session."""
+"""The family `todo`: a list of tasks, kept in a file for each session."""
 
 from __future__ import annotations
 
@@ -64,7 +64,6 @@ TODO = ToolSpec(
 
 
 def todo_tools() -> tuple[Tool, ...]:
-    """The family `todo`."""
     return (FunctionTool(TODO, in_thread(_todo)),)
 
 
@@ -90,7 +89,7 @@ def render(items: tuple[TodoItem, ...]) -> str:
 
 
 def _load(folder: Folder, path: FolderPath) -> tuple[TodoItem, ...]:
-    """The saved list; none yet, or one that something else has spoilt, is empty."""
+    """Return the saved list; an empty one if there is no file yet or its content is broken."""
     try:
         return msgspec.json.decode(folder.read(path, _MAX_FILE_BYTES), type=tuple[TodoItem, ...])
     except (ToolError, msgspec.DecodeError):

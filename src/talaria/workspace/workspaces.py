@@ -1,4 +1,4 @@
-"""The workspaces of this process: each chat's folder, and what sessions have beside it, kind by kind."""
+"""The workspaces of this process: a folder for each chat, and other things that belong to sessions."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from talaria.workspace.folder import chat_folder
 
 
 class Belongings(Protocol):
-    """One kind of thing that belongs to sessions: shells, background processes or browsers."""
+    """One kind of things that belong to sessions, such as background processes or browsers."""
 
     async def end(self, session_id: SessionId) -> None:
-        """The session is over. It may have nothing of this kind."""
+        """End what the session has of this kind, if anything."""
         ...
 
     async def close(self) -> None:
-        """Let go of all, ending none."""
+        """Let go of all sessions' things without ending them."""
         ...
 
 
 class ChatWorkspace:
-    """A session's handle. So far it reaches files only, so there is nothing to give back."""
+    """A session's handle. It gives access to files only, so there is nothing to give back."""
 
     __slots__ = ("_chat_key", "_home", "session_id")
 
@@ -42,7 +42,7 @@ class ChatWorkspace:
 
 
 class ChatWorkspaces:
-    """`Workspaces` over the folders in `home`. Belongings that fail keep no others from being ended."""
+    """`Workspaces` over the folders in `home`. If one kind of belongings fails, the others still end."""
 
     def __init__(self, home: Path, belongings: Sequence[Belongings] = ()) -> None:
         self._home = home
@@ -58,7 +58,7 @@ class ChatWorkspaces:
         await self._each(lambda kind: kind.close())
 
     async def _each(self, work: Callable[[Belongings], Awaitable[None]]) -> None:
-        """Side by side; raises what failed when all are through."""
+        """Do the work for all kinds at once. Raises an `ExceptionGroup` after all have ended."""
         done = await asyncio.gather(*(work(kind) for kind in self._belongings), return_exceptions=True)
         failed = [each for each in done if isinstance(each, Exception)]
         if failed:
