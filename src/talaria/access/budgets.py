@@ -1,7 +1,8 @@
-"""`[budgets]`: hard caps on spending. Before a model call the most it can cost is set aside in the store, if
-every cap allows it; the commit that records the call settles what it really cost.
+"""`[budgets]`: hard caps on spending.
 
-Without a cap nothing is asked of the store, and calls are only priced.
+Before a model call, the most that it can cost is reserved in the store if every cap allows it. The commit
+that records the call replaces the reservation by the real cost. Without a cap nothing is reserved, and calls
+are only priced.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ from talaria.core.spending import (
 from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
 
-# English takes four bytes for a token and more, code three, most other scripts between two and three.
+# A low estimate: English has four bytes or more per token, code three, most other scripts two to three.
 BYTES_PER_TOKEN = 2
-# What some providers let a model think beyond a limit that the caller set.
+# Some providers let a model think beyond the caller's limit by up to so many tokens.
 THINKING_TOKENS = 24_000
 
 
 class Budgets:
-    """The money of all turns. `price` looks a model's up; days begin at midnight in `zone`, None being the
-    machine's."""
+    """The spending of all turns. `price` returns the price of a provider's model. Days begin at midnight in
+    `zone`, None being the machine's time zone."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Budgets:
         self.change(settings, price)
 
     def change(self, settings: BudgetSettings, price: Callable[[str, str], Price | None]) -> None:
-        """Other caps and prices from the next call on; what is set aside stays so."""
+        """Apply other caps and prices from the next call on. Reservations stay as they are."""
         self._settings = settings
         self._price = price
         limits = {
@@ -79,7 +80,7 @@ class Budgets:
         return TurnBudget(self, turn)
 
     async def account(self, turn: Turn | None = None) -> Account:
-        """How everyone stands today; with a turn, also its session and its user."""
+        """Return what was spent today; with a turn, also by its session and its user."""
         since, until = day_of(self._clock.now(), self._zone)
         whose = (
             SpendingQuery(SessionId(""), "", since)
@@ -90,7 +91,7 @@ class Budgets:
         return Account(spending, self.caps, self._moment(until))
 
     async def status(self) -> dict[str, object]:
-        """For operators: what was spent today, what is set aside, and the caps."""
+        """Return what was spent today, what is reserved, and the caps, for operators."""
         account = await self.account()
         spent = account.spending.everyone
         return {
@@ -101,24 +102,24 @@ class Budgets:
             "resets": account.resets,
         }
 
-    def charge(self, call: UsageWrite, set_aside: int) -> UsageWrite:
-        """A provider that does not say what a call used may have charged all that was set aside for it."""
+    def charge(self, call: UsageWrite, reserved: int) -> UsageWrite:
+        """Return the call with its cost. A call whose usage was not reported costs all that was reserved."""
         price = self._price(call.provider, call.model)
-        is_told = call.tokens != TokenUsage()
-        if price is None or not (is_told or set_aside or price == FREE):
+        is_reported = call.tokens != TokenUsage()
+        if price is None or not (is_reported or reserved or price == FREE):
             return call
-        amount = cost(call.tokens, price) if is_told else set_aside
+        amount = cost(call.tokens, price) if is_reported else reserved
         self._metrics.money_spent(call.provider, call.model, amount)
         return msgspec.structs.replace(call, cost=amount)
 
     async def reserve(self, turn: Turn, call: PlannedCall) -> int:
-        """Answers how much was set aside."""
+        """Reserve the most that a call can cost and return the amount. Raises `OverBudget`."""
         if not self.caps:
             return 0
         price = self._price(call.provider, call.model)
         if price is None:
             raise _unknown_price(f"{call.provider}/{call.model}")
-        amount = most(call.input_bytes // BYTES_PER_TOKEN + 1, self._longest(call, price), price)
+        amount = most(call.input_bytes // BYTES_PER_TOKEN + 1, self._max_output(call, price), price)
         if not amount:
             return 0
         since, until = day_of(self._clock.now(), self._zone)
@@ -129,7 +130,7 @@ class Budgets:
             raise self._refusal(overrun, amount, until)
         return amount
 
-    def _longest(self, call: PlannedCall, price: Price) -> int:
+    def _max_output(self, call: PlannedCall, price: Price) -> int:
         limit = price.max_output or self._settings.assumed_output
         if call.max_output is None:
             return limit
@@ -161,19 +162,19 @@ class Budgets:
 class TurnBudget:
     """The `Budget` of one turn."""
 
-    __slots__ = ("_budgets", "_set_aside", "_turn")
+    __slots__ = ("_budgets", "_reserved", "_turn")
 
     def __init__(self, budgets: Budgets, turn: Turn) -> None:
         self._budgets = budgets
         self._turn = turn
-        self._set_aside = 0
+        self._reserved = 0
 
     async def reserve(self, call: PlannedCall) -> None:
-        self._set_aside = await self._budgets.reserve(self._turn, call)
+        self._reserved = await self._budgets.reserve(self._turn, call)
 
     def charge(self, n: int, provider: str, model: str, tokens: TokenUsage) -> UsageWrite:
         call = UsageWrite(n, provider, model, tokens, user=user_of(self._turn))
-        return self._budgets.charge(call, self._set_aside)
+        return self._budgets.charge(call, self._reserved)
 
 
 KEYS = {
@@ -189,7 +190,7 @@ _WHAT = {
 
 
 def user_of(turn: Turn) -> str:
-    """People of different platforms may have the same id."""
+    """Return the user's id with the channel, because two platforms may use the same id."""
     return f"{channel_of(turn.chat_key)}:{turn.inbound.sender.id}"
 
 

@@ -1,12 +1,12 @@
-"""Delivery: what goes back to a platform, and how an attempt to send it can end.
+"""Delivery of replies to a platform: the outbox rows, their states, and how an attempt to send can end.
 
     pending ──▶ sending ──▶ sent | failed | pending
                    │  ▲
                    └──┘
 
-`sending` is committed before the platform hears a word, so a row found `sending` after a crash may have
-arrived. It is sent again, with a visible mark unless the platform dedupes by nonce or the row is an edit.
-`sending ──▶ pending`: the platform said that it took nothing, and when to come again.
+`sending` is committed before the platform is called, so the message of a row that is found `sending` after a
+crash may have arrived. It is sent again, with a visible mark unless the platform dedupes by nonce or the row
+is an edit. A row returns from `sending` to `pending` if the platform said that it took nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OUTBOX_MOVES: dict[OutboxState, frozenset[OutboxState]] = {
 
 
 class Button(msgspec.Struct, frozen=True):
-    """A choice below a message; pressing it is the same as sending `command`."""
+    """A choice below a message. Pressing it is the same as sending `command`."""
 
     label: str
     command: str
@@ -46,9 +46,9 @@ class Button(msgspec.Struct, frozen=True):
 class OutboxRow(msgspec.Struct, frozen=True):
     """One message of a reply, as last committed.
 
-    A reply too long for its platform becomes several rows: they share `head`, the id of the first, and are
-    sent in the order of `part`. `edits` is the platform's message that it replaces; `file` is a path in the
-    chat's folder; `error` is what the last attempt met.
+    A reply that is too long for one message becomes several rows. They share `head`, the id of the first row,
+    and are sent in the order of `part`. `edits` is the id of the platform's message that this one replaces.
+    `file` is a path in the chat's folder. `error` is the error of the last attempt.
     """
 
     id: int
@@ -72,12 +72,12 @@ class OutboxRow(msgspec.Struct, frozen=True):
 
     @property
     def nonce(self) -> str:
-        """The same for every attempt."""
+        """An id of the message that is the same for every attempt."""
         return f"{self.turn_id}.{self.head}.{self.part}"
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """How an attempt ended. `attempt` is its number: a mark of an earlier one than the last does nothing."""
+    """How an attempt ended. `attempt` is its number: the mark of an attempt before the last has no effect."""
 
     row_id: int
     attempt: int
@@ -88,17 +88,17 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class OutgoingFile(msgspec.Struct, frozen=True):
-    """A file that is sent, read where the chat's tools could have put it and nowhere else."""
+    """A file to send, read from the chat's folder."""
 
     name: str
     data: bytes
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True):
-    """One message of a platform, to be sent or, with `edits`, to take the place of one that is there.
+    """One message for a platform, to be sent or, with `edits`, to replace an earlier message.
 
-    `nonce` is for platforms that dedupe by one. `is_repeat`: an earlier attempt may have arrived, so what is
-    sent anew carries a visible mark; an edit needs none. With `file` the body is its caption.
+    `nonce` is for platforms that dedupe by it. With `is_repeat` an earlier attempt may have arrived, so a new
+    message carries a visible mark; an edit needs none. With `file`, the body is the file's caption.
     """
 
     address: str
@@ -111,13 +111,13 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
 
 class DeliveryError(TalariaError):
-    """An attempt to send did not succeed. The subclass says what is known of it."""
+    """An attempt to send failed. The subclass says what is known of it."""
 
     type = "delivery"
 
 
 class DeliveryDelayed(DeliveryError):
-    """The platform took nothing; it may after `retry_after` seconds."""
+    """The platform did not take the message; it may after `retry_after` seconds."""
 
     type = "delivery_delayed"
 
@@ -127,12 +127,12 @@ class DeliveryDelayed(DeliveryError):
 
 
 class DeliveryRefused(DeliveryError):
-    """The platform took nothing and never will: blocked, no such chat, not allowed to write there."""
+    """The platform will never take the message: the bot is blocked, or there is no such chat."""
 
     type = "delivery_refused"
 
 
 class DeliveryUnknown(DeliveryError):
-    """The request went out and no answer came: it may have arrived."""
+    """The request was sent and no answer came: the message may have arrived."""
 
     type = "delivery_unknown"
