@@ -18,10 +18,10 @@ from soak.report import Figure, Progress
 from talaria.core.delivery import OutgoingMessage
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
-from talaria.testing.fake_outlet import FakeOutlet, Fault
+from talaria.testing.fake_outlet import FakeOutlet, OutletFault
 from talaria.testing.scripted_model import ScriptedModel
 
-_FAULTS = (None, None, Fault.DELAY, Fault.LOSE, Fault.SWALLOW_ANSWER, Fault.CRASH)
+_FAULTS = (None, None, OutletFault.DELAY, OutletFault.LOSE, OutletFault.SWALLOW_ANSWER, OutletFault.CRASH)
 _LIVES = 4
 
 

@@ -13,7 +13,7 @@ from random import Random
 
 from soak.report import Figure, Progress
 from talaria.core.failpoints import Failpoint
-from talaria.testing.gateway_process import GatewayProcess, lone_gateway
+from talaria.testing.gateway_process import GatewayProcess, running_gateway
 from talaria.testing.model_server import ModelServer
 from talaria.testing.simulated_users import MessageKind, SimulatedUsers, replies_by_name
 from talaria.testing.telegram_server import TelegramServer
@@ -85,7 +85,7 @@ class CancelRun:
         self.left: dict[str, int] = {}
 
     async def run(self) -> list[Figure]:
-        async with lone_gateway() as (gateway, model):
+        async with running_gateway() as (gateway, model):
             await self._cancel_many(gateway, _WARM_UP)
             before = await take_stock(gateway, model)
             self.ends.clear()
@@ -121,7 +121,7 @@ class CancelRun:
             await gateway.call("POST", f"{path}?wait=30", json={"text": "/stop"})
         else:
             await gateway.call("POST", f"/api/turns/{turn['turn_id']}/cancel")
-        return str((await gateway.ended(turn["turn_id"]))["state"])
+        return str((await gateway.ended_turn(turn["turn_id"]))["state"])
 
 
 # -- SIGTERM ----------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class DrainRun:
         self.resumed = 0
 
     async def run(self) -> list[Figure]:
-        async with lone_gateway({"SHUTDOWN__DEADLINE": f"{self._deadline:g}s"}) as (gateway, model):
+        async with running_gateway({"SHUTDOWN__DEADLINE": f"{self._deadline:g}s"}) as (gateway, model):
             tickets = []
             for n in sorted(
                 range(self._turns), key=lambda n: n % 3 == 0
@@ -151,7 +151,7 @@ class DrainRun:
             seconds = time.monotonic() - began
             status = await gateway.wait()
             await gateway.start()
-            turns = [await gateway.ended(ticket) for ticket in tickets]
+            turns = [await gateway.ended_turn(ticket) for ticket in tickets]
             lost = sum(turn["state"] != "done" for turn in turns)
             self.resumed = model.requests - self._turns  # the model was called once more for each
             self.done = self._turns - self.resumed - lost

@@ -25,7 +25,7 @@ from talaria.core.turns import Inbound, Sender
 from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import Pool, PoolCounters, PoolStats, Wanted
 from talaria.store.memory import MemoryStore
-from talaria.testing.fake_workspaces import FakeWorkspaces, Giving
+from talaria.testing.fake_workspaces import FakeWorkspaces, ReleaseBehaviour
 from talaria.testing.scripted_model import ScriptedModels
 from talaria.testing.sim import SimClock, SimLoop, run
 from talaria.testing.slow_store import SlowStore
@@ -128,7 +128,7 @@ class PoolWorld:
         self.limits = limits
         self.models = FickleModels()
         self.workspaces = FakeWorkspaces(
-            lambda key: Path("/nowhere"), lambda: random.choice(tuple(Giving)), slow_seconds=0.02
+            lambda key: Path("/nowhere"), lambda: random.choice(tuple(ReleaseBehaviour)), slow_seconds=0.02
         )
         self.builder = GuardedBuilder(slow, self.models, self.workspaces)
         self.pool = kind(self.builder, limits, clock)

@@ -27,8 +27,8 @@ from talaria.core.turns import Inbound, Sender, StepState, Turn, TurnState
 from talaria.models.known import PriceSettings
 from talaria.pool.policy import PoolLimits
 from talaria.store.memory import MemoryStore
-from talaria.testing.fake_outlet import FakeOutlet, Fault
-from talaria.testing.fake_workspaces import FakeWorkspaces, Giving
+from talaria.testing.fake_outlet import FakeOutlet, OutletFault
+from talaria.testing.fake_workspaces import FakeWorkspaces, ReleaseBehaviour
 from talaria.testing.scripted_model import ScriptedModel
 from talaria.testing.sim import SimClock, SimLoop, run
 from talaria.testing.slow_store import SlowStore
@@ -57,7 +57,13 @@ STOPS = ("/stop", "/stop")
 TICKS = (0.0, 0.01)  # the second makes many things happen at one moment, where the seed draws their order
 
 
-SEND_FAULTS = (Fault.DELAY, Fault.REFUSE, Fault.LOSE, Fault.SWALLOW_ANSWER, Fault.CRASH)
+SEND_FAULTS = (
+    OutletFault.DELAY,
+    OutletFault.REFUSE,
+    OutletFault.LOSE,
+    OutletFault.SWALLOW_ANSWER,
+    OutletFault.CRASH,
+)
 
 
 class Platform(FakeOutlet):
@@ -176,7 +182,9 @@ class TurnWorld:
         self._numbers = count()
         self.chats = [str(number) for number in range(random.randint(1, 3))]
         self.tools = [Work("work", random), Work("look", random, read_only=True)]
-        self.workspaces = FakeWorkspaces(lambda key: Path("/nowhere"), lambda: random.choice(tuple(Giving)))
+        self.workspaces = FakeWorkspaces(
+            lambda key: Path("/nowhere"), lambda: random.choice(tuple(ReleaseBehaviour))
+        )
         self.platform = Platform(random)
         self.resumed = 0
         self.refused = 0

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from browser.visitor import Visit, Visitor
-from talaria.testing.gateway_process import GatewayProcess, lone_gateway
+from talaria.testing.gateway_process import GatewayProcess, running_gateway
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDE = {"width": 1280, "height": 800}
@@ -44,7 +44,7 @@ async def browser() -> AsyncIterator[Any]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def gateway() -> AsyncIterator[GatewayProcess]:
-    async with lone_gateway() as (gateway, _):
+    async with running_gateway() as (gateway, _):
         yield gateway
 
 
@@ -53,7 +53,7 @@ async def mortal() -> AsyncIterator[GatewayProcess]:
     """A gateway to be killed: it comes back at the same address."""
     with socket.create_server(("127.0.0.1", 0)) as place:
         port = place.getsockname()[1]
-    async with lone_gateway({"HTTP__PORT": str(port), "SHUTDOWN__DEADLINE": "100ms"}) as (gateway, _):
+    async with running_gateway({"HTTP__PORT": str(port), "SHUTDOWN__DEADLINE": "100ms"}) as (gateway, _):
         yield gateway
 
 

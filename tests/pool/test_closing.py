@@ -13,7 +13,7 @@ from talaria.core.ids import SessionId
 from talaria.core.messages import AssistantMessage
 from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import RELEASE_SECONDS
-from talaria.testing.fake_workspaces import Giving
+from talaria.testing.fake_workspaces import ReleaseBehaviour
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ async def line() -> AsyncIterator[Line]:
     line = Line(PoolLimits(max_agents=2, idle_ttl=100, max_bytes=1 << 20))
     yield line
     line.check()
-    line.workspaces.giving = lambda: Giving.AT_ONCE
+    line.workspaces.behaviour = lambda: ReleaseBehaviour.AT_ONCE
     await asyncio.gather(line.pool.drain(), line.clock.play(RELEASE_SECONDS + 1))
     assert line.pool.stats().closing == 0
     assert not line.workspaces.held
@@ -68,15 +68,15 @@ async def by_draining(line: Line, session: SessionId) -> None:
 WAYS = [by_cap, by_idle, by_bytes, by_replacing, by_releasing, by_releasing_in_use, by_draining]
 
 
-@pytest.mark.parametrize("giving", Giving, ids=lambda giving: giving.value)
+@pytest.mark.parametrize("behaviour", ReleaseBehaviour, ids=lambda behaviour: behaviour.value)
 @pytest.mark.parametrize("leave", WAYS, ids=lambda way: way.__name__)
 async def test_every_way_out_gives_the_handle_back_and_waits_for_nothing(
-    line: Line, leave: Callable[[Line, SessionId], object], giving: Giving
+    line: Line, leave: Callable[[Line, SessionId], object], behaviour: ReleaseBehaviour
 ) -> None:
     session = await line.session("a")
     async with line.pool.lease(await line.wanted(session)) as agent:
         handle = agent.workspace
-    line.workspaces.giving = lambda: giving
+    line.workspaces.behaviour = lambda: behaviour
     leaving = leave(line, session)
     assert asyncio.iscoroutine(leaving)
     await leaving  # the clock stands still: whoever waited for a hanging one would never come back
@@ -93,9 +93,9 @@ async def test_one_that_hangs_is_named_and_dropped_after_its_deadline(
 ) -> None:
     session = await line.session("a")
     await line.touch(session)
-    line.workspaces.giving = lambda: Giving.HANGS
+    line.workspaces.behaviour = lambda: ReleaseBehaviour.HANGS
     line.pool.release(session)
-    line.workspaces.giving = lambda: Giving.AT_ONCE
+    line.workspaces.behaviour = lambda: ReleaseBehaviour.AT_ONCE
     assert (line.pool.stats().closing, line.pool.stats().size) == (1, 0)
     await line.touch(session)
     assert line.pool.counters.builds == 2, "its session goes on meanwhile"
@@ -108,13 +108,13 @@ async def test_one_that_hangs_is_named_and_dropped_after_its_deadline(
     ]
 
 
-@pytest.mark.parametrize("giving", [Giving.FAILS, Giving.FAILS_AT_ONCE])
+@pytest.mark.parametrize("behaviour", [ReleaseBehaviour.FAILS, ReleaseBehaviour.FAILS_AT_ONCE])
 async def test_one_that_fails_is_named_and_counts_as_released(
-    line: Line, caplog: pytest.LogCaptureFixture, giving: Giving
+    line: Line, caplog: pytest.LogCaptureFixture, behaviour: ReleaseBehaviour
 ) -> None:
     session = await line.session("a")
     await line.touch(session)
-    line.workspaces.giving = lambda: giving
+    line.workspaces.behaviour = lambda: behaviour
     await by_replacing(line, session)
     await line.clock.settle()
     assert [record.getMessage() for record in caplog.records] == [f"closing the agent of {session} failed"]
@@ -124,8 +124,8 @@ async def test_one_that_fails_is_named_and_counts_as_released(
 async def test_draining_waits_for_closers_until_their_deadline(line: Line) -> None:
     for name in "ab":
         await line.touch(await line.session(name))
-    ways = iter((Giving.SLOW, Giving.HANGS))
-    line.workspaces.giving = lambda: next(ways)
+    ways = iter((ReleaseBehaviour.SLOW, ReleaseBehaviour.HANGS))
+    line.workspaces.behaviour = lambda: next(ways)
     draining = asyncio.create_task(line.pool.drain())
     await line.clock.play(RELEASE_SECONDS - 0.1)
     assert not draining.done()

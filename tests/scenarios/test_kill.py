@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 
-from talaria.testing.gateway_process import lone_gateway
+from talaria.testing.gateway_process import running_gateway
 
 CHATS, MESSAGES = 6, 3
 
 
 async def test_what_was_accepted_before_a_kill_is_answered_after_it() -> None:
-    async with lone_gateway() as (gateway, server):
+    async with running_gateway() as (gateway, server):
         tickets = {}
         for number in range(MESSAGES):
             for chat in range(CHATS):
@@ -23,7 +23,7 @@ async def test_what_was_accepted_before_a_kill_is_answered_after_it() -> None:
         await gateway.kill()
         await gateway.start()
         for (chat, _), ticket in tickets.items():
-            turn = await gateway.ended(ticket["turn_id"])
+            turn = await gateway.ended_turn(ticket["turn_id"])
             assert turn["state"] == "done", turn
             assert turn["session_id"] == tickets[chat, 0]["session_id"]
         for chat in range(CHATS):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from talaria.testing.gateway_process import lone_gateway
+from talaria.testing.gateway_process import running_gateway
 
 CHATS = 4
 CONFIG = """\
@@ -19,7 +19,7 @@ per_day_usd = 1.0
 
 
 async def test_a_kill_in_the_middle_of_calls_costs_no_budget_and_counts_nothing_twice() -> None:
-    async with lone_gateway(config=CONFIG) as (gateway, server):
+    async with running_gateway(config=CONFIG) as (gateway, server):
         turns = []
         for chat in range(CHATS):
             body = {"text": f"[[call list_files {{}}]][[first 1 hang]] {chat}"}
@@ -30,7 +30,7 @@ async def test_a_kill_in_the_middle_of_calls_costs_no_budget_and_counts_nothing_
         assert Decimal(before["reserved_usd"]) > CHATS * Decimal("0.01")
         await gateway.kill()
         await gateway.start()
-        settled = [await gateway.ended(turn_id) for turn_id in turns]
+        settled = [await gateway.ended_turn(turn_id) for turn_id in turns]
         assert [turn["state"] for turn in settled] == ["done"] * CHATS
         after = (await gateway.call("GET", "/api/status"))["spending"]
         assert after["reserved_usd"] == "0.00"

@@ -24,7 +24,7 @@ from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import RELEASE_SECONDS, Wanted
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
-from talaria.testing.fake_workspaces import FakeSession, FakeWorkspace, FakeWorkspaces, Giving
+from talaria.testing.fake_workspaces import FakeSession, FakeWorkspace, FakeWorkspaces, ReleaseBehaviour
 from talaria.workspace.folder import chat_folder
 from tools.conftest import tool
 
@@ -64,7 +64,7 @@ async def world(folder: Path) -> AsyncIterator[World]:
     store = MemoryStore(SystemClock())
     async with start(store, folder, clock=clock, limits=LIMITS, workspaces=workspaces) as rig:
         yield World(rig, clock, workspaces)
-        workspaces.giving = lambda: Giving.AT_ONCE
+        workspaces.behaviour = lambda: ReleaseBehaviour.AT_ONCE
         await clock.play(RELEASE_SECONDS + 2)
 
 
@@ -135,7 +135,7 @@ async def test_a_rebuilt_agent_reaches_the_same_shell_processes_and_browser(
 async def test_eviction_holds_up_nobody_even_when_a_handle_hangs(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         session_id, session = await here.furnish()
-        here.workspaces.giving = lambda: Giving.HANGS
+        here.workspaces.behaviour = lambda: ReleaseBehaviour.HANGS
         await by_cap(here)  # whole turns, while the clock stands still
         stats = here.rig.pool.stats()
         assert (stats.closing, stats.counters.evicted_cap) == (1, 1)

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from contracts.outlet_suite import OutletSuite, Trouble
-from talaria.testing.fake_outlet import FakeOutlet, Fault
+from talaria.testing.fake_outlet import FakeOutlet, OutletFault
 
 _FAULTS = {
-    Trouble.LATER: Fault.DELAY,
-    Trouble.NEVER: Fault.REFUSE,
-    Trouble.SILENT: Fault.SWALLOW_ANSWER,
+    Trouble.LATER: OutletFault.DELAY,
+    Trouble.NEVER: OutletFault.REFUSE,
+    Trouble.SILENT: OutletFault.SWALLOW_ANSWER,
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from talaria.core.errors import StoreError
 from talaria.core.ids import SessionId
 from talaria.store.memory import MemoryStore
-from talaria.testing.sim import LeftBehind, SimClock, SimFault, Stuck, run
+from talaria.testing.sim import LeftBehind, SimClock, SimulationError, Stuck, run
 from talaria.testing.slow_store import SlowStore
 
 SEEDS = 200
@@ -142,7 +142,7 @@ def test_threads_are_refused() -> None:
     async def main() -> None:
         await asyncio.to_thread(print)
 
-    with pytest.raises(SimFault, match="wants a thread"):
+    with pytest.raises(SimulationError, match="wants a thread"):
         run(1, main)
 
 

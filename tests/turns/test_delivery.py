@@ -19,7 +19,7 @@ from talaria.core.turns import Turn
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.clock import FakeClock
-from talaria.testing.fake_outlet import CURSOR, REPEATED, FakeOutlet, Fault
+from talaria.testing.fake_outlet import CURSOR, REPEATED, FakeOutlet, OutletFault
 from talaria.testing.scripted_model import ScriptedModel
 from talaria.turns.delivery import pause_after
 
@@ -121,7 +121,7 @@ async def test_delayed_reply_is_sent_when_the_platform_says(
     store: Store, tmp_path: Path, clock: FakeClock
 ) -> None:
     outlet = FakeOutlet()
-    outlet.faults.append(Fault.DELAY)
+    outlet.faults.append(OutletFault.DELAY)
     async with sending(store, tmp_path, clock, outlet) as rig:
         turn = await say(rig, "hello")
         row = await attempted(store, turn, 1)
@@ -131,9 +131,9 @@ async def test_delayed_reply_is_sent_when_the_platform_says(
         assert outlet.texts("room") == ["You said: hello"]
 
 
-@pytest.mark.parametrize("fault", [Fault.LOSE, Fault.SWALLOW_ANSWER, Fault.CRASH])
+@pytest.mark.parametrize("fault", [OutletFault.LOSE, OutletFault.SWALLOW_ANSWER, OutletFault.CRASH])
 async def test_resend_of_unknown_outcome_is_marked(
-    store: Store, tmp_path: Path, clock: FakeClock, fault: Fault
+    store: Store, tmp_path: Path, clock: FakeClock, fault: OutletFault
 ) -> None:
     outlet = FakeOutlet()
     outlet.faults.append(fault)
@@ -141,7 +141,7 @@ async def test_resend_of_unknown_outcome_is_marked(
         turn = await say(rig, "hello")
         assert (await attempted(store, turn, 1)).state is OutboxState.SENDING
         await settled(store, turn, clock=clock)
-        first = [] if fault is Fault.LOSE else ["You said: hello"]
+        first = [] if fault is OutletFault.LOSE else ["You said: hello"]
         assert outlet.texts("room") == [*first, REPEATED + "You said: hello"]
 
 
@@ -149,7 +149,7 @@ async def test_mark_stays_when_a_later_attempt_was_delayed(
     store: Store, tmp_path: Path, clock: FakeClock
 ) -> None:
     outlet = FakeOutlet()
-    outlet.faults.extend((Fault.SWALLOW_ANSWER, Fault.DELAY))
+    outlet.faults.extend((OutletFault.SWALLOW_ANSWER, OutletFault.DELAY))
     async with sending(store, tmp_path, clock, outlet) as rig:
         turn = await say(rig, "hello")
         await attempted(store, turn, 1)
@@ -159,7 +159,7 @@ async def test_mark_stays_when_a_later_attempt_was_delayed(
 
 async def test_nonce_makes_a_resend_harmless(store: Store, tmp_path: Path, clock: FakeClock) -> None:
     outlet = FakeOutlet(takes_nonce=True)
-    outlet.faults.append(Fault.SWALLOW_ANSWER)
+    outlet.faults.append(OutletFault.SWALLOW_ANSWER)
     async with sending(store, tmp_path, clock, outlet) as rig:
         turn = await say(rig, "hello")
         await attempted(store, turn, 1)
@@ -171,7 +171,7 @@ async def test_refused_reply_is_not_tried_again_and_holds_up_nobody(
     store: Store, tmp_path: Path, clock: FakeClock
 ) -> None:
     outlet = FakeOutlet()
-    outlet.faults.append(Fault.REFUSE)
+    outlet.faults.append(OutletFault.REFUSE)
     async with sending(store, tmp_path, clock, outlet) as rig:
         row = await settled(store, await say(rig, "one"), OutboxState.FAILED)
         assert row.error == "The bot was blocked."
@@ -184,7 +184,7 @@ async def test_one_address_that_is_stuck_does_not_hold_up_another(
     store: Store, tmp_path: Path, clock: FakeClock
 ) -> None:
     outlet = FakeOutlet()
-    outlet.faults.append(Fault.DELAY)
+    outlet.faults.append(OutletFault.DELAY)
     async with sending(store, tmp_path, clock, outlet) as rig:
         stuck = await say(rig, "one", "room")
         await attempted(store, stuck, 1)

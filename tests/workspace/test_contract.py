@@ -11,7 +11,7 @@ import pytest
 from contracts.workspace_suite import A, B, WorkspaceSuite, chat, give_back
 from talaria.core.ids import SessionId
 from talaria.core.ports import WorkspaceHandle, Workspaces
-from talaria.testing.fake_workspaces import FakeWorkspace, FakeWorkspaces, Giving
+from talaria.testing.fake_workspaces import FakeWorkspace, FakeWorkspaces, ReleaseBehaviour
 from talaria.workspace.folder import chat_folder
 from talaria.workspace.workspaces import ChatWorkspace, ChatWorkspaces
 
@@ -31,7 +31,7 @@ class TestWorkspaceContract(WorkspaceSuite):
             case "fake":
                 return FakeWorkspaces(folder_of)
             case _:
-                return FakeWorkspaces(folder_of, lambda: Giving.SLOW)
+                return FakeWorkspaces(folder_of, lambda: ReleaseBehaviour.SLOW)
 
 
 @pytest.mark.parametrize("handle", [WorkspaceHandle, ChatWorkspace, FakeWorkspace])

@@ -1,4 +1,4 @@
-"""A clock whose hands the test turns."""
+"""Clocks that a test controls."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import count
 
 
 class FakeClock:
-    """The `Clock` port without time: `sleep` ends when `advance` has passed its moment, never by itself.
+    """The port `Clock` without real time. A `sleep` ends when `advance` or `play` passes its end.
 
-    Sleepers wake in the order of their moments, and of their calls where those are equal.
+    Sleepers wake in the order of their ends; those with equal ends wake in the order of their calls.
     """
 
     def __init__(self, now: float = 1_750_000_000.0) -> None:
@@ -35,16 +35,16 @@ class FakeClock:
 
     @property
     def sleepers(self) -> int:
-        """How many sleep now; cancelled ones do not count."""
+        """The number of tasks that sleep now, without cancelled ones."""
         return sum(not waiter.done() for _, _, waiter in self._sleepers)
 
     def advance(self, seconds: float) -> None:
-        """Turn the hands at once. Those who are due run when the caller next yields."""
+        """Move the time forward at once. Due sleepers run when the caller next yields."""
         self._elapsed += seconds
         self._wake()
 
     async def play(self, seconds: float) -> None:
-        """Let `seconds` pass moment by moment, so that who wakes may sleep again within them."""
+        """Let `seconds` pass step by step, so that a task that wakes can sleep again within them."""
         end = self._elapsed + seconds
         await self.settle()
         while self._sleepers and self._sleepers[0][0] <= end:
@@ -54,13 +54,13 @@ class FakeClock:
         self._elapsed = end
 
     async def settle(self, rounds: int = 20) -> None:
-        """Let every task run until it waits for something outside this loop's ready queue."""
+        """Let every task run until it waits for something outside the ready queue of the loop."""
         for _ in range(rounds):
             await asyncio.sleep(0)
 
     async def until_sleepers(self, wanted: int) -> None:
-        """Yield until at least `wanted` tasks sleep on this clock; the test's own timeout is the limit."""
-        while self.sleepers < wanted:  # noqa: ASYNC110 - it takes the loop's rounds one by one
+        """Yield until at least `wanted` tasks sleep on this clock. Only the test's timeout limits it."""
+        while self.sleepers < wanted:  # noqa: ASYNC110 - one round of the loop at a time
             await asyncio.sleep(0)
 
     def _wake(self) -> None:
@@ -71,9 +71,9 @@ class FakeClock:
 
 
 class HastyClock(FakeClock):
-    """Who sleeps turns the hands and goes on at once: for one thing after the other over real sockets.
+    """A clock whose `sleep` moves the time forward and returns at once. For tests with real sockets.
 
-    `slept` are the seconds of each sleep, oldest first.
+    `slept` lists the seconds of each sleep, oldest first.
     """
 
     def __init__(self, now: float = 1_750_000_000.0) -> None:

@@ -1,4 +1,4 @@
-"""A platform in memory, for everything that sends replies: what it shows, and how it misbehaves."""
+"""A chat platform in memory: an `Outlet` that records messages and fails on demand."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ REPEATED = "(again) "
 CURSOR = " ▌"
 
 
-class Fault(Enum):
-    """What the platform does with the next message."""
+class OutletFault(Enum):
+    """What goes wrong with the next message."""
 
     DELAY = auto()
     REFUSE = auto()
-    LOSE = auto()  # takes nothing and gives no answer
-    SWALLOW_ANSWER = auto()  # takes it and gives no answer
-    CRASH = auto()  # the channel's own code fails after it was taken
+    LOSE = auto()  # the message is not taken, and no answer comes
+    SWALLOW_ANSWER = auto()  # the message is taken, and no answer comes
+    CRASH = auto()  # the channel's code fails after the message was taken
 
 
-class Shown(msgspec.Struct):
-    """A message as the people of the chat see it now."""
+class DeliveredMessage(msgspec.Struct):
+    """A message as users see it now."""
 
     id: str
     address: str
@@ -36,16 +36,19 @@ class Shown(msgspec.Struct):
 
 
 class FakeOutlet:
-    """Implements `core.ports.Outlet`. With `takes_nonce` a second message of the same nonce is dropped."""
+    """Implements `core.ports.Outlet`.
+
+    With `takes_nonce`, a second message with the same nonce is dropped. With `shows`, a running turn is shown
+    as a live message. `posts` are all attempts; `taken` are those that changed what users see."""
 
     def __init__(self, *, takes_nonce: bool = False, limit: int = 1000, shows: bool = False) -> None:
         self.takes_nonce = takes_nonce
         self.limit = limit
         self.shows = shows
-        self.messages: dict[str, Shown] = {}
+        self.messages: dict[str, DeliveredMessage] = {}
         self.posts: list[OutgoingMessage] = []
         self.taken: list[OutgoingMessage] = []
-        self.faults: deque[Fault] = deque()
+        self.faults: deque[OutletFault] = deque()
         self._ids = count(1)
         self._by_nonce: dict[str, str] = {}
 
@@ -58,16 +61,16 @@ class FakeOutlet:
     async def deliver(self, post: OutgoingMessage) -> str:
         self.posts.append(post)
         fault = self.faults.popleft() if self.faults else None
-        if fault is Fault.DELAY:
+        if fault is OutletFault.DELAY:
             raise DeliveryDelayed("Too many messages.", retry_after=7.0)
-        if fault is Fault.REFUSE:
+        if fault is OutletFault.REFUSE:
             raise DeliveryRefused("The bot was blocked.")
-        if fault is Fault.LOSE:
+        if fault is OutletFault.LOSE:
             raise DeliveryUnknown("The connection broke.")
         message_id = self._take(post)
-        if fault is Fault.SWALLOW_ANSWER:
+        if fault is OutletFault.SWALLOW_ANSWER:
             raise DeliveryUnknown("The connection broke.")
-        if fault is Fault.CRASH:
+        if fault is OutletFault.CRASH:
             raise RuntimeError("a bug in the channel")
         return message_id
 
@@ -87,7 +90,6 @@ class FakeOutlet:
                     self._edit(message_id, text + CURSOR)
 
     def _take(self, post: OutgoingMessage) -> str:
-        """`taken` are the posts that changed what people see."""
         known = self._by_nonce.get(post.nonce) if self.takes_nonce else None
         if known is not None:
             return known
@@ -101,7 +103,7 @@ class FakeOutlet:
 
     def _write(self, address: str, text: str) -> str:
         message_id = f"m{next(self._ids)}"
-        self.messages[message_id] = Shown(message_id, address, text)
+        self.messages[message_id] = DeliveredMessage(message_id, address, text)
         return message_id
 
     def _edit(self, message_id: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Workspaces in memory: shells, background processes and browsers that do nothing but be there."""
+"""Workspaces in memory, with shells, background processes and browsers that do nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from talaria.core.ids import ChatKey, SessionId
 
 
-class Giving(Enum):
-    """How a handle is given back."""
+class ReleaseBehaviour(Enum):
+    """What happens when a handle is released."""
 
     AT_ONCE = "at once"
     SLOW = "slow"
@@ -22,7 +22,7 @@ class Giving(Enum):
 
 
 class FakeProcess:
-    """A background process: it runs until somebody stops it."""
+    """A background process. It runs until it is stopped."""
 
     def __init__(self, command: str) -> None:
         self.command = command
@@ -30,7 +30,7 @@ class FakeProcess:
 
 
 class FakeSession:
-    """What one session has: the state of its shell, its processes, its browser's page."""
+    """The state of one session: its shell, its processes, the page of its browser."""
 
     def __init__(self) -> None:
         self.cwd = "/"
@@ -44,7 +44,7 @@ class FakeSession:
 
 
 class FakeWorkspace:
-    """A handle, given back once."""
+    """A handle, which must be released exactly once."""
 
     __slots__ = ("_owner", "folder", "session_id")
 
@@ -55,30 +55,30 @@ class FakeWorkspace:
 
     @property
     def session(self) -> FakeSession:
-        """What the session has; made when it is first asked for."""
+        """The state of the session, created on first use."""
         return self._owner.sessions.setdefault(self.session_id, FakeSession())
 
     def release(self) -> Coroutine[Any, Any, None] | None:
-        self._owner.held.remove(self)  # fails when it was given back before
-        giving = self._owner.giving()
-        if giving is Giving.FAILS_AT_ONCE:
+        self._owner.held.remove(self)  # raises KeyError when it was released before
+        behaviour = self._owner.behaviour()
+        if behaviour is ReleaseBehaviour.FAILS_AT_ONCE:
             raise RuntimeError("the handle broke")
-        return None if giving is Giving.AT_ONCE else self._owner.take_back(giving)
+        return None if behaviour is ReleaseBehaviour.AT_ONCE else self._owner.take_back(behaviour)
 
 
 class FakeWorkspaces:
-    """`giving` is asked for each handle how it is given back; `held` are those that are out, `ended` the
-    sessions that were ended, as often as they were."""
+    """`behaviour` is called for each release. `held` are the handles in use. `ended` lists each call of
+    `end`."""
 
     def __init__(
         self,
         folder_of: Callable[[ChatKey], Path],
-        giving: Callable[[], Giving] = lambda: Giving.AT_ONCE,
+        behaviour: Callable[[], ReleaseBehaviour] = lambda: ReleaseBehaviour.AT_ONCE,
         slow_seconds: float = 0.0,
     ) -> None:
         self._folder_of = folder_of
         self._slow_seconds = slow_seconds
-        self.giving = giving
+        self.behaviour = behaviour
         self.sessions: dict[SessionId, FakeSession] = {}
         self.held: set[FakeWorkspace] = set()
         self.ended: list[SessionId] = []
@@ -102,10 +102,10 @@ class FakeWorkspaces:
     async def close(self) -> None:
         self.is_closed = True
 
-    async def take_back(self, giving: Giving) -> None:
-        """What is left to do for a handle that is not given back at once."""
+    async def take_back(self, behaviour: ReleaseBehaviour) -> None:
+        """Finish the release of a handle that is not released at once."""
         await asyncio.sleep(self._slow_seconds)
-        if giving is Giving.FAILS:
+        if behaviour is ReleaseBehaviour.FAILS:
             raise RuntimeError("the handle broke")
-        if giving is Giving.HANGS:
+        if behaviour is ReleaseBehaviour.HANGS:
             await asyncio.get_running_loop().create_future()

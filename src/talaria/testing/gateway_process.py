@@ -1,4 +1,4 @@
-"""A gateway as a process of its own: started, killed, asked how it is, and gone when its scope is left."""
+"""A gateway in its own process, which tests start, kill and call."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _READY_SECONDS = 60.0
 
 
 class GatewayProcess:
-    """`talaria serve` on one home, life after life. What it logs is in `log`, of all lives together.
+    """`talaria serve` on one home, started as often as wanted. `log` collects the log of all runs.
 
-    `settings` are configuration keys as variables, without `TALARIA_`. `source` is another tree to run from.
-    """
+    `settings` are environment variables without `TALARIA_`. `source` is another source tree to run. The
+    process is killed at the end of the `async with` block."""
 
     def __init__(
         self, home: Path, log: Path, settings: Mapping[str, str], *, source: Path | None = None
@@ -59,7 +59,7 @@ class GatewayProcess:
         return self._process is not None and self._process.returncode is None
 
     async def spawn(self, failpoints: str = "") -> None:
-        """Another life; `failpoints` are those of `core.failpoints`. It is not ready yet."""
+        """Start the process with armed `failpoints`. Does not wait until it is ready."""
         assert not self.is_running
         inherited = {
             name: value
@@ -74,13 +74,13 @@ class GatewayProcess:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "talaria", "serve", env=inherited | given, cwd=self.home,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
-                start_new_session=True,  # Ctrl-C is for whoever drives it
+                start_new_session=True,  # Ctrl-C is meant for the test run, not for the gateway
             )  # fmt: skip
         self.lives += 1
         self._url = ""
 
     async def ready(self) -> bool:
-        """Until it can be called. False: it is dead."""
+        """Wait until the gateway can be called. Returns False if it died."""
         assert self._process is not None
         assert self._process.stdout is not None
         async with asyncio.timeout(_READY_SECONDS):
@@ -90,27 +90,27 @@ class GatewayProcess:
         return bool(first)
 
     async def start(self) -> None:
-        """Another life, ready. Raises `RuntimeError` with the end of its log when it does not come to be."""
+        """Start the process and wait until it is ready. Raises `RuntimeError` with the end of its log."""
         await self.spawn()
         if not await self.ready():
             await self.wait()
             raise RuntimeError("the gateway did not start:\n" + self.log.read_text()[-2000:])
 
     async def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Signal it, and wait until it is gone."""
+        """Send a signal and wait until the process has ended."""
         if self._process is not None:
             self.send_signal(number)
             await self.wait()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """One that died by itself is no error. Before Python 3.13, asyncio's own way of doing this may take
-        away the status that `wait` is waiting for."""
+        """Send a signal. A process that has ended is no error. Before Python 3.13, asyncio's own
+        `send_signal` can take away the exit status that `wait` waits for."""
         if self.is_running:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     async def wait(self, seconds: float | None = None) -> int | None:
-        """Its status, negative for a signal; None: it lives on after `seconds`."""
+        """Return the exit status, negative for a signal, or None if it still runs after `seconds`."""
         assert self._process is not None
         try:
             async with asyncio.timeout(seconds):
@@ -119,7 +119,7 @@ class GatewayProcess:
             return None
 
     async def call(self, method: str, path: str, **more: Any) -> Any:
-        """An HTTP call with the home's token. Raises `aiohttp.ClientError`."""
+        """Make an HTTP call with the token of the home. Raises `aiohttp.ClientError`."""
         if self._session is None:
             token = (self.home / "http.token").read_text().strip()
             connector = aiohttp.TCPConnector(limit=0)
@@ -128,8 +128,8 @@ class GatewayProcess:
         async with self._session.request(method, self._url + path, **more) as answer:
             return await answer.json()
 
-    async def ended(self, turn_id: str) -> dict[str, Any]:
-        """The turn when it is over."""
+    async def ended_turn(self, turn_id: str) -> dict[str, Any]:
+        """Wait until the turn has ended, and return it."""
         while True:
             turn: dict[str, Any] = await self.call("GET", f"/api/turns/{turn_id}")
             if turn["state"] in ("done", "failed", "cancelled"):
@@ -138,10 +138,10 @@ class GatewayProcess:
 
 
 @asynccontextmanager
-async def lone_gateway(
+async def running_gateway(
     settings: Mapping[str, str] | None = None, config: str = ""
 ) -> AsyncIterator[tuple[GatewayProcess, ModelServer]]:
-    """Ready, with HTTP alone and a model of its own. `config` is what its config.toml says."""
+    """Run a gateway with a scripted model and no chat platform. `config` is the text of its config.toml."""
     with tempfile.TemporaryDirectory(prefix="talaria-gateway-") as folder:
         home = Path(folder) / "home"
         home.mkdir(mode=0o700)

@@ -1,12 +1,12 @@
-"""A seeded event loop: whatever is ready runs in an order drawn by the seed, and time costs nothing.
+"""An event loop that runs ready callbacks in random order, reproducibly for each seed, in virtual time.
 
-The stock loop runs what is ready first in, first out, so a test sees one interleaving out of many. Here each
-step draws one of all that is ready, so a hundred seeds see a hundred interleavings, each of which comes again
-with its seed. Nothing waits: when nothing is ready, the clock jumps to the next timer. When there is no timer
-either, everybody waits for somebody: `Stuck` says who and where. With a `tick`, timers are rounded up to it:
-what would happen a little apart happens at one moment, where the seed draws who is first.
+The stock loop runs callbacks first in, first out, so a test sees one interleaving of many. Here each step
+draws one of all ready callbacks, so a hundred seeds give a hundred interleavings, and a seed always gives the
+same one. Nothing waits: when nothing is ready, the clock jumps to the next timer. Without a timer all tasks
+wait for each other: `Stuck` names them and their places. With a `tick`, timers are rounded up to it, so that
+events close together happen at the same moment, and the seed decides their order.
 
-There are no threads, sockets or signals in here: whoever asks for one gets an error.
+Threads, sockets and signals do not exist here; asking for one raises an error.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Ts = TypeVarTuple("Ts")
 MAX_STEPS = 1_000_000
 
 
-class SimFault(Exception):
-    """What a run under the seeded loop came to, other than its own exceptions."""
+class SimulationError(Exception):
+    """A run on the seeded loop failed, other than by an exception of its own."""
 
 
-class Stuck(SimFault):
-    """Nothing is ready and no timer runs, or it went on for too long."""
+class Stuck(SimulationError):
+    """Nothing is ready and no timer runs, or the run took too many steps."""
 
 
-class LeftBehind(SimFault):
-    """The main coroutine ended and tasks of it did not, or errors were raised that nobody saw."""
+class LeftBehind(SimulationError):
+    """The main coroutine ended before some of its tasks, or an exception was never retrieved."""
 
 
 class _Task(asyncio.Task[Any]):
-    """Hashed by its number, so that sets of tasks have the same order in each run of a seed."""
+    """Hashed by a number, so that sets of tasks have the same order in each run of a seed."""
 
     def __init__(self, number: int, coroutine: Any, **more: Any) -> None:
         self._number = number
@@ -60,19 +60,19 @@ class SimLoop(asyncio.BaseEventLoop):
     def __init__(self, seed: int, *, max_steps: int = MAX_STEPS, tick: float = 0.0) -> None:
         super().__init__()
         self._tick = tick
-        self.random = random.Random(seed)  # noqa: S311 - it is meant to come again
+        self.random = random.Random(seed)  # noqa: S311 - it must be reproducible
         self.steps = 0
         self.complaints: list[str] = []
         self._home = threading.get_ident()
         self._max_steps = max_steps
         self._now = 0.0
-        self._ripe: list[asyncio.Handle] = []
+        self._runnable: list[asyncio.Handle] = []
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._order = count()
         self._numbers = count(1)
         self.set_task_factory(self._make_task)
 
-    # -- what asyncio asks of a loop
+    # -- the methods that asyncio calls
 
     def time(self) -> float:
         return self._now
@@ -81,15 +81,15 @@ class SimLoop(asyncio.BaseEventLoop):
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
-        self._ripe.append(handle)
+        self._runnable.append(handle)
         return handle
 
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """For generators that nobody closed; from another thread it is an error."""
+        """Used for generators that were not closed. Raises `SimulationError` in another thread."""
         if threading.get_ident() != self._home:
-            raise SimFault("threads do not exist under the seeded loop")
+            raise SimulationError("threads do not exist under the seeded loop")
         return self.call_soon(callback, *args, context=context)
 
     def call_at(
@@ -104,35 +104,35 @@ class SimLoop(asyncio.BaseEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        raise SimFault(f"{func!r} wants a thread; threads do not exist under the seeded loop")
+        raise SimulationError(f"{func!r} wants a thread; threads do not exist under the seeded loop")
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.complaints.append(f"{context.get('message')} {context.get('exception')!r}")
 
     def _run_once(self) -> None:
-        self._ripen()
+        self._make_ready()
         if self.steps == self._max_steps:
-            self._max_steps *= 2  # the tasks are cancelled next, which takes steps as well
+            self._max_steps *= 2  # the tasks are cancelled next, and that takes steps too
             raise Stuck(f"still busy after {self.steps} steps:\n" + describe(asyncio.all_tasks(self)))
-        ripe = self._ripe
-        drawn = self.random.randrange(len(ripe)) if len(ripe) > 1 else 0
-        ripe[drawn], ripe[-1] = ripe[-1], ripe[drawn]
-        handle = ripe.pop()
+        runnable = self._runnable
+        drawn = self.random.randrange(len(runnable)) if len(runnable) > 1 else 0
+        runnable[drawn], runnable[-1] = runnable[-1], runnable[drawn]
+        handle = runnable.pop()
         if not handle.cancelled():
             self.steps += 1
             handle._run()
 
-    def _ripen(self) -> None:
-        """Move what is due to what is ready; if nothing is ready, let time pass until something is due."""
+    def _make_ready(self) -> None:
+        """Make due timers ready. If nothing is ready, first move the time to the next timer."""
         timers = self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
-        if not self._ripe:
+        if not self._runnable:
             if not timers:
-                raise Stuck("everybody waits and no timer runs:\n" + describe(asyncio.all_tasks(self)))
+                raise Stuck("all tasks wait and no timer runs:\n" + describe(asyncio.all_tasks(self)))
             self._now = max(self._now, timers[0][0])
         while timers and timers[0][0] <= self._now:
-            self._ripe.append(heapq.heappop(timers)[2])
+            self._runnable.append(heapq.heappop(timers)[2])
 
     def _make_task(
         self,
@@ -144,7 +144,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 class SimClock:
-    """The `Clock` port on the time of `loop`, or of the loop that runs. Two readings are never equal."""
+    """The port `Clock` on the time of `loop` or of the running loop. Two readings are never equal."""
 
     def __init__(self, loop: SimLoop | None = None, *, now: float = 1_750_000_000.0) -> None:
         self._loop = loop
@@ -176,12 +176,12 @@ def run(
         if left:
             raise LeftBehind("tasks were left behind:\n" + describe(left))
     if loop.complaints:
-        raise LeftBehind("nobody saw these errors:\n" + "\n".join(loop.complaints))
+        raise LeftBehind("exceptions were never retrieved:\n" + "\n".join(loop.complaints))
     return result
 
 
 def describe(tasks: Iterable[asyncio.Task[Any]]) -> str:
-    """One line for each task: its name and the lines it stands at, the innermost last."""
+    """Return one line for each task: its name and the places where it waits, the innermost last."""
     return "\n".join(sorted(f"  {task.get_name()}: {_where(task)}" for task in tasks if not task.done()))
 
 

@@ -1,4 +1,4 @@
-"""A `Store` whose answers take time, in the order and with the promises of one that has a disk."""
+"""A `Store` with random delays, which keeps the order and the guarantees of a store on a disk."""
 
 from __future__ import annotations
 
@@ -36,12 +36,11 @@ MOST_SECONDS = 0.01
 
 
 class SlowStore(MemoryStore):
-    """A `MemoryStore` behind random delays: each method may be interrupted by others before and after it.
+    """A `MemoryStore` behind random delays. Other tasks run before and after each method's work.
 
-    Writes are carried out one by one in the order they were asked for, and refuse to be cancelled. Reads may
-    be cancelled; a share of them, `failing`, raises `StoreError` as a sick disk would. It has the methods of
-    the store within, and so the type checker may take it for one.
-    """
+    Writes run one by one in the order of their calls, and cannot be cancelled. Reads can be cancelled; a
+    share of them, `failing`, raises `StoreError` like a broken disk. All methods of the inner store are
+    available; the base class is for the type checker only."""
 
     def __init__(self, inner: MemoryStore, random: Random) -> None:
         self.inner = inner
@@ -54,7 +53,7 @@ class SlowStore(MemoryStore):
         return found
 
     def slowed(self, inner: object, name: str) -> Any:
-        """What `inner` has by that name: a method behind the delays, or a part whose methods are."""
+        """Return a method of `inner` behind delays, or an object whose methods are."""
         found = getattr(inner, name)
         if not iscoroutinefunction(found):
             return _Part(self, found)
@@ -66,7 +65,7 @@ class SlowStore(MemoryStore):
         return act
 
     def _delay(self) -> float:
-        """Now and then none at all, as when a page is in memory."""
+        """Return a random delay. Now and then it is zero, as for a cached page."""
         return max(0.0, self._random.uniform(-MOST_SECONDS / 4, MOST_SECONDS))
 
     async def _read(self, work: Work[T]) -> T:
@@ -92,7 +91,7 @@ class SlowStore(MemoryStore):
             except Exception as error:
                 loop.call_later(self._delay(), answer.set_exception, error)
             else:
-                raise AssertionError("the store within must not wait")
+                raise AssertionError("the inner store must not wait")
 
         self._queue.append(carry_out)
         loop.call_later(self._delay(), self._work_off)
@@ -103,7 +102,7 @@ class SlowStore(MemoryStore):
 
 
 class _Part:
-    """The outbox, or another part of the store, behind the same delays."""
+    """The outbox or another part of the store behind the same delays."""
 
     def __init__(self, store: SlowStore, inner: object) -> None:
         self._store = store
