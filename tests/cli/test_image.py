@@ -14,7 +14,7 @@ import pytest
 from cli.conftest import DEADLINE, Serve
 from talaria.channels.http.part import HTTP
 from talaria.config.load import load
-from talaria.models.local.cache import FOLDER_VARIABLE
+from talaria.models.local.weights import CACHE_VARIABLE
 from talaria.parts import PARTS
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +49,7 @@ def test_its_variables_are_settings_that_let_others_in(tmp_path: Path, variables
     assert http.hosts == (f"localhost:{port}", f"127.0.0.1:{port}")
     volume = Path(*instructions("VOLUME"))
     assert Path(variables["TALARIA_HOME"]) == volume
-    assert volume in Path(variables[FOLDER_VARIABLE]).parents
+    assert volume in Path(variables[CACHE_VARIABLE]).parents
 
 
 def test_what_it_starts_is_healthy_until_it_is_stopped(

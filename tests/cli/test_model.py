@@ -5,24 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from cli.conftest import Talaria
-from talaria.models.local.cache import Cache
-from talaria.models.local.manifest import DEFAULT, find_weights
+from talaria.models.local.weights import DEFAULT_MODEL, WeightsCache, find_weights
 
 
 def test_the_list_says_what_is_here_and_what_answers(talaria: Talaria, tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache")
+    cache = WeightsCache(tmp_path / "cache")
     cache.folder.mkdir()
-    cache.partial(find_weights(DEFAULT)).touch()
-    with cache.partial(find_weights(DEFAULT)).open("wb") as file:
-        file.truncate(find_weights(DEFAULT).size // 2)
+    cache.partial(find_weights(DEFAULT_MODEL)).touch()
+    with cache.partial(find_weights(DEFAULT_MODEL)).open("wb") as file:
+        file.truncate(find_weights(DEFAULT_MODEL).size // 2)
     with cache.path(find_weights("smollm2-135m")).open("wb") as file:
         file.truncate(find_weights("smollm2-135m").size)
     environ = {"TALARIA_CACHE": str(cache.folder), "TALARIA_MODEL__PROVIDER": "local"}
-    done = talaria("model", "list", env={**environ, "TALARIA_MODEL__NAME": DEFAULT})
+    done = talaria("model", "list", env={**environ, "TALARIA_MODEL__NAME": DEFAULT_MODEL})
     assert done.returncode == 0, done.stderr
     rows = {line[3:].split()[0]: line for line in done.stdout.splitlines()[1:4]}
-    assert rows[DEFAULT].startswith("*")
-    assert "491 MB   Apache-2.0  50 %" in rows[DEFAULT]
+    assert rows[DEFAULT_MODEL].startswith("*")
+    assert "491 MB   Apache-2.0  50 %" in rows[DEFAULT_MODEL]
     assert "98 MB    Apache-2.0  yes" in rows["smollm2-135m"]
     assert "1117 MB  Apache-2.0  no" in rows["qwen2.5-coder-1.5b"]
 
@@ -37,7 +36,7 @@ def test_the_list_says_what_is_here_and_what_answers(talaria: Talaria, tmp_path:
 def test_without_a_terminal_it_pulls_only_with_a_yes_and_says_the_size(talaria: Talaria) -> None:
     done = talaria("model", "pull")
     assert done.returncode == 2
-    assert done.stdout.startswith(f"{DEFAULT}: 491 MB to fetch (Apache-2.0), into ")
+    assert done.stdout.startswith(f"{DEFAULT_MODEL}: 491 MB to fetch (Apache-2.0), into ")
     assert "say --yes, or set TALARIA_YES=1" in done.stderr
 
 
@@ -45,16 +44,16 @@ def test_an_unknown_model_lists_the_known_ones(talaria: Talaria) -> None:
     done = talaria("model", "pull", "gpt-5")
     assert done.returncode == 1
     assert "There is no built-in model named gpt-5." in done.stderr
-    assert DEFAULT in done.stderr
+    assert DEFAULT_MODEL in done.stderr
 
 
 def test_what_another_process_fetches_is_not_removed(talaria: Talaria, tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache")
-    with cache.locked(find_weights(DEFAULT)) as is_ours:
+    cache = WeightsCache(tmp_path / "cache")
+    with cache.locked(find_weights(DEFAULT_MODEL)) as is_ours:
         assert is_ours
-        done = talaria("model", "remove", DEFAULT, env={"TALARIA_CACHE": str(cache.folder)})
+        done = talaria("model", "remove", DEFAULT_MODEL, env={"TALARIA_CACHE": str(cache.folder)})
     assert done.returncode == 1
-    assert f"Another process fetches {DEFAULT} now." in done.stderr
+    assert f"Another process fetches {DEFAULT_MODEL} now." in done.stderr
 
 
 def test_a_star_is_explained_only_where_one_is(talaria: Talaria) -> None:

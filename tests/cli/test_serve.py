@@ -20,8 +20,8 @@ import pytest
 from cli.conftest import Serve, Talaria
 from cli.fork_server import ForkedProcess
 from talaria import __version__
-from talaria.models.local.manifest import DEFAULT
-from talaria.models.local.needs import unmet
+from talaria.models.local.runtime import missing_requirement
+from talaria.models.local.weights import DEFAULT_MODEL
 
 
 def read_banner(process: ForkedProcess) -> dict[str, str]:
@@ -145,11 +145,11 @@ def test_without_a_model_it_runs_and_says_what_to_do(serve: Serve, home: Path) -
     (home / "config.toml").unlink()
     banner = read_banner(serve(env={"OPENAI_API_KEY": "sk-not-spent"}))
     about = banner["model"]
-    if unmet() is None:
-        assert about == f"built-in {DEFAULT}: not here yet (491 MB)"
+    if missing_requirement() is None:
+        assert about == f"built-in {DEFAULT_MODEL}: not here yet (491 MB)"
         assert banner["get"] == "it: talaria model pull --home " + str(home)
     else:
-        assert about.startswith(f"built-in {DEFAULT}: ")
+        assert about.startswith(f"built-in {DEFAULT_MODEL}: ")
     assert banner["or:"].startswith("talaria setup")
     assert "found: OPENAI_API_KEY" in banner["or:"]
 

@@ -15,7 +15,7 @@ from cli.conftest import Talaria, started
 from cli.terminal import Terminal
 from talaria.cli.addresses import is_like_address, read_address
 from talaria.cli.setup_plan import Candidate, find_foreign_keys
-from talaria.models.local.manifest import DEFAULT
+from talaria.models.local.weights import DEFAULT_MODEL
 
 KEY = "sk-right-0123456789"
 GOOD, OTHER = "good-1", "good-2"
@@ -199,7 +199,7 @@ def test_an_address_names_its_provider(typed: str, address: str, name: str) -> N
 def test_the_built_in_model_needs_no_call(talaria: Talaria, config: Path) -> None:
     done = talaria("setup", "--provider", "local", "--yes")
     assert done.returncode == 0, done.stderr
-    assert f'provider = "local"\nname = "{DEFAULT}"\n' in config.read_text()
+    assert f'provider = "local"\nname = "{DEFAULT_MODEL}"\n' in config.read_text()
     done = talaria("setup", "--provider", "local", "--model", "smollm2-135m", "--yes")
     assert done.returncode == 0, done.stderr
     assert "model pull smollm2-135m" in done.stdout

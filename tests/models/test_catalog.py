@@ -8,6 +8,7 @@ import pytest
 
 from talaria.core.errors import NoModel, NotFound
 from talaria.models.catalog import Catalog, ModelChoice
+from talaria.models.local.weights import DEFAULT_MODEL, MANIFEST
 from talaria.models.settings import ModelSettings
 
 PROVIDERS = ("openrouter", "openai", "groq", "scripted")
@@ -98,3 +99,30 @@ def test_the_scripted_provider_needs_no_model_name() -> None:
 def test_a_name_with_its_provider_is_enough() -> None:
     catalog = Catalog(ModelSettings(name="groq/llama"), {}, providers=PROVIDERS)
     assert catalog.resolve(None) == ModelChoice("groq", "llama")
+
+
+NAMES = [weights.name for weights in MANIFEST]
+
+
+@pytest.mark.parametrize(
+    ("model", "wish", "choice"),
+    [
+        (ModelSettings(), None, ModelChoice("local", DEFAULT_MODEL)),
+        (ModelSettings("local"), None, ModelChoice("local", DEFAULT_MODEL)),
+        (ModelSettings("openai", "gpt-5"), "local", ModelChoice("local", DEFAULT_MODEL)),
+        (ModelSettings("openai", "gpt-5"), "local/smollm2-135m", ModelChoice("local", "smollm2-135m")),
+        (ModelSettings("local", "smollm2-135m"), "local", ModelChoice("local", "smollm2-135m")),
+        (ModelSettings("", "openai/gpt-5"), None, ModelChoice("openai", "gpt-5")),
+    ],
+)
+def test_a_wish_for_the_built_in_model_means(
+    model: ModelSettings, wish: str | None, choice: ModelChoice
+) -> None:
+    catalog = Catalog(model, {}, providers=("openai", "local"), built_in_models=NAMES)
+    assert catalog.resolve(wish) == choice
+
+
+def test_a_wish_for_one_that_is_not_built_in_lists_those_that_are() -> None:
+    catalog = Catalog(ModelSettings(), {}, providers=("local",), built_in_models=NAMES)
+    with pytest.raises(NoModel, match=f"The built-in models are: {DEFAULT_MODEL}"):
+        catalog.resolve("local/gpt-5")

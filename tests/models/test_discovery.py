@@ -1,19 +1,31 @@
-"""What is known of models: the operator's word, what endpoints list, and the built-in table."""
+"""What endpoints list of their models, what else is known of them, and what this machine has."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
 from talaria.core.errors import ModelUnavailable, NotFound
 from talaria.models.catalog import MAX_NAMES, Catalog, providers_in_use
-from talaria.models.discovery import MAX_MODELS, ModelLists, read_models
+from talaria.models.discovery import (
+    MAX_MODELS,
+    SERVERS,
+    DetectedProvider,
+    ModelLists,
+    detect_keys,
+    detect_providers,
+    detect_servers,
+    read_models,
+)
 from talaria.models.known import NOTHING_KNOWN, Abilities, Prices, PriceSettings
 from talaria.models.providers import Providers
 from talaria.models.settings import FallbackSettings, ModelSettings, ProviderSettings
@@ -295,3 +307,47 @@ def test_abilities_are_told_on_one_line() -> None:
         "128,000 tokens of context, answers up to 8,192, tools, no images"
     )
     assert not NOTHING_KNOWN.describe()
+
+
+@asynccontextmanager
+async def server(body: str, status: int = 200) -> AsyncIterator[DetectedProvider]:
+    async def models(request: web.Request) -> web.Response:
+        return web.Response(text=body, status=status)
+
+    app = web.Application()
+    app.router.add_get("/v1/models", models)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield DetectedProvider("Ollama", "ollama", f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_server_that_lists_models_is_found() -> None:
+    async with server('{"data": [{"id": "llama3:8b"}]}') as known:
+        [found] = await detect_servers([known, DetectedProvider("vLLM", "vllm", "http://127.0.0.1:9/v1")])
+        assert (found.name, found.models) == ("Ollama", ("llama3:8b",))
+        assert found.base_url == known.base_url
+        assert str(found).startswith("Ollama on ")
+
+
+@pytest.mark.parametrize(("body", "status"), [("<html>", 200), ("{}", 200), ('{"data": []}', 500)])
+async def test_some_other_program_is_not_taken_for_one(body: str, status: int) -> None:
+    async with server(body, status) as known:
+        assert await detect_servers([known]) == []
+
+
+def test_keys_are_found_by_name_and_their_values_left_alone() -> None:
+    found = detect_keys({"OPENAI_API_KEY": "sk-secret", "ANTHROPIC_API_KEY": " ", "PATH": "/bin"})
+    assert [(one.env, one.provider) for one in found] == [("OPENAI_API_KEY", "openai")]
+    assert "sk-secret" not in repr(found)
+    assert str(found[0]) == "OPENAI_API_KEY"
+
+
+async def test_keys_come_before_servers() -> None:
+    async with server('{"data": [{"id": "m"}]}') as known:
+        found = await detect_providers({"GROQ_API_KEY": "k"}, [known])
+    assert [one.name for one in found] == ["groq", "Ollama"]
+    assert len(SERVERS) == 4

@@ -8,7 +8,7 @@ import pytest
 from talaria.core.entries import EntryBody
 from talaria.core.messages import Image, Part, Text, ToolOutcome, ToolResult, ToolResults
 from talaria.models.anthropic_messages import AnthropicMessages
-from talaria.models.local.wire import LocalChat
+from talaria.models.local.local_chat import LocalChat
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.wire import Wire

@@ -20,10 +20,8 @@ from talaria.core.messages import Text
 from talaria.core.schema import Mark
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.gateway import Gateway
-from talaria.models.local.cache import Cache
-from talaria.models.local.manifest import DEFAULT, find_weights
-from talaria.models.local.needs import unmet
-from talaria.models.local.progress import Stage
+from talaria.models.local.runtime import missing_requirement
+from talaria.models.local.weights import DEFAULT_MODEL, FetchStage, WeightsCache, find_weights
 from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
@@ -121,7 +119,7 @@ async def test_a_provider_named_local_takes_the_place_of_the_built_in_model_and_
     world: World,
 ) -> None:
     resolve = world.gateway.catalog.resolve
-    assert str(resolve("local")) == f"local/{DEFAULT}"
+    assert str(resolve("local")) == f"local/{DEFAULT_MODEL}"
     world.write(f'[providers.local]\nbase_url = "{world.second.base_url}"\n')
     assert str(resolve("local/m")) == "local/m"
     with pytest.raises(NotFound):
@@ -130,30 +128,32 @@ async def test_a_provider_named_local_takes_the_place_of_the_built_in_model_and_
     assert await world.say("hello") == "You said: hello"
     assert world.second.requests == 1
     world.write("")
-    assert str(resolve("local")) == f"local/{DEFAULT}"
+    assert str(resolve("local")) == f"local/{DEFAULT_MODEL}"
 
 
-@pytest.mark.skipif(unmet() is not None, reason=f"the built-in model cannot run here: {unmet()}")
+@pytest.mark.skipif(
+    missing_requirement() is not None, reason=f"the built-in model cannot run here: {missing_requirement()}"
+)
 async def test_the_built_in_model_is_fetched_as_soon_as_it_is_the_default(tmp_path: Path) -> None:
     """Another process fetches it already, so that nothing here reaches for the network."""
     environ = {"TALARIA_YES": "1", "TALARIA_CACHE": str(tmp_path / "cache")}
-    weights, cache = find_weights(DEFAULT), Cache.find(environ)
+    weights, cache = find_weights(DEFAULT_MODEL), WeightsCache.find(environ)
     async with ModelServer() as server:
         (tmp_path / "config.toml").write_text(config(server))
         async with open_gateway(Home(tmp_path), load(tmp_path, {}, PARTS), environ) as gateway:
-            stock = gateway.local.stock
+            downloads = gateway.local.downloads
             await asyncio.sleep(0)
-            assert (stock.is_any, stock.progress) == (False, None)
+            assert (downloads.is_any, downloads.progress) == (False, None)
             with cache.locked(weights):
                 (tmp_path / "config.toml").write_text('[model]\nprovider = "local"\n')
                 gateway.reloader.reload()
-                assert stock.is_coming("local", DEFAULT)
-                while stock.progress is None or stock.progress.stage is not Stage.WAITING:
+                assert downloads.is_coming("local", DEFAULT_MODEL)
+                while downloads.progress is None or downloads.progress.stage is not FetchStage.WAITING:
                     await asyncio.sleep(0)
                 with cache.path(weights).open("wb") as file:
                     file.truncate(weights.size)
-            assert await stock.arrival(lambda loading: None)
-            assert gateway.local.refusal(DEFAULT) is None
+            assert await downloads.arrival(lambda loading: None)
+            assert gateway.local.refusal(DEFAULT_MODEL) is None
 
 
 async def test_prices_count_from_the_next_call_on(world: World) -> None:

@@ -66,7 +66,7 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
     from talaria.channels.console.clean import clean
     from talaria.channels.console.prompt import TerminalPrompt, quiet_keyboard
     from talaria.channels.console.terminal import TerminalRenderer
-    from talaria.models.local.manifest import TINY, is_built_in
+    from talaria.models.local.weights import TINY_NOTICE, is_built_in
 
     console = Console(highlight=False)
 
@@ -83,7 +83,7 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
     if models and model != usual:
         say(f"This session keeps its model; /new begins one with {usual}.")
     if is_built_in(model.rpartition("/")[2]):
-        say(spoken(TINY))
+        say(spoken(TINY_NOTICE))
     if client.is_inside:
         say(spoken("No gateway runs, so this chat runs one itself until you leave; `talaria serve` stays."))
     say("Enter sends, /help lists commands, Ctrl-D leaves.")

@@ -14,11 +14,19 @@ from talaria.cli.loop import run_loop
 from talaria.cli.options import Invocation, group
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
-from talaria.models.local.cache import Cache, size_of
+from talaria.models.local.downloads import YES_VARIABLE, default_weights, is_yes
 from talaria.models.local.fetch import fetch
-from talaria.models.local.manifest import DEFAULT, MANIFEST, Weights, find_weights
-from talaria.models.local.progress import Progress, Stage, megabytes
-from talaria.models.local.stock import YES, chosen, is_set
+from talaria.models.local.weights import (
+    DEFAULT_MODEL,
+    MANIFEST,
+    FetchProgress,
+    FetchStage,
+    Weights,
+    WeightsCache,
+    find_weights,
+    megabytes,
+    size_of,
+)
 from talaria.parts import PARTS
 
 _STEP = 0.1  # of the whole, where no terminal shows a moving line
@@ -38,7 +46,7 @@ def command() -> None:
 @command.verb("list", *EXAMPLES)
 def _list(invocation: Invocation) -> None:
     """The built-in models, and which are on this machine."""
-    cache = Cache.find(os.environ)
+    cache = WeightsCache.find(os.environ)
     used = _in_use(invocation)
     head = ("", "MODEL", "SIZE", "LICENCE", "HERE", "")
     click.echo(columns([head, *(_row(weights, cache, is_used=weights is used) for weights in MANIFEST)]))
@@ -47,17 +55,17 @@ def _list(invocation: Invocation) -> None:
 
 
 @command.verb("pull", *EXAMPLES)
-@click.argument("name", default=DEFAULT)
+@click.argument("name", default=DEFAULT_MODEL)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def _pull(invocation: Invocation, name: str, yes: bool) -> None:
     """Fetch a model's weights; what an earlier try has brought is gone on with."""
-    weights, cache = find_weights(name), Cache.find(os.environ)
+    weights, cache = find_weights(name), WeightsCache.find(os.environ)
     if cache.has(weights):
         click.echo(f"{name} is here already: {cache.path(weights)}")
         return
     left = weights.size - size_of(cache.partial(weights))
     click.echo(f"{name}: {megabytes(left)} MB to fetch ({weights.licence}), into {cache.folder}")
-    if not (yes or is_set(os.environ, YES)):
+    if not (yes or is_yes(os.environ, YES_VARIABLE)):
         if not sys.stdin.isatty():
             raise click.UsageError("Nobody can be asked here: say --yes, or set TALARIA_YES=1.")
         click.confirm("Fetch it?", default=True, abort=True)
@@ -70,7 +78,7 @@ def _pull(invocation: Invocation, name: str, yes: bool) -> None:
 @click.argument("name")
 def _remove(invocation: Invocation, name: str) -> None:
     """Delete a model's weights, those that were fetched in part too."""
-    weights, cache = find_weights(name), Cache.find(os.environ)
+    weights, cache = find_weights(name), WeightsCache.find(os.environ)
     with cache.locked(weights) as is_ours:
         if not is_ours:
             raise ConfigError(f"Another process fetches {name} now.", "Stop it first, or wait for it.")
@@ -80,11 +88,11 @@ def _remove(invocation: Invocation, name: str) -> None:
 
 def _in_use(invocation: Invocation) -> Weights | None:
     with suppress(ConfigError):
-        return chosen(load(invocation.home().path, os.environ, PARTS).settings.model)
+        return default_weights(load(invocation.home().path, os.environ, PARTS).settings.model)
     return None
 
 
-def _row(weights: Weights, cache: Cache, *, is_used: bool) -> tuple[str, ...]:
+def _row(weights: Weights, cache: WeightsCache, *, is_used: bool) -> tuple[str, ...]:
     part = size_of(cache.partial(weights))
     here = "yes" if cache.has(weights) else f"{100 * part // weights.size} %" if part else "no"
     mark = "*" if is_used else ""
@@ -92,16 +100,16 @@ def _row(weights: Weights, cache: Cache, *, is_used: bool) -> tuple[str, ...]:
 
 
 @contextmanager
-def _told() -> Iterator[Callable[[Progress], None]]:
+def _told() -> Iterator[Callable[[FetchProgress], None]]:
     """Tells how far it is: on one line of a terminal, written over and over; elsewhere a line a tenth."""
     is_terminal, shown = sys.stdout.isatty(), 0.0
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: FetchProgress) -> None:
         nonlocal shown
         share = progress.done / progress.total
         if is_terminal:
             click.echo(f"\r\033[K  {progress.line()}", nl=False)
-        elif progress.stage is Stage.FETCHING and share >= shown + _STEP:
+        elif progress.stage is FetchStage.FETCHING and share >= shown + _STEP:
             shown = share
             click.echo(progress.line())
 

@@ -18,9 +18,9 @@ from talaria.core.findings import Finding, Level, end_command, failed, ok, probl
 from talaria.models.catalog import Catalog, ModelChoice, fallback_chain
 from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
 from talaria.models.known import Prices
-from talaria.models.local.endpoint import LocalEndpoint, open_local
-from talaria.models.local.needs import unmet
-from talaria.models.local.progress import Stage
+from talaria.models.local.local_endpoint import LocalEndpoint, open_local
+from talaria.models.local.runtime import missing_requirement
+from talaria.models.local.weights import FetchStage
 from talaria.models.providers import Providers
 from talaria.models.settings import LOCAL
 from talaria.tools.builtin import builtin_tools
@@ -108,13 +108,13 @@ def _check_running(running: Mapping[str, Any], choice: ModelChoice | None) -> It
 
 def _is_fetching(running: Mapping[str, Any]) -> bool:
     weights = (running.get("built_in_model") or {}).get("weights") or {}
-    return weights.get("stage") in (Stage.WAITING, Stage.FETCHING, Stage.VERIFYING)
+    return weights.get("stage") in (FetchStage.WAITING, FetchStage.FETCHING, FetchStage.VERIFYING)
 
 
 def _check_built_in(local: LocalEndpoint, choice: ModelChoice) -> Finding:
     if (refusal := local.refusal(choice.model)) is None:
         return ok("model", f"{choice}, built in and tiny; its weights are here.")
-    is_fetchable = unmet() is None
+    is_fetchable = missing_requirement() is None
     command = shell("talaria", "model", "pull", choice.model, "--yes") if is_fetchable else "talaria setup"
     return failed("model", refusal, command)
 

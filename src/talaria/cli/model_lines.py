@@ -11,9 +11,8 @@ from talaria.core.errors import NoModel
 from talaria.gateway import Gateway
 from talaria.models.catalog import ModelChoice
 from talaria.models.discovery import DetectedProvider
-from talaria.models.local.endpoint import NotHere
-from talaria.models.local.manifest import DEFAULT, find_weights
-from talaria.models.local.progress import Progress, Stage, megabytes
+from talaria.models.local.local_endpoint import WeightsMissing
+from talaria.models.local.weights import DEFAULT_MODEL, FetchProgress, FetchStage, find_weights, megabytes
 from talaria.models.settings import LOCAL
 
 _MOVE_SECONDS = 0.5
@@ -39,8 +38,8 @@ def model_lines(gateway: Gateway, found: Sequence[DetectedProvider], invocation:
     lines = [f"built-in {choice.model}: {_state(gateway, choice)}"]
     if (refusal := gateway.local.refusal(choice.model)) is None:
         lines.append("tiny: private, offline, no key, and it makes frequent mistakes")
-    elif isinstance(refusal, NotHere):
-        name = "" if choice.model == DEFAULT else f" {choice.model}"
+    elif isinstance(refusal, WeightsMissing):
+        name = "" if choice.model == DEFAULT_MODEL else f" {choice.model}"
         lines.append(f"get it: {invocation.command_line('model pull')}{name}")
     else:
         lines.append(spoken(refusal.hint))
@@ -50,11 +49,11 @@ def model_lines(gateway: Gateway, found: Sequence[DetectedProvider], invocation:
 
 def _state(gateway: Gateway, choice: ModelChoice) -> str:
     if (refusal := gateway.local.refusal(choice.model)) is not None:
-        is_fetchable = isinstance(refusal, NotHere)
+        is_fetchable = isinstance(refusal, WeightsMissing)
         size = megabytes(find_weights(choice.model).size)
         return f"not here yet ({size} MB)" if is_fetchable else spoken(refusal.user_text)
-    progress = gateway.local.stock.progress
-    if progress is None or progress.stage is Stage.HERE:
+    progress = gateway.local.downloads.progress
+    if progress is None or progress.stage is FetchStage.HERE:
         return "ready"
     return f"{progress.line()}   (--no-model skips this)"
 
@@ -62,14 +61,14 @@ def _state(gateway: Gateway, choice: ModelChoice) -> str:
 async def show_progress(gateway: Gateway, out: TextIO) -> None:
     """On a terminal, until the weights are here or have failed, which the log says. The cursor stays at the
     line's beginning, so that a line of the log takes its place."""
-    stock = gateway.local.stock
-    while stock.is_any:
-        out.write(f"\r\033[K  {_moving(stock.progress)}\r")
+    downloads = gateway.local.downloads
+    while downloads.is_any:
+        out.write(f"\r\033[K  {_moving(downloads.progress)}\r")
         out.flush()
         await asyncio.sleep(_MOVE_SECONDS)
     out.write("\r\033[K")
     out.flush()
 
 
-def _moving(progress: Progress | None) -> str:
+def _moving(progress: FetchProgress | None) -> str:
     return "" if progress is None else f"{progress.model}: {progress.line()}"

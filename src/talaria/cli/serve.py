@@ -31,7 +31,7 @@ from talaria.core.failpoints import VARIABLE, arm
 from talaria.core.redaction import Redactor
 from talaria.gateway import Gateway
 from talaria.models.discovery import detect_providers
-from talaria.models.local.stock import NO_MODEL, YES
+from talaria.models.local.downloads import NO_MODEL_VARIABLE, YES_VARIABLE
 from talaria.observe.logs import LogControl, configure
 from talaria.parts import PARTS
 
@@ -66,8 +66,8 @@ def command(invocation: Invocation, host: str | None, port: int | None, yes: boo
     """
     arm(os.environ.get(VARIABLE, ""))
     environ = _with_options(os.environ, host, port)
-    environ |= {YES: "1"} if yes else {}
-    environ |= {NO_MODEL: "1"} if no_model else {}
+    environ |= {YES_VARIABLE: "1"} if yes else {}
+    environ |= {NO_MODEL_VARIABLE: "1"} if no_model else {}
     home = invocation.home()
     if (running := home.read_gateway()) is not None and home.is_locked():
         raise ConfigError(

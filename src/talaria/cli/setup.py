@@ -36,7 +36,7 @@ from talaria.core.suggest import nearest
 from talaria.models.catalog import ModelChoice
 from talaria.models.failures import StatusKind, status_kind
 from talaria.models.known import Prices
-from talaria.models.local.manifest import DEFAULT, find_weights
+from talaria.models.local.weights import DEFAULT_MODEL, find_weights
 from talaria.parts import PARTS
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ def command(  # noqa: PLR0917 - click passes them by name
     settings = _settings(invocation)
     given = _given(provider, base_url, key_env, settings, asks=not yes) if provider else None
     if yes:
-        name = model or (DEFAULT if given is not None and given.is_built_in else "")
+        name = model or (DEFAULT_MODEL if given is not None and given.is_built_in else "")
         if given is None or not name:
             raise click.UsageError("With --yes, name --provider and --model.")
         chosen = _told(given, name)

@@ -23,7 +23,7 @@ from talaria.core.errors import ModelError
 from talaria.core.schema import KeyPath, Mark
 from talaria.models.discovery import detect_providers, read_models
 from talaria.models.failures import StatusKind, status_kind
-from talaria.models.local.manifest import MANIFEST
+from talaria.models.local.weights import MANIFEST
 from talaria.models.providers import Providers
 from talaria.models.settings import LOCAL, PRESETS, ProviderSettings
 from talaria.parts import PARTS

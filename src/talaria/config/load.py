@@ -23,7 +23,7 @@ from talaria.core.parts import Parts
 from talaria.core.schema import KeyPath, Mark
 from talaria.core.suggest import did_you_mean, nearest
 from talaria.models.known import Prices
-from talaria.models.local.manifest import MANIFEST
+from talaria.models.local.weights import MANIFEST
 from talaria.models.settings import LOCAL, PRESETS, SCRIPTED
 
 FILE_NAME = "config.toml"

@@ -13,8 +13,14 @@ from talaria.agent.settings import AgentSettings
 from talaria.core.parts import Part, Parts, S
 from talaria.core.schema import KeyPath, Mark
 from talaria.models.known import Abilities, PriceSettings
-from talaria.models.local.settings import LocalSettings
-from talaria.models.settings import AliasTarget, ModelPattern, ModelSettings, ProviderName, ProviderSettings
+from talaria.models.settings import (
+    AliasTarget,
+    LocalSettings,
+    ModelPattern,
+    ModelSettings,
+    ProviderName,
+    ProviderSettings,
+)
 from talaria.observe.settings import LogSettings
 from talaria.pool.settings import PoolSettings
 from talaria.store.settings import StoreSettings

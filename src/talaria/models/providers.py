@@ -19,7 +19,7 @@ from talaria.core.specs import fingerprint_secrets
 from talaria.core.suggest import did_you_mean
 from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.limiter import CallLimiter
-from talaria.models.local.manifest import MANIFEST
+from talaria.models.local.weights import MANIFEST
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.settings import LOCAL, PRESETS, ModelSettings, ProviderSettings
@@ -28,7 +28,7 @@ from talaria.observe.metrics import EndpointReading
 
 if TYPE_CHECKING:
     from talaria.models.endpoint import Endpoint
-    from talaria.models.local.endpoint import LocalEndpoint
+    from talaria.models.local.local_endpoint import LocalEndpoint
 
 WIRES: Mapping[str, Wire] = {
     wire.name: wire for wire in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())
@@ -95,7 +95,7 @@ class Providers:
     def follow(self, model: ModelSettings) -> None:
         """The default from now on. One that is built in and not here yet is fetched."""
         if (local := self._built_in(LOCAL)) is not None:
-            local.stock.follow(model)
+            local.downloads.follow(model)
 
     def get(self, provider: str) -> Endpoint | LocalEndpoint:
         endpoint = self._endpoints.get(provider)

@@ -1,4 +1,4 @@
-"""`[model]` and `[providers.*]`: which model answers and where it is, and the providers known by name."""
+"""`[model]`, `[providers.*]` and `[local]`: which model answers, where it is, and the known providers."""
 
 from __future__ import annotations
 
@@ -55,6 +55,16 @@ class ProviderSettings(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"ProviderSettings(base_url={self.base_url!r}, api={self.api!r})"
+
+
+class LocalSettings(msgspec.Struct, frozen=True):
+    """`[local]`. `idle_after`: how long after its last answer the built-in model leaves memory.
+
+    `threads` generate text. Two threads that spin on a busy machine are slower than one.
+    """
+
+    idle_after: timedelta = timedelta(minutes=10)
+    threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
 
 
 PRESETS: Mapping[str, ProviderSettings] = {

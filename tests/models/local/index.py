@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 
-from talaria.models.local.manifest import Weights, Wheel
+from talaria.models.local.weights import Weights, Wheel
 
 PART = 50_000
 CONTENT = Random(7).randbytes(3 * PART - 1_234)

@@ -14,21 +14,22 @@ from talaria.core.clock import SystemClock
 from talaria.core.errors import ContextTooLong
 from talaria.core.messages import AssistantMessage, Text, ToolCall, ToolResult, ToolResults, UserMessage
 from talaria.core.models import ModelCall, ModelDelta, TextDelta
-from talaria.models.local.cache import Cache
-from talaria.models.local.endpoint import LocalEndpoint
-from talaria.models.local.manifest import find_weights
-from talaria.models.local.needs import unmet
-from talaria.models.local.runtime import Runtime
-from talaria.models.local.stock import Stock
+from talaria.models.local.downloads import WeightsDownloads
+from talaria.models.local.local_endpoint import LocalEndpoint
+from talaria.models.local.runtime import ModelProcess, missing_requirement
+from talaria.models.local.weights import WeightsCache, find_weights
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 
 SMALLEST = "smollm2-135m"
-CACHE = Cache.find(os.environ)
+CACHE = WeightsCache.find(os.environ)
 TOOLS = builtin_tools(ToolSettings())
 
 pytestmark = [
-    pytest.mark.skipif(unmet() is not None, reason=f"the built-in model cannot run here: {unmet()}"),
+    pytest.mark.skipif(
+        missing_requirement() is not None,
+        reason=f"the built-in model cannot run here: {missing_requirement()}",
+    ),
     pytest.mark.skipif(
         not CACHE.has(find_weights(SMALLEST)), reason=f"not cached: talaria model pull {SMALLEST} --yes"
     ),
@@ -39,7 +40,7 @@ pytestmark = [
 @pytest.fixture
 async def endpoint() -> AsyncIterator[LocalEndpoint]:
     clock = SystemClock()
-    made = LocalEndpoint(CACHE, Stock(CACHE, {}, clock), Runtime(clock), clock)
+    made = LocalEndpoint(CACHE, WeightsDownloads(CACHE, {}, clock), ModelProcess(clock), clock)
     yield made
     pid = made.status()["pid"]
     await made.close()

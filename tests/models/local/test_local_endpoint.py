@@ -18,13 +18,18 @@ from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable
 from talaria.core.events import ModelLoading
 from talaria.core.messages import Text, UserMessage
 from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
-from talaria.models.local.cache import Cache
-from talaria.models.local.endpoint import LocalEndpoint
-from talaria.models.local.manifest import DEFAULT, MANIFEST, Weights, find_weights
-from talaria.models.local.progress import Progress
-from talaria.models.local.runtime import Runtime
-from talaria.models.local.sources import WeightsError
-from talaria.models.local.stock import Stock
+from talaria.models.local.downloads import WeightsDownloads
+from talaria.models.local.fetch import WeightsError
+from talaria.models.local.local_endpoint import LocalEndpoint
+from talaria.models.local.runtime import ModelProcess
+from talaria.models.local.weights import (
+    DEFAULT_MODEL,
+    MANIFEST,
+    FetchProgress,
+    Weights,
+    WeightsCache,
+    find_weights,
+)
 from talaria.testing.clock import FakeClock, HastyClock
 from talaria.tools.files import READ_FILE
 
@@ -39,20 +44,20 @@ class Local:
         self.cache = HonestCache(folder)
         for weights in MANIFEST:
             self.cache.path(weights).write_text(doing)
-        self.runtime = Runtime(clock, command=CHILD)
-        self.stock = Stock(self.cache, {}, clock)
-        self.needs: ModelRefused | None = None
+        self.process = ModelProcess(clock, command=CHILD)
+        self.downloads = WeightsDownloads(self.cache, {}, clock)
+        self.requirement: ModelRefused | None = None
         self.endpoint = LocalEndpoint(
             self.cache,
-            self.stock,
-            self.runtime,
+            self.downloads,
+            self.process,
             clock,
             idle_after=timedelta(minutes=10),
-            needs=lambda: self.needs,
+            requirement=lambda: self.requirement,
         )
 
     async def ask(
-        self, said: str, model: str = DEFAULT, *, tools: bool = True
+        self, said: str, model: str = DEFAULT_MODEL, *, tools: bool = True
     ) -> tuple[Completion, list[ModelDelta]]:
         wire, heard = self.endpoint.wire, list[ModelDelta]()
         prefix = wire.render_prefix("Be brief.", [READ_FILE] if tools else [])
@@ -60,7 +65,7 @@ class Local:
         return await self.endpoint.complete(call, heard.append), heard
 
 
-class HonestCache(Cache, frozen=True):
+class HonestCache(WeightsCache, frozen=True):
     """Any size will do."""
 
     def has(self, weights: Weights) -> bool:
@@ -72,23 +77,23 @@ async def local(tmp_path: Path) -> AsyncIterator[Local]:
     made = Local(tmp_path, HastyClock())
     yield made
     await made.endpoint.close()
-    assert made.runtime.pid is None
+    assert made.process.pid is None
 
 
 async def test_it_starts_with_the_first_call_and_says_that_it_loads(local: Local) -> None:
-    assert local.runtime.pid is None
+    assert local.process.pid is None
     completion, heard = await local.ask("hello")
     assert completion.message.text == "You said: hello"
     assert heard[:2] == [
-        ModelLoading(f"local/{DEFAULT}", "loading", 3.0),
-        ModelLoading(f"local/{DEFAULT}", "reading"),
+        ModelLoading(f"local/{DEFAULT_MODEL}", "loading", 3.0),
+        ModelLoading(f"local/{DEFAULT_MODEL}", "reading"),
     ]
     assert "".join(delta.text for delta in heard if isinstance(delta, TextDelta)) == "You said: hello"
     assert (completion.usage.input, completion.usage.output) == (10, 5)
-    pid = local.runtime.pid
+    pid = local.process.pid
     _, heard = await local.ask("again")
     assert not any(isinstance(delta, ModelLoading) for delta in heard)
-    assert (local.runtime.pid, local.runtime.starts) == (pid, 1)
+    assert (local.process.pid, local.process.starts) == (pid, 1)
 
 
 async def test_without_tools_it_simply_talks(local: Local) -> None:
@@ -108,7 +113,7 @@ async def test_it_gets_none_of_the_gateways_secrets(local: Local) -> None:
 async def test_calls_take_turns(local: Local) -> None:
     answers = await asyncio.gather(*(local.ask(str(n)) for n in range(5)))
     assert [completion.message.text for completion, _ in answers] == [f"You said: {n}" for n in range(5)]
-    assert local.runtime.starts == 1
+    assert local.process.starts == 1
     assert local.endpoint.reading().busy == 0
 
 
@@ -120,7 +125,7 @@ async def test_one_that_dies_fails_the_call_for_now_and_the_next_one_starts_it_a
             await local.ask("die")
         local.clock.slept.clear()
         assert (await local.ask("hello"))[0].message.text == "You said: hello"
-        assert local.runtime.starts == n + 1
+        assert local.process.starts == n + 1
         assert max(local.clock.slept) == 2.0 ** (n - 1), "each start waits longer than the one before"
 
 
@@ -129,7 +134,7 @@ async def test_one_that_nobody_uses_leaves_memory(tmp_path: Path) -> None:
     local = Local(tmp_path, clock)
     watching = asyncio.create_task(local.endpoint.run())
     await local.ask("hello")
-    pid = local.runtime.pid
+    pid = local.process.pid
     assert pid is not None
     await clock.play(590)
     assert await _lives(pid)
@@ -143,17 +148,17 @@ async def test_one_that_nobody_uses_leaves_memory(tmp_path: Path) -> None:
 
 async def test_another_model_takes_its_place(local: Local) -> None:
     await local.ask("hello")
-    pid = local.runtime.pid
+    pid = local.process.pid
     assert pid is not None
     await local.ask("hello", "smollm2-135m")
-    assert local.runtime.pid != pid
+    assert local.process.pid != pid
     assert not await _lives(pid)
 
 
 async def test_one_that_holds_on_is_killed(tmp_path: Path) -> None:
     local = Local(tmp_path, HastyClock(), "stubborn")
     await local.ask("hello")
-    pid = local.runtime.pid
+    pid = local.process.pid
     assert pid is not None
     await local.endpoint.close()
     assert not await _lives(pid)
@@ -174,38 +179,38 @@ async def test_one_that_cannot_load_says_why_and_what_to_do(
     with pytest.raises(kind, match=text) as caught:
         await local.ask("hello")
     assert caught.value.hint
-    assert local.runtime.pid is None
+    assert local.process.pid is None
     await local.endpoint.close()
 
 
 async def test_what_is_not_here_names_the_command_that_fetches_it(local: Local) -> None:
-    local.cache.remove(find_weights(DEFAULT))
+    local.cache.remove(find_weights(DEFAULT_MODEL))
     with pytest.raises(ModelRefused) as caught:
         await local.ask("hello")
-    assert caught.value.user_text == f"The built-in model {DEFAULT} is not on this machine yet."
-    assert f"`talaria model pull {DEFAULT}` (491 MB)" in caught.value.hint
+    assert caught.value.user_text == f"The built-in model {DEFAULT_MODEL} is not on this machine yet."
+    assert f"`talaria model pull {DEFAULT_MODEL}` (491 MB)" in caught.value.hint
     with pytest.raises(ModelRefused, match="no built-in model named other"):
         await local.ask("hello", "other")
 
 
 async def test_a_machine_that_lacks_something_is_told_of_in_one_sentence(local: Local) -> None:
-    local.needs = ModelRefused("It cannot run: no AVX2.", "Do that.")
+    local.requirement = ModelRefused("It cannot run: no AVX2.", "Do that.")
     with pytest.raises(ModelRefused, match=r"It cannot run: no AVX2\. Do that\."):
         await local.ask("hello")
 
 
 async def test_a_call_waits_for_weights_that_are_on_their_way(tmp_path: Path) -> None:
     local, here = Local(tmp_path, HastyClock()), asyncio.Event()
-    local.cache.remove(find_weights(DEFAULT))
+    local.cache.remove(find_weights(DEFAULT_MODEL))
 
-    async def fetcher(weights: Weights, cache: Cache, *rest: object) -> Path:
+    async def fetcher(weights: Weights, cache: WeightsCache, *rest: object) -> Path:
         await here.wait()
         cache.path(weights).write_text("serve")
         return cache.path(weights)
 
-    stock = Stock(local.cache, {}, local.clock, find_weights(DEFAULT), fetcher)
-    local.endpoint.stock = stock
-    running = asyncio.create_task(stock.run())
+    downloads = WeightsDownloads(local.cache, {}, local.clock, find_weights(DEFAULT_MODEL), fetcher)
+    local.endpoint.downloads = downloads
+    running = asyncio.create_task(downloads.run())
     asking = asyncio.create_task(local.ask("hello"))
     await asyncio.sleep(0)
     here.set()
@@ -219,21 +224,21 @@ async def test_a_call_waits_for_weights_that_are_on_their_way(tmp_path: Path) ->
 
 async def test_weights_that_cannot_be_had_are_told_of_and_tried_for_again(tmp_path: Path) -> None:
     clock = FakeClock()
-    local, tries = Local(tmp_path, clock), list[Progress]()
-    local.cache.remove(find_weights(DEFAULT))
+    local, tries = Local(tmp_path, clock), list[FetchProgress]()
+    local.cache.remove(find_weights(DEFAULT_MODEL))
 
     async def fetcher(*rest: object) -> Path:
-        tries.append(stock.progress)  # type: ignore[arg-type]
+        tries.append(downloads.progress)  # type: ignore[arg-type]
         raise WeightsError("There is no network.", "Check it.")
 
-    stock = Stock(local.cache, {}, clock, find_weights(DEFAULT), fetcher)
-    local.endpoint.stock = stock
-    running = asyncio.create_task(stock.run())
+    downloads = WeightsDownloads(local.cache, {}, clock, find_weights(DEFAULT_MODEL), fetcher)
+    local.endpoint.downloads = downloads
+    running = asyncio.create_task(downloads.run())
     await clock.until_sleepers(1)
     with pytest.raises(ModelRefused, match=r"There is no network\. Check it\."):
         await local.ask("hello")
-    assert stock.progress is not None
-    assert stock.progress.line() == "There is no network."
+    assert downloads.progress is not None
+    assert downloads.progress.line() == "There is no network."
     await clock.play(15 + 30 + 60)
     assert len(tries) == 4
     running.cancel()
@@ -243,11 +248,11 @@ ORPHAN = """
 import asyncio, sys
 from pathlib import Path
 from talaria.core.clock import SystemClock
-from talaria.models.local.runtime import Runtime
+from talaria.models.local.runtime import ModelProcess
 async def main():
-    runtime = Runtime(SystemClock(), command=sys.argv[2:])
-    await runtime.up("tiny", Path(sys.argv[1]), lambda: None)
-    print(runtime.pid, flush=True)
+    process = ModelProcess(SystemClock(), command=sys.argv[2:])
+    await process.start("tiny", Path(sys.argv[1]), lambda: None)
+    print(process.pid, flush=True)
     await asyncio.sleep(3600)
 asyncio.run(main())
 """

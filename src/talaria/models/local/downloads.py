@@ -1,0 +1,187 @@
+"""The downloads of this gateway: which weights it wants, and how far they are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from talaria.core.backoff import Backoff
+from talaria.core.clock import Clock
+from talaria.core.events import ModelLoading
+from talaria.models.local.fetch import WeightsError, fetch
+from talaria.models.local.runtime import missing_requirement
+from talaria.models.local.weights import (
+    DEFAULT_MODEL,
+    MANIFEST,
+    FetchProgress,
+    FetchStage,
+    Weights,
+    WeightsCache,
+)
+from talaria.models.settings import LOCAL, ModelSettings
+
+_log = logging.getLogger("talaria.local")
+_TELL_SECONDS = 2.0
+_BACKOFF = Backoff(first=15.0, longest=300.0)
+YES_VARIABLE, NO_MODEL_VARIABLE = "TALARIA_YES", "TALARIA_NO_MODEL"
+
+Fetcher = Callable[
+    [Weights, WeightsCache, Mapping[str, str], Callable[[FetchProgress], None], Clock], Awaitable[Path]
+]
+
+
+class WeightsDownloads:
+    """Fetches the weights that are wanted, one model at a time, and retries until they are here.
+
+    Implements the port `PendingModels`. A download is *pending* from the request to its first outcome; while
+    it waits for a retry it is not, so that turns do not wait for it.
+    """
+
+    def __init__(
+        self,
+        cache: WeightsCache,
+        environ: Mapping[str, str],
+        clock: Clock,
+        wanted: Weights | None = None,
+        fetcher: Fetcher = fetch,
+    ) -> None:
+        self._cache = cache
+        self._environ = environ
+        self._clock = clock
+        self._fetcher = fetcher
+        self._wanted: Weights | None = None
+        self._is_pending = False
+        self._is_leaving = False
+        self._settled = asyncio.Event()  # nothing is pending any more, or the gateway ends
+        self._requested = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.progress: FetchProgress | None = None
+        self.failure: WeightsError | None = None
+        if wanted is not None:
+            self.request(wanted)
+
+    def follow(self, model: ModelSettings) -> None:
+        """Download the default model if it is built in, can run here and may be fetched without a question.
+
+        If the default is another model, cancel the download. The bytes that have come stay on the disk.
+        """
+        weights = default_weights(model)
+        if weights is None:
+            self._wanted, self._is_pending, self.progress = None, False, None
+            self._settled.set()
+            self._cancel()
+        elif may_fetch(self._environ) and missing_requirement() is None:
+            self.request(weights)
+
+    def request(self, weights: Weights) -> None:
+        """Download these weights unless they are here. Another download is replaced; its waiters wait for
+        this."""
+        if weights == self._wanted or self._cache.has(weights):
+            return
+        self._wanted, self._is_pending, self.failure = weights, True, None
+        self.progress = FetchProgress(weights.name, FetchStage.FETCHING, 0, weights.size)
+        self._settled.clear()
+        self._requested.set()
+        self._cancel()
+
+    @property
+    def is_any(self) -> bool:
+        return self._is_pending
+
+    def is_coming(self, provider: str, model: str) -> bool:
+        wanted = self._wanted.name if self._wanted is not None else ""
+        return self._is_pending and (provider, model) == (LOCAL, wanted)
+
+    async def arrival(self, tell: Callable[[ModelLoading], None]) -> bool:
+        while self._is_pending and not self._is_leaving:
+            if self.progress is not None:
+                tell(_loading_event(self.progress))
+            try:
+                async with asyncio.timeout(_TELL_SECONDS):
+                    await self._settled.wait()
+            except TimeoutError:
+                continue
+        return not self._is_leaving
+
+    def let_go(self) -> None:
+        self._is_leaving = True
+        self._settled.set()
+
+    async def run(self) -> None:
+        """Download what is wanted, until cancelled."""
+        this = asyncio.current_task()
+        assert this is not None
+        while True:
+            if self._wanted is None:
+                await self._requested.wait()
+            self._requested.clear()
+            self._task = asyncio.create_task(self._download(), name="fetch")
+            try:
+                await self._task
+            except asyncio.CancelledError:
+                if this.cancelling():
+                    raise
+            finally:
+                self._task = None
+
+    async def _download(self) -> None:
+        failures = 0
+        while (wanted := self._wanted) is not None:
+            self._settled.clear()
+            self._is_pending = True
+            try:
+                await self._fetcher(wanted, self._cache, self._environ, self._note, self._clock)
+                self.failure, self._wanted = None, None
+                break
+            except WeightsError as error:
+                failures += 1
+                self.failure = error
+                self.progress = FetchProgress(
+                    wanted.name, FetchStage.FAILED, 0, wanted.size, error=error.user_text
+                )
+                _log.warning("%s It is tried again in %g s.", error.user_text, _BACKOFF.pause(failures))
+            finally:
+                if not self._requested.is_set():  # otherwise another download takes its place
+                    self._is_pending = False
+                    self._settled.set()
+            await self._clock.sleep(_BACKOFF.pause(failures))
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _note(self, progress: FetchProgress) -> None:
+        self.progress = progress
+
+
+def _loading_event(progress: FetchProgress) -> ModelLoading:
+    left = progress.seconds_left
+    return ModelLoading(
+        f"{LOCAL}/{progress.model}",
+        progress.stage,
+        None if left is None else round(left, 1),
+        progress.done,
+        progress.total,
+    )
+
+
+def default_weights(model: ModelSettings) -> Weights | None:
+    """Return the weights of the default model; None if it is not a built-in one."""
+    is_default = model.provider == LOCAL or not (model.provider or model.name)
+    name = model.name or DEFAULT_MODEL
+    return next((weights for weights in MANIFEST if is_default and weights.name == name), None)
+
+
+def may_fetch(environ: Mapping[str, str]) -> bool:
+    """Return whether weights may be fetched without a question: at a terminal, or after a yes; never after
+    a no."""
+    if is_yes(environ, NO_MODEL_VARIABLE):
+        return False
+    return is_yes(environ, YES_VARIABLE) or (sys.stdin.isatty() and sys.stdout.isatty())
+
+
+def is_yes(environ: Mapping[str, str], name: str) -> bool:
+    return environ.get(name, "").strip().lower() not in ("", "0", "no", "false")
