@@ -21,11 +21,9 @@ from talaria.config.home import Home
 from talaria.config.live import LiveSettings, Reloader
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
-from talaria.core.events import Event
 from talaria.core.ids import ChatAddress, ChatKey, new_owner_id
-from talaria.core.messages import Text, ToolCall
-from talaria.core.ports import Models, PendingModels, Store, WorkspaceHandle
-from talaria.core.questions import QuestionDraft
+from talaria.core.messages import Text
+from talaria.core.ports import Models, PendingModels, Store
 from talaria.core.tools import ToolSource
 from talaria.core.turns import Inbound, Sender, Turn
 from talaria.gateway import Gateway
@@ -38,7 +36,7 @@ from talaria.pool.pool import Pool
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
 from talaria.tools.builtin import builtin_tools
-from talaria.tools.execution import BoundTools, ToolRunner
+from talaria.tools.execution import ToolRunner
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import Family, ToolSet
 from talaria.turns.agents import NO_PENDING_MODELS, Agents
@@ -58,37 +56,6 @@ def chat(name: str = "one") -> ChatKey:
 
 def inbound(text: str, name: str = "one", *, key: str | None = None, model: str | None = None) -> Inbound:
     return Inbound(chat(name), Sender("tester"), (Text(text),), key=key, model=model)
-
-
-Asks = Callable[[ToolCall], QuestionDraft | None]
-
-
-@dataclass(frozen=True, slots=True)
-class AskingTools(BoundTools):
-    """The tools of a turn. A person is asked first about calls for which `asks` returns a question."""
-
-    asks: Asks = lambda call: None
-
-    def question(self, call: ToolCall) -> QuestionDraft | None:
-        return self.asks(call)
-
-
-class AskingToolRunner(ToolRunner):
-    asks: Asks
-
-    def bind(
-        self,
-        turn: Turn,
-        names: tuple[str, ...],
-        workspace: WorkspaceHandle | None,
-        emit: Callable[[Event], None],
-    ) -> AskingTools | None:
-        bound = super().bind(turn, names, workspace, emit)
-        if bound is None:
-            return None
-        return AskingTools(
-            **{field.name: getattr(bound, field.name) for field in fields(bound)}, asks=self.asks
-        )
 
 
 @dataclass(slots=True)
@@ -164,7 +131,6 @@ async def start(
     abilities: Mapping[str, Abilities] | None = None,
     arrivals: PendingModels = NO_PENDING_MODELS,
     takes_up: Callable[[Turn], bool] = lambda turn: True,
-    asks: Asks = lambda call: None,
 ) -> AsyncIterator[Rig]:
     """Recovered and accepting; leaving drains at once and leaves what runs resumable."""
     clock = clock or SystemClock()
@@ -176,8 +142,7 @@ async def start(
     known = {"scripted", settings.provider, *(choice.provider for choice in chain)}
     catalog = Catalog(settings, {"fast": "scripted/fast"}, providers=known, abilities=abilities)
     builtin = Family("built-in", tools(builtin_tools(ToolSettings())).tools)
-    tool_runner = AskingToolRunner([builtin, *sources], ToolSettings(enabled=("built-in",)), metrics)
-    tool_runner.asks = asks
+    tool_runner = ToolRunner([builtin, *sources], ToolSettings(enabled=("built-in",)), metrics)
     workspaces = workspaces or FakeWorkspaces(lambda key: folder)
     builder = AgentBuilder(store, models, workspaces)
     pool = Pool(builder, limits, clock)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rig import Rig, start
 from sick_store import SickStore
@@ -31,11 +32,11 @@ from talaria.core.events import (
 )
 from talaria.core.ids import OwnerId, QuestionId, SessionId, TurnId
 from talaria.core.ledger import Commit
-from talaria.core.messages import ToolCall, ToolOutcome, ToolResults, UserMessage
+from talaria.core.messages import ToolOutcome, ToolResults, UserMessage
 from talaria.core.ports import Store
 from talaria.core.questions import APPROVE, DENY, Decision, QuestionDraft, QuestionKind
 from talaria.core.spending import SpendingQuery
-from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.tools import Risk, ToolContext, ToolSpec
 from talaria.core.turns import StepState, TurnState
 from talaria.models.known import PriceSettings
 from talaria.store.memory import MemoryStore
@@ -48,26 +49,25 @@ from talaria.turns.states import LiveState
 from turns.test_stopping import Gate, assert_well_formed, messages
 
 SECONDS = 600.0
+MAY_ACT = QuestionDraft(QuestionKind.APPROVAL, "May act run?", SECONDS, ("yes", "no"))
 CALL = "[[call act {}]][[reply done]]"
 TWO_CALLS = "[[call act {}]]+[[call look {}]]+[[call act {}]][[reply done]]"
 
 
 class Act:
-    """A tool that counts its runs and says what was decided about each."""
+    """A tool that counts its runs and says what was decided about each. It asks `draft`, if there is one."""
 
-    def __init__(self, name: str = "act") -> None:
+    def __init__(self, name: str, draft: QuestionDraft | None = None) -> None:
         self.spec = ToolSpec(name, "Acts.", '{"type":"object","properties":{}}')
+        self.draft = draft
         self.decisions: list[Decision | None] = []
+
+    def question(self, arguments: dict[str, Any]) -> QuestionDraft | None:
+        return self.draft
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> str:
         self.decisions.append(context.decision)
         return f"{self.spec.name} ran"
-
-
-def asks_about_act(call: ToolCall) -> QuestionDraft | None:
-    if call.name != "act":
-        return None
-    return QuestionDraft(QuestionKind.APPROVAL, f"May {call.name} run?", SECONDS, ("yes", "no"))
 
 
 class World:
@@ -76,11 +76,10 @@ class World:
     def __init__(self, store: Store, folder: Path) -> None:
         self.store = store
         self.folder = folder
-        self.act, self.look = Act(), Act("look")
+        self.act, self.look = Act("act", MAY_ACT), Act("look")
         self.more: list[Any] = []
 
     def start(self, **settings: Any) -> Any:
-        settings = {"asks": asks_about_act, **settings}
         return start(self.store, self.folder, tools=lambda _: ToolSet(self.tools), **settings)
 
     @property
@@ -191,10 +190,8 @@ async def test_a_denied_call_does_not_run_and_the_model_is_told(world: World) ->
 
 
 async def test_an_answer_is_given_to_the_tool(world: World) -> None:
-    def asks(call: ToolCall) -> QuestionDraft | None:
-        return QuestionDraft(QuestionKind.ANSWER, "Which one?", SECONDS, ("red", "blue"))
-
-    async with world.start(asks=asks) as rig:
+    world.act.draft = QuestionDraft(QuestionKind.ANSWER, "Which one?", SECONDS, ("red", "blue"))
+    async with world.start() as rig:
         live = await park(rig)
         await decide(rig, live, "green, if there is one")
         await rig.turns.wait(live)
@@ -535,6 +532,7 @@ async def test_a_turn_that_is_left_alone_is_taken_up_by_its_decision(world: Worl
 
 async def test_a_crash_after_an_approved_call_started_does_not_run_it_again(world: World) -> None:
     gate = Gate("act")
+    gate.spec = replace(gate.spec, risk=Risk.HIGH)
     world.act = gate  # type: ignore[assignment]
     async with world.start() as rig:
         live = await park(rig)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.messages import Content
-from talaria.core.questions import Decision
+from talaria.core.questions import Decision, QuestionDraft
 
 if TYPE_CHECKING:
     from talaria.core.ports import WorkspaceHandle
@@ -23,7 +23,8 @@ MAX_SENT_BYTES = 50 << 20
 
 
 class Risk(StrEnum):
-    """How much a call can do: `NONE` reads, `FILES` writes in the chat's folder, `HIGH` needs a person."""
+    """How much a call can do: `NONE` reads, `FILES` writes in the chat's folder, `HIGH` runs only after a
+    person has approved it."""
 
     NONE = "none"
     FILES = "files"
@@ -122,6 +123,19 @@ class Tool(Protocol):
     def spec(self) -> ToolSpec: ...
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Content: ...
+
+
+@runtime_checkable
+class AskingTool(Protocol):
+    """A tool that puts a question of its own to a person before a call runs.
+
+    The turn is parked meanwhile: it holds no lease and no permit. `run` then finds the person's answer in
+    `context.decision`. For a tool with `Risk.HIGH` a person is asked to approve the call instead.
+    """
+
+    def question(self, arguments: dict[str, Any]) -> QuestionDraft | None:
+        """Return the question; None if this call needs none. Does not block."""
+        ...
 
 
 class ToolSource(Protocol):

@@ -19,6 +19,7 @@ from talaria.core.suggest import did_you_mean
 from talaria.core.tools import CallScope, ToolContext, ToolSource, ToolSpec
 from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
+from talaria.tools.approvals import allows, find_question
 from talaria.tools.function import parse_arguments
 from talaria.tools.result import cap_result, checked_parts, encodable, result_name, save_result
 from talaria.tools.settings import ToolSettings
@@ -99,8 +100,13 @@ class BoundTools:
         return tool.spec if tool else None
 
     def question(self, call: ToolCall) -> QuestionDraft | None:
-        """Return what to ask a person before the call may run. No tool asks yet."""
-        return None
+        """Return what to ask a person before the call may run; None if it may run unasked."""
+        tool = self.tools.get(call.name)
+        try:
+            return None if tool is None else find_question(tool, call)
+        except Exception:
+            _log.exception("tool %s cannot say what to ask", call.name, extra=self._ids(call))
+            return None  # running the call fails for the same reason
 
     async def run(self, call: ToolCall, decision: Decision | None = None) -> ToolResult:
         """Run `call` to its result. Raises nothing but `CancelledError`, when the turn is stopped.
@@ -118,7 +124,7 @@ class BoundTools:
         except ToolError as error:
             outcome, content = ToolOutcome.ERROR, f"Error: {error.info().sentence()}"
         except Exception:
-            _log.exception("tool %s failed", call.name, extra={"turn_id": self.turn_id, "call_id": call.id})
+            _log.exception("tool %s failed", call.name, extra=self._ids(call))
             outcome = ToolOutcome.ERROR
             content = f"Error: {call.name} failed for a reason inside the gateway; its log has the details."
         if task.cancelling() > cancels:
@@ -138,6 +144,9 @@ class BoundTools:
             names = ", ".join(self.tools.names) or "none"
             hint = did_you_mean(call.name, self.tools.names, f"There are: {names}.")
             raise ToolError(f"There is no tool {call.name[:100]!r}.", hint)
+        question = find_question(tool, call)
+        if question is not None and not allows(question, decision):
+            raise ToolError(f"{call.name} runs only after a person has agreed, and nobody has.")
         arguments = parse_arguments(tool, call.arguments)
         limit = self.settings.call_timeout if tool.spec.timeout is None else tool.spec.timeout
         seconds = limit.total_seconds()
@@ -161,6 +170,9 @@ class BoundTools:
         finally:
             scope.cancel()
             output.close()
+
+    def _ids(self, call: ToolCall) -> dict[str, str]:
+        return {"turn_id": self.turn_id, "call_id": call.id}
 
     async def _capped(self, call: ToolCall, text: str) -> str:
         max_bytes = self.settings.max_result

@@ -1,0 +1,67 @@
+"""Which calls a person is asked about before they run, and what the person is shown."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from talaria.core.errors import ToolError
+from talaria.core.messages import ToolCall
+from talaria.core.questions import APPROVE, Decision, QuestionDraft, QuestionKind
+from talaria.core.tools import AskingTool, Risk, Tool
+from talaria.tools.function import Arguments, parse_arguments
+
+APPROVAL_SECONDS = 86_400.0
+
+# Printable by Unicode's rules, but a reader sees nothing: fillers, blanks, joiners, variation selectors.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+
+
+def find_question(tool: Tool, call: ToolCall) -> QuestionDraft | None:
+    """Return what to ask a person before the call may run; None if it may run unasked.
+
+    This is the only place that reads `Risk`. A call with wrong arguments is not asked about, because it only
+    fails when it is run.
+    """
+    is_risky = tool.spec.risk is Risk.HIGH
+    asking = tool if isinstance(tool, AskingTool) else None
+    if not is_risky and asking is None:
+        return None
+    try:
+        arguments = parse_arguments(tool, call.arguments)
+    except ToolError:
+        return None
+    if is_risky:
+        return QuestionDraft(QuestionKind.APPROVAL, describe(call.name, arguments), APPROVAL_SECONDS)
+    return asking.question(arguments) if asking else None
+
+
+def allows(question: QuestionDraft, decision: Decision | None) -> bool:
+    """Return whether the call may run after this decision."""
+    return decision is not None and (question.kind is QuestionKind.ANSWER or decision.text == APPROVE)
+
+
+def describe(name: str, arguments: Arguments) -> str:
+    """Return exactly what will run: the name of the tool, and below it the arguments as JSON, whole.
+
+    Characters that a reader cannot see, or that change how others are read (control characters, bidirectional
+    marks, blanks other than a space), are written as escapes. Decoding the JSON gives the arguments back.
+    """
+    visible = msgspec.json.encode(arguments).decode().translate(_Visible())
+    return f"{name}\n{msgspec.json.format(visible, indent=2)}"
+
+
+class _Visible(dict[int, str]):
+    """A table for `str.translate`, filled as characters are met."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        if char.isprintable() and not _INVISIBLE.match(char):
+            shown = char
+        else:
+            units = char.encode("utf-16-be")
+            shown = "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+        return self.setdefault(code, shown)
