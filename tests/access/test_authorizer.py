@@ -50,7 +50,7 @@ def authorizer(store: SqliteStore, clock: HandClock) -> Authorizer:
 
 @pytest.fixture
 def admin(store: SqliteStore) -> PairingAdmin:
-    return PairingAdmin(store.pairings)
+    return PairingAdmin(store.pairings, ["telegram"])
 
 
 @pytest.fixture

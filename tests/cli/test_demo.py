@@ -43,9 +43,3 @@ def test_leaving_early_takes_everything_along(
     with pytest.raises(ProcessLookupError):
         os.kill(gateway, 0)
     assert list(tmp_path.glob("talaria-demo-*")) == []
-
-
-def test_a_demo_to_come_says_so(talaria: Talaria) -> None:
-    done = talaria("demo", "memory")
-    assert done.returncode == 2
-    assert "not in this version yet" in done.stderr

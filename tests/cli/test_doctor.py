@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from cli.conftest import Serve
-from talaria.cli import checks
+from talaria.cli import machine_checks
 from talaria.cli.main import main
 from talaria.models.local.runtime import missing_requirement
 from talaria.models.local.weights import DEFAULT_MODEL
@@ -80,8 +80,8 @@ def test_a_running_gateway_s_token_file_is_left_as_it_is(doctor: Doctor, home: P
 def test_little_space_and_an_old_sqlite_are_told(
     doctor: Doctor, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "LITTLE_SPACE", 1 << 62)
-    monkeypatch.setattr(checks, "is_single_process_only", True)
+    monkeypatch.setattr(machine_checks, "LITTLE_SPACE", 1 << 62)
+    monkeypatch.setattr(machine_checks, "is_single_process_only", True)
     _, found = doctor(home)
     assert found["disk"]["level"] == "warn"
     assert found["sqlite"]["command"].endswith("-m pip install pysqlite3")

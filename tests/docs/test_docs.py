@@ -17,7 +17,6 @@ import pytest
 from talaria.channels.http import routing
 from talaria.channels.http.response import STATUS
 from talaria.cli.main import COMMANDS as PROGRAM_COMMANDS
-from talaria.cli.main import LATER as PROGRAM_LATER
 from talaria.commands.slash import ALIASES, SLASH_COMMANDS
 from talaria.config.load import load
 from talaria.config.settings import settings_type
@@ -158,8 +157,6 @@ def test_every_slash_command_is_documented() -> None:
 def test_every_command_of_the_program_is_documented() -> None:
     text = section(COMMAND_PAGE, "In a shell")
     assert dict(rows(text)) == {f"`talaria {name}`": help for name, help in PROGRAM_COMMANDS.items()}
-    to_come = text.partition("Not in this version yet")[2].partition("; nor")[0]
-    assert set(re.findall(r"`(\w+)`", to_come)) == set(PROGRAM_LATER)
 
 
 def dev_verbs() -> set[str]:

@@ -43,7 +43,7 @@ _REMEMBERED = 1024
 
 
 class ChatKind(StrEnum):
-    """`BROADCAST` is a chat in which only its owners write, such as a Telegram channel."""
+    """`BROADCAST` is a chat in which only its owners write, such as a channel of news."""
 
     PRIVATE = "private"
     GROUP = "group"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+from collections.abc import Collection
 from datetime import datetime
 from typing import NewType, assert_never
 
 import msgspec
 
-from talaria.access.settings import PAIRABLE
 from talaria.core.access import (
     Approve,
     CodeHash,
@@ -99,10 +99,14 @@ class Invitation(msgspec.Struct, frozen=True):
 
 
 class PairingAdmin:
-    """What the operator does about pairing; the command line and the HTTP API both use it."""
+    """What the operator does about pairing; the command line and the HTTP API both use it. `channels` are
+    those whose people can be paired."""
 
-    def __init__(self, pairings: Pairings, limits: PairingLimits | None = None) -> None:
+    def __init__(
+        self, pairings: Pairings, channels: Collection[str], limits: PairingLimits | None = None
+    ) -> None:
         self._pairings = pairings
+        self._channels = channels
         self._limits = limits or PairingLimits()
 
     async def listing(self) -> PairingList:
@@ -154,10 +158,10 @@ class PairingAdmin:
 
         Raises `BadRequest` for a channel without pairing.
         """
-        if channel not in PAIRABLE:
+        if channel not in self._channels:
             raise BadRequest(
                 f"There is no channel {channel!r} to invite someone to.",
-                f"Channels with pairing: {', '.join(PAIRABLE)}.",
+                f"Channels with pairing: {', '.join(self._channels) or 'none'}.",
             )
         code = new_code()
         expires_at = await self._pairings.invite(Invite(channel, hash_code(code), self._limits))

@@ -6,10 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-# The channels whose people can be paired.
-PAIRABLE = ("telegram",)
-
-# For platforms with numeric user ids (Telegram): `allowed: UserNumbers = ()`.
+# For platforms with numeric user ids: `allowed: UserNumbers = ()`.
 UserNumbers = Annotated[
     tuple[Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)], ...],
     msgspec.Meta(

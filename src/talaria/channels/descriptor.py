@@ -2,12 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, Protocol
 
-from talaria.core.parts import Part, S
+from talaria.core.parts import Part, Parts, S
 from talaria.gateway import Gateway, OpenChannel
+
+if TYPE_CHECKING:
+    from talaria.access.authorizer import Authorizer
+
+
+class Account(Protocol):
+    """An account on the platform, with secrets that the platform accepts."""
+
+    @property
+    def name(self) -> str: ...
+
+    def invite(self, code: str) -> Sequence[str]:
+        """Return lines that tell how a person presents the code."""
+        ...
+
+    async def admit_first(self, authorizer: Authorizer, seconds: float) -> str | None:
+        """Wait for the first person whom the authorizer lets in by a code, and return the name; None after
+        so many seconds. Messages are only looked at: the gateway receives all of them later."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SecretQuestion:
+    """A secret that `talaria connect` asks for. The table has three keys for it: KEY, KEY_env for the name of
+    a variable, and KEY_file for the name of a file in the home."""
+
+    key: str
+    question: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connector(Generic[S]):
+    """What `talaria connect NAME` needs. `options` are keys of the table, each with its help. `open` is given
+    the settings as they would be and the secrets by key; it raises `ConfigError` if the platform refuses
+    them."""
+
+    help: str
+    secrets: tuple[SecretQuestion, ...]
+    options: Mapping[str, str] = field(default_factory=dict)
+    open: Callable[[S, Mapping[str, str]], AbstractAsyncContextManager[Account]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,3 +61,15 @@ class Channel(Part[S]):
     open: Callable[[Gateway, S], AbstractAsyncContextManager[OpenChannel]]
     is_on: Callable[[S], bool] = lambda settings: True
     has_pairing: bool = False
+    connector: Connector[S] | None = None
+
+
+def connected_files(parts: Parts) -> list[str]:
+    """Return the names of the files to which `talaria connect` writes secrets."""
+    connectors = [(part.name, part.connector) for part in parts if isinstance(part, Channel)]
+    return [f"{name}.{secret.key}" for name, each in connectors if each for secret in each.secrets]
+
+
+def pairing_channels(parts: Parts) -> list[str]:
+    """Return the names of the channels whose people can be paired."""
+    return [part.name for part in parts if isinstance(part, Channel) and part.has_pairing]

@@ -11,7 +11,7 @@ import click
 
 from talaria.channels.console.ask import AskRequest, ask
 from talaria.channels.console.plain import WAITING, PlainRenderer, StatusLine
-from talaria.cli.connect import connect
+from talaria.cli.home_gateway import connect
 from talaria.cli.loop import run_loop
 from talaria.cli.options import F, Invocation, verb
 from talaria.core.ids import is_session_name

@@ -12,7 +12,8 @@ import click
 
 from talaria import __version__
 from talaria.channels.console.client import GatewayClient
-from talaria.cli.connect import Found, gateway_or_store
+from talaria.channels.descriptor import connected_files
+from talaria.cli.home_gateway import Found, gateway_or_store
 from talaria.cli.loop import run_loop
 from talaria.cli.options import Invocation, spoken, verb
 from talaria.cli.service import ENVIRONMENT
@@ -21,8 +22,10 @@ from talaria.config.load import load
 from talaria.core.errors import NotFound, TalariaError
 from talaria.core.units import format_size
 from talaria.parts import PARTS
-from talaria.store.archive import BOT_TOKEN, CONFIG, Manifest, Packing, new_snapshot, pack
+from talaria.store.archive import CONFIG, Manifest, Packing, new_snapshot, pack
 from talaria.store.sqlite.schema import latest_version
+
+_SECRETS = tuple(connected_files(PARTS))
 
 
 @verb(
@@ -37,8 +40,8 @@ def command(invocation: Invocation, path: Path | None, force: bool) -> None:
     """Save the home in one file: sessions, files, memory and configuration.
 
     Works beside a running gateway. The file is readable for you only. The HTTP token, the variables of the
-    service and the logs are not in it; config.toml is, with whatever keys are written there, and the token of
-    a Telegram bot.
+    service and the logs are not in it; config.toml is, with whatever keys are written there, and so are the
+    secrets of chat platforms.
     """
     home = invocation.home()
     target = _target(path)
@@ -47,7 +50,7 @@ def command(invocation: Invocation, path: Path | None, force: bool) -> None:
     click.echo(f"Saved {len(manifest.members)} files ({format_size(manifest.size)}) in {target}, {size}.")
     if manifest.left_out:
         click.echo(f"Left out, because they are links or no plain files: {len(manifest.left_out)}", err=True)
-    secret = [CONFIG] * _has_keys(home) + [BOT_TOKEN] * (home.path / BOT_TOKEN).is_file()
+    secret = [CONFIG] * _has_keys(home) + [each for each in _SECRETS if (home.path / each).is_file()]
     if secret:
         what = f"It holds secrets, those in {' and '.join(secret)}"
         click.echo(f"{what}: keep it as safe as they are.", err=True)
@@ -68,7 +71,7 @@ def _target(path: Path | None) -> Path:
 async def _backup(home: Home, target: Path, force: bool) -> Manifest:
     async with gateway_or_store(home) as found:
         copy = await _snapshot(home, found)
-        packing = Packing(home.path, copy, __version__, latest_version(), time.time())
+        packing = Packing(home.path, copy, __version__, latest_version(), time.time(), _SECRETS)
         try:
             with progress("saving") as tick:
                 return pack(packing, target, overwrite=force, on_progress=tick)

@@ -14,7 +14,7 @@ from talaria import __version__
 from talaria.channels.console.chat import Screen, TerminalChat
 from talaria.channels.console.client import GatewayClient
 from talaria.cli.ask import check_session_name, files_option
-from talaria.cli.connect import connect
+from talaria.cli.home_gateway import connect
 from talaria.cli.loop import run_loop
 from talaria.cli.options import Invocation, spoken, verb
 from talaria.config.home import Home

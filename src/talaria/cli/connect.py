@@ -1,157 +1,173 @@
-"""Finding the home's running gateway; when there is none, running one inside, or its store alone."""
+"""`talaria connect CHANNEL`: connects a chat platform and lets the first person in."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from functools import partial
+import sys
+from collections.abc import Collection, Mapping
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import Any
 
-from talaria.channels.console.client import GatewayAddress, GatewayClient
-from talaria.channels.http.part import HTTP
-from talaria.channels.http.settings import HttpSettings
+import click
+import msgspec
+
+from talaria.access.authorizer import Authorizer
+from talaria.access.pairing import PairingAdmin
+from talaria.channels.console.client import GatewayClient
+from talaria.channels.console.plain import StatusLine
+from talaria.channels.descriptor import Account, Channel, Connector, SecretQuestion, pairing_channels
+from talaria.cli.home_gateway import gateway_or_store, running_gateway
 from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation
+from talaria.cli.options import Group, Invocation, group, verb
+from talaria.config.edit import set_keys, write_secret
 from talaria.config.home import Home
 from talaria.config.load import load
-from talaria.core.errors import ConfigError
-from talaria.core.ids import ChatAddress
+from talaria.core.access import Person
+from talaria.core.clock import SystemClock
+from talaria.core.errors import ConfigError, TalariaError
 from talaria.parts import PARTS
 
-if TYPE_CHECKING:
-    from talaria.core.turns import Turn
-    from talaria.store.sqlite.store import SqliteStore
-
-T = TypeVar("T")
-Found: TypeAlias = "GatewayClient | SqliteStore | Path"  # the path is where a database would be
-START_SECONDS = 5.0
-_GLANCE = 0.1
+_TRY_SECONDS = 20.0
+_RELOAD_SECONDS = 8.0  # in which a running gateway has read config.toml again, and tried the channel
+_FOR_GATEWAY, _FOR_START = "waiting for the gateway", "waiting for /start"
 
 
-def find_running(home: Home, environ: Mapping[str, str]) -> GatewayAddress | None:
-    """Where the home's gateway says it is. A file left behind by a dead one is no gateway: without the lock
-    held, another program might have its port by now, and would be given the token."""
-    info = home.read_gateway()
-    if info is None or not home.is_locked():
-        return None
-    return GatewayAddress(info.url, home.find_token(environ, _token_env(home, environ)).value)
+def _commands(parts: Collection[object]) -> Group:
+    channels = [part for part in parts if isinstance(part, Channel) and part.connector is not None]
+
+    @group("connect", *(f"talaria connect {channel.name}" for channel in channels))
+    def connect() -> None:
+        """Connect a chat platform and let the first person in."""
+
+    for channel in channels:
+        assert channel.connector is not None
+        connect.add_command(_command(channel, channel.connector))
+    return connect
 
 
-@asynccontextmanager
-async def running_gateway(home: Home, environ: Mapping[str, str]) -> AsyncIterator[GatewayClient | None]:
-    """A client of the running gateway, or None. One that is just starting is waited for."""
-    address = await _await_running(home, environ)
-    if address is None:
-        yield None
-        return
-    async with GatewayClient(address, lambda: find_running(home, environ)) as client:
-        yield client
+def _command(channel: Channel[Any], connector: Connector[Any]) -> click.Command:
+    """Return the command of a channel, with an option for the variable of each secret and for each key."""
 
+    def run(invocation: Invocation, wait: int, **given: str | None) -> None:
+        run_loop(_connect(invocation, channel, connector, given, wait))
 
-@asynccontextmanager
-async def connect(
-    home: Home, environ: Mapping[str, str], session: str | None = None
-) -> AsyncIterator[GatewayClient]:
-    """A client of the running gateway, or of one that runs inside until the end, when it drains. That one
-    takes up what `session` is still owed and leaves the rest to a real one: this shell may lack a key that
-    others' messages need, and would end with the command anyway.
-
-    Raises `ConfigError` and `StoreError` when neither can be had.
-    """
-    async with running_gateway(home, environ) as client:
-        if client is not None:
-            yield client
-            return
-    async with _inside(home, environ, session) as inner:
-        yield inner
-
-
-@asynccontextmanager
-async def _inside(
-    home: Home, environ: Mapping[str, str], session: str | None
-) -> AsyncIterator[GatewayClient]:
-    from talaria.app import open_gateway
-    from talaria.channels.http.channel import open_http
-    from talaria.cli.log_file import follow, open_log
-    from talaria.core.redaction import Redactor
-    from talaria.observe.logs import configure
-
-    # Any free port of this machine: the configured one is for `serve`.
-    environ = {**environ, "TALARIA_HTTP__HOST": "127.0.0.1", "TALARIA_HTTP__PORT": "0"}
-    loaded = load(home.path, environ, PARTS)
-    home.prepare()
-    token = home.http_token(environ, loaded.settings.of(HTTP).token_env).value
-    redactor = Redactor([*loaded.secrets, token])
-    with open_log(home) as stream, configure(loaded.settings.log, redactor, stream) as log:
-        async with (
-            open_gateway(home, loaded, environ, takes_up=partial(_is_of, session)) as gateway,
-            open_http(gateway, gateway.settings.of(HTTP)) as http,
-            GatewayClient(GatewayAddress(http.server.address, token)) as client,
-        ):
-            follow(gateway, log)
-            yield client
-
-
-def _is_of(session: str | None, turn: Turn) -> bool:
-    chat = ChatAddress.parse(turn.chat_key)
-    return session is not None and (
-        turn.session_id == session or (chat.channel, chat.kind, chat.chat) == ("http", "api", session)
+    run.__doc__ = (
+        f"{connector.help}\n\n"
+        "A secret goes to a file in the home, for this user only, unless a variable is named. It is tried "
+        "first, and nothing is written if the platform refuses it."
     )
+    seconds, example = click.IntRange(0), f"talaria connect {channel.name}"
+    command = verb(channel.name, example)(run)
+    for secret in connector.secrets:
+        text = f"The variable that holds the {secret.key}; else it is asked for."
+        command.params.append(click.Option([f"--{secret.key}-env"], metavar="NAME", help=text))
+    for key, text in connector.options.items():
+        command.params.append(click.Option([f"--{key.replace('_', '-')}"], metavar="VALUE", help=text))
+    wait = click.Option(["--wait"], metavar="SECONDS", type=seconds, default=300, help="0: do not wait.")
+    command.params.append(wait)
+    return command
 
 
-def ask_home(invocation: Invocation, use: Callable[[Found], Awaitable[T]], *, make: bool = False) -> T:
-    """What `use` answers, given the home's running gateway or its store, as `gateway_or_store` finds them."""
-
-    async def run() -> T:
-        async with gateway_or_store(invocation.home(), make=make) as found:
-            return await use(found)
-
-    return run_loop(run())
-
-
-@asynccontextmanager
-async def gateway_or_store(home: Home, *, make: bool = False) -> AsyncIterator[Found]:
-    """A client of the running gateway; else the store, under the home's lock: nothing is resumed, no model is
-    called. For a home without a database where it would be, unless it is to be made.
-
-    Raises `StoreError` for a database that cannot be opened.
-    """
-    async with running_gateway(home, os.environ) as client:
-        if client is not None:
-            yield client
-            return
-    from talaria.core.clock import SystemClock
-    from talaria.store.home_lock import HomeLock
-    from talaria.store.sqlite.store import SqliteStore
-
-    database = home.find_database(load(home.path, os.environ, PARTS).settings.store.url)
-    if make:
-        home.prepare()
-    elif not database.exists():
-        yield database
-        return
-    with HomeLock(home.path):
-        async with await SqliteStore.open(database, SystemClock()) as store:
-            yield store
-
-
-async def _await_running(home: Home, environ: Mapping[str, str]) -> GatewayAddress | None:
-    """A locked home without an address is a gateway that starts or stops: wait for what it becomes."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + START_SECONDS
-    while True:
-        address = find_running(home, environ)
-        if address is not None or not home.is_locked() or loop.time() >= deadline:
-            return address
-        await asyncio.sleep(_GLANCE)
+async def _connect(
+    invocation: Invocation,
+    channel: Channel[Any],
+    connector: Connector[Any],
+    given: Mapping[str, str | None],
+    wait: int,
+) -> None:
+    home, serve = invocation.home(), invocation.command_line("serve")
+    loaded = load(home.path, os.environ, PARTS)  # a broken file is reported before any question
+    options = {key: value for key in connector.options if (value := given[key])}
+    settings = msgspec.structs.replace(loaded.settings.of(channel), **options)
+    secrets = {each.key: _ask(each, given[f"{each.key}_env"]) for each in connector.secrets}
+    async with AsyncExitStack() as scopes:
+        async with StatusLine(sys.stdout, f"Trying {channel.name}", _TRY_SECONDS):
+            account = await scopes.enter_async_context(connector.open(settings, secrets))
+        _write(home, channel, {key: given[f"{key}_env"] for key in secrets}, secrets, options)
+        click.echo(f"Connected {account.name}: {home.config} names it.")
+        found = await scopes.enter_async_context(gateway_or_store(home, make=True))
+        assert not isinstance(found, Path)
+        if isinstance(found, GatewayClient):
+            click.echo("The running gateway opens the channel within seconds.")
+            known = {each.person for each in (await found.listing()).paired}
+            _tell(account, (await found.invite(channel.name)).code, wait)
+            name = await _await_gateway(home, channel.name, known, wait, serve)
+        else:
+            admin = PairingAdmin(found.pairings, pairing_channels(PARTS))
+            _tell(account, (await admin.invite(channel.name)).code, wait)
+            async with StatusLine(sys.stdout, _FOR_START, wait):
+                authorizer = Authorizer(found.pairings, {}, SystemClock())
+                name = await account.admit_first(authorizer, wait)
+    click.echo(f"{name} is paired." if name else "Nobody came yet; the code stays good for an hour.")
+    if not isinstance(found, GatewayClient):
+        click.echo(f"Next: {serve}")
 
 
-def _token_env(home: Home, environ: Mapping[str, str]) -> str:
-    """A config that was broken after the gateway started does not keep anyone from talking to it."""
-    try:
-        return load(home.path, environ, PARTS).settings.of(HTTP).token_env
-    except ConfigError:
-        return HttpSettings().token_env
+def _ask(secret: SecretQuestion, variable: str | None) -> str:
+    if variable:
+        value, hint = os.environ.get(variable, ""), f"Set it: export {variable}=…"
+    else:
+        is_asked = sys.stdin.isatty()
+        value = click.prompt(secret.question, hide_input=True) if is_asked else sys.stdin.readline()
+        hint = secret.hint
+    if not value.strip():
+        raise ConfigError(f"There is no {secret.key}{f' in {variable}' if variable else ''}.", hint)
+    return str(value).strip()
+
+
+def _write(
+    home: Home,
+    channel: Channel[Any],
+    variables: Mapping[str, str | None],
+    secrets: Mapping[str, str],
+    options: Mapping[str, str],
+) -> None:
+    """Write the secrets that stand in no variable to files, and name everything in config.toml."""
+    home.prepare()
+    defaults = channel.settings()
+    keys: dict[str, object | None] = {
+        key: value if value != getattr(defaults, key) else None for key, value in options.items()
+    }
+    for key, secret in secrets.items():
+        file = None if variables[key] else f"{channel.name}.{key}"
+        if file:
+            write_secret(home.path / file, secret + "\n")
+        keys |= {f"{key}_env": variables[key], f"{key}_file": file, key: None}
+    set_keys(home.config, channel.table, keys)
+
+
+def _tell(account: Account, code: str, wait: int) -> None:
+    lines = ["", *account.invite(code), "Whoever does so first may talk to your agent."]
+    if wait:
+        lines.append(f"Waiting for that, {wait} seconds at most (Ctrl-C: do not wait; the code stays good).")
+    click.echo("\n".join([*lines, ""]))
+    sys.stdout.flush()
+
+
+async def _await_gateway(
+    home: Home, channel: str, known: Collection[Person], wait: int, serve: str
+) -> str | None:
+    """Return the name of the person whom the gateway lets in. It opens the channel by itself within seconds,
+    unless it needs a variable that only this shell has."""
+    clock, is_told = SystemClock(), False
+    began = clock.elapsed()
+    async with StatusLine(sys.stdout, _FOR_GATEWAY, wait) as line:
+        while (passed := clock.elapsed() - began) < wait:
+            with suppress(TalariaError):  # it may be restarted meanwhile
+                async with running_gateway(home, os.environ) as client:
+                    state = "" if client is None else (await client.status())["channels"].get(channel, "")
+                    line.say(_FOR_START if state.startswith("ready") else _FOR_GATEWAY)
+                    if state.startswith("stopped") and passed > _RELOAD_SECONDS and not is_told:
+                        line.hide()
+                        click.echo(f"The gateway's channel is {state}")
+                        click.echo(f"  Stop it, then start it here: {serve}")
+                        is_told = True
+                    for each in (await client.listing()).paired if client is not None else ():
+                        if each.person.channel == channel and each.person not in known:
+                            return each.person.name or each.person.user_id
+            await clock.sleep(1)
+    return None
+
+
+command = _commands(PARTS)

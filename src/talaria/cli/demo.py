@@ -32,7 +32,7 @@ _CELLS = {
 }
 
 
-@group("demo", "talaria demo crash", later=("memory",))
+@group("demo", "talaria demo crash")
 def command() -> None:
     """See the gateway keep its promises. No key is needed, and nothing is left behind."""
 

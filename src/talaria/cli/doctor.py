@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 import msgspec
 
 from talaria.channels.console.clean import clean
-from talaria.cli.checks import examine
+from talaria.cli.config_checks import check_broken_config, check_config, check_secret_files
+from talaria.cli.home_gateway import running_gateway
 from talaria.cli.loop import run_loop
+from talaria.cli.machine_checks import check_gateway, check_home, check_idle, check_machine
+from talaria.cli.model_checks import check_agent
 from talaria.cli.options import Invocation, verb
-from talaria.core.findings import Finding, Level
+from talaria.config.home import Home
+from talaria.config.load import Loaded, load
+from talaria.config.settings import Settings, settings_type
+from talaria.core.errors import ConfigError, TalariaError
+from talaria.core.findings import Finding, Level, failed, problem
+from talaria.core.parts import Examination, Parts, Status
+from talaria.parts import PARTS
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.PROBLEM: "red"}
 _NAME_WIDTH = 8
+_ANSWER_SECONDS = 10.0
 _PROGRAM = re.compile(r"(^|&& |`)talaria (\w+)")
 
 
@@ -69,3 +80,56 @@ def _print(findings: Sequence[Finding]) -> None:
 
 def _count(number: int, noun: str) -> str:
     return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
+
+
+# -- the checks
+
+
+async def examine(
+    home: Home, environ: Mapping[str, str], *, calls: bool = False, parts: Parts = PARTS
+) -> list[Finding]:
+    """Return the findings of all checks. With `calls`, the model is called once."""
+    findings = [*check_machine(home), *check_home(home, environ)]
+    loaded: Loaded | None = None
+    try:
+        loaded = load(home.path, environ, parts)
+    except ConfigError as error:
+        findings += check_broken_config(home, error, parts)
+    settings = loaded.settings if loaded is not None else settings_type(parts)()
+    status, gateway = await _look_at_gateway(home, settings, environ)
+    if loaded is not None:
+        findings += check_config(home, loaded, parts, is_running=status is not None)
+    findings += [*check_secret_files(home, settings), *gateway]
+    if loaded is not None:
+        agent = check_agent(home, settings, environ, calls=calls, running=status)
+        findings += [finding async for finding in agent]
+    for part in parts:
+        if part.findings is not None and (loaded is not None or part.is_required):
+            examination = Examination(home.path, settings.of(part), environ, status)
+            found = [finding async for finding in part.findings(examination)]
+            broken = {each.name for each in found if each.level is Level.PROBLEM}
+            findings = [each for each in findings if each.name not in broken]  # one fault, reported once
+            findings += found
+    return findings
+
+
+async def _look_at_gateway(
+    home: Home, settings: Settings, environ: Mapping[str, str]
+) -> tuple[Status | None, list[Finding]]:
+    """Return the status of the running gateway, if one runs and answers, and what there is to say of it."""
+    try:
+        async with running_gateway(home, environ) as client:
+            if client is None:
+                return None, [*check_idle(home, settings)]
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                status = await client.status()
+            return status, [*check_gateway(client.url, status)]
+    except TimeoutError:
+        info = home.read_gateway()
+        where = f"The gateway at {info.url}" if info else "The gateway"
+        text = f"{where} runs, but does not answer within {_ANSWER_SECONDS:g} seconds."
+        return None, [problem("gateway", text, "Restart it; what it has accepted is not lost.")]
+    except ConfigError as error:  # its token cannot be read
+        return None, [failed("token", error)]
+    except TalariaError as error:
+        return None, [failed("gateway", error)]

@@ -35,11 +35,6 @@ COMMANDS = {
     "service": "Let the system start the gateway and keep it running.",
     "config": "Show and change the configuration.",
 }
-LATER = frozenset(
-    {
-        "jobs", "send", "import", "mcp", "bench",
-    }
-)  # fmt: skip
 EXAMPLES = """\b
 Examples:
   talaria serve                          start the gateway
@@ -53,8 +48,6 @@ Examples:
     cls=LazyGroup,
     package="talaria.cli",
     commands=COMMANDS,
-    later=LATER,
-    modules={"connect": "connecting"},
     epilog=EXAMPLES,
     no_args_is_help=True,
 )

@@ -9,7 +9,7 @@ import webbrowser
 import click
 
 from talaria.access.logins import link
-from talaria.cli.connect import running_gateway
+from talaria.cli.home_gateway import running_gateway
 from talaria.cli.loop import run_loop
 from talaria.cli.options import Invocation, common, spoken
 from talaria.core.errors import NotFound

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -91,9 +90,8 @@ def verb(name: str, *examples: str) -> Callable[[Function], click.Command]:
     return lambda function: declare(common(click.pass_obj(function)))
 
 
-def group(name: str, *examples: str, later: Collection[str] = ()) -> Callable[[Function], Group]:
-    """`later` are commands of a version to come: they say so, and no help lists them."""
-    declare = click.group(name, cls=Group, later=later, epilog=_shown(examples), no_args_is_help=True)
+def group(name: str, *examples: str) -> Callable[[Function], Group]:
+    declare = click.group(name, cls=Group, epilog=_shown(examples), no_args_is_help=True)
     return lambda function: declare(common(function))
 
 
@@ -110,23 +108,18 @@ class _Command(click.Command):
 
 
 class Group(click.Group):
-    def __init__(self, *arguments: Any, later: Collection[str] = (), **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        self._later = frozenset(later)
-
     def verb(self, name: str, *examples: str) -> Callable[[Function], None]:
         """A command of this group, declared like one of its own."""
         return lambda function: self.add_command(verb(name, *examples)(function))
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return _not_yet(cmd_name) if cmd_name in self._later else super().get_command(ctx, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            guess = f" Did you mean `{ctx.command_path} {near[0]}`?" if near else ""
+            from talaria.core.suggest import nearest
+
+            near = nearest(args[0], self.list_commands(ctx))
+            guess = f" Did you mean `{ctx.command_path} {near}`?" if near else ""
             raise click.UsageError(f"There is no command `{ctx.command_path} {args[0]}`.{guess}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -134,21 +127,12 @@ class Group(click.Group):
 class LazyGroup(Group):
     """Its commands are imported when they are used, so that `--help` and `--version` cost nothing.
 
-    `commands` are names with their short help; each is `command` in the module of its name in `package`,
-    or in the one that `modules` names for it.
+    `commands` are names with their short help; each is `command` in the module of its name in `package`.
     """
 
-    def __init__(
-        self,
-        *arguments: Any,
-        package: str,
-        commands: Mapping[str, str],
-        modules: Mapping[str, str],
-        **more: Any,
-    ) -> None:
+    def __init__(self, *arguments: Any, package: str, commands: Mapping[str, str], **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._package = package
-        self._modules = modules
         self._short_help = commands
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -157,27 +141,9 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._short_help:
             return super().get_command(ctx, cmd_name)
-        module = self._modules.get(cmd_name, cmd_name)
-        command: click.Command = import_module(f"{self._package}.{module}").command
+        command: click.Command = import_module(f"{self._package}.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(self._short_help.items()))
-
-
-def _not_yet(name: str) -> click.Command:
-    """Takes any arguments, `--help` too, and has one answer."""
-
-    def refuse(arguments: tuple[str, ...]) -> NoReturn:
-        context = click.get_current_context()
-        raise click.UsageError(f"`{context.command_path}` is not in this version yet.", context.parent)
-
-    return click.Command(
-        name,
-        callback=refuse,
-        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
-        context_settings={"ignore_unknown_options": True},
-        add_help_option=False,
-        hidden=True,
-    )

@@ -11,16 +11,19 @@ import click
 from talaria.access.pairing import PairingAdmin
 from talaria.channels.console.clean import clean_line
 from talaria.channels.console.client import GatewayClient
+from talaria.channels.descriptor import pairing_channels
 from talaria.cli.columns import columns, when
-from talaria.cli.connect import Found, ask_home
+from talaria.cli.home_gateway import Found, ask_home
 from talaria.cli.options import Invocation, group
 from talaria.core.access import Paired, PairingList, Person
 from talaria.core.clock import SystemClock
 from talaria.core.errors import BadRequest, NotFound
+from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore
 
 T = TypeVar("T")
 Admin = PairingAdmin | GatewayClient
+_CHANNELS = pairing_channels(PARTS)
 
 
 @group("pair", "talaria pair list", "talaria pair approve K7QD-93MX-4TZA")
@@ -50,7 +53,7 @@ def _approve(invocation: Invocation, code: tuple[str, ...]) -> None:
     click.echo(f"Paired {_named(paired.person)}: the gateway answers them from now on.")
 
 
-@command.verb("revoke", "talaria pair revoke telegram:123456789")
+@command.verb("revoke", f"talaria pair revoke {_CHANNELS[0]}:123456789")
 @click.argument("user", metavar="ID")
 def _revoke(invocation: Invocation, user: str) -> None:
     """Stop answering a person. ID is as `pair list` shows it; the number alone is enough."""
@@ -63,7 +66,7 @@ def _revoke(invocation: Invocation, user: str) -> None:
     click.echo(f"{_named(paired.person)} is not paired any more. A turn that is already running goes on.")
 
 
-@command.verb("invite", "talaria pair invite telegram")
+@command.verb("invite", f"talaria pair invite {_CHANNELS[0]}")
 @click.argument("channel")
 def _invite(invocation: Invocation, channel: str) -> None:
     """Make a code that lets the first person who presents it in, without approval."""
@@ -84,7 +87,7 @@ def _with_admin(invocation: Invocation, use: Callable[[Admin], Awaitable[T]], *,
             return use(found)
         # A home without a database has no pairings and no requests.
         store = MemoryStore(SystemClock()) if isinstance(found, Path) else found
-        return use(PairingAdmin(store.pairings))
+        return use(PairingAdmin(store.pairings, _CHANNELS))
 
     return ask_home(invocation, at, make=make)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from talaria.channels.descriptor import connected_files
 from talaria.cli.backup import progress
 from talaria.cli.database_check import checked_reader
 from talaria.cli.options import Invocation, verb
@@ -17,7 +18,7 @@ from talaria.config.load import load
 from talaria.core.errors import ConfigError, StoreError
 from talaria.core.units import format_size
 from talaria.parts import PARTS
-from talaria.store.archive import BOT_TOKEN, CONFIG, DATABASE, FOLDERS, Manifest, unpack
+from talaria.store.archive import CONFIG, DATABASE, FOLDERS, Manifest, unpack
 from talaria.store.home_lock import HomeLock
 
 _REPLACED = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", CONFIG, *FOLDERS)
@@ -57,7 +58,7 @@ def restore(home: Home, file: Path) -> tuple[Manifest, Path | None]:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     fresh = home.path / f".restoring-{stamp}-{os.getpid()}"
     with progress("unpacking") as tick:
-        manifest = unpack(file, fresh, tick)
+        manifest = unpack(file, fresh, tick, connected_files(PARTS))
     try:
         with checked_reader(fresh / DATABASE):
             pass
@@ -70,13 +71,13 @@ def _swap(home: Path, fresh: Path, aside: Path) -> Path | None:
     """Moves within one disk. The old database goes with its log before the new one comes."""
     moved = None
     try:
-        tokens = (BOT_TOKEN,) if (fresh / BOT_TOKEN).exists() else ()  # older backups have none
-        for name in (*_REPLACED, *tokens):
+        secrets = [name for name in connected_files(PARTS) if (fresh / name).exists()]
+        for name in (*_REPLACED, *secrets):
             if (home / name).exists() or (home / name).is_symlink():
                 aside.mkdir(mode=0o700, exist_ok=True)
                 (home / name).rename(aside / name)
                 moved = aside
-        for name in (*_REPLACED, *tokens):
+        for name in (*_REPLACED, *secrets):
             if (fresh / name).exists():
                 (fresh / name).rename(home / name)
     except OSError as error:

@@ -17,10 +17,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from talaria.channels.telegram.part import TELEGRAM
 from talaria.cli.options import Invocation, group, spoken
 from talaria.config.edit import write_secret
 from talaria.config.home import DEFAULT_HOME, Home
+from talaria.config.issues import IssueKind
 from talaria.config.load import load, named_variables
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError
@@ -110,10 +110,12 @@ def _held(home: Home, invocation: Invocation) -> ConfigError:
 def _lacking(home: Home, names: Iterable[str], invocation: Invocation) -> Iterator[str]:
     """The keys that the configuration needs, and that no file and none of the service's variables has."""
     given = dict.fromkeys(names, "given")
-    settings = load(home.path, given, PARTS).settings
-    missing, telegram = _missing(settings, given), settings.of(TELEGRAM)
-    if telegram.token_env and not (telegram.token or telegram.token_file or telegram.token_env in given):
-        missing["Telegram"] = telegram.token_env
+    loaded = load(home.path, given, PARTS)
+    missing = _missing(loaded.settings, given)
+    for issue in loaded.issues:
+        for part in PARTS:
+            if issue.kind is IssueKind.UNSET_VARIABLE and issue.path[:-1] == part.table:
+                missing[part.name] = issue.instead
     for name, variable in missing.items():
         again = f"{type_key(variable)} && {invocation.command_line('service install')}"
         yield f"The service has no key for {name}: {variable} is not set here.\n  To give it one: {again}"

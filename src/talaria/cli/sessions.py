@@ -13,7 +13,7 @@ from talaria.channels.console.clean import clean, clean_line, describe_call
 from talaria.channels.console.client import GatewayClient, SessionList
 from talaria.channels.http.views import SessionView, chat_key
 from talaria.cli.columns import columns, when
-from talaria.cli.connect import Found, ask_home
+from talaria.cli.home_gateway import Found, ask_home
 from talaria.cli.options import Invocation, group
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
@@ -43,7 +43,7 @@ T = TypeVar("T")
 _LONGEST_RESULT = 160
 
 
-@group("sessions", "talaria sessions list", "talaria sessions show terminal", later=("search", "export"))
+@group("sessions", "talaria sessions list", "talaria sessions show terminal")
 def command() -> None:
     """List, show and end sessions."""
 

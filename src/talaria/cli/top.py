@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from talaria.cli.columns import count
-from talaria.cli.connect import running_gateway
+from talaria.cli.home_gateway import running_gateway
 from talaria.cli.loop import run_loop
 from talaria.cli.options import Invocation, verb
 from talaria.core.errors import NotFound

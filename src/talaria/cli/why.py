@@ -12,7 +12,7 @@ import msgspec
 from talaria.channels.console.clean import clean_line
 from talaria.channels.console.client import GatewayClient
 from talaria.channels.http.views import ExplainedTurn, explain_turn
-from talaria.cli.connect import Found, ask_home
+from talaria.cli.home_gateway import Found, ask_home
 from talaria.cli.options import Invocation, verb
 from talaria.core.errors import NotFound
 

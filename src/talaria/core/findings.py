@@ -54,6 +54,13 @@ def end_command(pid: object) -> str:
     return f"kill {pid}" if is_ours else ""
 
 
+def close_command(path: Path, home: Path) -> str:
+    """Return the command that closes a file to other users. Empty if the path or a link leads outside of the
+    home: others may need that file."""
+    is_inside = path.resolve().is_relative_to(home.resolve())
+    return shell("chmod", "600", path) if is_inside else ""
+
+
 def type_key(variable: str) -> str:
     """Return the command that reads a key without showing it, so that it is not in the shell's history."""
     return f"read -rs {variable} && export {variable}"

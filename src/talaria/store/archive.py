@@ -1,9 +1,9 @@
 """A home as one file: a compressed tar with a manifest that tells what must be in it.
 
-It holds the database, `config.toml`, the token of Telegram's bot, `files/` and `memory/`. The HTTP token, the
-variables of the service, logs and everything about the running process stay out; links and special files that
-tools left in chats' folders are not followed and not kept. The manifest comes last, when everything has been
-read once.
+It holds the database, `config.toml`, the secrets of chat platforms, `files/` and `memory/`. The HTTP token,
+the variables of the service, logs and everything about the running process stay out; links and special files
+that tools left in chats' folders are not followed and not kept. The manifest comes last, when everything has
+been read once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import shutil
 import stat
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -25,7 +25,7 @@ import msgspec
 
 from talaria.core.errors import BadRequest, StoreError
 
-DATABASE, CONFIG, BOT_TOKEN, MANIFEST = "talaria.db", "config.toml", "telegram.token", "manifest.json"
+DATABASE, CONFIG, MANIFEST = "talaria.db", "config.toml", "manifest.json"
 FOLDERS = ("files", "memory")
 _FORMAT = 1
 _SNAPSHOT = ".snapshot-"
@@ -72,13 +72,15 @@ def drop_snapshots(home: Path) -> None:
 
 
 class Packing(msgspec.Struct, frozen=True):
-    """What goes into an archive: a `snapshot` of the database, and the rest of the home as it is found."""
+    """What goes into an archive: a `snapshot` of the database, and the rest of the home as it is found.
+    `secrets` are the names of files with secrets of chat platforms."""
 
     home: Path
     snapshot: Path
     version: str
     schema: int
     made_at: float
+    secrets: tuple[str, ...] = ()
 
 
 def pack(packing: Packing, target: Path, *, overwrite: bool, on_progress: Progress) -> Manifest:
@@ -127,7 +129,7 @@ def _write(packing: Packing, file: IO[bytes], on_progress: Progress) -> Manifest
 
 def _sources(packing: Packing) -> Iterator[tuple[str, Path]]:
     yield DATABASE, packing.snapshot
-    for name in (CONFIG, BOT_TOKEN):
+    for name in (CONFIG, *packing.secrets):
         if (packing.home / name).is_file():
             yield name, packing.home / name
     for folder in FOLDERS:
@@ -168,13 +170,14 @@ def _info(name: str, size: int) -> tarfile.TarInfo:
 # -- reading ----------------------------------------------------------------------------------------------
 
 
-def unpack(archive: Path, target: Path, on_progress: Progress) -> Manifest:
+def unpack(archive: Path, target: Path, on_progress: Progress, secrets: Collection[str] = ()) -> Manifest:
     """Unpack into the new folder `target`, and compare with the manifest. Raises `BadRequest` for what is no
-    whole backup, and for names that lead elsewhere; then there is no `target`."""
+    whole backup, and for names that lead elsewhere; then there is no `target`. `secrets` are the names of
+    files with secrets that it may have."""
     target.mkdir(mode=0o700)
     try:
         with tarfile.open(archive, mode="r|gz") as tar:
-            found, manifest = _extract(tar, target, on_progress)
+            found, manifest = _extract(tar, target, on_progress, secrets)
         _compare(archive, found, manifest)
     except (tarfile.TarError, EOFError, OSError, gzip.BadGzipFile, msgspec.MsgspecError) as error:
         shutil.rmtree(target)
@@ -185,11 +188,13 @@ def unpack(archive: Path, target: Path, on_progress: Progress) -> Manifest:
     return manifest
 
 
-def _extract(tar: tarfile.TarFile, target: Path, on_progress: Progress) -> tuple[dict[str, Member], Manifest]:
+def _extract(
+    tar: tarfile.TarFile, target: Path, on_progress: Progress, secrets: Collection[str]
+) -> tuple[dict[str, Member], Manifest]:
     found: dict[str, Member] = {}
     for info in tar:
         source = tar.extractfile(info) if info.isreg() else None
-        if source is None or not _is_expected(info.name) or info.name in found:
+        if source is None or not _is_expected(info.name, secrets) or info.name in found:
             raise BadRequest(
                 f"The archive has {info.name!r}, which no backup has.",
                 "Use a file that `talaria backup` made.",
@@ -203,12 +208,12 @@ def _extract(tar: tarfile.TarFile, target: Path, on_progress: Progress) -> tuple
     raise EOFError("it ends before its manifest")
 
 
-def _is_expected(name: str) -> bool:
+def _is_expected(name: str, secrets: Collection[str]) -> bool:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name or path.as_posix() != name:
         return False
     if len(path.parts) == 1:
-        return name in (DATABASE, CONFIG, BOT_TOKEN, MANIFEST)
+        return name in (DATABASE, CONFIG, MANIFEST, *secrets)
     return path.parts[0] in FOLDERS
 
 

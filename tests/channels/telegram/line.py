@@ -99,9 +99,8 @@ async def telegram(
         try:
             gateway = rig.gateway(folder, turns=recorder)
             async with open_telegram(gateway, configured) as channel:
-                yield Line(
-                    server, rig, channel, PairingAdmin(store.pairings), recorder.inbounds, folder, clock
-                )
+                admin = PairingAdmin(store.pairings, ["telegram"])
+                yield Line(server, rig, channel, admin, recorder.inbounds, folder, clock)
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)

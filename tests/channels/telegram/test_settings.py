@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from talaria.channels.telegram.account import examine_bot
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.channels.telegram.settings import TelegramSettings, find_token
-from talaria.cli.channel_checks import check_running, check_telegram
-from talaria.config.home import Home
+from talaria.cli.machine_checks import check_gateway
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
+from talaria.core.parts import Examination
 from talaria.parts import PARTS
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer, WebhookState
 
@@ -61,7 +62,8 @@ def test_keys_come_from_the_environment_too(tmp_path: Path) -> None:
 
 
 async def found(tmp_path: Path, settings: TelegramSettings) -> list[tuple[str, str]]:
-    return [(each.level, each.text) async for each in check_telegram(Home(tmp_path), settings, {})]
+    examination = Examination(tmp_path, settings, {})
+    return [(each.level, each.text) async for each in examine_bot(examination)]
 
 
 async def test_the_doctor_knows_a_good_bot_from_a_bad_one(tmp_path: Path, server: TelegramServer) -> None:
@@ -93,7 +95,8 @@ async def test_the_doctor_sees_who_else_uses_the_bot(tmp_path: Path, server: Tel
 
 def test_the_running_gateways_channels_are_looked_at() -> None:
     def levels(state: str) -> list[str]:
-        return [each.level for each in check_running({"channels": {"http": "draining", "telegram": state}})]
+        found = check_gateway("", {"ready": True, "channels": {"http": "draining", "telegram": state}})
+        return [each.level for each in found if each.name == "telegram"]
 
     assert levels("ready") == levels("starting") == []
     assert levels("stopped: Telegram does not accept the token") == ["problem"]

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from talaria.access.pairing import PairingAdmin
+from talaria.channels.descriptor import pairing_channels
 from talaria.channels.http.request import Request
 from talaria.channels.http.response import Response, json_response
 from talaria.gateway import Gateway
@@ -31,7 +32,7 @@ class _InviteBody(msgspec.Struct):
 class OperatorApi:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._pairing = PairingAdmin(gateway.store.pairings)
+        self._pairing = PairingAdmin(gateway.store.pairings, pairing_channels(gateway.parts))
 
     async def healthz(self, request: Request) -> Response:
         return json_response({"live": True, "phase": self._gateway.health.phase})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from talaria.channels.descriptor import Channel
 from talaria.channels.http.settings import HttpSettings
+from talaria.core.findings import Finding
+from talaria.core.parts import Examination
 from talaria.gateway import Gateway, OpenChannel
 
 
@@ -16,4 +19,17 @@ def _open(gateway: Gateway, settings: HttpSettings) -> AbstractAsyncContextManag
     return open_http(gateway, settings)
 
 
-HTTP: Final = Channel(name="http", table=("http",), settings=HttpSettings, is_required=True, open=_open)
+def _examine(examination: Examination[HttpSettings]) -> AsyncIterator[Finding]:
+    from talaria.channels.http.findings import examine_http  # noqa: PLC0415
+
+    return examine_http(examination)
+
+
+HTTP: Final = Channel(
+    name="http",
+    table=("http",),
+    settings=HttpSettings,
+    is_required=True,
+    open=_open,
+    findings=_examine,
+)

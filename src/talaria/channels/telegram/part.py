@@ -1,20 +1,35 @@
-"""Telegram as a part of the gateway."""
+"""Telegram as a part of the gateway. What it needs to run is imported when it is used: its HTTP client takes
+longer to import than the rest of a start."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
-from talaria.channels.descriptor import Channel
+from talaria.channels.descriptor import Account, Channel, Connector, SecretQuestion
 from talaria.channels.telegram.settings import TelegramSettings
+from talaria.core.findings import Finding
+from talaria.core.parts import Examination
 from talaria.gateway import Gateway, OpenChannel
 
 
 def _open(gateway: Gateway, settings: TelegramSettings) -> AbstractAsyncContextManager[OpenChannel]:
-    # Its HTTP client takes longer to import than the rest of a start; see `Providers.warm`.
     from talaria.channels.telegram.channel import open_telegram  # noqa: PLC0415
 
     return open_telegram(gateway, settings)
+
+
+def _examine(examination: Examination[TelegramSettings]) -> AsyncIterator[Finding]:
+    from talaria.channels.telegram.account import examine_bot  # noqa: PLC0415
+
+    return examine_bot(examination)
+
+
+def _connect(settings: TelegramSettings, secrets: Mapping[str, str]) -> AbstractAsyncContextManager[Account]:
+    from talaria.channels.telegram.account import open_bot  # noqa: PLC0415
+
+    return open_bot(settings, secrets["token"])
 
 
 TELEGRAM: Final = Channel(
@@ -24,4 +39,17 @@ TELEGRAM: Final = Channel(
     open=_open,
     is_on=lambda settings: settings.is_on,
     has_pairing=True,
+    findings=_examine,
+    connector=Connector(
+        help="Connect a bot of yours. @BotFather on Telegram makes one and tells its token.",
+        secrets=(
+            SecretQuestion(
+                "token",
+                "Token from @BotFather",
+                "Send /newbot to @BotFather on Telegram; it answers with one, such as 123456:ABC….",
+            ),
+        ),
+        options={"api_url": "Another Bot API server than Telegram's."},
+        open=_connect,
+    ),
 )

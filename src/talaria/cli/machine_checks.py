@@ -1,8 +1,8 @@
-"""The checks of `talaria doctor`. They look, and change nothing."""
+"""What `talaria doctor` says of the machine, the home, the running gateway and the store. The checks change
+nothing."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 import shutil
@@ -10,89 +10,22 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from talaria import __version__
-from talaria.channels.http.part import HTTP
-from talaria.channels.http.server import bind
-from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
-from talaria.channels.telegram.part import TELEGRAM
-from talaria.cli.channel_checks import check_running, check_telegram
 from talaria.cli.columns import count
-from talaria.cli.config_checks import (
-    check_broken_config,
-    check_config,
-    check_secret_files,
-    check_token,
-)
-from talaria.cli.connect import running_gateway
 from talaria.cli.database_check import check_database
-from talaria.cli.model_checks import check_agent
 from talaria.config.home import Home, open_mode
-from talaria.config.issues import dotted
-from talaria.config.load import Loaded, load
-from talaria.config.origins import read_overrides
 from talaria.config.settings import Settings
-from talaria.core.errors import ConfigError, TalariaError
-from talaria.core.findings import Finding, Level, end_command, failed, ok, problem, shell, warn
+from talaria.core.errors import TalariaError
+from talaria.core.findings import Finding, end_command, failed, ok, problem, shell, warn
+from talaria.core.parts import Status
 from talaria.core.units import format_age, format_size
-from talaria.parts import PARTS
 from talaria.store.filesystems import check_filesystem
 from talaria.store.sqlite.engine import engine_version, is_single_process_only
 from talaria.store.sqlite.schema import NotOurs
 
-ANSWER_SECONDS = 10.0
 LITTLE_SPACE, NO_SPACE = 1 << 30, 100 << 20
-Status: TypeAlias = Mapping[str, Any]  # what `GET /api/status` answers
-
-
-async def examine(home: Home, environ: Mapping[str, str], *, calls: bool = False) -> list[Finding]:
-    """`calls`: whether the model is called, once."""
-    findings = [*check_machine(home), *check_home(home, environ)]
-    loaded: Loaded | None = None
-    try:
-        loaded = load(home.path, environ, PARTS)
-    except ConfigError as error:
-        findings += check_broken_config(home, error)
-    settings = loaded.settings if loaded is not None else Settings()
-    status, gateway = await _look_at_gateway(home, settings, environ)
-    if loaded is not None:
-        findings += check_config(home, loaded, is_running=status is not None)
-    findings += check_token(home, environ, settings.of(HTTP).token_env)
-    findings += check_secret_files(home, settings)
-    findings += [finding for finding in gateway if finding not in findings]
-    if loaded is None:
-        return findings
-    agent = check_agent(home, settings, environ, calls=calls, running=status)
-    findings += [finding async for finding in agent]
-    looked = check_telegram(home, settings.of(TELEGRAM), environ, status)
-    telegram = [finding async for finding in looked]
-    if any(finding.level is Level.PROBLEM for finding in telegram):  # one fault, told once
-        findings = [finding for finding in findings if finding.name != "telegram"]
-    return [*findings, *telegram]
-
-
-async def _look_at_gateway(
-    home: Home, settings: Settings, environ: Mapping[str, str]
-) -> tuple[Status | None, list[Finding]]:
-    """What the running gateway says of itself, if one runs and answers; and what is to be said of it."""
-    try:
-        async with running_gateway(home, environ) as client:
-            if client is None:
-                return None, [*check_idle(home, settings, environ)]
-            async with asyncio.timeout(ANSWER_SECONDS):
-                status = await client.status()
-            return status, [*check_gateway(client.url, status)]
-    except TimeoutError:
-        info = home.read_gateway()
-        where = f"The gateway at {info.url}" if info else "The gateway"
-        text = f"{where} runs, but does not answer within {ANSWER_SECONDS:g} seconds."
-        return None, [problem("gateway", text, "Restart it; what it has accepted is not lost.")]
-    except ConfigError as error:  # its token cannot be had
-        return None, [failed("token", error)]
-    except TalariaError as error:
-        return None, [failed("gateway", error)]
 
 
 def check_machine(home: Home) -> Iterator[Finding]:
@@ -183,7 +116,11 @@ def check_gateway(url: str, status: Status) -> Iterator[Finding]:
     else:
         reasons = "; ".join(status.get("reasons") or ["it does not say why"])
         yield problem("gateway", f"Running at {url} (pid {pid}), but not accepting: {reasons}.")
-    yield from check_running(status)
+    for name, state in (status.get("channels") or {}).items():
+        if not str(state).startswith(("ready", "starting", "draining")):
+            fix = "Mend that; the gateway opens it again when config.toml changes, and when it is restarted."
+            is_over = str(state).startswith("stopped")
+            yield problem(name, f"The gateway's channel is {str(state).rstrip('.')}.", fix if is_over else "")
     if pending := (status.get("config") or {}).get("pending"):
         text = f"{', '.join(pending)} in config.toml will count from the gateway's next start on."
         yield warn("gateway", text, "Stop it and start it again:", end_command(pid))
@@ -208,8 +145,8 @@ def _owed(turns: Mapping[str, int], owed: Mapping[str, float]) -> str:
     return f"{', '.join(waiting)}; the oldest for {format_age(owed.get('oldest_seconds', 0.0))}."
 
 
-def check_idle(home: Home, settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """The store and the port, which are free to look at while no gateway runs."""
+def check_idle(home: Home, settings: Settings) -> Iterator[Finding]:
+    """Look at the store, which is free while no gateway runs."""
     if home.is_locked():
         yield problem(
             "gateway",
@@ -232,31 +169,12 @@ def check_idle(home: Home, settings: Settings, environ: Mapping[str, str]) -> It
             else:
                 fix = f"{error.hint} Without a backup, this begins anew and keeps the old:".strip()
                 yield problem("store", error.user_text, fix, _move_aside(home))
-    yield _check_port(settings, environ)
 
 
 def _move_aside(home: Home) -> str:
     """The database with its log, which has the newest of it."""
     aside = home.path / time.strftime("damaged-%Y%m%d-%H%M%S")
     return f"{shell('mkdir', aside)} && mv {shell(home.database)}* {shell(aside)}/"
-
-
-def _check_port(settings: Settings, environ: Mapping[str, str]) -> Finding:
-    http = settings.of(HTTP)
-    try:
-        bound = bind(http)
-    except TalariaError as error:
-        is_host = "http.host is" in error.user_text or http.host != HttpSettings().host
-        key = ("http", "host") if is_host else ("http", "port")
-        override = read_overrides(environ, {}).get(key)
-        free = shell("unset", override.variable) if override else f"talaria config unset {dotted(key)}"
-        return failed("port", error, free)
-    bound.socket.close()
-    if bound.notice:
-        text = f"Port {DEFAULT_PORT} is in use by another program; a start would take {bound.port} instead."
-        choose = f"talaria config set http.port {bound.port}"
-        return warn("port", text, "Stop that program, or stay with the other port:", choose)
-    return ok("port", f"{bound.address} is free.")
 
 
 def _existing(path: Path) -> Path:

@@ -1,0 +1,64 @@
+"""What `talaria doctor` says of the HTTP API: its token and its port."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+from talaria.channels.http.server import bind
+from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
+from talaria.config.home import Home, open_mode
+from talaria.config.issues import dotted
+from talaria.config.origins import read_overrides
+from talaria.core.errors import TalariaError
+from talaria.core.findings import Finding, close_command, failed, ok, shell, warn
+from talaria.core.parts import Examination
+
+
+async def examine_http(examination: Examination[HttpSettings]) -> AsyncIterator[Finding]:
+    home = Home(examination.home)
+    for finding in _examine_token(home, examination):
+        yield finding
+    if examination.status is None and not home.is_locked():
+        yield _examine_port(examination)
+
+
+def _examine_token(home: Home, examination: Examination[HttpSettings]) -> Iterator[Finding]:
+    file, variable, environ = home.token_file, examination.settings.token_env, examination.environ
+    if variable and variable in environ:
+        fine, anew = f"The HTTP token comes from {variable}.", shell("unset", variable)
+    else:
+        away = shell("mv", file, file.with_name("http.token.unusable")) if file.is_file() else ""
+        fine, anew = f"{file}, for this user only.", away
+        try:
+            file.stat()
+        except OSError:
+            if not home.is_locked():
+                yield ok("token", "There is no HTTP token yet; the first start makes one.")
+            return
+        if file.is_file() and (mode := open_mode(file)):
+            text = f"{file} is open to other users (mode {mode})."
+            yield warn("token", text, "", close_command(file, home.path))
+            return
+    try:
+        home.find_token(environ, variable)
+        yield ok("token", fine)
+    except TalariaError as error:
+        yield failed("token", error, anew)
+
+
+def _examine_port(examination: Examination[HttpSettings]) -> Finding:
+    settings = examination.settings
+    try:
+        bound = bind(settings)
+    except TalariaError as error:
+        is_host = "http.host is" in error.user_text or settings.host != HttpSettings().host
+        key = ("http", "host") if is_host else ("http", "port")
+        override = read_overrides(examination.environ, {}).get(key)
+        free = shell("unset", override.variable) if override else f"talaria config unset {dotted(key)}"
+        return failed("port", error, free)
+    bound.socket.close()
+    if bound.notice:
+        text = f"Port {DEFAULT_PORT} is in use by another program; a start would take {bound.port} instead."
+        choose = f"talaria config set http.port {bound.port}"
+        return warn("port", text, "Stop that program, or stay with the other port:", choose)
+    return ok("port", f"{bound.address} is free.")

@@ -1,0 +1,157 @@
+"""The bot's account: what `talaria doctor` says of it, and how `talaria connect telegram` tries it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from talaria.access.authorizer import Authorized, Authorizer, Ingress
+from talaria.channels.telegram.client import (
+    WANTED_UPDATES,
+    BotApi,
+    BotApiError,
+    BotApiRefused,
+    Update,
+    User,
+    WebhookInfo,
+)
+from talaria.channels.telegram.parse import IncomingMessage, decode, parse
+from talaria.channels.telegram.settings import TelegramSettings, find_token
+from talaria.core.clock import SystemClock
+from talaria.core.errors import ConfigError, TalariaError
+from talaria.core.findings import Finding, failed, ok, problem, warn
+from talaria.core.parts import Examination
+
+_ANSWER_SECONDS = 10.0
+_CONNECT = "talaria connect telegram --wait 0"
+_MAX_UPDATES = 100  # that can be looked at without confirming any
+
+
+# -- talaria doctor
+
+
+async def examine_bot(examination: Examination[TelegramSettings]) -> AsyncIterator[Finding]:
+    settings = examination.settings
+    if not settings.is_on:
+        return
+    try:
+        token = find_token(settings, examination.home, examination.environ)
+        async with asyncio.timeout(_ANSWER_SECONDS), BotApi(settings.api_url, token) as api:
+            bot = await api.call("getMe", User)
+            hook = await api.call("getWebhookInfo", WebhookInfo)
+    except BotApiRefused as refusal:
+        is_token = refusal.is_about_token
+        text = "Telegram does not accept the token." if is_token else refusal.user_text
+        yield problem("telegram", text, "", _CONNECT if is_token else "")
+    except BotApiError as error:
+        yield problem("telegram", error.user_text, "Check the network and api_url.")
+    except TimeoutError:
+        yield problem("telegram", f"{settings.api_url} does not answer.", "Check the network.")
+    except TalariaError as error:
+        # The running gateway may have a variable that this shell does not have.
+        running = ((examination.status or {}).get("channels") or {}).get("telegram", "")
+        if str(running).startswith("ready"):
+            yield ok("telegram", "The gateway's channel is ready.")
+        else:
+            yield failed("telegram", error, _CONNECT)
+    else:
+        yield ok("telegram", f"@{bot.username} answers; updates come by {settings.mode}.")
+        for finding in _examine_webhook(settings, hook):
+            yield finding
+
+
+def _examine_webhook(settings: TelegramSettings, hook: WebhookInfo) -> Iterator[Finding]:
+    if settings.mode == "polling" and hook.url:
+        text = "A webhook is set for the bot, so it cannot be polled; another program may use its token."
+        yield warn("telegram", text, "The gateway takes the webhook away when it starts.")
+    if settings.mode == "webhook" and hook.url not in ("", settings.webhook_url):
+        text = "The bot's webhook leads elsewhere; another program may use its token."
+        yield warn("telegram", text, "The gateway sets its own when it starts.")
+    if settings.mode == "webhook" and hook.last_error_message:
+        text = f"Telegram could not deliver to {settings.webhook_url}: {hook.last_error_message}."
+        yield warn("telegram", text, "Does that address lead to this gateway?")
+
+
+# -- talaria connect
+
+
+@asynccontextmanager
+async def open_bot(settings: TelegramSettings, token: str) -> AsyncIterator[BotAccount]:
+    """Raises `ConfigError` if Telegram does not accept the token."""
+    async with BotApi(settings.api_url, token) as api:
+        try:
+            bot = await api.call("getMe", User)
+        except BotApiRefused as refusal:
+            if not refusal.is_about_token:
+                raise
+            raise ConfigError(
+                "Telegram does not know this token.", "Copy it whole from @BotFather, such as 123456:ABC…."
+            ) from None
+        yield BotAccount(api, bot)
+
+
+class BotAccount:
+    """A bot whose token works."""
+
+    def __init__(self, api: BotApi, bot: User) -> None:
+        self._api = api
+        self._bot = bot
+
+    @property
+    def name(self) -> str:
+        return f"@{self._bot.username}"
+
+    def invite(self, code: str) -> Sequence[str]:
+        return (
+            f"Open  https://t.me/{self._bot.username}?start={code}",
+            f"or send the bot  /start {code}",
+        )
+
+    async def admit_first(self, authorizer: Authorizer, seconds: float) -> str | None:
+        clock, seen = SystemClock(), set[int]()
+        deadline = clock.elapsed() + seconds
+        while clock.elapsed() < deadline:
+            updates = await self._look()
+            for update in updates:
+                if update is not None and update.update_id not in seen:
+                    seen.add(update.update_id)
+                    if name := await self._admit(authorizer, update):
+                        return name
+            if len(updates) >= _MAX_UPDATES:
+                break
+            await clock.sleep(1 if updates else 0)
+        return None
+
+    async def _look(self) -> list[Update | None]:
+        """Return the updates that wait, and confirm none."""
+        try:
+            raw = await self._api.call(
+                "getUpdates",
+                list[msgspec.Raw],
+                1.0,
+                timeout=1,
+                limit=_MAX_UPDATES,
+                allowed_updates=WANTED_UPDATES,
+            )
+        except BotApiRefused as refusal:
+            if refusal.code != 409:
+                raise
+            raise ConfigError(
+                "The bot is connected, but another program uses its token, so nobody can be waited for.",
+                "End that program, then start the gateway with `talaria serve` and send the code.",
+            ) from None
+        return [decode(each) for each in raw]
+
+    async def _admit(self, authorizer: Authorizer, update: Update) -> str | None:
+        """Return the name of the person whom this update lets in."""
+        message = parse(update, self._bot)
+        if not isinstance(message, IncomingMessage) or not message.text.startswith("/start "):
+            return None
+        text = await authorizer.greet(message.actor, message.text)
+        if text is not None:
+            await self._api.call("sendMessage", msgspec.Raw, chat_id=message.target.chat, text=text)
+        is_in = isinstance(await authorizer.check(message.actor, Ingress.MESSAGE), Authorized)
+        return message.actor.name or message.actor.user_id if is_in else None
