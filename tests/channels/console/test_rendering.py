@@ -18,6 +18,7 @@ from talaria.core.events import (
     Failed,
     FellBack,
     ModelLoading,
+    QuestionAsked,
     Queued,
     ReasoningDelta,
     Reset,
@@ -27,7 +28,9 @@ from talaria.core.events import (
     ToolStarted,
     UsageReported,
 )
+from talaria.core.ids import QuestionId
 from talaria.core.messages import TokenUsage, ToolOutcome
+from talaria.core.questions import QuestionKind
 
 
 def scrollback(events: Sequence[Event], *, is_markdown: bool = True) -> list[str]:
@@ -123,6 +126,14 @@ def test_of_a_tools_output_the_last_lines_are_shown() -> None:
     assert lines == ["⚙ terminal …", *rows, "⚙ terminal … ok", *rows]
 
 
+def test_a_question_is_shown_whole_with_its_choices() -> None:
+    text = "Which colour?\nIt is for the " + "very " * 40 + "end."
+    asked = QuestionAsked(QuestionId("q_1"), QuestionKind.ANSWER, text, ("red", "blue"), "1", "ask_user")
+    shown = plain([asked])
+    assert shown == f"? {text}\n  - red\n  - blue\n"
+    assert " ".join(" ".join(scrollback([asked])).split()) == " ".join(shown.split())
+
+
 def test_trouble_is_told_while_it_lasts_and_a_fallback_stays_on_the_screen() -> None:
     events: list[Event] = [
         Retrying("acme/m", 2, 1.5, "acme is failing."),
@@ -188,6 +199,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08[link](http://evil.example)\u202e"
         ToolOutput("0", HOSTILE),
         UsageReported(TokenUsage(1, 0, 1), HOSTILE),
         Retrying(HOSTILE, 2, 1.0, HOSTILE),
+        QuestionAsked(QuestionId("q"), QuestionKind.ANSWER, HOSTILE, (HOSTILE,), "0", HOSTILE),
         FellBack(HOSTILE, HOSTILE, HOSTILE),
     ],
 )

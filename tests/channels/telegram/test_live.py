@@ -12,9 +12,19 @@ import pytest
 from channels.telegram.line import way_back
 from talaria.channels.telegram.outlet import LiveText, TelegramOutlet
 from talaria.core.delivery import OutgoingMessage
-from talaria.core.events import Delta, Done, Event, Reset, ToolFinished, ToolStarted
-from talaria.core.ids import ChatAddress, SessionId, TurnId
+from talaria.core.events import (
+    Delta,
+    Done,
+    Event,
+    QuestionAsked,
+    Reset,
+    ToolFinished,
+    ToolOutput,
+    ToolStarted,
+)
+from talaria.core.ids import ChatAddress, QuestionId, SessionId, TurnId
 from talaria.core.messages import ToolOutcome
+from talaria.core.questions import QuestionKind
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.testing.clock import FakeClock
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer
@@ -203,3 +213,17 @@ def test_progress_tells_what_was_asked_for(mode: str, shown: str | None) -> None
     assert any(news) is (shown is not None)
     if shown is not None:
         assert progress.body() == shown
+
+
+def test_a_tools_output_is_one_line_that_changes_and_a_question_is_shown_whole() -> None:
+    text = LiveText("brief")
+    text.take(ToolStarted("1", "terminal", '{"command": "make"}'))
+    assert text.take(ToolOutput("1", "first\nsecond\n"))
+    assert not text.take(ToolOutput("1", "\n"))
+    assert text.body() == "`⚙ terminal make`\n`… second` ▌"
+    text.take(ToolOutput("1", "a `third`"))
+    assert text.body() == "`⚙ terminal make`\n`… a 'third'` ▌"
+    text.take(ToolFinished("1", "terminal", ToolOutcome.OK, ""))
+    kind = QuestionKind.APPROVAL
+    assert text.take(QuestionAsked(QuestionId("q_1"), kind, "May I?\nReally?", (), "2", "terminal"))
+    assert text.body() == "`⚙ terminal make`\n\nMay I?\nReally? ▌"

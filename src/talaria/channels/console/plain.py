@@ -17,6 +17,7 @@ from talaria.core.events import (
     Failed,
     FellBack,
     ModelLoading,
+    QuestionAsked,
     Reset,
     Retrying,
     ToolFinished,
@@ -139,6 +140,9 @@ class PlainRenderer:
                 call = self._calls.pop(event.call_id, clean_line(event.name))
                 self.notice(f"⚙ {call} … {outcome_text(event)}")
                 self._wait_for(WAITING)
+            case QuestionAsked():
+                self.notice(question_text(event))
+                self._wait_for("waiting for a decision")
             case Retrying() | FellBack():
                 self.notice(trouble_text(event))
             case ModelLoading():
@@ -194,6 +198,11 @@ def error_text(error: ErrorInfo) -> str:
     """Return `✗ what and why`, and the hint on a line of its own."""
     hint = f"\n  {clean(error.hint)}" if error.hint else ""
     return f"✗ {clean(error.message)}{hint}"
+
+
+def question_text(event: QuestionAsked) -> str:
+    """Return the whole question, and its choices on lines of their own."""
+    return clean("\n".join([f"? {event.text}", *(f"  - {choice}" for choice in event.choices)]))
 
 
 def trouble_text(event: Retrying | FellBack | ModelLoading) -> str:

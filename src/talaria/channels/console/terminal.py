@@ -17,7 +17,13 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from talaria.channels.console.clean import clean, clean_line, describe_call
-from talaria.channels.console.plain import error_text, find_unstreamed, outcome_text, trouble_text
+from talaria.channels.console.plain import (
+    error_text,
+    find_unstreamed,
+    outcome_text,
+    question_text,
+    trouble_text,
+)
 from talaria.core.events import (
     Cancelled,
     Delta,
@@ -26,6 +32,7 @@ from talaria.core.events import (
     Failed,
     FellBack,
     ModelLoading,
+    QuestionAsked,
     Queued,
     ReasoningDelta,
     Reset,
@@ -40,6 +47,7 @@ from talaria.models.local.weights import is_built_in
 
 _REFRESH_SECONDS = 0.1
 _THINKING = "thinking… (Ctrl-C cancels)"
+_DECIDING = "waiting for a decision… (Ctrl-C cancels)"
 _OUTPUT_ROWS = 8  # of a tool's output: its last lines
 _OUTPUT_WIDTH = 200
 _FREE_ROWS = 3  # of the screen, beside the unfinished text
@@ -152,9 +160,9 @@ class TerminalRenderer:
                 self._finish_call(event)
             case Retrying() | ModelLoading():
                 self._status = f"{trouble_text(event)} (Ctrl-C cancels)"
-            case FellBack():
-                self.notice(trouble_text(event))
-                self._status = _THINKING
+            case FellBack() | QuestionAsked():
+                self.notice(question_text(event) if isinstance(event, QuestionAsked) else trouble_text(event))
+                self._status = _DECIDING if isinstance(event, QuestionAsked) else _THINKING
             case UsageReported():
                 self._usage += event.usage
                 self._model = event.model

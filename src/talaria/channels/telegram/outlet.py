@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from talaria.channels.console.clean import describe_call
+from talaria.channels.console.clean import clean_line, describe_call
 from talaria.channels.telegram.client import (
     BotApi,
     BotApiError,
@@ -24,7 +24,16 @@ from talaria.channels.telegram.parse import ChatTarget, button_data
 from talaria.channels.telegram.render import MAX_CAPTION, shorten, split, tail, to_html
 from talaria.core.clock import Clock
 from talaria.core.delivery import Button, DeliveryDelayed, DeliveryRefused, DeliveryUnknown, OutgoingMessage
-from talaria.core.events import Delta, Event, ModelLoading, Reset, ToolFinished, ToolStarted
+from talaria.core.events import (
+    Delta,
+    Event,
+    ModelLoading,
+    QuestionAsked,
+    Reset,
+    ToolFinished,
+    ToolOutput,
+    ToolStarted,
+)
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.messages import ToolOutcome
 from talaria.core.ports import TurnFeed
@@ -41,6 +50,7 @@ PRIVATE_SECONDS = 1.5  # between two edits: Telegram allows a private chat one m
 GROUP_SECONDS = 4.0  # and a group 20 a minute
 _MAX_SHOWN = 3000
 _MAX_LINES = 12
+_MAX_OUTPUT = 72
 _PHOTOS = (".jpg", ".jpeg", ".png", ".webp")
 _VOICES = (".ogg", ".oga", ".opus")
 _MAX_PHOTO = 10 << 20
@@ -215,6 +225,7 @@ class LiveText:
         self._mode = mode
         self._text = ""
         self._lines: list[str] = []
+        self._output = ""  # the last line that the running tool printed
         self._loading = ""
 
     def take(self, event: Event) -> bool:
@@ -224,27 +235,34 @@ class LiveText:
         match event:
             case ModelLoading() if not self._loading and event.is_on_its_way:
                 self._loading = event.sentence()  # once: the message is not edited for minutes
-                return True
             case Delta(text=text):
                 self._loading = ""
                 self._text += text
-                return bool(self._text.strip())
+                return bool(self._text) and not self._text.isspace()
             case ToolStarted(name=name, arguments=arguments):
-                self._loading = ""
                 if self._mode == "brief":
                     self._lines, self._text = [], ""
                 self._lines.append(f"⚙ {describe_call(name, arguments)}")
-                return True
-            case ToolFinished(name=name, outcome=outcome) if outcome is not ToolOutcome.OK:
+                self._output = self._loading = ""
+            case ToolOutput(text=text) if text.strip():
+                self._output = clean_line(text.strip().rpartition("\n")[2], _MAX_OUTPUT)
+            case ToolFinished(name=name, outcome=outcome):
+                self._output = ""
+                if outcome is ToolOutcome.OK:
+                    return False
                 self._lines.append(f"⚠ {name}: {outcome}")
-                return True
-            case Reset():
-                self._text, self._lines, self._loading = "", [], ""
-        return False
+            case QuestionAsked(text=text):
+                self._text += f"\n\n{text}"
+            case _:
+                if isinstance(event, Reset):
+                    self._text, self._lines, self._output, self._loading = "", [], "", ""
+                return False
+        return True
 
     def body(self) -> str:
+        lines = self._lines[-_MAX_LINES:] + ([f"… {self._output}"] if self._output else [])
         # In backticks, so that markdown leaves the lines alone.
-        tools = "\n".join("`" + line.replace("`", "'") + "`" for line in self._lines[-_MAX_LINES:])
+        tools = "\n".join("`" + line.replace("`", "'") + "`" for line in lines)
         parts = [self._loading, tools, tail(self._text.strip("\n"), _MAX_SHOWN)]
         return "\n\n".join(part for part in parts if part.strip()) + CURSOR
 
