@@ -47,13 +47,14 @@ async def test_a_tool_call_is_a_line_that_opens(visitor: Visitor) -> None:
     assert await visitor.conversation() == before
 
 
-async def test_output_of_a_running_tool_is_shown_and_unknown_events_are_ignored(visitor: Visitor) -> None:
+async def test_tool_output_and_questions_are_shown_and_unknown_events_are_ignored(visitor: Visitor) -> None:
     events = (
         {"type": "tool.started", "call_id": "c", "name": "terminal", "arguments": "{}"},
         {"type": "of.a.later.version", "call_id": "c", "text": "never shown"},
         {"type": "tool.output", "call_id": "c", "text": "compiling\n"},
         {"type": "tool.output", "call_id": "unknown", "text": "never shown"},
         {"type": "tool.output", "call_id": "c", "text": "linking\n"},
+        {"type": "approval", "question_id": "q", "kind": "approval", "text": "May it run?", "call_id": "d"},
     )
     body = "".join(f"id: {n}\ndata: {json.dumps(event)}\n\n" for n, event in enumerate(events, 1))
     is_seen = asyncio.Event()
@@ -73,6 +74,8 @@ async def test_output_of_a_running_tool_is_shown_and_unknown_events_are_ignored(
     await tool.wait_for()
     assert await tool.locator(".result").text_content() == "compiling\nlinking\n"
     assert await visitor.page.get_by_text("never shown").count() == 0
+    await visitor.sees("May it run?", "#live")
+    assert await visitor.page.locator("#live .state").text_content() == "Waiting for a decision"
     is_seen.set()
     await visitor.sees("You said: hello")
     await visitor.settled()

@@ -83,6 +83,7 @@ export class Transcript {
       case "tool.started": return this.#start(event);
       case "tool.output": return this.#output(event);
       case "tool.finished": return this.#preview(event);
+      case "approval": return this.#ask(event.text);
       case "queued": return this.#tell(`Waiting for earlier messages: ${event.ahead}`);
       case "model.loading": return this.#tell(loading(event));
       case "retry": return this.#tell(`${event.model}: ${event.reason} Trying again in ${Math.ceil(event.seconds)} s`);
@@ -95,6 +96,11 @@ export class Transcript {
     this.#text = this.#thought = null;
     this.#state.before(node);
     return node;
+  }
+
+  #ask(text) {
+    this.#put(quiet(text));
+    this.#tell("Waiting for a decision");
   }
 
   #tell(text) {
