@@ -63,9 +63,9 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
     from rich.console import Console
     from rich.text import Text
 
-    from talaria.channels.console.clean import clean
     from talaria.channels.console.prompt import TerminalPrompt, quiet_keyboard
     from talaria.channels.console.terminal import TerminalRenderer
+    from talaria.core.display import clean
     from talaria.models.local.weights import TINY_NOTICE, is_built_in
 
     console = Console(highlight=False)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 import click
 import msgspec
 
-from talaria.channels.console.clean import clean
 from talaria.cli.config_checks import check_broken_config, check_config, check_secret_files
 from talaria.cli.home_gateway import running_gateway
 from talaria.cli.loop import run_loop
@@ -20,6 +19,7 @@ from talaria.cli.options import Invocation, verb
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
 from talaria.config.settings import Settings, settings_type
+from talaria.core.display import clean
 from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.findings import Finding, Level, failed, problem
 from talaria.core.parts import Examination, Parts, Status

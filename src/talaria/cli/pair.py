@@ -9,7 +9,6 @@ from typing import TypeVar
 import click
 
 from talaria.access.pairing import PairingAdmin
-from talaria.channels.console.clean import clean_line
 from talaria.channels.console.client import GatewayClient
 from talaria.channels.descriptor import pairing_channels
 from talaria.cli.columns import columns, when
@@ -17,6 +16,7 @@ from talaria.cli.home_gateway import Found, ask_home
 from talaria.cli.options import Invocation, group
 from talaria.core.access import Paired, PairingList, Person
 from talaria.core.clock import SystemClock
+from talaria.core.display import clean_line
 from talaria.core.errors import BadRequest, NotFound
 from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore

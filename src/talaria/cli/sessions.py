@@ -9,7 +9,6 @@ from typing import TypeVar, assert_never
 
 import click
 
-from talaria.channels.console.clean import clean, clean_line, describe_call
 from talaria.channels.console.client import GatewayClient, SessionList
 from talaria.channels.http.views import SessionView, chat_key
 from talaria.cli.columns import columns, when
@@ -17,6 +16,7 @@ from talaria.cli.home_gateway import Found, ask_home
 from talaria.cli.options import Invocation, group
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
+from talaria.core.display import clean, clean_line, describe_call
 from talaria.core.entries import Entry, Hidden, ReasoningSet, SpecSet, TitleSet
 from talaria.core.errors import BadRequest, LeaseHeld, NotFound, TalariaError
 from talaria.core.ids import SESSION_PREFIX, SessionId, is_session_name

@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from talaria.channels.console.clean import clean_line
 from talaria.channels.console.client import GatewayClient
 from talaria.channels.http.views import ExplainedTurn, explain_turn
 from talaria.cli.home_gateway import Found, ask_home
 from talaria.cli.options import Invocation, verb
+from talaria.core.display import clean_line
 from talaria.core.errors import NotFound
 
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Awaitable
 from typing import Self, TextIO, TypeVar
 
-from talaria.channels.console.clean import clean, clean_line, describe_call
+from talaria.core.display import clean, clean_line, describe_call
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import (
     Cancelled,

@@ -16,7 +16,6 @@ from rich.segment import Segment
 from rich.spinner import Spinner
 from rich.text import Text
 
-from talaria.channels.console.clean import clean, clean_line, describe_call
 from talaria.channels.console.plain import (
     error_text,
     find_unstreamed,
@@ -24,6 +23,7 @@ from talaria.channels.console.plain import (
     question_text,
     trouble_text,
 )
+from talaria.core.display import clean, clean_line, describe_call
 from talaria.core.events import (
     Cancelled,
     Delta,

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 import msgspec
 
-from talaria.channels.console.clean import clean_line, describe_call
 from talaria.channels.telegram.client import (
     BotApi,
     BotApiError,
@@ -24,6 +23,7 @@ from talaria.channels.telegram.parse import ChatTarget, button_data
 from talaria.channels.telegram.render import MAX_CAPTION, shorten, split, tail, to_html
 from talaria.core.clock import Clock
 from talaria.core.delivery import Button, DeliveryDelayed, DeliveryRefused, DeliveryUnknown, OutgoingMessage
+from talaria.core.display import clean_line, describe_call
 from talaria.core.events import (
     Delta,
     Event,

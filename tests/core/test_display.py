@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talaria.channels.console.clean import clean, clean_line
+from talaria.core.display import clean, clean_line
 
 ALLOWED = {"\n", "\t"}
 

@@ -1,4 +1,5 @@
-"""Cleaning text for a terminal: control characters could move the cursor, set titles or reverse lines.
+"""Text from outside that is safe to display: control characters could move the cursor, set titles or reverse
+lines.
 
 Characters are dropped one by one, so it does not matter where a stream was split. The rest of an escape
 sequence is harmless letters.
