@@ -27,6 +27,7 @@ from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
 from tools.conftest import bound
 
+QUESTION = parameters({"question": text("What to ask.")}, required=["question"])
 COMMAND = parameters({"command": text("What to run.")}, required=["command"])
 
 
@@ -46,7 +47,7 @@ class AskUser(Shell):
     """A tool that asks a person and returns the answer."""
 
     def __init__(self, fails: bool = False) -> None:
-        self.spec = ToolSpec("ask_user", "Asks.", parameters({"question": text("")}, ["question"]))
+        self.spec = ToolSpec("ask_user", "Asks.", QUESTION, asks=True)
         self._fails = fails
 
     def question(self, arguments: Arguments) -> QuestionDraft | None:

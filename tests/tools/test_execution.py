@@ -401,6 +401,22 @@ async def test_a_handler_that_swallows_its_cancellation_cannot_keep_the_turn() -
     assert scopes[0].is_cancelled()
 
 
+async def test_a_handler_that_cancels_itself_fails_and_does_not_stop_the_turn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def odd(arguments: Arguments, context: ToolContext) -> str:
+        inner = asyncio.create_task(asyncio.Event().wait())
+        inner.cancel()
+        await inner
+        return "never"
+
+    with caplog.at_level(logging.ERROR, "talaria.tools"):
+        result = await run_one(odd)
+    assert result.outcome is ToolOutcome.ERROR
+    assert "inside the gateway" in result.text
+    assert len(caplog.records) == 1
+
+
 async def test_a_handler_may_answer_at_its_time_limit() -> None:
     async def partial(arguments: Arguments, context: ToolContext) -> str:
         try:

@@ -58,7 +58,8 @@ class Act:
     """A tool that counts its runs and says what was decided about each. It asks `draft`, if there is one."""
 
     def __init__(self, name: str, draft: QuestionDraft | None = None) -> None:
-        self.spec = ToolSpec(name, "Acts.", '{"type":"object","properties":{}}')
+        schema = '{"type":"object","properties":{}}'
+        self.spec = ToolSpec(name, "Acts.", schema, asks=draft is not None)
         self.draft = draft
         self.decisions: list[Decision | None] = []
 

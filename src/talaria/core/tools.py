@@ -36,7 +36,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
     The model is told `name`, `description` and `parameters`, which is a JSON schema as canonical JSON text,
     so that it cannot be changed in place. `timeout` is the time limit of a call; None means
-    `[tools] call_timeout`.
+    `[tools] call_timeout`. A tool that `asks` is an `AskingTool`.
     """
 
     name: str
@@ -46,6 +46,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
     idempotent: bool = False
     read_only: bool = False
     timeout: timedelta | None = None
+    asks: bool = False
 
 
 class CallScope:
@@ -127,7 +128,7 @@ class Tool(Protocol):
 
 @runtime_checkable
 class AskingTool(Protocol):
-    """A tool that puts a question of its own to a person before a call runs.
+    """A tool that puts a question of its own to a person before a call runs. Its spec says that it `asks`.
 
     The turn is parked meanwhile: it holds no lease and no permit. `run` then finds the person's answer in
     `context.decision`. For a tool with `Risk.HIGH` a person is asked to approve the call instead.

@@ -27,8 +27,7 @@ def find_question(tool: Tool, call: ToolCall) -> QuestionDraft | None:
     fails when it is run.
     """
     is_risky = tool.spec.risk is Risk.HIGH
-    asking = tool if isinstance(tool, AskingTool) else None
-    if not is_risky and asking is None:
+    if not is_risky and not tool.spec.asks:
         return None
     try:
         arguments = parse_arguments(tool, call.arguments)
@@ -36,7 +35,8 @@ def find_question(tool: Tool, call: ToolCall) -> QuestionDraft | None:
         return None
     if is_risky:
         return QuestionDraft(QuestionKind.APPROVAL, describe(call.name, arguments), APPROVAL_SECONDS)
-    return asking.question(arguments) if asking else None
+    assert isinstance(tool, AskingTool), f"{call.name} has no question to ask"
+    return tool.question(arguments)
 
 
 def allows(question: QuestionDraft, decision: Decision | None) -> bool:

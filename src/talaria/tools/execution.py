@@ -123,7 +123,9 @@ class BoundTools:
             content = await self._handle(call, decision)
         except ToolError as error:
             outcome, content = ToolOutcome.ERROR, f"Error: {error.info().sentence()}"
-        except Exception:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and task.cancelling() > cancels:
+                raise
             _log.exception("tool %s failed", call.name, extra=self._ids(call))
             outcome = ToolOutcome.ERROR
             content = f"Error: {call.name} failed for a reason inside the gateway; its log has the details."
