@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from talaria.agent.cache_watch import CACHE_SECONDS, Cause, Sight, find_cause, watch
+from talaria.agent.cache_watch import CACHE_SECONDS, CacheSample, MissCause, find_cause, watch
 from talaria.core.ids import SessionId, SpecId
 from talaria.core.messages import TokenUsage
 from talaria.observe.metrics import Metrics
 
 SESSION = SessionId("ses_a")
-BEFORE = Sight(0.0, "p/one", "p/one", SpecId("spec_1"), 0, TokenUsage(5000, 4000, 10), caches=True)
+BEFORE = CacheSample(0.0, "p/one", "p/one", SpecId("spec_1"), 0, TokenUsage(5000, 4000, 10), caches=True)
 MISSED = TokenUsage(5100, 0, 10)
 
 
-def later(**changes: Any) -> Sight:
+def later(**changes: Any) -> CacheSample:
     return msgspec.structs.replace(BEFORE, **{"at": 10.0, "tokens": MISSED, **changes})
 
 
@@ -27,18 +27,18 @@ def later(**changes: Any) -> Sight:
     [
         (later(tokens=TokenUsage(5100, 4992, 10)), None),
         (later(tokens=TokenUsage(5100, 4000, 10)), None),
-        (later(tokens=TokenUsage(5100, 3999, 10)), Cause.UNEXPLAINED),
-        (later(), Cause.UNEXPLAINED),
-        (later(at=CACHE_SECONDS), Cause.UNEXPLAINED),
-        (later(at=CACHE_SECONDS + 1), Cause.IDLE),
-        (later(epoch=1), Cause.REWRITTEN),
-        (later(spec_id=SpecId("spec_2")), Cause.SPEC),
-        (later(own="p/two", answered="p/two", spec_id=SpecId("spec_2")), Cause.MODEL),
-        (later(answered="q/other"), Cause.FALLBACK),
-        (later(answered="q/other", at=CACHE_SECONDS + 1), Cause.FALLBACK),
+        (later(tokens=TokenUsage(5100, 3999, 10)), MissCause.UNEXPLAINED),
+        (later(), MissCause.UNEXPLAINED),
+        (later(at=CACHE_SECONDS), MissCause.UNEXPLAINED),
+        (later(at=CACHE_SECONDS + 1), MissCause.IDLE),
+        (later(epoch=1), MissCause.REWRITTEN),
+        (later(spec_id=SpecId("spec_2")), MissCause.SPEC),
+        (later(own="p/two", answered="p/two", spec_id=SpecId("spec_2")), MissCause.MODEL),
+        (later(answered="q/other"), MissCause.FALLBACK),
+        (later(answered="q/other", at=CACHE_SECONDS + 1), MissCause.FALLBACK),
     ],
 )
-def test_the_cause_of_a_miss(now: Sight, cause: Cause | None) -> None:
+def test_the_cause_of_a_miss(now: CacheSample, cause: MissCause | None) -> None:
     assert find_cause(BEFORE, now) is cause
 
 
@@ -60,7 +60,7 @@ def test_a_short_prompt_misses_nothing() -> None:
     ],
 )
 def test_a_miss_is_told_and_counted(
-    now: Sight, level: int, words: str, caplog: pytest.LogCaptureFixture
+    now: CacheSample, level: int, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = Metrics()
     with caplog.at_level(logging.INFO, "talaria.agent"):

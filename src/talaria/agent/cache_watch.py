@@ -1,7 +1,7 @@
-"""The cache watch: whether a provider's prompt cache served what the frozen prefix lets one expect.
+"""Notices when a provider's prompt cache serves less than it should, and logs the cause.
 
-A request repeats the one before it byte for byte, so its answer should report about as many cached tokens as
-that one had input. When it does not, there is a cause, and the log names it.
+A request repeats the one before it byte for byte. So its answer should report about as many cached tokens as
+the request before had input tokens.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from talaria.observe.metrics import Metrics
 
 _log = logging.getLogger("talaria.agent")
 CACHE_SECONDS = 300.0  # how long providers keep a prefix at least
-LEAST_TOKENS = 2048  # shorter prompts are not cached by everyone
-_DUE_PERCENT = 80  # providers cache in blocks, and count the last of them in their own ways
+LEAST_TOKENS = 2048  # some providers do not cache shorter prompts
+_DUE_PERCENT = 80  # providers cache in blocks, and count the last block differently
 
 
-class Cause(StrEnum):
-    """Why a request found less in the cache; the order is that of the search."""
+class MissCause(StrEnum):
+    """Why less was served from the cache, in the order in which causes are looked for."""
 
     MODEL = "model"
     FALLBACK = "fallback"
@@ -33,18 +33,21 @@ class Cause(StrEnum):
 
 
 _WORDS = {
-    Cause.MODEL: "the session's model was changed",
-    Cause.FALLBACK: "another model than the session's own answered, before or now",
-    Cause.SPEC: "the session's prompt or tools were changed",
-    Cause.REWRITTEN: "its history was rewritten (undo, retry or compaction)",
-    Cause.IDLE: f"it was not used for longer than the {CACHE_SECONDS / 60:.0f} minutes that caches last",
-    Cause.UNEXPLAINED: "nothing on our side changed; the provider did not serve it",
+    MissCause.MODEL: "the session's model was changed",
+    MissCause.FALLBACK: "another model than the session's own answered, before or now",
+    MissCause.SPEC: "the session's prompt or tools were changed",
+    MissCause.REWRITTEN: "its history was rewritten (undo, retry or compaction)",
+    MissCause.IDLE: f"it was not used for longer than the {CACHE_SECONDS / 60:.0f} minutes that caches last",
+    MissCause.UNEXPLAINED: "nothing on our side changed; the provider did not serve it",
 }
 
 
-class Sight(msgspec.Struct, frozen=True):
-    """One answer as the watch sees it. `own` is the session's model, `answered` who answered, both as
-    provider/model; `at` is elapsed time; `caches` is whether this agent ever got cached tokens."""
+class CacheSample(msgspec.Struct, frozen=True):
+    """What one answer says about the cache. `at` is elapsed time.
+
+    `own` is the session's model and `answered` the one that answered, both as provider/model. `caches` is
+    whether this agent ever got cached tokens.
+    """
 
     at: float
     own: str
@@ -55,25 +58,27 @@ class Sight(msgspec.Struct, frozen=True):
     caches: bool = False
 
 
-def find_cause(before: Sight, now: Sight) -> Cause | None:
-    """Why less came from the cache than was due; None when enough did, or none could be expected."""
+def find_cause(before: CacheSample, now: CacheSample) -> MissCause | None:
+    """Return why less was served than expected; None if enough was served, or nothing can be expected."""
     due = before.tokens.input
     if not (before.caches or now.caches) or due < LEAST_TOKENS:
         return None
     if now.tokens.cached * 100 >= due * _DUE_PERCENT:
         return None
     causes = {
-        Cause.MODEL: now.own != before.own,
-        Cause.FALLBACK: now.answered != before.answered,
-        Cause.SPEC: now.spec_id != before.spec_id,
-        Cause.REWRITTEN: now.epoch != before.epoch,
-        Cause.IDLE: now.at - before.at > CACHE_SECONDS,
+        MissCause.MODEL: now.own != before.own,
+        MissCause.FALLBACK: now.answered != before.answered,
+        MissCause.SPEC: now.spec_id != before.spec_id,
+        MissCause.REWRITTEN: now.epoch != before.epoch,
+        MissCause.IDLE: now.at - before.at > CACHE_SECONDS,
     }
-    return next((cause for cause, holds in causes.items() if holds), Cause.UNEXPLAINED)
+    return next((cause for cause, holds in causes.items() if holds), MissCause.UNEXPLAINED)
 
 
-def watch(session_id: SessionId, before: Sight | None, now: Sight, metrics: Metrics) -> Sight:
-    """Compare and tell; answers what to compare the next one with."""
+def watch(
+    session_id: SessionId, before: CacheSample | None, now: CacheSample, metrics: Metrics
+) -> CacheSample:
+    """Log a miss and count it. Return the sample to compare the next answer with."""
     caches = now.tokens.cached > 0 or (before is not None and before.caches)
     now = msgspec.structs.replace(now, caches=caches)
     cause = None if before is None else find_cause(before, now)
@@ -81,7 +86,7 @@ def watch(session_id: SessionId, before: Sight | None, now: Sight, metrics: Metr
         assert before is not None
         metrics.cache_missed(cause)
         _log.log(
-            logging.WARNING if cause is Cause.UNEXPLAINED else logging.INFO,
+            logging.WARNING if cause is MissCause.UNEXPLAINED else logging.INFO,
             "the prompt cache of %s served %d of about %d tokens to session %s: %s",
             now.answered,
             now.tokens.cached,

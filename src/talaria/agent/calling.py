@@ -1,4 +1,4 @@
-"""The model calls of one turn: one attempt after the other, along the chain, as `models.rules` decides."""
+"""The model calls of one turn: attempts and fallbacks, as `models.failures.decide` says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import assert_never
 
 import msgspec
 
-from talaria.agent.cache_watch import Sight, watch
+from talaria.agent.cache_watch import CacheSample, watch
 from talaria.agent.context import TurnContext, TurnTools
 from talaria.agent.journal import Journal
 from talaria.agent.warm import AgentBuilder, WarmAgent
@@ -28,14 +28,17 @@ from talaria.models.failures import FallBack, GiveUp, Retry, RetryState, decide
 from talaria.models.known import NOTHING_KNOWN, Abilities, AbilityLookup
 
 _log = logging.getLogger("talaria.agent")
-_KEPT = "Ask to go on from there, or send /retry to have it answered anew."
-_AGAIN = "Send your message again."
+_HAS_TEXT = "Ask to go on from there, or send /retry to have it answered anew."
+_HAS_NO_TEXT = "Send your message again."
 
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Where the calls of this process may go. `chain` is asked in its order when a session's own model cannot
-    answer; `draw` gives random numbers from 0 to 1; `abilities` tells what is known of a model."""
+    """Where the calls of this process may go.
+
+    `chain` is the fallback chain, in order. `draw` returns random numbers from 0 to 1, `abilities` what is
+    known of a model.
+    """
 
     models: Models
     builder: AgentBuilder
@@ -46,8 +49,11 @@ class Routes:
 
 
 class Caller:
-    """Asks the session's model, or those behind it. A fallback stays for the turn; the next turn begins with
-    the session's own again. `said` is the text of the call under way."""
+    """Makes the model calls of one turn, to the session's own model or to the fallbacks behind it.
+
+    A fallback stays for the rest of the turn; the next turn starts with the session's own model again.
+    `said` is the text that the current call has streamed.
+    """
 
     def __init__(self, agent: WarmAgent, journal: Journal, context: TurnContext, routes: Routes) -> None:
         self._journal = journal
@@ -57,49 +63,49 @@ class Caller:
         self._view = agent
         self._model = routes.models.get(agent.pinned.spec.provider)
         own = _choice(agent.pinned.spec)
-        self._rest = [choice for choice in routes.chain if choice != own]
+        self._fallbacks = [choice for choice in routes.chain if choice != own]
         self._has_spoken = False
-        self._failures: list[tuple[ModelChoice, ModelError]] = []  # those that the chain was followed for
+        self._failures: list[tuple[ModelChoice, ModelError]] = []  # each led to a fallback
         self.said: list[str] = []
 
     @property
     def spec(self) -> AgentSpec:
-        """Whom the next call asks, and the last one asked."""
+        """The spec of the model that is called."""
         return self._view.pinned.spec
 
     @property
     def note(self) -> str:
-        """What a user should know of who answered; nothing when it was the session's own model."""
+        """A note for the user if a fallback answered; empty otherwise."""
         if not self._failures:
             return ""
         return f"\n\n[Answered by {_choice(self.spec)}, because {self._failures[0][1].user_text}]"
 
     async def ask(self) -> Completion:
-        """Raises `ModelError` when nobody answers; what was streamed before that stays in `said`."""
+        """Return the answer. Raises `ModelError` if no model answers; `said` then has what was streamed."""
         tries = 0
         while True:
             try:
                 return await self._attempt()
             except ModelError as error:
                 tries += 1
-                match decide(error, self._standing(tries), self._routes.draw()):
+                match decide(error, self._retry_state(tries), self._routes.draw()):
                     case Retry(seconds=seconds):
                         await self._wait(error, tries, seconds)
                         continue
                     case FallBack():
-                        if await self._move_on(error):
+                        if await self._fall_back(error):
                             tries = 0
                             continue
                     case GiveUp():
                         pass
-                    case verdict:
-                        assert_never(verdict)
-                if (told := self._last_word(error)) is error:
+                    case action:
+                        assert_never(action)
+                if (reported := self._reported(error)) is error:
                     raise
-                raise told from error
+                raise reported from error
 
     async def _attempt(self) -> Completion:
-        """One call of the model whose turn it is; the only place where one is made."""
+        """Make one call. All calls of the gateway are made here."""
         spec, context = self.spec, self._context
         self.said.clear()
         self._has_spoken = False
@@ -115,7 +121,7 @@ class Caller:
         await context.budget.reserve(self._planned())
         began = time.perf_counter()
         try:
-            completion = await self._model.complete(call, self._hear)
+            completion = await self._model.complete(call, self._on_delta)
         except EndpointResting:
             raise
         except ModelError as error:
@@ -141,13 +147,13 @@ class Caller:
         )
 
     def _effort(self) -> str | None:
-        """A model that is known not to think is not asked to: it would refuse."""
+        """Return the effort; None for a model that is known not to reason, because it would refuse."""
         can = self._routes.abilities(self.spec.provider, self.spec.model).reasoning
         return None if can is False else self._context.reasoning
 
     def _watch_cache(self, tokens: TokenUsage) -> None:
         agent = self._agent
-        sight = Sight(
+        sample = CacheSample(
             self._routes.clock.elapsed(),
             str(_choice(agent.pinned.spec)),
             str(_choice(self.spec)),
@@ -155,9 +161,9 @@ class Caller:
             agent.revision.epoch,
             tokens,
         )
-        agent.sight = watch(agent.session_id, agent.sight, sight, self._context.metrics)
+        agent.cache_sample = watch(agent.session_id, agent.cache_sample, sample, self._context.metrics)
 
-    def _hear(self, delta: ModelDelta) -> None:
+    def _on_delta(self, delta: ModelDelta) -> None:
         if isinstance(delta, ModelLoading):
             self._context.emit(delta)
             return
@@ -170,13 +176,13 @@ class Caller:
 
     # -- failures -------------------------------------------------------------------------------------------
 
-    def _standing(self, tries: int) -> RetryState:
+    def _retry_state(self, tries: int) -> RetryState:
         return RetryState(
             tries=tries,
             max_retries=self._model.max_retries,
             has_spoken=self._has_spoken,
             is_resting=self._model.is_resting,
-            has_next=bool(self._rest),
+            has_next=bool(self._fallbacks),
         )
 
     async def _wait(self, error: ModelError, tries: int, seconds: float) -> None:
@@ -186,11 +192,11 @@ class Caller:
         self._context.metrics.model_retried(choice.provider)
         await self._routes.clock.sleep(seconds)
 
-    async def _move_on(self, error: ModelError) -> bool:
-        """Take the next of the chain that can be used, with a view of the log that is fed from now on."""
+    async def _fall_back(self, error: ModelError) -> bool:
+        """Switch to the next usable model of the chain. Return False if there is none."""
         models, left = self._routes.models, _choice(self.spec)
-        while self._rest:
-            choice = self._rest.pop(0)
+        while self._fallbacks:
+            choice = self._fallbacks.pop(0)
             try:
                 model, wire = models.get(choice.provider), models.wire(choice.provider)
             except NoModel as missing:
@@ -208,11 +214,11 @@ class Caller:
             return True
         return False
 
-    def _last_word(self, error: ModelError) -> ModelError:
-        """The failure as it is told: how the answer broke off, or why the first failed, and who else did."""
+    def _reported(self, error: ModelError) -> ModelError:
+        """Return the error for the user: with all models that failed, or that the answer broke off."""
         if self._has_spoken:
             what = "The answer broke off" if self.said else "The model broke off while it was thinking"
-            return _reworded(error, f"{what}: {error.user_text}", _KEPT if self.said else _AGAIN)
+            return _reworded(error, f"{what}: {error.user_text}", _HAS_TEXT if self.said else _HAS_NO_TEXT)
         if not self._failures:
             return error
         first = self._failures[0][1]
@@ -226,7 +232,7 @@ def _choice(spec: AgentSpec) -> ModelChoice:
 
 
 def _reworded(error: ModelError, user_text: str, hint: str) -> ModelError:
-    """The same kind of error in other words."""
+    """Return the same error with another text."""
     told = copy.copy(error)
     told.user_text, told.hint = user_text, hint
     told.args = (f"{user_text} {hint}".strip(),)
@@ -236,10 +242,10 @@ def _reworded(error: ModelError, user_text: str, hint: str) -> ModelError:
 def _pin_for(
     choice: ModelChoice, wire: WireFormat, own: PinnedSpec, tools: TurnTools | None, known: Abilities
 ) -> PinnedSpec:
-    """The session's spec for another model: the same prompt and tools, as that model's API writes them.
+    """Return the session's spec for another model: the same prompt and tools in that model's wire format.
 
-    What a stateless caller brought is in the shape of chat completions, which every wire format reads. Images
-    are sent to a model that is known to see, and nothing is offered to one that takes no tools.
+    The tools of a stateless caller are in the form of chat completions, which every wire format reads. Images
+    are sent only to a model that is known to see, and tools are not offered to a model that takes none.
     """
     spec = msgspec.structs.replace(
         own.spec,

@@ -1,4 +1,4 @@
-"""Resolving a spec: what a new session (or an explicit change) is pinned to."""
+"""Resolves the spec that a new session, or an explicit change, is pinned to."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _KEPT = 32
 
 
 class SpecResolver:
-    """Turns configuration into pinned specs, with what is known of the model at that moment. Results are
-    kept until the configuration changes."""
+    """Makes pinned specs from the configuration and from what is known of a model now.
+
+    Results are cached until the configuration changes.
+    """
 
     def __init__(
         self, settings: AgentSettings, catalog: Catalog, models: Models, tools: Callable[[], ToolSet]
@@ -32,25 +34,25 @@ class SpecResolver:
 
     @property
     def tool_names(self) -> tuple[str, ...]:
-        """Of all tools that a session may be given."""
+        """The names of all tools that a session may get."""
         return self._tools().names
 
     def change(self, settings: AgentSettings) -> None:
-        """What is resolved from now on, also after a change of providers or models. Sessions keep theirs."""
+        """Resolve with other settings, providers or models from now on. Sessions keep their specs."""
         self._settings = settings
         self._known.clear()
 
     def resolve(self, wish: str | None = None, only: tuple[str, ...] | None = None) -> PinnedSpec:
-        """The spec for a new session, with all tools or with those named `only`.
+        """Return the spec for a new session, with all tools or those named `only`.
 
-        Raises `NoModel`, or `NotFound` for a wish nobody knows.
+        Raises `NoModel`, or `NotFound` for an unknown wish.
         """
         choice = self._catalog.resolve(wish)
         known_of = self._catalog.abilities(choice.provider, choice.model)
         tools = self._tools() if only is None else self._tools().only(only)
         if known_of.tools is False:
             tools = tools.only(())
-        # What a session is told stays in its log: an image that its model refuses would be refused for ever.
+        # The log keeps what a model was sent: an image that the model refuses would be refused in every call.
         sees = known_of.images is True
         key = (choice.provider, choice.model, tools.fingerprint, sees)
         known = self._known.get(key)
@@ -76,7 +78,7 @@ class SpecResolver:
         return pinned
 
     def resolve_stateless(self, wish: str | None, tools: bytes) -> PinnedSpec:
-        """The spec of a call that brings its whole context: no prompt of ours, the caller's tools only."""
+        """Return the spec of a call that brings its whole context: no prompt of ours, the caller's tools."""
         choice = self._catalog.resolve(wish)
         wire = self._models.wire(choice.provider)
         spec = AgentSpec(
@@ -88,23 +90,23 @@ class SpecResolver:
             tools=(),
             tools_fingerprint=hashlib.sha256(tools).hexdigest() if tools else "",
             credential=self._models.credential(choice.provider),
-            # Whoever brings images to a model that nobody knows wants them sent.
+            # A caller that sends images to an unknown model wants them sent on.
             sees=self._catalog.abilities(choice.provider, choice.model).images is not False,
         )
         return pin(spec, Prefix(system=b"", tools=tools))
 
     def names(self) -> list[str]:
-        """What may be wished for."""
+        """Return the names that `resolve` takes."""
         return self._catalog.names()
 
     def listed(self) -> list[str]:
-        """What endpoints have listed beside these."""
+        """Return the models that endpoints have listed, beside `names`."""
         return self._catalog.listed()
 
     def abilities(self, provider: str, model: str) -> Abilities:
         return self._catalog.abilities(provider, model)
 
     def differs(self, pinned: PinnedSpec, wish: str) -> bool:
-        """Whether `wish` names another model than the session is pinned to."""
+        """Return whether `wish` names another model than the session is pinned to."""
         choice = self._catalog.resolve(wish)
         return (choice.provider, choice.model) != (pinned.spec.provider, pinned.spec.model)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from talaria.agent.cache_watch import Sight
+from talaria.agent.cache_watch import CacheSample
 from talaria.agent.transcript import Transcript
 from talaria.core.entries import Entry, ReasoningSet, Revision, hidden_seqs
 from talaria.core.errors import StoreError
@@ -27,12 +27,12 @@ class WarmAgent:
     """
 
     __slots__ = (
+        "cache_sample",
         "credential",
         "pinned",
         "reasoning",
         "revision",
         "session_id",
-        "sight",
         "transcript",
         "workspace",
     )
@@ -45,7 +45,7 @@ class WarmAgent:
         self.revision = Revision(0, 0)
         self.reasoning = ""
         self.workspace: WorkspaceHandle | None = None
-        self.sight: Sight | None = None
+        self.cache_sample: CacheSample | None = None
 
     @property
     def size(self) -> int:

@@ -1,4 +1,4 @@
-"""`talaria model`: the built-in models that can be had, fetched and removed."""
+"""`talaria model`: list, fetch and remove the weights of built-in models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from talaria.models.local.weights import (
 )
 from talaria.parts import PARTS
 
-_STEP = 0.1  # of the whole, where no terminal shows a moving line
+_STEP = 0.1  # of the whole: a line for each, where there is no terminal
 EXAMPLES = (
     "talaria model list",
     "talaria model pull",
@@ -58,7 +58,7 @@ def _list(invocation: Invocation) -> None:
 @click.argument("name", default=DEFAULT_MODEL)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def _pull(invocation: Invocation, name: str, yes: bool) -> None:
-    """Fetch a model's weights; what an earlier try has brought is gone on with."""
+    """Fetch a model's weights. A download that was interrupted continues."""
     weights, cache = find_weights(name), WeightsCache.find(os.environ)
     if cache.has(weights):
         click.echo(f"{name} is here already: {cache.path(weights)}")
@@ -67,17 +67,17 @@ def _pull(invocation: Invocation, name: str, yes: bool) -> None:
     click.echo(f"{name}: {megabytes(left)} MB to fetch ({weights.licence}), into {cache.folder}")
     if not (yes or is_yes(os.environ, YES_VARIABLE)):
         if not sys.stdin.isatty():
-            raise click.UsageError("Nobody can be asked here: say --yes, or set TALARIA_YES=1.")
+            raise click.UsageError("There is no terminal to ask on: say --yes, or set TALARIA_YES=1.")
         click.confirm("Fetch it?", default=True, abort=True)
-    with _told() as tell:
-        path = run_loop(fetch(weights, cache, os.environ, tell))
+    with _progress_printer() as report:
+        path = run_loop(fetch(weights, cache, os.environ, report))
     click.echo(f"{name} is here, verified against its published SHA-256: {path}")
 
 
 @command.verb("remove", *EXAMPLES)
 @click.argument("name")
 def _remove(invocation: Invocation, name: str) -> None:
-    """Delete a model's weights, those that were fetched in part too."""
+    """Delete a model's weights, also those of an unfinished download."""
     weights, cache = find_weights(name), WeightsCache.find(os.environ)
     with cache.locked(weights) as is_ours:
         if not is_ours:
@@ -100,11 +100,11 @@ def _row(weights: Weights, cache: WeightsCache, *, is_used: bool) -> tuple[str, 
 
 
 @contextmanager
-def _told() -> Iterator[Callable[[FetchProgress], None]]:
-    """Tells how far it is: on one line of a terminal, written over and over; elsewhere a line a tenth."""
+def _progress_printer() -> Iterator[Callable[[FetchProgress], None]]:
+    """Yield a function that prints progress: one moving line on a terminal, elsewhere a line each tenth."""
     is_terminal, shown = sys.stdout.isatty(), 0.0
 
-    def tell(progress: FetchProgress) -> None:
+    def report(progress: FetchProgress) -> None:
         nonlocal shown
         share = progress.done / progress.total
         if is_terminal:
@@ -114,7 +114,7 @@ def _told() -> Iterator[Callable[[FetchProgress], None]]:
             click.echo(progress.line())
 
     try:
-        yield tell
+        yield report
     finally:
         if is_terminal:
             click.echo("\r\033[K", nl=False)

@@ -1,4 +1,4 @@
-"""What the banner says of the model, and the line that moves while the built-in one is fetched."""
+"""The lines about the model in the start banner, and the moving line of a download."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOVE_SECONDS = 0.5
 
 
 def answers_built_in(gateway: Gateway) -> bool:
-    """Whether the built-in model is the one that answers, so that something better may be offered."""
+    """Return whether the built-in model is the default, so that a better one may be offered."""
     try:
         return gateway.catalog.default().provider == LOCAL and LOCAL not in gateway.settings.providers
     except NoModel:
@@ -27,7 +27,7 @@ def answers_built_in(gateway: Gateway) -> bool:
 
 
 def model_lines(gateway: Gateway, found: Sequence[DetectedProvider], invocation: Invocation) -> list[str]:
-    """One line for a model that was chosen; for the built-in one how it is, and what there is instead."""
+    """Return one line for a chosen model; for the built-in one its state, and what there is instead."""
     try:
         choice = gateway.catalog.default()
         gateway.providers.wire(choice.provider)
@@ -59,8 +59,8 @@ def _state(gateway: Gateway, choice: ModelChoice) -> str:
 
 
 async def show_progress(gateway: Gateway, out: TextIO) -> None:
-    """On a terminal, until the weights are here or have failed, which the log says. The cursor stays at the
-    line's beginning, so that a line of the log takes its place."""
+    """Show the download on a terminal until it ends; the log says how. The cursor stays at the start of the
+    line, so that a log line overwrites it."""
     downloads = gateway.local.downloads
     while downloads.is_any:
         out.write(f"\r\033[K  {_moving(downloads.progress)}\r")

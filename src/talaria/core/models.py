@@ -12,9 +12,9 @@ from talaria.core.specs import Prefix
 
 
 class ModelCall(msgspec.Struct, frozen=True):
-    """One request. `chunks` are encoded messages after the prefix; nothing here is walked or re-encoded.
+    """One request. `chunks` are the encoded messages after the prefix; they are never decoded again.
 
-    `session_id` tells who asks, so that sessions take turns at a busy endpoint; it is not sent.
+    `session_id` lets sessions take turns at a busy endpoint; it is not sent.
     """
 
     model: str

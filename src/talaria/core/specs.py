@@ -1,4 +1,4 @@
-"""What decides the prefix of a session's requests, resolved once and stored with its bytes."""
+"""The spec of a session: everything that decides the prefix of its requests, stored with the prefix."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from talaria.core.ids import SpecId
 class AgentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything that decides the prefix, by value.
 
-    Reasoning effort, limits and callbacks are per turn and not here. `credential` is a SHA-256 over all
-    of the provider's configured secrets, so that two keys with a common prefix never look the same. A model
-    that does not see gets a note in the place of each image; specs from before there was a choice do see, and
-    are written as they were.
+    Reasoning effort, limits and callbacks are per turn and not here. `credential` is a SHA-256 over all of
+    the provider's configured secrets, so two keys with a common prefix never look the same. If `sees` is
+    false, the model gets a note in place of each image. Its default is that of specs from before the field.
     """
 
     agent: str
@@ -30,7 +29,7 @@ class AgentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Prefix(msgspec.Struct, frozen=True):
-    """The rendered bytes in front of every request: frozen for the session's life.
+    """The rendered bytes at the start of every request, frozen for the session's life.
 
     `system` is zero or more encoded messages joined by commas; `tools` is the encoded tool list or empty.
     """
@@ -48,7 +47,7 @@ class PinnedSpec(msgspec.Struct, frozen=True):
 
 
 def pin(spec: AgentSpec, prefix: Prefix) -> PinnedSpec:
-    """Content-addressed: sessions with equal spec and bytes share one stored row."""
+    """Return the spec with its id, a digest: sessions with equal spec and prefix share one stored row."""
     digest = hashlib.sha256()
     for part in (msgspec.json.encode(spec), prefix.system, prefix.tools):
         digest.update(len(part).to_bytes(8, "big"))
@@ -57,7 +56,7 @@ def pin(spec: AgentSpec, prefix: Prefix) -> PinnedSpec:
 
 
 def fingerprint_secrets(secrets: list[str]) -> str:
-    """SHA-256 over the whole secrets as a sorted set: neither order nor repetition matters."""
+    """Return a SHA-256 over the set of secrets, independent of their order."""
     digest = hashlib.sha256()
     for secret in sorted(set(secrets)):
         encoded = secret.encode()

@@ -1,4 +1,4 @@
-"""One provider's endpoint: its HTTP session, and the calls that go through its limiter."""
+"""The endpoint of one provider: its HTTP session and its calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from talaria.observe.metrics import EndpointReading
 if TYPE_CHECKING:
     from aiohttp.abc import AbstractStreamWriter
 
-# How long a finished answer waits for the end of its HTTP message, which makes the connection reusable.
+# How long a complete answer waits for the end of its HTTP message, so that the connection can be reused.
 TRAILER_SECONDS = 0.25
 ERROR_SECONDS = 10.0
 MAX_ERROR_BYTES = 64 << 10
@@ -35,14 +35,14 @@ MAX_LIST_BYTES = 8 << 20
 class Endpoint:
     """Calls one provider's models over one pool of connections; see the `Model` port.
 
-    The session is opened by the first call and kept until `close`. The limiter is passed for each call, and a
-    permit held only while it runs. A cancelled or failed call closes its connection before it lets go.
+    The session is opened by the first call and kept until `close`. A call holds a permit of the limiter while
+    it runs. A cancelled or failed call closes its connection before it gives the permit back.
     """
 
     def __init__(
         self, provider: str, settings: ProviderSettings, wire: Wire, limiter: CallLimiter | None = None
     ) -> None:
-        """The key is that in `settings.api_key`; durations of zero mean no limit."""
+        """The key is `settings.api_key`; a duration of zero means no limit."""
         self._provider = provider
         self._settings = settings
         self._wire = wire
@@ -51,7 +51,7 @@ class Endpoint:
         self._redact = Redactor([settings.api_key] if settings.api_key else [])
         self._limiter = limiter or CallLimiter()
         self._session: aiohttp.ClientSession | None = None
-        self._answered = False  # so there may be kept connections
+        self._has_answered = False  # there may be idle connections
         self._closed = False
 
     @property
@@ -70,15 +70,15 @@ class Endpoint:
         return self._limiter.reading()
 
     async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
-        """Raises `ModelError`; after the first delta too, so what was streamed may not be the whole."""
+        """Make one call. Raises `ModelError`, also after `sink` has got a part of the answer."""
         errors = ProviderErrors(self._provider, call.model, self._redact)
-        async with self._limiter.call(call.session_id, errors) as began:
-            return await self._call(call, sink, errors, began)
+        async with self._limiter.call(call.session_id, errors) as started:
+            return await self._call(call, sink, errors, started)
 
     async def list_models(self) -> bytes:
-        """What the provider says when asked for its models. Passes no limiter: no turn ever waits for it.
+        """Return the provider's list of models. It needs no permit, because no turn waits for it.
 
-        Raises `ModelError`, also when it takes too long or is too much.
+        Raises `ModelError`, also if the response takes too long or is too large.
         """
         errors = ProviderErrors(self._provider, "", self._redact)
         response: aiohttp.ClientResponse | None = None
@@ -94,13 +94,13 @@ class Endpoint:
                         raise errors.malformed("a list of models that is too long")
                 return bytes(body)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._classify(error, errors, started=response is not None) from error
+            raise self._classify(error, errors, has_response=response is not None) from error
         finally:
             if response is not None:
                 response.close()
 
     async def close(self) -> None:
-        """Calls in flight lose their connections; later ones are refused."""
+        """Close the session. Calls in flight lose their connections; later calls are refused."""
         self._closed = True
         if self._session is not None:
             session, self._session = self._session, None
@@ -111,7 +111,7 @@ class Endpoint:
         call: ModelCall,
         sink: Callable[[ModelDelta], None],
         errors: ProviderErrors,
-        began: Callable[[], None],
+        started: Callable[[], None],
     ) -> Completion:
         answer = self._wire.decoder(call.model, errors)
         body = SplicedBody(self._wire.body(call))
@@ -122,12 +122,14 @@ class Endpoint:
                 response = await self._post(body)
                 if response.status // 100 != 2:
                     raise errors.from_status(response.status, response.headers, await _read_error(response))
-                await self._read(response, answer, sink, limit, began)
+                await self._read(response, answer, sink, limit, started)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if not answer.is_complete:
                 if limit.expired():
-                    raise self._struck(answer, errors) from error
-                raise self._classify(error, errors, started=response is not None) from error
+                    if answer.has_started:
+                        raise errors.stalled(self._settings.silence.total_seconds()) from error
+                    raise errors.no_first_token(self._settings.first_token.total_seconds()) from error
+                raise self._classify(error, errors, has_response=response is not None) from error
         finally:
             # A connection whose answer was read to its end has been given back already.
             if response is None or not response.content.is_eof():
@@ -144,10 +146,13 @@ class Endpoint:
         answer: AnswerDecoder,
         sink: Callable[[ModelDelta], None],
         limit: asyncio.Timeout,
-        began: Callable[[], None],
+        started: Callable[[], None],
     ) -> None:
-        """The limit is that for the first word until there is one, and from then on that for more. It is put
-        off only now and then, and by a little too much: to do so for each piece costs more than reading."""
+        """Feed the response to the decoder. `limit` is the time for the first token, then for the next piece.
+
+        The limit is moved only now and then, and a little too far: moving it for each piece costs more than
+        reading the piece.
+        """
         content, now = response.content, asyncio.get_running_loop().time
         silence = self._settings.silence.total_seconds()
         slack = min(5.0, silence / 8)
@@ -159,7 +164,7 @@ class Endpoint:
                 break
             if not has_started and answer.has_started:
                 has_started = True
-                began()
+                started()
             if has_started and (at := now()) >= due:
                 limit.reschedule(at + silence + slack if silence else None)
                 due = at + slack
@@ -169,16 +174,15 @@ class Endpoint:
                     pass
 
     async def _post(self, body: SplicedBody) -> aiohttp.ClientResponse:
-        """A server may close a kept connection in the moment we take it. Where that can be what happened, the
-        request goes out once more."""
+        """Send the request; once more if the server may have closed an idle connection just before."""
         session = self._open()
         try:
             response = await session.post(self._url, data=body, allow_redirects=False)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            if not self._answered or isinstance(error, aiohttp.ClientConnectorError):
+            if not self._has_answered or isinstance(error, aiohttp.ClientConnectorError):
                 raise
             response = await session.post(self._url, data=body, allow_redirects=False)
-        self._answered = True
+        self._has_answered = True
         return response
 
     def _open(self) -> aiohttp.ClientSession:
@@ -205,7 +209,7 @@ class Endpoint:
             )
         return self._session
 
-    def _classify(self, error: Exception, errors: ProviderErrors, *, started: bool) -> Exception:
+    def _classify(self, error: Exception, errors: ProviderErrors, *, has_response: bool) -> Exception:
         url = str(self._url)
         match error:
             case aiohttp.ConnectionTimeoutError():
@@ -215,24 +219,19 @@ class Endpoint:
             case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
                 return errors.untrusted(url, str(error))
             case aiohttp.ClientConnectorError(os_error=os_error):
-                return errors.unreachable(url, _plainly(os_error))
+                return errors.unreachable(url, _os_reason(os_error))
             case aiohttp.ClientResponseError(message=message):
                 return errors.malformed(f"no valid HTTP ({message})")
-        return errors.cut_off() if started else errors.disconnected()
-
-    def _struck(self, answer: AnswerDecoder, errors: ProviderErrors) -> Exception:
-        if answer.has_started:
-            return errors.stalled(self._settings.silence.total_seconds())
-        return errors.no_first_token(self._settings.first_token.total_seconds())
+        return errors.cut_off() if has_response else errors.disconnected()
 
 
-def _plainly(error: OSError) -> str:
-    """The system's own words; a resolver's errors have negative numbers and words of their own."""
+def _os_reason(error: OSError) -> str:
+    """Return the system's words for an error. Errors of the resolver have negative numbers and own words."""
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
 
 
 async def _read_error(response: aiohttp.ClientResponse) -> bytes:
-    """As much of an error's body as comes; the status alone is enough to go on with."""
+    """Return as much of an error's body as arrives; the status alone is enough."""
     pieces = bytearray()
     try:
         async with asyncio.timeout(ERROR_SECONDS):
@@ -246,9 +245,8 @@ async def _read_error(response: aiohttp.ClientResponse) -> bytes:
 class SplicedBody(Payload):
     """A request body of known length, written from its pieces.
 
-    A short one goes out in one write with the headers. A long one is handed to the transport piece by piece,
-    which sends what the socket takes and keeps a reference to the rest. `abort` drops that rest; closing the
-    connection would still send it.
+    A short body goes out in one write with the headers. A long one is handed to the transport piece by piece;
+    the transport sends what the socket takes and keeps a reference to the rest.
     """
 
     _default_content_type = "application/json"
@@ -264,7 +262,7 @@ class SplicedBody(Payload):
         return b"".join(self._pieces).decode(encoding, errors)
 
     def abort(self) -> None:
-        """Drop the connection that carries this body, with whatever of it was not sent."""
+        """Drop the connection with the unsent rest of the body. Closing it would still send that rest."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -1,4 +1,4 @@
-"""The providers of this process by name: their addresses, their keys, and one endpoint each."""
+"""The providers of this process by name: addresses, keys, and one endpoint each."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ WIRES: Mapping[str, Wire] = {
 class Providers:
     """The `Models` port over configuration and environment.
 
-    An endpoint is built at the first `get` of its name and lives until `close`, whatever becomes of agents
-    and sessions. Names that are not configured may be presets; a configured one overrides its preset by key.
+    An endpoint is built by the first `get` of its name and lives until `close`, independent of agents and
+    sessions. Every preset is a provider; a configured provider overrides the preset of its name key by key.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class Providers:
         draw: Callable[[], float] = random.random,
         local: LocalEndpoint | None = None,
     ) -> None:
-        """`clock` and `draw`, random numbers from 0 to 1, are for the breakers of the endpoints. `local` is
-        the built-in model, unless the operator has a provider of that name."""
+        """`clock` and `draw` (random numbers from 0 to 1) are for the breakers of the endpoints. `local` is
+        the built-in model; it is not used if the operator has a provider of that name."""
         self._settings: Mapping[str, ProviderSettings] = {}
         self._environ = environ
         self._clock = clock or SystemClock()
@@ -64,27 +64,29 @@ class Providers:
 
     @property
     def built(self) -> int:
-        """How many endpoints were ever built; it never exceeds the number of providers in use."""
+        """The number of endpoints that were ever built."""
         return self._built
 
     @property
     def known(self) -> tuple[str, ...]:
-        """Every name that `get` may be asked for, those of the configuration first."""
+        """Every name that `get` knows, the configured ones first."""
         built_in = (LOCAL,) if self._built_in(LOCAL) is not None else ()
         return tuple(dict.fromkeys((*self._configured, *self._settings, *built_in)))
 
     @property
     def built_in_models(self) -> tuple[str, ...]:
-        """None where there is no built-in model, or the operator has a provider of its name."""
+        """The names of the built-in models; empty if the operator has a provider named `local`."""
         return tuple(weights.name for weights in MANIFEST) if self._built_in(LOCAL) is not None else ()
 
     def readings(self) -> dict[str, EndpointReading]:
-        """What each endpoint that was ever called says of itself."""
+        """Return the state of each endpoint that was built."""
         return {name: endpoint.reading() for name, endpoint in self._endpoints.items()}
 
     def change(self, configured: Mapping[str, ProviderSettings]) -> None:
-        """Other addresses and keys from now on. Turns under way keep the endpoints that they have, which are
-        closed with all others; there are as many of them as there were changes."""
+        """Use other addresses and keys from now on.
+
+        Turns under way keep their endpoints. Replaced endpoints are closed by `close`.
+        """
         before = self._settings
         self._settings = {**PRESETS, **{name: _merge(name, given) for name, given in configured.items()}}
         self._configured = tuple(configured)
@@ -93,7 +95,7 @@ class Providers:
                 self._replaced.append(self._endpoints.pop(name))
 
     def follow(self, model: ModelSettings) -> None:
-        """The default from now on. One that is built in and not here yet is fetched."""
+        """Note the default model. A built-in one that is not here yet is fetched."""
         if (local := self._built_in(LOCAL)) is not None:
             local.downloads.follow(model)
 
@@ -114,36 +116,36 @@ class Providers:
         return _wire(self._usable(provider))
 
     async def warm(self) -> None:
-        """Load the HTTP client ahead of the first call, beside whatever else runs.
+        """Import the HTTP client in a thread, ahead of the first call.
 
-        It reads the system's certificates when it is imported, which takes longer than the rest of a start.
+        Its import reads the system's certificates, which takes longer than the rest of a start.
         """
         await asyncio.to_thread(import_module, "talaria.models.endpoint")
 
     def base_url(self, provider: str) -> str:
-        """As it is configured. Raises `NoModel`."""
+        """Return the configured address. Raises `NoModel`."""
         return self._find(provider).base_url
 
     def missing_keys(self, names: Iterable[str]) -> dict[str, str]:
-        """Of these providers those that need a key and have none, with the variable it would come from."""
+        """Return those of these providers that lack their key, with the name of its variable."""
         known = {name: self._settings[name] for name in names if name in self._settings}
         return {
             name: each.api_key_env for name, each in known.items() if each.api_key_env and not self._key(each)
         }
 
     async def list_models(self, provider: str) -> bytes:
-        """The provider's own list of its models. Raises `NoModel` and `ModelError`."""
+        """Return the provider's own list of its models. Raises `NoModel` and `ModelError`."""
         return await self.get(provider).list_models()
 
     def credential(self, provider: str) -> str:
         return _fingerprint(self._key(self._find(provider)))
 
     def secrets(self) -> frozenset[str]:
-        """Every key that any provider would use, for the redactor of all sinks."""
+        """Return the keys of all providers, for the redactor."""
         return frozenset(filter(None, map(self._key, self._settings.values())))
 
     async def close(self) -> None:
-        """Calls in flight lose their connections."""
+        """Close all endpoints. Calls in flight lose their connections."""
         endpoints = [*self._endpoints.values(), *self._replaced]
         self._endpoints, self._replaced = {}, []
         for endpoint in endpoints:
@@ -204,15 +206,16 @@ def _wire(settings: ProviderSettings) -> Wire:
     return WIRES[settings.api or OpenAIChat.name]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # asked at every lease
 def _fingerprint(key: str) -> str:
-    """Asked at every lease."""
     return fingerprint_secrets([key] if key else [])
 
 
 def _merge(name: str, given: ProviderSettings) -> ProviderSettings:
-    """What is not given comes from the preset of that name, but a preset's key only with its address: no key
-    is ever sent to another place than it was made for."""
+    """Fill in what is not given from the preset of that name.
+
+    The preset's key is used only with the preset's address: no key is sent to another place.
+    """
     preset = PRESETS.get(name)
     if preset is None:
         return given

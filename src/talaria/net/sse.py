@@ -1,4 +1,4 @@
-"""Server-sent events: an incremental parser that gives the same events however the bytes were split."""
+"""Server-sent events: an incremental parser whose events do not depend on how the bytes were split."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ MAX_EVENT_BYTES = 16 << 20
 
 
 class SseOverflow(Exception):
-    """A line or an event is longer than the parser may hold; the stream cannot be trusted any more."""
+    """A line or an event is longer than the limit. The parser cannot continue."""
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
-    """`data` stays bytes, because its readers decode JSON; lines of one event are joined by LF.
+    """`data` is bytes, because its readers decode JSON; several lines are joined by LF.
 
-    `id` is the last id seen in the stream, in this event or an earlier one.
+    `id` is the last id of the stream, from this event or an earlier one.
     """
 
     name: str
@@ -23,10 +23,10 @@ class SseEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class SseParser:
-    """Feed bytes, get the events that they complete.
+    """Turns bytes into events.
 
-    Lines end in LF, CR or CRLF; a leading byte order mark and comments are skipped; an event without data is
-    none. At the end of the stream `flush` gives an event that lacks nothing but its blank line.
+    Lines end in LF, CR or CRLF. A leading byte order mark, comments and events without data are skipped. At
+    the end of the stream, `flush` returns an event that only lacks its blank line.
     """
 
     __slots__ = ("_after_cr", "_data", "_held", "_id", "_max", "_name", "_size", "_start", "_tail")
@@ -35,15 +35,15 @@ class SseParser:
         self._max = max_event_bytes
         self._tail: list[bytes] = []  # pieces of the line that has not ended yet
         self._held = 0  # bytes in `_tail`
-        self._after_cr = False  # the last byte was CR: an LF that follows belongs to it
-        self._start = True  # nothing but a part of the byte order mark has come
+        self._after_cr = False  # the last byte was CR: a following LF belongs to it
+        self._start = True  # no byte has come behind the byte order mark
         self._data: list[bytes] = []
         self._size = 0  # bytes in `_data`
         self._name = ""
         self._id = ""
 
     def feed(self, data: bytes) -> list[SseEvent]:
-        """Raises `SseOverflow`; the parser is of no use afterwards."""
+        """Return the events that these bytes complete. Raises `SseOverflow`; the parser is unusable then."""
         if self._start and not (data := self._without_mark(data)):
             return []
         if self._after_cr and data:
@@ -69,14 +69,14 @@ class SseParser:
         return events
 
     def flush(self) -> list[SseEvent]:
-        """The stream has ended: what was left, as if a blank line had followed."""
+        """Return the last event, as if a blank line had followed."""
         rest = b"".join(self._tail)
         self._tail.clear()
         self._held = 0
         return self._take([rest, b""] if rest else [b""])
 
     def _without_mark(self, data: bytes) -> bytes:
-        """Hold the first bytes back until they are a byte order mark or surely none."""
+        """Hold the first bytes back until it is clear whether they are a byte order mark."""
         head = b"".join(self._tail) + data
         if len(head) < 3 and b"\xef\xbb\xbf".startswith(head):
             self._tail = [head]

@@ -256,7 +256,7 @@ class Pool:
             self._forget(slot)
             await self._build(wanted, slot)
             assert slot.agent is not None
-            slot.agent.sight = agent.sight
+            slot.agent.cache_sample = agent.cache_sample
             self.counters.rebuilds += 1
         elif is_behind:
             self.counters.catchups += 1

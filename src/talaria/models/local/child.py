@@ -1,7 +1,7 @@
-"""The process that runs the model: `python -m talaria.models.local.child`. It alone imports the runtime.
+"""The process that runs the model: `python -m talaria.models.local.child`. Only it imports the runtime.
 
-It reads one line of JSON (`Orders`) from its input and answers with one line, `{"url": …}` or `{"error": …}`.
-Its input then is its lifeline: when it ends, however the gateway ended, so does this process.
+It reads one line of JSON from its input (`weights`, `name`, `key`, `threads`) and writes one line, `{"url":
+…}` or `{"error": …}`. It ends when its input ends: with the gateway, even if that is killed.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ _BATCH_THREADS = 2
 
 
 def main() -> None:
-    lifeline, answer = _take_pipes()
-    orders = json.loads(lifeline.readline())
-    threading.Thread(target=_follow, args=(lifeline,), daemon=True).start()
+    orders_in, reply_out = _take_pipes()
+    orders = json.loads(orders_in.readline())
+    threading.Thread(target=_exit_with, args=(orders_in,), daemon=True).start()
     try:
         server = _serve(orders)
-    except BaseException as error:  # whatever it is, the gateway has to hear of it
-        _say(answer, {"error": f"{type(error).__name__}: {error}"})
+    except BaseException as error:  # the gateway must learn of any failure
+        _reply(reply_out, {"error": f"{type(error).__name__}: {error}"})
         raise
-    _say(answer, {"url": f"{server.listening_address}/v1"})
+    _reply(reply_out, {"url": f"{server.listening_address}/v1"})
     while True:
         time.sleep(3600)
 
 
 def _take_pipes() -> tuple[Any, int]:
-    """The runtime may write to standard output; what it says goes with the rest to standard error."""
-    answer = os.dup(1)
+    """Return the input and the output. What the runtime prints goes to standard error."""
+    output = os.dup(1)
     os.dup2(2, 1)
-    return os.fdopen(os.dup(0), "rb", buffering=0), answer
+    return os.fdopen(os.dup(0), "rb", buffering=0), output
 
 
-def _say(answer: int, what: dict[str, str]) -> None:
-    os.write(answer, json.dumps(what).encode() + b"\n")
+def _reply(output: int, what: dict[str, str]) -> None:
+    os.write(output, json.dumps(what).encode() + b"\n")
 
 
-def _follow(lifeline: Any) -> NoReturn:
-    while lifeline.read(1):
+def _exit_with(stream: Any) -> NoReturn:
+    while stream.read(1):
         pass
     os._exit(0)
 
@@ -64,7 +64,7 @@ def _serve(orders: dict[str, Any]) -> Any:
     params.cache_ram_mib = _CACHE_MIB
     params.n_gpu_layers = 0
     params.verbosity = 2
-    # Threads that wait for each other by spinning starve on a busy machine: they sleep instead.
+    # Threads that spin while they wait for each other starve on a busy machine, so they sleep.
     for cpu, threads in ((params.cpuparams, orders["threads"]), (params.cpuparams_batch, _BATCH_THREADS)):
         cpu.n_threads = max(threads, orders["threads"])
         cpu.poll = 0
