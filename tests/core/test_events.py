@@ -16,6 +16,7 @@ from talaria.core.events import (
     Failed,
     FellBack,
     ModelLoading,
+    QuestionAsked,
     Queued,
     ReasoningDelta,
     Reset,
@@ -25,7 +26,9 @@ from talaria.core.events import (
     ToolStarted,
     UsageReported,
 )
+from talaria.core.ids import QuestionId
 from talaria.core.messages import TokenUsage, ToolOutcome
+from talaria.core.questions import QuestionKind
 
 CONTRACT = {
     *("queued", "model.loading", "reasoning", "delta", "tool.started", "tool.output", "tool.finished"),
@@ -38,6 +41,7 @@ EVENTS: list[Event] = [
     ReasoningDelta("b"),
     ToolStarted("c", "read_file", "{}"),
     ToolOutput("c", "line"),
+    QuestionAsked(QuestionId("q"), QuestionKind.APPROVAL, "May it run?", (), "c", "act"),
     ToolFinished("c", "read_file", ToolOutcome.OK, "…"),
     UsageReported(TokenUsage(1, 2, 3, 4), "small"),
     Retrying("openai/gpt", 2, 1.5, "It is busy."),

@@ -174,6 +174,25 @@ def test_ids_of_other_servers_are_rewritten_alike_in_call_and_result() -> None:
     assert {call["name"] for call in calls} == {"no_such_tool"}
 
 
+def test_images_of_a_result_stand_in_it_unless_it_is_an_error() -> None:
+    parts = (
+        Text("look"),
+        Image("data:image/png;base64,AAAA"),
+        Text(" "),
+        Image("data:image/bmp;base64,AAAA"),
+    )
+    good = ToolResult.of("c1", "a", parts)
+    bad = ToolResult.of("c2", "a", parts, ToolOutcome.ERROR)
+    [shown, failed] = encode(ToolResults((good, bad)))["content"]
+    source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+    assert shown["content"] == [
+        {"type": "text", "text": "look"},
+        {"type": "image", "source": source},
+        {"type": "text", "text": " \n[an image in a format that this model cannot see]"},
+    ]
+    assert (failed["content"], failed["is_error"]) == ("look\n[image]\n \n[image]", True)
+
+
 def test_all_results_of_a_step_stand_in_one_message() -> None:
     results = [ToolResult(str(n), "a", f"r{n}", outcome) for n, outcome in enumerate(ToolOutcome)]
     message = encode(ToolResults((*results, ToolResult("e", "a", ""))))
