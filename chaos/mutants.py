@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "unfenced commit",
         "a process that lost its lease may still write",
-        (Edit("store/sqlite/orders.py", "    if fence != order.fence or not expires:", "    if fence < 0:"),),
+        (Edit("store/sql/orders.py", "    if fence != order.fence or not expires:", "    if fence < 0:"),),
         Pauses(),
     ),
     Mutant(
@@ -176,7 +176,7 @@ MUTANTS = (
     Mutant(
         "`sending` taken for sent",
         "a reply that was being sent when the process died is never sent again",
-        (Edit("store/sqlite/rows.py", "pending' OR state = 'sending')\"", "pending')\""),),
+        (Edit("store/sql/rows.py", "pending' OR state = 'sending')\"", "pending')\""),),
         Kills((Failpoint.CLAIMED,)),
     ),
     Mutant(
@@ -184,7 +184,7 @@ MUTANTS = (
         "a message that came with the last answer ends unread",
         (
             Edit(
-                "store/sqlite/orders.py",
+                "store/sql/orders.py",
                 "            raise rules.steer_waiting(turn_id)\n",
                 "            _end_turn(tx, position, end)\n",
             ),
@@ -204,7 +204,7 @@ MUTANTS = (
         "waiting turns resume in reverse order after a restart",
         (
             Edit(
-                "store/sqlite/upkeep.py",
+                "store/sql/leases.py",
                 'WHERE state IN ({UNSETTLED}) ORDER BY position"',
                 'WHERE state IN ({UNSETTLED}) ORDER BY position DESC"',
             ),

@@ -9,9 +9,9 @@ from talaria.core.entries import Entry
 from talaria.core.errors import StoreError
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.ledger import Accept, Accepted, Began, Begin, ChatSummary, Commit, Committed, TurnEnd
+from talaria.core.tasks import Uncancellable
 from talaria.core.turns import Turn
 from talaria.store.memory import MemoryStore
-from talaria.store.sqlite.answers import Taken
 
 Order = Accept | Begin | Commit | TurnEnd
 
@@ -25,7 +25,7 @@ class SickStore(MemoryStore):
         self.fails: Callable[[Order], bool] = lambda order: False
         self.holds: Callable[[Order], bool] = lambda order: False
         self.is_unreadable = False
-        self.held: list[Taken[None]] = []
+        self.held: list[Uncancellable[None]] = []
 
     def let_go(self) -> None:
         self.holds = lambda order: False
@@ -58,7 +58,7 @@ class SickStore(MemoryStore):
 
     async def _write(self, order: Order) -> None:
         if self.holds(order):
-            self.held.append(Taken())
+            self.held.append(Uncancellable())
             await self.held[-1]
         if self.fails(order):
             raise StoreError("The database failed: disk I/O error.", "Nothing was written.")

@@ -46,9 +46,9 @@ from talaria.parts import PARTS
 from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import Pool
 from talaria.store.archive import drop_snapshots
+from talaria.store.engines import open_store
 from talaria.store.home_lock import HomeLock
-from talaria.store.sqlite.store import SqliteStore
-from talaria.store.sqlite.watch import StoreWatch
+from talaria.store.watch import StoreWatch
 from talaria.tools.builtin import builtin_sources
 from talaria.tools.execution import ToolRunner
 from talaria.tools.result import drop_old_results
@@ -87,11 +87,8 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
         home.prepare()
         lock = scopes.enter_context(HomeLock(home.path))
         drop_snapshots(home.path)
-        store = await scopes.enter_async_context(
-            await SqliteStore.open(
-                home.find_database(settings.store.url), clock, is_suspect=lock.follows_crash
-            )
-        )
+        database = home.find_database(settings.store.url)
+        store = await scopes.enter_async_context(open_store(database, clock, is_suspect=lock.follows_crash))
         watch = StoreWatch(store, lock, clock)
         local = open_local(settings.local, environ, clock)
         providers = await scopes.enter_async_context(

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from talaria.core.clock import Clock
     from talaria.core.ids import ChatKey
     from talaria.core.parts import Parts
+    from talaria.core.ports import StoreEngine
     from talaria.models.catalog import Catalog
     from talaria.models.local.local_endpoint import LocalEndpoint
     from talaria.models.providers import Providers
     from talaria.observe.metrics import Metrics
     from talaria.pool.pool import Pool
-    from talaria.store.sqlite.store import SqliteStore
     from talaria.turns.delivery import Delivery
     from talaria.turns.turns import Turns
     from talaria.workspace.uploads import Uploads
@@ -76,7 +76,7 @@ class Gateway:
     settings: Settings
     environ: Mapping[str, str]
     clock: Clock
-    store: SqliteStore
+    store: StoreEngine
     providers: Providers
     local: LocalEndpoint
     catalog: Catalog

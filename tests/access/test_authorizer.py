@@ -14,15 +14,15 @@ from talaria.access.authorizer import Authorized, Authorizer, ChatKind, Ingress,
 from talaria.access.pairing import PairingAdmin
 from talaria.core.access import Ask, Asked, Origin
 from talaria.core.errors import BadRequest, NotFound, StoreError, TooManyTries
-from talaria.store.sqlite.inline import Inline
-from talaria.store.sqlite.pairing import SqlitePairings
+from talaria.store.memory import InlineExecutor
+from talaria.store.sql.store import SqlPairings
 from talaria.store.sqlite.store import SqliteStore
 
 ANN, BOB = private("2001", "Ann"), private("2002", "Bob")
 MINUTE, HOUR = 60.0, 3600.0
 
 
-class CountedPairings(SqlitePairings):
+class CountedPairings(SqlPairings):
     """With the asking counted."""
 
     asked = 0
@@ -55,7 +55,7 @@ def admin(store: SqliteStore) -> PairingAdmin:
 
 @pytest.fixture
 def counted(clock: HandClock) -> CountedPairings:
-    return CountedPairings(Inline(clock))
+    return CountedPairings(InlineExecutor(clock))
 
 
 @pytest.fixture

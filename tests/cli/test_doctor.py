@@ -14,6 +14,7 @@ from talaria.cli import machine_checks
 from talaria.cli.main import main
 from talaria.models.local.runtime import missing_requirement
 from talaria.models.local.weights import DEFAULT_MODEL
+from talaria.store import engines
 
 Findings = dict[str, dict[str, str]]
 Doctor = Callable[[Path], tuple[int, Findings]]
@@ -81,7 +82,7 @@ def test_little_space_and_an_old_sqlite_are_told(
     doctor: Doctor, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine_checks, "LITTLE_SPACE", 1 << 62)
-    monkeypatch.setattr(machine_checks, "is_single_process_only", True)
+    monkeypatch.setattr(engines, "is_single_process_only", True)
     _, found = doctor(home)
     assert found["disk"]["level"] == "warn"
     assert found["sqlite"]["command"].endswith("-m pip install pysqlite3")

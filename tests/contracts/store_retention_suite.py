@@ -26,7 +26,7 @@ from talaria.core.ids import SessionId
 from talaria.core.ledger import Begin, Binding, Commit, TurnEnd
 from talaria.core.ports import Retention, Store
 from talaria.core.turns import StepState, TurnState
-from talaria.store.rules import FORGET_BATCH
+from talaria.store.sql.rules import FORGET_BATCH
 
 LATER = START + 1000.0
 

@@ -29,7 +29,7 @@ APART = {
     "store/archive.py",
     "store/filesystems.py",
     "store/home_lock.py",
-    "store/rules.py",
+    "store/sql/rules.py",
     "store/sqlite/schema.py",
     "store/sqlite/writer.py",
 }

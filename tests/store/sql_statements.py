@@ -7,19 +7,18 @@ import inspect
 from collections.abc import Iterator
 from types import ModuleType
 
-from talaria.store.sqlite import (
-    history,
+from talaria.store.sql import (
+    delivery,
+    leases,
     orders,
-    outbox,
     pairing,
     queries,
     questions,
     retention,
     spending,
-    upkeep,
 )
 
-MODULES = (history, orders, outbox, pairing, queries, questions, retention, spending, upkeep)
+MODULES = (delivery, leases, orders, pairing, queries, questions, retention, spending)
 VERBS = ("SELECT ", "INSERT ", "UPDATE ", "DELETE ")
 
 

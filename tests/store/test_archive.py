@@ -15,7 +15,7 @@ from talaria.config.home import Home
 from talaria.core.errors import BadRequest, StoreError, TalariaError
 from talaria.core.ids import TurnId
 from talaria.store.archive import MANIFEST, Manifest, Packing, new_snapshot, pack, unpack
-from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.store import SqliteStore
 

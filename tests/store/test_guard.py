@@ -9,7 +9,7 @@ import pytest
 
 from contracts.store_orders import HandClock, accepting
 from database_guard import DatabaseGuard
-from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.store import SqliteStore
 
 

@@ -22,7 +22,7 @@ from talaria.core.access import (
     WrongCode,
 )
 from talaria.core.errors import StoreError
-from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.store import SqliteStore
 
 

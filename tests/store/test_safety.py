@@ -11,17 +11,17 @@ import pytest
 
 from contracts.store_orders import HandClock, accepting, answered
 from talaria.core.errors import NotFound, StoreDamaged, StoreError
-from talaria.core.ledger import TurnEnd
+from talaria.core.ledger import Integrity, TurnEnd
 from talaria.core.turns import TurnState
 from talaria.store.home_lock import LOCK_NAME, HomeLock
-from talaria.store.sqlite.connection import open_reader, open_writer
-from talaria.store.sqlite.engine import driver
+from talaria.store.sql.executor import Transaction
+from talaria.store.sqlite.database import open_reader, open_writer
+from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.faults import damaged
-from talaria.store.sqlite.integrity import Integrity
-from talaria.store.sqlite.readers import Readers
 from talaria.store.sqlite.store import SqliteStore
-from talaria.store.sqlite.watch import StoreWatch
-from talaria.store.sqlite.writer import Transaction, Writer
+from talaria.store.sqlite.threads import Readers
+from talaria.store.sqlite.writer import Writer
+from talaria.store.watch import StoreWatch
 
 PAGE = 4096
 
@@ -143,16 +143,16 @@ async def test_damage_that_a_reader_meets_stops_writing(path: Path, clock: HandC
 async def test_once_damage_is_known_no_order_reaches_the_file(path: Path, clock: HandClock) -> None:
     reached: list[str] = []
 
-    def note(tx: Transaction, order: str) -> None:
+    def note(order: str, tx: Transaction) -> None:
         reached.append(order)
 
     writer = await Writer.start(partial(open_writer, path), clock)
-    await writer.submit(note, "before", is_durable=False)
+    await writer.submit(partial(note, "before"), is_durable=False)
     writer.note_damage(StoreError("The disk is full."))
-    await writer.submit(note, "still", is_durable=False)
+    await writer.submit(partial(note, "still"), is_durable=False)
     writer.note_damage(damaged("page 7"))
     with pytest.raises(StoreDamaged, match="page 7"):
-        await writer.submit(note, "after", is_durable=False)
+        await writer.submit(partial(note, "after"), is_durable=False)
     await writer.stop()
     assert reached == ["before", "still"]
 

@@ -14,7 +14,7 @@ from contracts.store_orders import CHAT, LEASE, ME, RIVAL, HandClock, accepting,
 from talaria.core.errors import LeaseHeld, StoreError, StoreLocked
 from talaria.core.ids import TurnId
 from talaria.store.home_lock import HomeLock
-from talaria.store.sqlite.engine import driver, engine_version, is_single_process_only
+from talaria.store.sqlite.driver import driver, is_single_process_only
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.store import SqliteStore
 
@@ -71,7 +71,7 @@ async def test_stats_name_the_engine_and_the_sizes(path: Path, clock: HandClock)
     async with await SqliteStore.open(path, clock) as store:
         await store.accept(accepting())
         stats = await store.stats()
-        assert stats.engine == f"sqlite {engine_version}"
+        assert stats.engine == f"sqlite {driver.sqlite_version}"
         assert stats.schema == latest_version()
         assert stats.wal_bytes > 0
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 
 from store.sql_statements import STATEMENTS
-from talaria.store.sqlite.connection import open_memory
+from talaria.store.sqlite.database import open_memory
 
 SCANS = {
     # People ask for these, or they happen once in a process's life.
     "queries.COUNT_TURNS": {"turns"},
     "queries.COUNT_UNSENT": {"outbox"},
-    "history.FIND_BY_KEY": {"turns"},
-    "history.FIND_BY_REPLY": {"outbox"},
-    "history.FIND_BY_SHOWN": {"turns"},
-    "outbox.DUE_AT_ONCE": {"outbox"},
-    "upkeep.EXPIRE_OTHERS": {"sessions"},
-    "upkeep.FORGIVE": {"sessions"},
-    "upkeep.YIELD_LEASES": {"sessions"},
+    "queries.FIND_BY_KEY": {"turns"},
+    "queries.FIND_BY_REPLY": {"outbox"},
+    "queries.FIND_BY_SHOWN": {"turns"},
+    "delivery.DUE_AT_ONCE": {"outbox"},
+    "leases.EXPIRE_OTHERS": {"sessions"},
+    "leases.FORGIVE_OWN": {"sessions"},
+    "leases.YIELD_LEASES": {"sessions"},
     # A chat gets another id once in its life, if ever.
-    "upkeep.MOVE_CHAT[2]": {"turns"},
-    "upkeep.MOVE_CHAT[3]": {"outbox"},
+    "delivery.MOVE_CHAT[2]": {"turns"},
+    "delivery.MOVE_CHAT[3]": {"outbox"},
     # Once a minute, over the index of what is unsent.
-    "outbox.EXPIRE": {"outbox"},
+    "delivery.EXPIRE": {"outbox"},
     # Small tables: calls under way, people, their open requests, specs.
     "spending.ALL_RESERVED": {"reservations"},
     "spending.RELEASE_OTHERS": {"reservations"},

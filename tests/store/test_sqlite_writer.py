@@ -32,15 +32,15 @@ from talaria.core.errors import NotFound, StaleFence, StoreError
 from talaria.core.ids import Fence
 from talaria.core.ledger import Accepted, Begin, Commit, TurnEnd
 from talaria.core.turns import StepState, TurnState
-from talaria.store.sqlite.connection import open_reader, open_writer
-from talaria.store.sqlite.engine import driver
-from talaria.store.sqlite.inline import Inline
-from talaria.store.sqlite.port import SqlStore
-from talaria.store.sqlite.readers import Readers
+from talaria.store.memory import InlineExecutor
+from talaria.store.sql.executor import Transaction
+from talaria.store.sql.store import SqlStore
+from talaria.store.sqlite.database import open_reader, open_writer
+from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.store import SqliteStore
-from talaria.store.sqlite.writer import MAX_BATCH, Transaction, Writer
+from talaria.store.sqlite.threads import Readers
+from talaria.store.sqlite.writer import MAX_BATCH, Writer
 
-P = TypeVar("P")
 T = TypeVar("T")
 
 
@@ -55,11 +55,11 @@ class Gate:
         entered = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def wait(tx: Transaction, order: None) -> None:
+        def wait(tx: Transaction) -> None:
             loop.call_soon_threadsafe(entered.set)
             assert self._open.wait(30)
 
-        self._busy = self._writer.submit(wait, None, False)
+        self._busy = self._writer.submit(wait, False)
         await entered.wait()
 
     async def __aexit__(self, *_: object) -> None:
@@ -96,7 +96,7 @@ async def together(writer: Writer, *orders: Callable[[], Awaitable[object]]) -> 
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def synchronous(tx: Transaction, order: None) -> int:
+def synchronous(tx: Transaction) -> int:
     (level,) = tx.execute("PRAGMA synchronous").fetchone()
     return int(level)
 
@@ -119,27 +119,27 @@ async def test_refused_order_fails_alone_in_its_batch(store: SqliteStore, writer
 
 
 async def test_order_that_fails_halfway_leaves_nothing_in_its_batch(writer: Writer) -> None:
-    def make(tx: Transaction, name: str) -> None:
+    def make(name: str, tx: Transaction) -> None:
         tx.execute(f"CREATE TABLE {name} (x)")
 
-    def make_and_fail(tx: Transaction, name: str) -> None:
-        make(tx, name)
+    def make_and_fail(name: str, tx: Transaction) -> None:
+        make(name, tx)
         raise StaleFence("halfway")
 
-    def tables(tx: Transaction, order: None) -> list[str]:
+    def tables(tx: Transaction) -> list[str]:
         rows = tx.execute("SELECT name FROM sqlite_schema WHERE name LIKE 'made_%' ORDER BY name")
         return [name for (name,) in rows.fetchall()]
 
     results = await together(
         writer,
-        lambda: writer.submit(make, "made_a", False),
-        lambda: writer.submit(make_and_fail, "made_b", False),
-        lambda: writer.submit(make, "made_c", False),
+        lambda: writer.submit(partial(make, "made_a"), False),
+        lambda: writer.submit(partial(make_and_fail, "made_b"), False),
+        lambda: writer.submit(partial(make, "made_c"), False),
     )
     assert isinstance(results[1], StaleFence)
     with pytest.raises(StaleFence):
-        await writer.submit(make_and_fail, "made_alone", False)
-    assert await writer.submit(tables, None, False) == ["made_a", "made_c"]
+        await writer.submit(partial(make_and_fail, "made_alone"), False)
+    assert await writer.submit(tables, False) == ["made_a", "made_c"]
 
 
 async def test_same_key_twice_in_one_batch_is_one_turn(store: SqliteStore, writer: Writer) -> None:
@@ -164,30 +164,28 @@ async def test_values_that_cannot_be_stored_fail_alone(store: SqliteStore, write
 
 async def test_batch_is_durable_if_any_order_asks(writer: Writer) -> None:
     normal, full = 1, 2
-    assert await writer.submit(synchronous, None, False) == normal
-    assert await writer.submit(synchronous, None, True) == full
+    assert await writer.submit(synchronous, False) == normal
+    assert await writer.submit(synchronous, True) == full
     levels = await together(
         writer,
-        lambda: writer.submit(synchronous, None, False),
-        lambda: writer.submit(synchronous, None, True),
-        lambda: writer.submit(synchronous, None, False),
+        lambda: writer.submit(synchronous, False),
+        lambda: writer.submit(synchronous, True),
+        lambda: writer.submit(synchronous, False),
     )
     assert levels == [full, full, full]
-    assert await writer.submit(synchronous, None, False) == normal
+    assert await writer.submit(synchronous, False) == normal
 
 
-class Noted(Inline):
+class Noted(InlineExecutor):
     """Notes of each order whether it must reach the platter before it is answered."""
 
     def __init__(self, clock: HandClock) -> None:
         super().__init__(clock)
         self.durable: list[bool] = []
 
-    async def write(
-        self, carry_out: Callable[[Transaction, P], T], order: P, *, is_durable: bool = False
-    ) -> T:
+    async def write(self, order: Callable[[Transaction], T], *, is_durable: bool = False) -> T:
         self.durable.append(is_durable)
-        return await super().write(carry_out, order, is_durable=is_durable)
+        return await super().write(order, is_durable=is_durable)
 
 
 async def test_orders_that_promise_durability_ask_for_it(clock: HandClock) -> None:
@@ -219,12 +217,12 @@ async def test_orders_that_promise_durability_ask_for_it(clock: HandClock) -> No
 async def test_more_orders_than_a_batch_holds_are_all_carried_out(writer: Writer) -> None:
     seen: list[int] = []
 
-    def note(tx: Transaction, n: int) -> int:
+    def note(n: int, tx: Transaction) -> int:
         seen.append(n)
         return n
 
     numbers = list(range(MAX_BATCH * 2 + 3))
-    orders = [partial(writer.submit, note, n, False) for n in numbers]
+    orders = [partial(writer.submit, partial(note, n), False) for n in numbers]
     assert await together(writer, *orders) == numbers
     assert seen == numbers
 
@@ -235,7 +233,7 @@ async def test_full_disk_fails_the_whole_batch_and_only_that(path: Path, clock: 
         connection.execute("PRAGMA max_page_count = 80")
         return connection
 
-    def make_room(tx: Transaction, order: None) -> None:
+    def make_room(tx: Transaction) -> None:
         tx.execute("PRAGMA max_page_count = 100000")
 
     writer = await Writer.start(connect, clock)
@@ -249,7 +247,7 @@ async def test_full_disk_fails_the_whole_batch_and_only_that(path: Path, clock: 
     with pytest.raises(StoreError):
         await store.accept(large)
     assert (await store.accept(small)).turn.id == small.turn_id
-    await writer.submit(make_room, None, False)
+    await writer.submit(make_room, False)
     assert (await store.accept(large)).turn.id == large.turn_id
     await store.close()
 

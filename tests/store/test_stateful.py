@@ -34,9 +34,9 @@ from talaria.core.messages import AssistantMessage, TokenUsage
 from talaria.core.questions import APPROVE, DENY, Decision, Question, QuestionKind
 from talaria.core.sessions import Session
 from talaria.core.turns import StepKind, StepState, Turn, TurnState
-from talaria.store.sqlite.engine import driver
-from talaria.store.sqlite.inline import Inline
-from talaria.store.sqlite.port import SqlStore
+from talaria.store.memory import InlineExecutor
+from talaria.store.sql.executor import Connection
+from talaria.store.sql.store import SqlStore
 
 T = TypeVar("T")
 CHATS = [ChatKey(f"agent:main:http:api:{name}") for name in ("a", "b")]
@@ -67,12 +67,12 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it waits")
 
 
-def all_rows(db: driver.Connection, _: None) -> dict[str, list[object]]:
+def all_rows(db: Connection) -> dict[str, list[object]]:
     names = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     return {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in names}
 
 
-def waiting_turns(db: driver.Connection, _: None) -> dict[str, str]:
+def waiting_turns(db: Connection) -> dict[str, str]:
     return dict(db.execute("SELECT id, waiting_turn FROM sessions WHERE waiting_turn <> ''").fetchall())
 
 
@@ -94,7 +94,7 @@ class Ledger(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = HandClock()
-        self.inline = Inline(self.clock)
+        self.inline = InlineExecutor(self.clock)
         self.store = SqlStore(self.inline, self.clock)
         self.turns: list[TurnId] = []
         self.sessions: list[SessionId] = []
@@ -107,11 +107,11 @@ class Ledger(RuleBasedStateMachine):
 
     def order(self, work: Coroutine[Any, Any, T]) -> T | TalariaError:
         """What comes of it; a refusal must have changed nothing."""
-        before = at_once(self.inline.read(all_rows, None))
+        before = at_once(self.inline.read(all_rows))
         try:
             return at_once(work)
         except TalariaError as refusal:
-            assert at_once(self.inline.read(all_rows, None)) == before
+            assert at_once(self.inline.read(all_rows)) == before
             return refusal
 
     def turn(self, pick: int) -> TurnId:
@@ -424,7 +424,7 @@ class Ledger(RuleBasedStateMachine):
         for turn in waiting.values():
             assert self.lease(turn.session_id).until == 0
         assert len({turn.session_id for turn in waiting.values()}) == len(waiting)
-        marked = at_once(self.inline.read(waiting_turns, None))
+        marked = at_once(self.inline.read(waiting_turns))
         assert marked == {turn.session_id: turn_id for turn_id, turn in waiting.items()}
         found = at_once(self.store.open_questions(Page())).questions
         assert found == tuple(question for question in self.asked if question.turn_id in waiting)

@@ -23,7 +23,7 @@ from talaria.core.errors import NotFound, TalariaError
 from talaria.core.units import format_size
 from talaria.parts import PARTS
 from talaria.store.archive import CONFIG, Manifest, Packing, new_snapshot, pack
-from talaria.store.sqlite.schema import latest_version
+from talaria.store.engines import describe_engine
 
 _SECRETS = tuple(connected_files(PARTS))
 
@@ -71,7 +71,7 @@ def _target(path: Path | None) -> Path:
 async def _backup(home: Home, target: Path, force: bool) -> Manifest:
     async with gateway_or_store(home) as found:
         copy = await _snapshot(home, found)
-        packing = Packing(home.path, copy, __version__, latest_version(), time.time(), _SECRETS)
+        packing = Packing(home.path, copy, __version__, describe_engine().schema, time.time(), _SECRETS)
         try:
             with progress("saving") as tick:
                 return pack(packing, target, overwrite=force, on_progress=tick)

@@ -22,11 +22,11 @@ from talaria.core.ids import ChatAddress
 from talaria.parts import PARTS
 
 if TYPE_CHECKING:
+    from talaria.core.ports import StoreEngine
     from talaria.core.turns import Turn
-    from talaria.store.sqlite.store import SqliteStore
 
 T = TypeVar("T")
-Found: TypeAlias = "GatewayClient | SqliteStore | Path"  # the path is where a database would be
+Found: TypeAlias = "GatewayClient | StoreEngine | Path"  # the path is where a database would be
 START_SECONDS = 5.0
 _GLANCE = 0.1
 
@@ -124,8 +124,8 @@ async def gateway_or_store(home: Home, *, make: bool = False) -> AsyncIterator[F
             yield client
             return
     from talaria.core.clock import SystemClock
+    from talaria.store.engines import open_store
     from talaria.store.home_lock import HomeLock
-    from talaria.store.sqlite.store import SqliteStore
 
     database = home.find_database(load(home.path, os.environ, PARTS).settings.store.url)
     if make:
@@ -134,7 +134,7 @@ async def gateway_or_store(home: Home, *, make: bool = False) -> AsyncIterator[F
         yield database
         return
     with HomeLock(home.path):
-        async with await SqliteStore.open(database, SystemClock()) as store:
+        async with open_store(database, SystemClock()) as store:
             yield store
 
 

@@ -17,24 +17,23 @@ from talaria.cli.columns import count
 from talaria.cli.database_check import check_database
 from talaria.config.home import Home, open_mode
 from talaria.config.settings import Settings
-from talaria.core.errors import TalariaError
+from talaria.core.errors import ForeignDatabase, TalariaError
 from talaria.core.findings import Finding, end_command, failed, ok, problem, shell, warn
 from talaria.core.parts import Status
 from talaria.core.units import format_age, format_size
+from talaria.store.engines import describe_engine
 from talaria.store.filesystems import check_filesystem
-from talaria.store.sqlite.engine import engine_version, is_single_process_only
-from talaria.store.sqlite.schema import NotOurs
 
 LITTLE_SPACE, NO_SPACE = 1 << 30, 100 << 20
 
 
 def check_machine(home: Home) -> Iterator[Finding]:
     yield ok("talaria", f"Talaria {__version__} on Python {platform.python_version()}, {platform.system()}.")
-    if is_single_process_only:
-        text = f"SQLite {engine_version} can damage a file that several processes use (fixed in 3.51.3), "
-        yield warn("sqlite", text + "so only one may open it.", "", _install("pysqlite3"))
+    engine = describe_engine()
+    if engine.warning:
+        yield warn(engine.name.lower(), engine.warning, "", _install(engine.package))
     else:
-        yield ok("sqlite", f"SQLite {engine_version}.")
+        yield ok(engine.name.lower(), f"{engine.name} {engine.version}.")
     if time.time() < Path(__file__).stat().st_mtime - 86_400:
         text = time.strftime("The clock says %Y-%m-%d %H:%M, which is before this program was installed.")
         yield problem("clock", text, "", "timedatectl set-ntp true")
@@ -164,7 +163,7 @@ def check_idle(home: Home, settings: Settings) -> Iterator[Finding]:
         try:
             yield ok("store", check_database(home))
         except TalariaError as error:
-            if isinstance(error, NotOurs):
+            if isinstance(error, ForeignDatabase):
                 yield failed("store", error)
             else:
                 fix = f"{error.hint} Without a backup, this begins anew and keeps the old:".strip()

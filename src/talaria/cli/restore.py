@@ -11,7 +11,6 @@ import click
 
 from talaria.channels.descriptor import connected_files
 from talaria.cli.backup import progress
-from talaria.cli.database_check import checked_reader
 from talaria.cli.options import Invocation, verb
 from talaria.config.home import Home
 from talaria.config.load import load
@@ -19,6 +18,7 @@ from talaria.core.errors import ConfigError, StoreError
 from talaria.core.units import format_size
 from talaria.parts import PARTS
 from talaria.store.archive import CONFIG, DATABASE, FOLDERS, Manifest, unpack
+from talaria.store.engines import inspect_database
 from talaria.store.home_lock import HomeLock
 
 _REPLACED = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", CONFIG, *FOLDERS)
@@ -60,8 +60,7 @@ def restore(home: Home, file: Path) -> tuple[Manifest, Path | None]:
     with progress("unpacking") as tick:
         manifest = unpack(file, fresh, tick, connected_files(PARTS))
     try:
-        with checked_reader(fresh / DATABASE):
-            pass
+        inspect_database(fresh / DATABASE)
         return manifest, _swap(home.path, fresh, home.path / f"replaced-{stamp}-{os.getpid()}")
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

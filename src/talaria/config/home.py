@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from talaria.core.errors import ConfigError
+from talaria.store.settings import find_database
 
 DEFAULT_HOME = "~/.talaria"
 SHORTEST_TOKEN = 16
@@ -72,16 +73,8 @@ class Home(msgspec.Struct, frozen=True):
             ) from error
 
     def find_database(self, url: str) -> Path:
-        """The file that `store.url` names. Raises `ConfigError` for one that this version cannot open."""
-        if not url:
-            return self.database
-        scheme, _, path = url.partition(":///")
-        if scheme != "sqlite" or not path:
-            raise ConfigError(
-                f"store.url is {url!r}, which this version cannot open.",
-                'Leave it empty for talaria.db in the home, or write "sqlite:///path/to/file.db".',
-            )
-        return Path(path).expanduser() if path.startswith("~") else Path("/" + path)
+        """Return the file that `store.url` names."""
+        return find_database(url, self.database)
 
     def prepare(self) -> tuple[str, ...]:
         """Make the folder (0700) and prove that it can be written; what is already there stays as it is.

@@ -150,6 +150,10 @@ class StoreDamaged(StoreError):
     type = "store_damaged"
 
 
+class ForeignDatabase(StoreError):
+    """The database was not made by this program."""
+
+
 class StaleFence(StoreError):
     """Another owner has taken the session's lease. The holder of the old fence must stop silently."""
 

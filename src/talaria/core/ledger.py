@@ -171,6 +171,13 @@ class TurnEnd(msgspec.Struct, frozen=True):
         return cls(TurnState.FAILED, reply=info.sentence(), error=info, usage=usage)
 
 
+def ended_turn(turn: Turn, end: TurnEnd, at: float) -> Turn:
+    """Return the turn as its row is after it ended so."""
+    return msgspec.structs.replace(
+        turn, state=end.state, ended_at=at, reply=end.reply, error=end.error, usage=end.usage
+    )
+
+
 class Commit(msgspec.Struct, frozen=True):
     """Everything that one moment of a turn changes, under the lease's fence, or nothing of it.
 
@@ -253,6 +260,15 @@ class ChatSummary(msgspec.Struct, frozen=True):
     current: Session
     sessions: tuple[Session, ...]
     turns: int
+
+
+class Integrity(StrEnum):
+    """What is known about the wholeness of the database since this process opened it."""
+
+    CLEAN_END = "clean end"
+    CHECKING = "checking"
+    WHOLE = "whole"
+    DAMAGED = "damaged"
 
 
 class StoreStats(msgspec.Struct, frozen=True):

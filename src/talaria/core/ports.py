@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from talaria.core.access import Admission, Approve, Ask, Asked, Invite, Paired, PairingList, Redeem
 from talaria.core.delivery import Mark, OutboxRow, OutgoingMessage
 from talaria.core.entries import Entry
+from talaria.core.errors import StoreError
 from talaria.core.events import Event, ModelLoading
 from talaria.core.history import PruneProgress, TurnHistory
 from talaria.core.ids import ChatKey, Fence, OwnerId, QuestionId, SessionId, SpecId, TurnId
@@ -22,6 +23,7 @@ from talaria.core.ledger import (
     Committed,
     Ended,
     EntryPage,
+    Integrity,
     Page,
     QuestionPage,
     Renewal,
@@ -293,6 +295,45 @@ class Pairings(Protocol):
         ...
 
     async def listing(self) -> PairingList: ...
+
+
+class StoreEngine(Store, Protocol):
+    """A store as the program opens it: all its ports, and the care of its database."""
+
+    @property
+    def pairings(self) -> Pairings: ...
+
+    @property
+    def retention(self) -> Retention: ...
+
+    @property
+    def histories(self) -> Histories: ...
+
+    @property
+    def integrity(self) -> Integrity: ...
+
+    @property
+    def trouble(self) -> StoreError | None:
+        """Why the last write failed; None once a write has succeeded. `probe` tries whether one does."""
+        ...
+
+    async def probe(self) -> None:
+        """Write to the disk, changing nothing. Raises `StoreError` while that fails."""
+        ...
+
+    async def verify(self) -> str | None:
+        """Look whether the database is whole, beside all other work, and return the damage found, or None.
+
+        Nothing is written any more once damage was found. Raises `StoreError` if the store closes meanwhile.
+        """
+        ...
+
+    async def snapshot(self, path: Path) -> None:
+        """Write a whole, compact copy of the database to the new file `path` (0600), beside all other work.
+
+        Raises `StoreError`; then there is no file.
+        """
+        ...
 
 
 class Budget(Protocol):

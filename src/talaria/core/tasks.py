@@ -1,4 +1,4 @@
-"""Finishing what was begun."""
+"""Finishing what was begun, whatever becomes of the caller."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ from collections.abc import Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+
+class Uncancellable(asyncio.Future[T]):
+    """The result of work that is carried out even if its caller is cancelled, such as a store's write.
+
+    It refuses to be cancelled. A task that is cancelled while it awaits this future gets its cancellation
+    when the result arrives, so that it ends knowing that the work is done.
+    """
+
+    def cancel(self, msg: object = None) -> bool:
+        return False
 
 
 class finish(Generic[T]):  # noqa: N801 - reads as a verb: `await finish(work)`

@@ -1,20 +1,82 @@
-"""`MemoryStore`: the store without a disk, for tests and simulations."""
+"""`MemoryStore`: the store on a database in memory, for tests and simulations."""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
+
 from talaria.core.clock import Clock
-from talaria.store.sqlite.inline import Inline
-from talaria.store.sqlite.port import SqlStore
+from talaria.core.errors import TalariaError
+from talaria.store.sql import rules
+from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.store import SqlStore
+from talaria.store.sqlite.database import open_memory
+from talaria.store.sqlite.driver import driver, engine
+from talaria.store.sqlite.faults import storage_failure
+from talaria.store.sqlite.schema import latest_version
+from talaria.store.sqlite.writer import run_order
+
+T = TypeVar("T")
 
 
-class MemoryStore(SqlStore):
-    """The orders and questions of the store on a database in memory, which is gone when it is closed.
+class InlineExecutor:
+    """Runs orders and queries at once, in the caller's own step, on a database in memory.
 
-    No method waits for anything, so it needs no event loop to be made and under none does it let others run.
+    Nothing here waits, so the event loop runs no other task between a call and its result, and a seeded loop
+    repeats a run exactly.
     """
 
     def __init__(self, clock: Clock) -> None:
-        self._inline = Inline(clock)
+        self.engine = engine
+        self.schema = latest_version()
+        self._clock = clock
+        self._connection = open_memory()
+        self._transaction = Transaction(self._connection.cursor().execute)
+        self._is_closed = False
+        # A caller that needs no disk need not close the store.
+        weakref.finalize(self, self._connection.close)
+
+    async def write(self, order: Callable[[Transaction], T], *, is_durable: bool = False) -> T:
+        self._check_open()
+        execute = self._transaction.execute
+        try:
+            execute("BEGIN")
+            result = run_order(self._transaction, self._clock.now(), order)
+            execute("COMMIT")
+        except driver.Error as error:
+            raise storage_failure(error) from error
+        finally:
+            if self._connection.in_transaction:
+                execute("ROLLBACK")
+        return result
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        self._check_open()
+        try:
+            return query(self._connection)
+        except TalariaError:
+            raise
+        except Exception as error:
+            raise storage_failure(error) from error
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._connection.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise rules.closed()
+
+
+class MemoryStore(SqlStore):
+    """The store's own orders and queries on a database that is gone when it is closed.
+
+    It needs no event loop to be made, and no method lets another task run.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._inline = InlineExecutor(clock)
         super().__init__(self._inline, clock)
 
     async def close(self) -> None:

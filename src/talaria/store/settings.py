@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -10,7 +11,7 @@ from talaria.core.schema import Check
 
 
 def usable_url(url: str) -> str | None:
-    """A rule for the address of a database."""
+    """Return the form that `store.url` must have if this URL cannot be used, None if it can."""
     if not url or (url.startswith("sqlite:///") and url != "sqlite:///"):
         return None
     why = " (this version cannot use PostgreSQL)" if url.startswith(("postgres://", "postgresql://")) else ""
@@ -21,3 +22,11 @@ class StoreSettings(msgspec.Struct, frozen=True):
     """An empty `url` is `talaria.db` in the home; `sqlite:///path` names another file."""
 
     url: Annotated[str, Check(usable_url)] = ""
+
+
+def find_database(url: str, default: Path) -> Path:
+    """Return the file that a usable `store.url` names, `default` for an empty one."""
+    path = url.removeprefix("sqlite:///")
+    if not path:
+        return default
+    return Path(path).expanduser() if path.startswith("~") else Path("/" + path)

@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from talaria.core.errors import StoreError
-from talaria.store.sqlite.answers import Taken
+from talaria.core.tasks import Uncancellable
 
 if TYPE_CHECKING:
     from talaria.store.memory import MemoryStore
@@ -79,9 +79,9 @@ class SlowStore(MemoryStore):
         await asyncio.sleep(self._delay())
         return answer
 
-    def _write(self, work: Work[T]) -> Taken[T]:
+    def _write(self, work: Work[T]) -> Uncancellable[T]:
         loop = asyncio.get_running_loop()
-        answer: Taken[T] = Taken(loop=loop)
+        answer: Uncancellable[T] = Uncancellable(loop=loop)
 
         def carry_out() -> None:
             try:

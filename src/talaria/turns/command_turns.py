@@ -19,11 +19,10 @@ from talaria.commands.slash import (
 from talaria.core.backoff import Backoff
 from talaria.core.entries import Exchange, ReasoningSet, SpecSet, exchanges
 from talaria.core.errors import LeaseHeld, NoModel, NotFound, TalariaError
-from talaria.core.ledger import Begin, TurnEnd
+from talaria.core.ledger import Begin, TurnEnd, ended_turn
 from talaria.core.ports import Store
 from talaria.core.specs import PinnedSpec
 from talaria.core.turns import Turn, TurnState
-from talaria.store.rules import ended_turn
 from talaria.turns.agents import Agents
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings

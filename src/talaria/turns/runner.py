@@ -30,13 +30,12 @@ from talaria.core.errors import (
 )
 from talaria.core.events import QuestionAsked, Reset
 from talaria.core.failpoints import Failpoint, hit
-from talaria.core.ledger import Began, Begin, TurnEnd
+from talaria.core.ledger import Began, Begin, TurnEnd, ended_turn
 from talaria.core.ports import Store
 from talaria.core.tasks import finish
 from talaria.core.turns import Turn, TurnState
 from talaria.observe.lines import log_turn
 from talaria.pool.pool import Wanted
-from talaria.store.rules import ended_turn
 from talaria.turns.agents import Agents
 from talaria.turns.command_turns import INTERNAL, CommandRunner
 from talaria.turns.crashes import MAX_CRASHES, Quarantine

@@ -6,7 +6,7 @@ from enum import Enum
 from pathlib import Path
 
 from talaria.core.errors import StoreDamaged, StoreError
-from talaria.store.sqlite.engine import driver
+from talaria.store.sqlite.driver import driver
 
 RESTORE = (
     "Stop the gateway and restore a backup with `talaria restore FILE`; "

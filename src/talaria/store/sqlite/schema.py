@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from talaria.core.errors import StoreError
-from talaria.store.sqlite.engine import driver
+from talaria.core.errors import ForeignDatabase, StoreError
+from talaria.store.sqlite.driver import driver
 
 _FOLDER = Path(__file__).parent / "migrations"
 
@@ -19,7 +19,7 @@ def latest_version() -> int:
 
 
 def migrate(connection: driver.Connection, path: Path) -> int:
-    """Bring the database to this program's version, and say which that is.
+    """Bring the database to this program's version, and return that version.
 
     Raises `StoreError`, having changed nothing, for a database that is newer than this program or that
     belongs to another one.
@@ -44,17 +44,16 @@ def migrate(connection: driver.Connection, path: Path) -> int:
     return latest
 
 
-class NotOurs(StoreError):
-    """A database that Talaria did not make."""
-
-
 def check_version(connection: driver.Connection, path: Path, latest: int) -> int:
-    """The database's version. Raises `StoreError` for one of another program or of a newer one."""
+    """Return the database's version.
+
+    Raises `ForeignDatabase` for a database of another program, `StoreError` for one newer than `latest`.
+    """
     (current,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if application != APPLICATION_ID and (current or application or tables):
-        raise NotOurs(
+        raise ForeignDatabase(
             f"{path} is a database of another program.", "Move it away, or name another file in [store] url."
         )
     if current > latest:
@@ -70,7 +69,7 @@ def _migrations() -> list[tuple[int, Path]]:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements of a script, one by one: `executescript` would commit the open transaction."""
+    """Split a script into statements. `executescript` would commit the open transaction."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

@@ -1,4 +1,4 @@
-"""`SqliteStore`: the store's port on one SQLite file."""
+"""`SqliteStore`: the store on one SQLite file."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ import msgspec
 
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
-from talaria.core.ledger import StoreStats
-from talaria.store.sqlite.connection import open_reader, open_writer
-from talaria.store.sqlite.copying import copy_database
+from talaria.core.ledger import Integrity, StoreStats
+from talaria.store.sql.executor import Transaction
+from talaria.store.sql.store import SqlStore
+from talaria.store.sqlite.database import (
+    LOOK_FIRST_BYTES,
+    copy_database,
+    find_damage,
+    open_reader,
+    open_writer,
+)
 from talaria.store.sqlite.faults import damaged
-from talaria.store.sqlite.integrity import LOOK_FIRST_BYTES, Integrity, find_damage
-from talaria.store.sqlite.port import SqlStore
-from talaria.store.sqlite.reach import Threads
-from talaria.store.sqlite.readers import Readers
-from talaria.store.sqlite.writer import Transaction, Writer
+from talaria.store.sqlite.threads import Readers, Threads
+from talaria.store.sqlite.writer import Writer
 
 
 class SqliteStore(SqlStore):
-    """See `core.ports.Store` for what each method promises.
+    """See `core.ports.StoreEngine` for what each method promises.
 
-    Belongs to the event loop that opened it. A caller that is cancelled while its write is under way gets
-    the cancellation once the write is done; one that reads gets it at once. Disk errors come out as
-    `StoreError`, and then nothing of the order was done.
+    Belongs to the event loop that opened it. Disk errors come out as `StoreError`; nothing of the order was
+    done then.
     """
 
     def __init__(self, path: Path, clock: Clock, writer: Writer, readers: Readers) -> None:
@@ -45,11 +48,11 @@ class SqliteStore(SqlStore):
         is_suspect: bool = False,
         look_first_bytes: int = LOOK_FIRST_BYTES,
     ) -> SqliteStore:
-        """Open the database, made or migrated if need be. The caller holds the home's lock.
+        """Open the database; see `store.engines.open_store`.
 
-        `is_suspect`: the last owner did not close it. A file up to `look_first_bytes` is then looked at
-        first; a larger one waits for `verify`. Raises `StoreError` for a shared file system, an unusable
-        folder, a file that is no Talaria database, a damaged one, and one newer than this program.
+        A suspect file up to `look_first_bytes` is looked at before anything is written to it: a kill leaves
+        the file whole as long as the disk kept its promises, so the look is for the disk's sake. A larger
+        file is opened at once, and `verify` looks at it beside the other work.
         """
         look_first = is_suspect and _size(path) <= look_first_bytes
         writer = await Writer.start(partial(open_writer, path, look_first=look_first), clock)
@@ -75,27 +78,19 @@ class SqliteStore(SqlStore):
 
     @property
     def trouble(self) -> StoreError | None:
-        """Why nothing can be written now: what the last write met. `probe` finds out whether it is over."""
         return self._threads.writer.trouble
 
     async def probe(self) -> None:
-        """Write to the disk, changing nothing. Raises `StoreError` while that fails."""
-        await self._reach.write(_write_version, None, is_durable=True)
+        await self._threads.write(_write_version, is_durable=True)
 
     async def verify(self) -> str | None:
-        """Look whether the file is whole, beside its other readers; from the first damage on nothing is
-        written. Answers with what was found. Raises `StoreError` when the store closed meanwhile."""
-        finding = await self._reach.read(find_damage, lambda: self._threads.is_closing)
+        finding = await self._threads.read(lambda db: find_damage(db, lambda: self._threads.is_closing))
         self._integrity = Integrity.WHOLE if finding is None else Integrity.DAMAGED
         if finding is not None:
             self._threads.writer.note_damage(damaged(finding))
         return finding
 
     async def snapshot(self, path: Path) -> None:
-        """Write a whole, compact copy of the database to a new file, 0600, beside all other work.
-
-        Raises `StoreError`; then there is no file.
-        """
         self._threads.check_open()
         await asyncio.to_thread(copy_database, self._path, path, lambda: self._threads.is_closing)
 
@@ -110,14 +105,14 @@ class SqliteStore(SqlStore):
         )
 
 
-def _write_version(tx: Transaction, _: None) -> None:
+def _write_version(tx: Transaction) -> None:
     """Write the page that has the schema's version, as it is."""
     (version,) = tx.execute("PRAGMA user_version").fetchone()
     tx.execute(f"PRAGMA user_version = {version}")
 
 
 def _size(path: Path) -> int:
-    """By name: the live file must not be opened."""
+    """Asked by name: the live file must not be opened."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,15 +1,15 @@
-"""The writer thread: takes what is queued, carries it out in one transaction, commits once.
+"""The writer thread: it takes all queued orders, runs them in one transaction, and commits once.
 
 Each order of a batch runs in its own savepoint. An order that breaks a rule (a stale fence, an illegal move)
-fails alone and leaves nothing; a failing disk fails the batch, of which then nothing was done. The batch
-reaches the platter before it is answered if any of its orders asks for that. Once damage was seen nothing is
+fails alone and leaves no trace. A failing disk fails the whole batch, and nothing of it is written. A batch
+with a durable order is synced to the disk before its results are delivered. Once damage was seen, nothing is
 written any more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
@@ -17,35 +17,46 @@ from typing import Any, NamedTuple, TypeVar
 
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreDamaged, StoreError, TalariaError
-from talaria.store.sqlite.answers import Answer, Taken, post
-from talaria.store.sqlite.engine import driver
+from talaria.core.tasks import Uncancellable
+from talaria.store.sql.executor import Cursor, Transaction
+from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.faults import storage_failure
 
 MAX_BATCH = 256
 
-P = TypeVar("P")
 T = TypeVar("T")
 
-
-class Transaction:
-    """What an order has in hand: statements inside the transaction, and the time by the store's clock."""
-
-    __slots__ = ("execute", "now")
-
-    def __init__(self, execute: Callable[..., driver.Cursor]) -> None:
-        self.execute = execute
-        self.now = 0.0
+# A future with its result or its error.
+Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
 
-class _Job(NamedTuple):
-    carry_out: Callable[[Transaction, Any], Any]
-    order: Any
+def post(loop: asyncio.AbstractEventLoop, outcomes: Sequence[Outcome]) -> None:
+    """Deliver outcomes from a thread to the loop, with one wake-up. A closed loop has no caller waiting."""
+    try:
+        loop.call_soon_threadsafe(_deliver, outcomes)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+def _deliver(outcomes: Sequence[Outcome]) -> None:
+    for future, result, error in outcomes:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+
+class _Write(NamedTuple):
+    order: Callable[[Transaction], Any]
     is_durable: bool
-    answer: Taken[Any]
+    result: Uncancellable[Any]
 
 
 class Writer:
-    """Orders go in by `submit`, from the loop that started it; `stop` finishes them all first."""
+    """Runs orders in a thread of its own. Belongs to the event loop that started it."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, connect: Callable[[], driver.Connection], clock: Clock
@@ -53,9 +64,9 @@ class Writer:
         self._loop = loop
         self._connect = connect
         self._clock = clock
-        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
-        self._opened: Taken[None] = Taken(loop=loop)
-        self._stopped: Taken[None] = Taken(loop=loop)
+        self._queue: SimpleQueue[_Write | None] = SimpleQueue()
+        self._opened: Uncancellable[None] = Uncancellable(loop=loop)
+        self._stopped: Uncancellable[None] = Uncancellable(loop=loop)
         self._is_last_batch = False
         self._is_full_sync: bool | None = None
         self._trouble: StoreError | None = None
@@ -63,7 +74,7 @@ class Writer:
 
     @classmethod
     async def start(cls, connect: Callable[[], driver.Connection], clock: Clock) -> Writer:
-        """Opens the connection in the writer's own thread; what `connect` raises comes out here."""
+        """Open the connection in the writer's own thread. Raises what `connect` raises."""
         writer = cls(asyncio.get_running_loop(), connect, clock)
         writer._thread.start()
         try:
@@ -80,21 +91,21 @@ class Writer:
 
     @property
     def trouble(self) -> StoreError | None:
-        """Why the last batch failed; None once one has succeeded. Damage stays."""
+        """Why the last batch failed; None once a batch has succeeded. Damage stays."""
         return self._trouble
 
     def note_damage(self, failure: StoreError) -> None:
-        """Damage that was seen elsewhere: nothing is written from now on. Other failures are not for here."""
+        """Write nothing from now on if `failure` is damage that a reader has seen."""
         if isinstance(failure, StoreDamaged):
             self._trouble = failure
 
-    def submit(self, carry_out: Callable[[Transaction, P], T], order: P, is_durable: bool) -> Taken[T]:
-        answer: Taken[T] = Taken(loop=self._loop)
-        self._queue.put(_Job(carry_out, order, is_durable, answer))
-        return answer
+    def submit(self, order: Callable[[Transaction], T], is_durable: bool) -> Uncancellable[T]:
+        result: Uncancellable[T] = Uncancellable(loop=self._loop)
+        self._queue.put(_Write(order, is_durable, result))
+        return result
 
     async def stop(self) -> None:
-        """Carry out what was submitted, shrink the WAL, close. Nothing may be submitted after it."""
+        """Run what was submitted, empty the WAL, close. Nothing may be submitted afterwards."""
         self._queue.put(None)
         await self._stopped
         self._thread.join()
@@ -104,7 +115,7 @@ class Writer:
     def _run(self) -> None:
         try:
             connection = self._connect()
-        except Exception as error:  # the thread's boundary: it goes to whoever opens the store
+        except Exception as error:  # the thread's boundary: the caller of `start` gets it
             post(self._loop, [(self._opened, None, error)])
             return
         try:
@@ -112,7 +123,7 @@ class Writer:
             transaction = Transaction(cursor.execute)
             post(self._loop, [(self._opened, None, None)])
             while batch := self._next_batch():
-                post(self._loop, self._carry_out(connection, transaction, batch))
+                post(self._loop, self._run_batch(connection, transaction, batch))
                 # Not kept until the next order comes: orders can be large.
                 batch.clear()
             cursor.close()
@@ -122,65 +133,65 @@ class Writer:
             connection.close()
             post(self._loop, [(self._stopped, None, None)])
 
-    def _next_batch(self) -> list[_Job]:
-        """Waits for one order and takes those that came with it; empty when it is time to stop."""
+    def _next_batch(self) -> list[_Write]:
+        """Wait for an order and take all that are queued with it. Empty when it is time to stop."""
         if self._is_last_batch:
             return []
-        job = self._queue.get()
-        batch: list[_Job] = []
-        while job is not None:
-            batch.append(job)
+        write = self._queue.get()
+        batch: list[_Write] = []
+        while write is not None:
+            batch.append(write)
             if len(batch) == MAX_BATCH or self._queue.empty():
                 return batch
-            job = self._queue.get()
+            write = self._queue.get()
         self._is_last_batch = True
         return batch
 
-    def _carry_out(
-        self, connection: driver.Connection, transaction: Transaction, batch: list[_Job]
-    ) -> list[Answer]:
+    def _run_batch(
+        self, connection: driver.Connection, transaction: Transaction, batch: list[_Write]
+    ) -> list[Outcome]:
         execute = transaction.execute
         if isinstance(damage := self._trouble, StoreDamaged):
-            return [(job.answer, None, StoreDamaged(damage.user_text, damage.hint)) for job in batch]
+            return [(write.result, None, StoreDamaged(damage.user_text, damage.hint)) for write in batch]
         try:
-            self._synchronize(execute, any(job.is_durable for job in batch))
+            self._synchronize(execute, any(write.is_durable for write in batch))
             execute("BEGIN IMMEDIATE")
             if len(batch) == 1:
-                answer = self._attempt(transaction, batch[0])
-                execute("COMMIT" if answer[2] is None else "ROLLBACK")
-                self._note_success(answer[2] is None)
-                return [answer]
-            answers = []
-            for job in batch:
+                outcome = self._attempt(transaction, batch[0])
+                execute("COMMIT" if outcome[2] is None else "ROLLBACK")
+                self._note_success(outcome[2] is None)
+                return [outcome]
+            outcomes = []
+            for write in batch:
                 execute("SAVEPOINT one_order")
-                answer = self._attempt(transaction, job)
-                if answer[2] is not None:
+                outcome = self._attempt(transaction, write)
+                if outcome[2] is not None:
                     execute("ROLLBACK TO one_order")
                 execute("RELEASE one_order")
-                answers.append(answer)
+                outcomes.append(outcome)
             execute("COMMIT")
-        except Exception as error:  # the batch's boundary: whatever fails it, every caller hears of it
+        except Exception as error:  # the batch's boundary: every caller gets the failure
             _roll_back(connection)
             failure = storage_failure(error)
             if not isinstance(self._trouble, StoreDamaged):
                 self._trouble = failure
-            return [(job.answer, None, storage_failure(error)) for job in batch]
-        self._note_success(any(answer[2] is None for answer in answers))
-        return answers
+            return [(write.result, None, storage_failure(error)) for write in batch]
+        self._note_success(any(outcome[2] is None for outcome in outcomes))
+        return outcomes
 
     def _note_success(self, was_written: bool) -> None:
-        """A batch of refusals only wrote nothing, and so says nothing about the disk."""
+        """A batch of refused orders wrote nothing, and so says nothing about the disk."""
         if was_written and not isinstance(self._trouble, StoreDamaged):
             self._trouble = None
 
-    def _attempt(self, transaction: Transaction, job: _Job) -> Answer:
-        """One order's outcome. Raises only what fails the whole batch."""
+    def _attempt(self, transaction: Transaction, write: _Write) -> Outcome:
+        """Run one order. Raises only what fails the whole batch."""
         try:
-            return job.answer, attempt(transaction, self._clock.now(), job.carry_out, job.order), None
+            return write.result, run_order(transaction, self._clock.now(), write.order), None
         except TalariaError as refusal:
-            return job.answer, None, refusal
+            return write.result, None, refusal
 
-    def _synchronize(self, execute: Callable[..., driver.Cursor], is_full: bool) -> None:
+    def _synchronize(self, execute: Callable[..., Cursor], is_full: bool) -> None:
         if is_full is not self._is_full_sync:
             execute("PRAGMA synchronous = FULL" if is_full else "PRAGMA synchronous = NORMAL")
             self._is_full_sync = is_full
@@ -190,14 +201,14 @@ class Writer:
 _ORDER_FAULTS = (driver.IntegrityError, driver.DataError, driver.ProgrammingError, driver.InterfaceError)
 
 
-def attempt(transaction: Transaction, now: float, carry_out: Callable[[Transaction, P], T], order: P) -> T:
-    """Carry out one order inside a transaction that was begun.
+def run_order(transaction: Transaction, now: float, order: Callable[[Transaction], T]) -> T:
+    """Run one order inside a transaction that was begun.
 
     Raises `TalariaError` for an order that is refused or cannot be stored, `driver.Error` for a failing disk.
     """
     transaction.now = now
     try:
-        return carry_out(transaction, order)
+        return order(transaction)
     except TalariaError:
         raise
     except Exception as fault:  # the order's boundary: text that is not Unicode, a number too large, …
@@ -207,7 +218,7 @@ def attempt(transaction: Transaction, now: float, carry_out: Callable[[Transacti
 
 
 def _roll_back(connection: driver.Connection) -> None:
-    """SQLite rolls back by itself after some errors, and a broken disk may refuse even that."""
+    """SQLite has rolled back by itself after some errors, and a broken disk may refuse even that."""
     with suppress(driver.Error):
         if connection.in_transaction:
             connection.execute("ROLLBACK")

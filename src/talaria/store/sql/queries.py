@@ -1,4 +1,4 @@
-"""The store's reads, in SQL. Each runs inside one read transaction of one thread."""
+"""The store's queries, in SQL: sessions, logs, turns and their histories."""
 
 # ruff: noqa: S608 (statements are put together from constant column lists only)
 
@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from talaria.core.entries import Entry
+from talaria.core.history import StepUsage, TurnHistory
 from talaria.core.ids import ChatKey, SessionId, SpecId, TurnId
 from talaria.core.ledger import (
     ChatSummary,
@@ -15,29 +16,34 @@ from talaria.core.ledger import (
     SessionPage,
     TurnRecord,
 )
+from talaria.core.messages import TokenUsage
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec, Prefix
 from talaria.core.turns import TurnState
-from talaria.store.paging import check_limit, parse_number_cursor, parse_session_cursor, session_cursor
-from talaria.store.rules import SUMMARY_SESSIONS
-from talaria.store.sqlite import outbox
-from talaria.store.sqlite.engine import driver
-from talaria.store.sqlite.questions import QUESTIONS, question_from
-from talaria.store.sqlite.rows import (
+from talaria.store.sql.executor import Connection
+from talaria.store.sql.questions import questions
+from talaria.store.sql.rows import (
     ENTRY_COLUMNS,
+    OUTBOX_COLUMNS,
     SESSION_COLUMNS,
     STEP_COLUMNS,
     TURN_COLUMNS,
     UNSENT,
     UNSETTLED,
+    check_limit,
     decode_spec,
     entry_from,
+    outbox_from,
+    parse_number_cursor,
+    parse_session_cursor,
     prefixed,
+    session_cursor,
     session_from,
     step_from,
     turn_from,
 )
-from talaria.store.sqlite.spending import spent_by_turn
+from talaria.store.sql.rules import SUMMARY_SESSIONS
+from talaria.store.sql.spending import spent_by_turn
 
 SESSION = f"SELECT {SESSION_COLUMNS} FROM sessions WHERE id = ?"
 CURRENT_SESSION = f"""
@@ -53,6 +59,7 @@ LOG = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORD
 SPEC = "SELECT s.spec, p.system, p.tools FROM specs s JOIN prefixes p ON p.id = s.prefix_id WHERE s.id = ?"
 TURN = f"SELECT {TURN_COLUMNS} FROM turns WHERE id = ? AND forgotten = 0"
 STEPS = f"SELECT {STEP_COLUMNS} FROM steps WHERE turn_id = ? ORDER BY n"
+REPLIES = f"SELECT {OUTBOX_COLUMNS} FROM outbox WHERE turn_id = ? ORDER BY head, part"
 OTHER_SESSIONS = f"""
 SELECT {SESSION_COLUMNS} FROM sessions WHERE chat_key = ? AND ephemeral = 0 AND id <> ?
 ORDER BY updated_at DESC, id DESC LIMIT {SUMMARY_SESSIONS - 1}
@@ -65,50 +72,49 @@ OLDEST_UNSENT = f"SELECT min(written_at) FROM outbox WHERE {UNSENT}"
 COUNT_UNSENT = f"SELECT count(*) FROM outbox WHERE {UNSENT}"
 
 
-def session(db: driver.Connection, session_id: SessionId) -> Session | None:
+def session(db: Connection, session_id: SessionId) -> Session | None:
     row = db.execute(SESSION, (session_id,)).fetchone()
     return None if row is None else session_from(row)
 
 
-def current_session(db: driver.Connection, chat_key: ChatKey) -> Session | None:
+def current_session(db: Connection, chat_key: ChatKey) -> Session | None:
     row = db.execute(CURRENT_SESSION, (chat_key,)).fetchone()
     return None if row is None else session_from(row)
 
 
-def sessions(db: driver.Connection, page: Page) -> SessionPage:
+def sessions(db: Connection, page: Page) -> SessionPage:
     limit = check_limit(page)
     rows = db.execute(SESSIONS, (*parse_session_cursor(page.after), limit + 1)).fetchall()
     items = tuple(map(session_from, rows[:limit]))
     return SessionPage(items, session_cursor(items[-1]) if len(rows) > limit else None)
 
 
-def entries(db: driver.Connection, session_id: SessionId, page: Page) -> EntryPage:
+def entries(db: Connection, session_id: SessionId, page: Page) -> EntryPage:
     limit = check_limit(page)
     rows = db.execute(ENTRIES, (session_id, parse_number_cursor(page.after), limit + 1)).fetchall()
     found = tuple(map(entry_from, rows[:limit]))
     return EntryPage(found, str(found[-1].seq) if len(rows) > limit else None)
 
 
-def log(db: driver.Connection, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
+def log(db: Connection, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
     return tuple(map(entry_from, db.execute(LOG, (session_id, after_seq))))
 
 
-def spec(db: driver.Connection, spec_id: SpecId) -> PinnedSpec | None:
+def spec(db: Connection, spec_id: SpecId) -> PinnedSpec | None:
     row = db.execute(SPEC, (spec_id,)).fetchone()
     return None if row is None else PinnedSpec(spec_id, decode_spec(row[0]), Prefix(row[1], row[2]))
 
 
-def turn_record(db: driver.Connection, turn_id: TurnId) -> TurnRecord | None:
+def turn_record(db: Connection, turn_id: TurnId) -> TurnRecord | None:
     row = db.execute(TURN, (turn_id,)).fetchone()
     if row is None:
         return None
     steps = tuple(map(step_from, db.execute(STEPS, (turn_id,))))
-    questions = tuple(map(question_from, db.execute(QUESTIONS, (turn_id,))))
-    replies, spent = outbox.of_turn(db, turn_id), spent_by_turn(db, turn_id)
-    return TurnRecord(turn_from(row), steps, replies, spent, questions)
+    replies = tuple(map(outbox_from, db.execute(REPLIES, (turn_id,))))
+    return TurnRecord(turn_from(row), steps, replies, spent_by_turn(db, turn_id), questions(db, turn_id))
 
 
-def summary(db: driver.Connection, session_id: SessionId) -> ChatSummary | None:
+def summary(db: Connection, session_id: SessionId) -> ChatSummary | None:
     current = session(db, session_id)
     if current is None:
         return None
@@ -117,10 +123,74 @@ def summary(db: driver.Connection, session_id: SessionId) -> ChatSummary | None:
     return ChatSummary(current, (current, *map(session_from, others)), turns)
 
 
-def counts(db: driver.Connection, _: None) -> tuple[int, dict[str, int], int, float | None]:
+def counts(db: Connection) -> tuple[int, dict[str, int], int, float | None]:
     """Lasting sessions, turns by state, unsent replies, and since when the oldest of these is owed."""
     (session_count,) = db.execute(COUNT_SESSIONS).fetchone()
     turns = {str(state): 0 for state in TurnState} | dict(db.execute(COUNT_TURNS).fetchall())
     (unsent,) = db.execute(COUNT_UNSENT).fetchone()
     oldest = [db.execute(question).fetchone()[0] for question in (OLDEST_TURN, OLDEST_UNSENT)]
     return session_count, turns, unsent, min((at for at in oldest if at is not None), default=None)
+
+
+# -- histories: people ask for these, so a statement may look through a whole table -----------------------
+
+_MOST_FOUND = 10
+_REPLY = "reply:"
+
+# Platforms number messages, and channels write more around the number: `CHAT:NUMBER`, `mNUMBER`, and for an
+# edit `mNUMBEReTIME`.
+FIND_BY_ID = "SELECT id FROM turns WHERE id = ? AND forgotten = 0"
+FIND_BY_KEY = """
+SELECT id FROM turns
+WHERE key = ? OR key = ? OR (length(key) > ? AND substr(key, length(key) - ?) = ?) OR substr(key, 1, ?) = ?
+ORDER BY position DESC LIMIT 10
+"""
+FIND_BY_REPLY = """
+SELECT turn_id FROM outbox
+WHERE platform_id = ? OR edits = ?
+   OR (length(platform_id) > ? AND substr(platform_id, length(platform_id) - ?) = ?)
+ORDER BY id DESC LIMIT 10
+"""
+FIND_BY_SHOWN = "SELECT id FROM turns WHERE shown_id = ? ORDER BY position DESC LIMIT 10"
+FIND_BY_ROW = "SELECT turn_id FROM outbox WHERE id = ?"
+BEGUN = "SELECT begun_at, begun_by, position, session_id, accepted_at FROM turns WHERE id = ?"
+COUNT_AHEAD = """
+SELECT count(*) FROM turns
+WHERE session_id = ? AND position < ? AND (ended_at IS NULL OR ended_at > ?)
+"""
+USAGE = """
+SELECT n, provider, model, calls, input, cached, output, reasoning, at FROM usage
+WHERE turn_id = ? ORDER BY n, at
+"""
+
+
+def find(db: Connection, name: str) -> list[TurnId]:
+    if name.startswith(_REPLY):
+        number = name.removeprefix(_REPLY)
+        if not (number.isascii() and number.isdigit() and len(number) < 19):
+            return []
+        return [row[0] for row in db.execute(FIND_BY_ROW, (int(number),))]
+    if found := [row[0] for row in db.execute(FIND_BY_ID, (name,))]:
+        return found
+    length = len(name)
+    ending = (length, length, f":{name}")
+    ways = (
+        (FIND_BY_KEY, (name, f"m{name}", *ending, length + 2, f"m{name}e")),
+        (FIND_BY_REPLY, (name, name, *ending)),
+        (FIND_BY_SHOWN, (name,)),
+    )
+    rows = [row[0] for statement, values in ways for row in db.execute(statement, values)]
+    return list(dict.fromkeys(rows))[:_MOST_FOUND]
+
+
+def history(db: Connection, turn_id: TurnId) -> TurnHistory | None:
+    record = turn_record(db, turn_id)
+    if record is None:
+        return None
+    begun_at, begun_by, position, session_id, accepted_at = db.execute(BEGUN, (turn_id,)).fetchone()
+    (ahead,) = db.execute(COUNT_AHEAD, (session_id, position, accepted_at)).fetchone()
+    usage = [
+        StepUsage(n, provider, model, calls, TokenUsage(*tokens), at)
+        for n, provider, model, calls, *tokens, at in db.execute(USAGE, (turn_id,))
+    ]
+    return TurnHistory(record, tuple(usage), ahead, begun_at, begun_by)

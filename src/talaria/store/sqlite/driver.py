@@ -17,7 +17,7 @@ else:
     except ImportError:
         import sqlite3 as driver
 
-__all__ = ["driver", "engine_version", "is_single_process_only"]
+__all__ = ["driver", "engine", "is_single_process_only"]
 
-engine_version: str = driver.sqlite_version
+engine = f"sqlite {driver.sqlite_version}"
 is_single_process_only: bool = driver.sqlite_version_info < (3, 51, 3)

@@ -135,12 +135,6 @@ def moved_session(session: Session, head: Revision, at: float) -> Session:
     )
 
 
-def ended_turn(turn: Turn, end: TurnEnd, at: float) -> Turn:
-    return msgspec.structs.replace(
-        turn, state=end.state, ended_at=at, reply=end.reply, error=end.error, usage=end.usage
-    )
-
-
 # -- replies ----------------------------------------------------------------------------------------------
 
 

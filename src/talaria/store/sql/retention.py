@@ -9,12 +9,12 @@ for the sums that people ask for; message, reply, steps and sent messages go.
 from __future__ import annotations
 
 from talaria.core.history import PruneProgress
+from talaria.core.ids import SessionId
 from talaria.core.turns import Inbound, Sender, TurnState
-from talaria.store import rules
-from talaria.store.sqlite.reach import Part, writes
-from talaria.store.sqlite.rows import UNSENT, UNSETTLED, encode
-from talaria.store.sqlite.upkeep import PRUNE_SESSION
-from talaria.store.sqlite.writer import Transaction
+from talaria.store.sql import rules
+from talaria.store.sql.executor import Transaction
+from talaria.store.sql.leases import ALL_SETTLED
+from talaria.store.sql.rows import UNSENT, encode
 
 FIND_OLD_TURNS = f"""
 SELECT position, id, chat_key, state, accepted_at, ended_at, forgotten FROM turns
@@ -50,10 +50,40 @@ def forget_turns(tx: Transaction, after: int, before: float) -> PruneProgress:
     return PruneProgress(after if len(rows) == rules.FORGET_BATCH else None, count)
 
 
+# -- sessions and specs -----------------------------------------------------------------------------------
+
+_TURNS_OF = "(SELECT id FROM turns WHERE session_id = ?)"
+PRUNE_SESSION = (
+    f"DELETE FROM steps WHERE turn_id IN {_TURNS_OF}",
+    f"DELETE FROM questions WHERE turn_id IN {_TURNS_OF}",
+    f"DELETE FROM outbox WHERE turn_id IN {_TURNS_OF}",
+    f"DELETE FROM usage WHERE turn_id IN {_TURNS_OF}",
+    "DELETE FROM turns WHERE session_id = ?",
+    "DELETE FROM entries WHERE session_id = ?",
+    "DELETE FROM sessions WHERE id = ?",
+)
+FIND_EPHEMERAL = f"""
+SELECT s.id FROM sessions s WHERE s.ephemeral = 1 AND s.updated_at < ? AND {ALL_SETTLED} LIMIT {rules.BATCH}
+"""
+
+
+def prune_ephemeral(tx: Transaction, older_than: float) -> int:
+    """Delete up to `rules.BATCH` sessions and return how many; fewer means that no more are left."""
+    doomed = tx.execute(FIND_EPHEMERAL, (older_than,)).fetchall()
+    for (session_id,) in doomed:
+        _prune(tx, session_id)
+    return len(doomed)
+
+
+def _prune(tx: Transaction, session_id: SessionId) -> None:
+    for statement in PRUNE_SESSION:
+        tx.execute(statement, (session_id,))
+
+
 FIND_ENDED = f"""
 SELECT s.id, s.chat_key FROM sessions s
 WHERE s.ended_at IS NOT NULL AND s.ephemeral = 0 AND s.ended_at < ? AND s.lease_expires <= ?
-AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = s.id AND t.state IN ({UNSETTLED}))
+AND {ALL_SETTLED}
 AND NOT EXISTS (SELECT 1 FROM turns t JOIN outbox o ON o.turn_id = t.id
                 WHERE t.session_id = s.id AND (o.state = 'pending' OR o.state = 'sending'))
 LIMIT {rules.BATCH}
@@ -64,8 +94,7 @@ FORGET_CHAT = "DELETE FROM chats WHERE chat_key = ? AND session_id = ?"
 def prune_ended(tx: Transaction, before: float) -> int:
     doomed = tx.execute(FIND_ENDED, (before, tx.now)).fetchall()
     for session_id, chat_key in doomed:
-        for statement in PRUNE_SESSION:
-            tx.execute(statement, (session_id,))
+        _prune(tx, session_id)
         tx.execute(FORGET_CHAT, (chat_key, session_id))
     return len(doomed)
 
@@ -89,11 +118,3 @@ def prune_specs(tx: Transaction) -> int:
     for row in tx.execute(FIND_UNUSED_PREFIXES).fetchall():
         tx.execute(FORGET_PREFIX, row)
     return len(doomed)
-
-
-class SqliteRetention(Part):
-    """See `core.ports.Retention`."""
-
-    forget_turns = writes(forget_turns)
-    prune_ended = writes(prune_ended)
-    prune_specs = writes(prune_specs)

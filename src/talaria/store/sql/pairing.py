@@ -27,9 +27,7 @@ from talaria.core.access import (
     Waiting,
     WrongCode,
 )
-from talaria.store.sqlite.engine import driver
-from talaria.store.sqlite.reach import Part, reads, writes
-from talaria.store.sqlite.writer import Transaction
+from talaria.store.sql.executor import Connection, Transaction
 
 # -- requests ---------------------------------------------------------------------------------------------
 
@@ -201,7 +199,7 @@ ORDER BY asked_at, channel, user_id
 """
 
 
-def is_paired(db: driver.Connection, channel: str, user_id: str) -> bool:
+def is_paired(db: Connection, channel: str, user_id: str) -> bool:
     return db.execute(IS_PAIRED, (channel, user_id)).fetchone() is not None
 
 
@@ -217,15 +215,3 @@ def listing(tx: Transaction) -> PairingList:
 
 def _paired_from(row: tuple[str, str, str, float, str]) -> Paired:
     return Paired(Person(*row[:3]), row[3], Origin(row[4]))
-
-
-class SqlitePairings(Part):
-    """See `core.ports.Pairings` for what each method promises."""
-
-    is_paired = reads(is_paired)
-    ask = writes(ask)
-    approve = writes(approve, is_durable=True)
-    invite = writes(invite, is_durable=True)
-    redeem = writes(redeem, is_durable=True)
-    revoke = writes(revoke, is_durable=True)
-    listing = writes(listing)

@@ -1,4 +1,4 @@
-"""Watches over the database file beside the gateway's work: after a crash, and while it cannot be written."""
+"""Watches over the database beside the gateway's work: after a crash, and while it cannot be written."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ import logging
 
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreDamaged, StoreError
+from talaria.core.ledger import Integrity
+from talaria.core.ports import StoreEngine
 from talaria.store.home_lock import HomeLock
-from talaria.store.sqlite.integrity import Integrity
-from talaria.store.sqlite.store import SqliteStore
 
 _log = logging.getLogger("talaria.store")
 PROBE_SECONDS = 5.0
 
 
 class StoreWatch:
-    """Looks at a suspect file once, and tries a write every few seconds while writes fail: who asks whether
-    the gateway accepts must hear yes again, also when nobody dares to write."""
+    """Looks at a suspect database once, and tries a write every few seconds while writes fail.
 
-    def __init__(self, store: SqliteStore, lock: HomeLock, clock: Clock) -> None:
+    The health check must turn good again by itself: while it is bad, no client may write.
+    """
+
+    def __init__(self, store: StoreEngine, lock: HomeLock, clock: Clock) -> None:
         self._store = store
         self._lock = lock
         self._clock = clock
 
     def trouble(self) -> str | None:
-        """Why the store cannot be written, for `Health`."""
+        """Return why the store cannot be written, for `Health`; None when it can."""
         trouble = self._store.trouble
         return None if trouble is None else trouble.user_text
 

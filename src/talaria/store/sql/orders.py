@@ -1,4 +1,4 @@
-"""The orders of a turn's life, in SQL: accept, begin, commit, settle. Each runs inside one transaction."""
+"""The orders of a turn's life, in SQL: accept, begin, commit, settle, show."""
 
 # ruff: noqa: S608 (statements are put together from constant column lists only)
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from talaria.core.entries import Entry, EntryBody, Revision, SpecSet
-from talaria.core.ids import ChatKey, Fence, OwnerId, SpecId, TurnId
+from talaria.core.ids import ChatKey, Fence, SpecId, TurnId
 from talaria.core.ledger import (
     Accept,
     Accepted,
@@ -23,37 +23,34 @@ from talaria.core.ledger import (
     Fresh,
     StepWrite,
     TurnEnd,
+    ended_turn,
 )
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
 from talaria.core.turns import StepState, Turn, TurnState, check_turn_move
-from talaria.store import rules
-from talaria.store.sqlite import outbox, questions, spending
-from talaria.store.sqlite.rows import (
+from talaria.store.sql import delivery, leases, questions, rules, spending
+from talaria.store.sql.executor import Transaction
+from talaria.store.sql.leases import GIVE_LEASE_BACK, LEASE_COLUMNS, TAKE_LEASE, Lease
+from talaria.store.sql.rows import (
     ENTRY_KINDS,
     SESSION_COLUMNS,
     TURN_COLUMNS,
-    UNSETTLED,
     encode,
     optional,
     prefixed,
     session_from,
     turn_from,
 )
-from talaria.store.sqlite.writer import Transaction
 
 # -- accept -----------------------------------------------------------------------------------------------
 
 FIND_KEY = f"SELECT {TURN_COLUMNS}, digest FROM turns WHERE scope = ? AND key = ?"
 FREE_KEY = "UPDATE turns SET key = NULL WHERE id = ?"
-FIND_OWED = f"SELECT 1 FROM turns WHERE session_id = ? AND state IN ({UNSETTLED}) LIMIT 1"
-END_SESSION = "UPDATE sessions SET ended_at = ?, lease_expires = 0 WHERE id = ?"
-_LEASE_COLUMNS = "lease_owner, lease_fence, lease_expires, waiting_turn"
 FIND_CURRENT = f"""
-SELECT {prefixed("s", SESSION_COLUMNS)}, {prefixed("s", _LEASE_COLUMNS)}
+SELECT {prefixed("s", SESSION_COLUMNS)}, {prefixed("s", LEASE_COLUMNS)}
 FROM chats c JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
 """
-FIND_TO_RESUME = f"SELECT {SESSION_COLUMNS}, {_LEASE_COLUMNS} FROM sessions WHERE id = ?"
+FIND_TO_RESUME = f"SELECT {SESSION_COLUMNS}, {LEASE_COLUMNS} FROM sessions WHERE id = ?"
 REOPEN_SESSION = "UPDATE sessions SET ended_at = NULL, updated_at = ? WHERE id = ?"
 SET_CURRENT = """
 INSERT INTO chats (chat_key, session_id) VALUES (?, ?)
@@ -73,19 +70,6 @@ FIND_HOST = (
 SET_HOST = "UPDATE turns SET merged_into = ? WHERE id = ?"
 
 
-class _Lease(NamedTuple):
-    """A session's lease; `expires` is 0 for one that was given back. `waiting_turn` is the turn that waits
-    for a person, '' for none: only that turn may begin."""
-
-    owner: str = ""
-    fence: int = 0
-    expires: float = 0.0
-    waiting_turn: str = ""
-
-    def is_free_for(self, owner: OwnerId, now: float) -> bool:
-        return self.owner == owner or self.expires <= now
-
-
 def accept(tx: Transaction, order: Accept) -> Accepted:
     inbound = order.inbound
     if inbound.key is not None:
@@ -99,11 +83,11 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
             tx.execute(FREE_KEY, (known.id,))
     bound = _bound_session(tx, order)
     ended = None
-    if bound is not None and bound[0].updated_at < order.expire_before and _may_end(tx, *bound):
-        ended = bound[0].id
-        tx.execute(END_SESSION, (tx.now, ended))
-        bound = None
-    session, lease = bound or (_make_session(tx, inbound.chat_key, order.fresh), _Lease())
+    if bound is not None and bound[0].updated_at < order.expire_before:
+        session_id = bound[0].id
+        if leases.end_if_idle(tx, session_id):
+            ended, bound = session_id, None
+    session, lease = bound or (_make_session(tx, inbound.chat_key, order.fresh), Lease())
     turn = Turn(
         order.turn_id, inbound.chat_key, session.id, TurnState.ACCEPTED, inbound, tx.now, order.command
     )
@@ -117,10 +101,6 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
         tx.execute(SET_HOST, (order.steers, turn.id))
         turn = msgspec.structs.replace(turn, merged_into=order.steers)
     return Accepted(turn, is_duplicate=False, is_new_session=bound is None, began=began, ended=ended)
-
-
-def _may_end(tx: Transaction, session: Session, lease: _Lease) -> bool:
-    return lease.expires <= tx.now and tx.execute(FIND_OWED, (session.id,)).fetchone() is None
 
 
 def _insert_turn(tx: Transaction, turn: Turn, order: Accept) -> None:
@@ -145,7 +125,7 @@ def _insert_turn(tx: Transaction, turn: Turn, order: Accept) -> None:
         tx.execute(INSERT_TURN_WITH_KEY, (*row, turn.inbound.key))
 
 
-def _bound_session(tx: Transaction, order: Accept) -> tuple[Session, _Lease] | None:
+def _bound_session(tx: Transaction, order: Accept) -> tuple[Session, Lease] | None:
     """The existing session that the message belongs to; None when a fresh one is to be made."""
     chat_key = order.inbound.chat_key
     match order.binding:
@@ -156,7 +136,7 @@ def _bound_session(tx: Transaction, order: Accept) -> tuple[Session, _Lease] | N
             if row is None:
                 return None
             session = session_from(row[:-4])
-            return (session, _Lease(*row[-4:])) if session.ended_at is None else None
+            return (session, Lease(*row[-4:])) if session.ended_at is None else None
         case Binding.RESUME:
             row = tx.execute(FIND_TO_RESUME, (order.resume,)).fetchone()
             found = None if row is None else session_from(row[:-4])
@@ -165,7 +145,7 @@ def _bound_session(tx: Transaction, order: Accept) -> tuple[Session, _Lease] | N
             tx.execute(REOPEN_SESSION, (tx.now, found.id))
             tx.execute(SET_CURRENT, (chat_key, found.id))
             found = msgspec.structs.replace(found, ended_at=None, updated_at=tx.now)
-            return found, _Lease(*row[-4:])
+            return found, Lease(*row[-4:])
 
 
 def _make_session(tx: Transaction, chat_key: ChatKey, fresh: Fresh) -> Session:
@@ -192,11 +172,8 @@ def _make_session(tx: Transaction, chat_key: ChatKey, fresh: Fresh) -> Session:
 
 FIND_TO_BEGIN = f"""
 SELECT {prefixed("s", SESSION_COLUMNS)},
-       t.position, t.state, t.attempts, t.forgiven, {prefixed("s", _LEASE_COLUMNS)}
+       t.position, t.state, t.attempts, t.forgiven, {prefixed("s", LEASE_COLUMNS)}
 FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = ?
-"""
-TAKE_LEASE = """
-UPDATE sessions SET lease_owner = ?, lease_fence = ?, lease_expires = ?, waiting_turn = '' WHERE id = ?
 """
 TAKE_LEASE_AND_SET_HEAD = """
 UPDATE sessions
@@ -216,7 +193,7 @@ def begin(tx: Transaction, order: Begin) -> Began:
         raise rules.no_turn(order.turn_id)
     position, state, attempts, forgiven = row[-8:-4]
     check_turn_move(order.turn_id, TurnState(state), TurnState.RUNNING)
-    session, lease = session_from(row[:-8]), _Lease(*row[-4:])
+    session, lease = session_from(row[:-8]), Lease(*row[-4:])
     if not lease.is_free_for(order.owner, tx.now):
         raise rules.lease_held(session.id)
     if lease.waiting_turn not in ("", order.turn_id):
@@ -240,7 +217,7 @@ class _Attempts(NamedTuple):
     is_resumed: bool = False
 
 
-def _take(tx: Transaction, session: Session, lease: _Lease, order: Begin, attempts: _Attempts) -> Began:
+def _take(tx: Transaction, session: Session, lease: Lease, order: Begin, attempts: _Attempts) -> Began:
     """Put the session under a new fence, and append what the turn's first attempt begins with."""
     fence = lease.fence + 1
     held = (order.owner, fence, tx.now + order.lease_seconds)
@@ -268,7 +245,6 @@ FROM sessions s LEFT JOIN turns t ON t.id = ? AND t.session_id = s.id WHERE s.id
 SET_HEAD = """
 UPDATE sessions SET lease_expires = ?, updated_at = ?, epoch = ?, seq = ?, spec_id = ?, title = ? WHERE id = ?
 """
-GIVE_LEASE_BACK = "UPDATE sessions SET lease_expires = 0 WHERE id = ?"
 FIND_STEP = "SELECT state FROM steps WHERE turn_id = ? AND n = ?"
 INSERT_STEP = """
 INSERT INTO steps (turn_id, n, kind, name, state, call_id, result, ended_at)
@@ -320,8 +296,8 @@ def commit(tx: Transaction, order: Commit) -> Committed:
     if order.turn_id is not None:
         _commit_turn(tx, order.turn_id, order, position)
         if order.end is not None and address is not None:
-            turn, _ = find_turn(tx, order.turn_id)
-            outbox.write_replies(tx, rules.replies(turn, order.end, tx.now))
+            turn, _ = _find_turn(tx, order.turn_id)
+            delivery.write_replies(tx, rules.replies(turn, order.end, tx.now))
     return Committed(head, entries)
 
 
@@ -383,12 +359,13 @@ def _end_turn(tx: Transaction, position: int, end: TurnEnd) -> None:
     )
 
 
-# -- settle -----------------------------------------------------------------------------------------------
+# -- settle and show --------------------------------------------------------------------------------------
 
+SET_SHOWN = "UPDATE turns SET shown_id = ? WHERE position = ?"
 FIND_TURN = f"SELECT {TURN_COLUMNS}, position FROM turns WHERE id = ?"
 
 
-def find_turn(tx: Transaction, turn_id: TurnId) -> tuple[Turn, int]:
+def _find_turn(tx: Transaction, turn_id: TurnId) -> tuple[Turn, int]:
     """With its position. Raises `NotFound`."""
     row = tx.execute(FIND_TURN, (turn_id,)).fetchone()
     if row is None:
@@ -397,11 +374,19 @@ def find_turn(tx: Transaction, turn_id: TurnId) -> tuple[Turn, int]:
 
 
 def settle(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> Turn:
-    turn, position = find_turn(tx, turn_id)
+    turn, position = _find_turn(tx, turn_id)
     rules.check_settle(turn_id, turn.state, end)
     _end_turn(tx, position, end)
-    outbox.write_replies(tx, rules.replies(turn, end, tx.now))
-    return rules.ended_turn(turn, end, tx.now)
+    delivery.write_replies(tx, rules.replies(turn, end, tx.now))
+    return ended_turn(turn, end, tx.now)
+
+
+def show(tx: Transaction, turn_id: TurnId, platform_id: str) -> None:
+    turn, position = _find_turn(tx, turn_id)
+    tx.execute(SET_SHOWN, (platform_id, position))
+    turn = msgspec.structs.replace(turn, shown_id=platform_id)
+    if turn.state.is_final and not delivery.make_edit(tx, turn_id, platform_id):
+        delivery.write_replies(tx, rules.late_replies(turn, tx.now))
 
 
 # -- the log ----------------------------------------------------------------------------------------------

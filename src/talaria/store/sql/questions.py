@@ -4,35 +4,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import msgspec
 
 from talaria.core.errors import IllegalMove
 from talaria.core.ids import QuestionId, TurnId
 from talaria.core.ledger import Commit, Page, QuestionPage
-from talaria.core.questions import Decision, Question, QuestionKind
+from talaria.core.questions import Decision, Question
 from talaria.core.turns import StepState, Turn, TurnState
-from talaria.store import rules
-from talaria.store.paging import check_limit, parse_number_cursor
-from talaria.store.sqlite.engine import driver
-from talaria.store.sqlite.rows import TURN_COLUMNS, prefixed, turn_from
-from talaria.store.sqlite.writer import Transaction
-
-QUESTION_COLUMNS = (
-    "id, turn_id, n, call_id, kind, text, asked_at, expires_at, choices, decision, decided_by, decided_at"
+from talaria.store.sql import rules
+from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.rows import (
+    QUESTION_COLUMNS,
+    TURN_COLUMNS,
+    check_limit,
+    parse_number_cursor,
+    prefixed,
+    question_from,
+    turn_from,
 )
-_choices = msgspec.json.Decoder(tuple[str, ...]).decode
-
-
-def question_from(row: Any) -> Question:
-    key, turn_id, n, call_id, kind, text, asked_at, expires_at, choices, decision, by, at = row
-    decided = None if at is None else Decision(decision, by, at)
-    return Question(
-        key, turn_id, n, call_id, QuestionKind(kind), text, asked_at, expires_at, _choices(choices), decided
-    )
-
 
 # -- orders -----------------------------------------------------------------------------------------------
 
@@ -89,11 +78,11 @@ ORDER BY q.position LIMIT ?
 """
 
 
-def questions(db: driver.Connection, turn_id: TurnId) -> Sequence[Question]:
+def questions(db: Connection, turn_id: TurnId) -> tuple[Question, ...]:
     return tuple(map(question_from, db.execute(QUESTIONS, (turn_id,))))
 
 
-def open_questions(db: driver.Connection, page: Page) -> QuestionPage:
+def open_questions(db: Connection, page: Page) -> QuestionPage:
     limit = check_limit(page)
     rows = db.execute(OPEN_QUESTIONS, (parse_number_cursor(page.after), limit + 1)).fetchall()
     found = tuple(question_from(row[1:]) for row in rows[:limit])

@@ -1,37 +1,20 @@
-"""Replies to send, in SQL. Rows are written by `write_replies` in the transaction that ends their turn."""
+"""What channels send and note, in SQL: the outbox, how far they have read, and chats that get another id."""
 
 # ruff: noqa: S608 (statements are put together from constant column lists only)
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 
-from talaria.core.clock import Clock
-from talaria.core.delivery import Button, Mark, OutboxRow, OutboxState
-from talaria.store import rules
-from talaria.store.sqlite.engine import driver
-from talaria.store.sqlite.reach import Part, Reach, writes
-from talaria.store.sqlite.rows import UNSENT
-from talaria.store.sqlite.writer import Transaction
+from talaria.core.delivery import Mark, OutboxRow, OutboxState
+from talaria.core.ids import ChatKey
+from talaria.store.sql import rules
+from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.rows import OUTBOX_COLUMNS, UNSENT, outbox_from
 
-OUTBOX_COLUMNS = (
-    "id, turn_id, chat_key, channel, address, body, state, written_at, due_at, head, part, attempts, edits, "
-    "buttons, file, platform_id, sent_at, error"
-)
-_STATE, _BUTTONS = 6, 13
-_buttons = msgspec.json.Decoder(tuple[Button, ...]).decode
-
-
-def outbox_from(row: Any) -> OutboxRow:
-    values = list(row)
-    values[_STATE], values[_BUTTONS] = OutboxState(values[_STATE]), _buttons(values[_BUTTONS])
-    return OutboxRow(*values)
-
-
-# -- writing ----------------------------------------------------------------------------------------------
+# -- the outbox -------------------------------------------------------------------------------------------
 
 INSERT = """
 INSERT INTO outbox (turn_id, chat_key, channel, address, body, state, written_at, due_at, head, part, edits,
@@ -59,7 +42,7 @@ DUE_AT_ONCE = "UPDATE outbox SET due_at = 0 WHERE state = 'sending'"
 
 
 def write_replies(tx: Transaction, rows: Iterable[OutboxRow]) -> None:
-    """A row without a `head` is its own."""
+    """Written in the transaction that ends their turn. A row without a `head` is its own head."""
     for row in rows:
         values = (row.turn_id, row.chat_key, row.channel, row.address, row.body, row.state.value)
         times_and_place = (row.written_at, row.due_at, row.head, row.part, row.edits)
@@ -70,7 +53,7 @@ def write_replies(tx: Transaction, rows: Iterable[OutboxRow]) -> None:
 
 
 def make_edit(tx: Transaction, turn_id: str, platform_id: str) -> bool:
-    """The turn's reply, if it was not tried yet, replaces the message that showed the turn."""
+    """Let the turn's reply replace the message that showed the turn, unless sending it was tried already."""
     return bool(tx.execute(MAKE_EDIT, (platform_id, turn_id)).rowcount)
 
 
@@ -108,8 +91,6 @@ def expire(tx: Transaction, written_before: float, error: str) -> int:
     return int(tx.execute(EXPIRE, (error, written_before)).rowcount)
 
 
-# -- reading ----------------------------------------------------------------------------------------------
-
 DUE = f"""
 SELECT {OUTBOX_COLUMNS} FROM outbox AS o
 WHERE channel = ? AND {UNSENT} AND due_at <= ? AND NOT EXISTS
@@ -117,28 +98,39 @@ WHERE channel = ? AND {UNSENT} AND due_at <= ? AND NOT EXISTS
  AND (e.state = 'pending' OR e.state = 'sending') AND (e.head, e.part) < (o.head, o.part))
 ORDER BY head, part LIMIT ?
 """
-OF_TURN = f"SELECT {OUTBOX_COLUMNS} FROM outbox WHERE turn_id = ? ORDER BY head, part"
 
 
-def due(db: driver.Connection, question: tuple[str, float, int]) -> Sequence[OutboxRow]:
-    return tuple(map(outbox_from, db.execute(DUE, question)))
+def due(db: Connection, channel: str, now: float, limit: int) -> Sequence[OutboxRow]:
+    return tuple(map(outbox_from, db.execute(DUE, (channel, now, limit))))
 
 
-def of_turn(db: driver.Connection, turn_id: str) -> tuple[OutboxRow, ...]:
-    return tuple(map(outbox_from, db.execute(OF_TURN, (turn_id,))))
+# -- cursors and chats ------------------------------------------------------------------------------------
+
+SET_CURSOR = """
+INSERT INTO cursors (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
+CURSOR = "SELECT value FROM cursors WHERE name = ?"
+KNOWS_CHAT = "SELECT 1 FROM chats WHERE chat_key = ?"
+MOVE_CHAT = (
+    "UPDATE chats SET chat_key = ? WHERE chat_key = ?",
+    "UPDATE sessions SET chat_key = ? WHERE chat_key = ?",
+    "UPDATE turns SET chat_key = ? WHERE chat_key = ?",
+    "UPDATE outbox SET chat_key = ? WHERE chat_key = ?",
+)
 
 
-class SqliteOutbox(Part):
-    """See `core.ports.Outbox`."""
+def set_cursor(tx: Transaction, name: str, value: str) -> None:
+    tx.execute(SET_CURSOR, (name, value))
 
-    def __init__(self, reach: Reach, clock: Clock) -> None:
-        super().__init__(reach)
-        self._clock = clock
 
-    async def due(self, channel: str, limit: int) -> Sequence[OutboxRow]:
-        return await self._reach.read(due, (channel, self._clock.now(), limit))
+def cursor(db: Connection, name: str) -> str | None:
+    row = db.execute(CURSOR, (name,)).fetchone()
+    return None if row is None else str(row[0])
 
-    split = writes(split)
-    claim = writes(claim, is_durable=True)
-    mark = writes(mark, is_durable=True)
-    expire = writes(expire)
+
+def move_chat(tx: Transaction, old: ChatKey, new: ChatKey) -> bool:
+    if tx.execute(KNOWS_CHAT, (new,)).fetchone() or not tx.execute(KNOWS_CHAT, (old,)).fetchone():
+        return False
+    for statement in MOVE_CHAT:
+        tx.execute(statement, (new, old))
+    return True

@@ -20,9 +20,8 @@ from talaria.core.spending import (
     Standing,
     find_overrun,
 )
-from talaria.store import rules
-from talaria.store.sqlite.engine import driver
-from talaria.store.sqlite.writer import Transaction
+from talaria.store.sql import rules
+from talaria.store.sql.executor import Connection, Transaction
 
 # -- reserving --------------------------------------------------------------------------------------------
 
@@ -119,7 +118,7 @@ USED_BY_ALL = f"SELECT {_SUMS}, {_sum('unpriced')} FROM spending WHERE quarter >
 ALL_RESERVED = f"SELECT {_sum('amount')} FROM reservations"
 
 
-def spending(db: driver.Connection, whose: SpendingQuery) -> Spending:
+def spending(db: Connection, whose: SpendingQuery) -> Spending:
     quarter = int(whose.since // QUARTER_SECONDS)
     (reserved,) = db.execute(ALL_RESERVED).fetchone()
     return Spending(
@@ -130,7 +129,7 @@ def spending(db: driver.Connection, whose: SpendingQuery) -> Spending:
     )
 
 
-def spent_by_turn(db: driver.Connection, turn_id: TurnId) -> Spent:
+def spent_by_turn(db: Connection, turn_id: TurnId) -> Spent:
     return _spent(db.execute(USED_BY_TURN, (turn_id,)).fetchone())
 
 

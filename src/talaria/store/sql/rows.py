@@ -1,8 +1,9 @@
-"""Rows as the core's types, and back. Column lists stand beside the functions that read them, in the order
-of the type's fields.
+"""Rows as the core's types, and back; and pages of rows.
 
-What is stored as JSON is bound as text: the driver looks for an adapter for every `bytes` and every `None`
-that it is given, which costs more than the statement."""
+A column list stands beside the function that reads it, in the order of the type's fields. JSON is bound as
+text: the driver looks for an adapter for every `bytes` and every `None` that it is given, which costs more
+than the statement.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +12,16 @@ from typing import Any
 
 import msgspec
 
+from talaria.core.delivery import Button, OutboxRow, OutboxState
 from talaria.core.entries import MARK_TYPES, Entry, EntryBody, Revision
-from talaria.core.errors import ErrorInfo
+from talaria.core.errors import BadRequest, ErrorInfo
+from talaria.core.ledger import Page
 from talaria.core.messages import MESSAGE_TYPES, TokenUsage, ToolResult
+from talaria.core.questions import Decision, Question, QuestionKind
 from talaria.core.sessions import Session
 from talaria.core.specs import AgentSpec
 from talaria.core.turns import Inbound, Step, StepKind, StepState, Turn, TurnState
-from talaria.store import rules
+from talaria.store.sql import rules
 
 _encode = msgspec.json.Encoder().encode
 _body: Callable[[str], EntryBody] = msgspec.json.Decoder(EntryBody).decode
@@ -25,6 +29,8 @@ _inbound = msgspec.json.Decoder(Inbound).decode
 _error = msgspec.json.Decoder(ErrorInfo).decode
 _usage = msgspec.json.Decoder(TokenUsage).decode
 _result = msgspec.json.Decoder(ToolResult).decode
+_buttons = msgspec.json.Decoder(tuple[Button, ...]).decode
+_choices = msgspec.json.Decoder(tuple[str, ...]).decode
 decode_spec = msgspec.json.Decoder(AgentSpec).decode
 
 ENTRY_KINDS: dict[type, str] = {
@@ -90,6 +96,32 @@ def step_from(row: Any) -> Step:
     return Step(turn_id, n, StepKind(kind), name, StepState(state), call_id, ended, *times)
 
 
+OUTBOX_COLUMNS = (
+    "id, turn_id, chat_key, channel, address, body, state, written_at, due_at, head, part, attempts, edits, "
+    "buttons, file, platform_id, sent_at, error"
+)
+_STATE, _BUTTONS = 6, 13
+
+
+def outbox_from(row: Any) -> OutboxRow:
+    values = list(row)
+    values[_STATE], values[_BUTTONS] = OutboxState(values[_STATE]), _buttons(values[_BUTTONS])
+    return OutboxRow(*values)
+
+
+QUESTION_COLUMNS = (
+    "id, turn_id, n, call_id, kind, text, asked_at, expires_at, choices, decision, decided_by, decided_at"
+)
+
+
+def question_from(row: Any) -> Question:
+    key, turn_id, n, call_id, kind, text, asked_at, expires_at, choices, decision, by, at = row
+    decided = None if at is None else Decision(decision, by, at)
+    return Question(
+        key, turn_id, n, call_id, QuestionKind(kind), text, asked_at, expires_at, _choices(choices), decided
+    )
+
+
 def prefixed(table: str, columns: str) -> str:
     """`a, b` as `t.a, t.b`."""
     return ", ".join(f"{table}.{column.strip()}" for column in columns.split(","))
@@ -102,3 +134,44 @@ def encode(value: msgspec.Struct) -> str:
 def optional(value: msgspec.Struct | None) -> str:
     """Empty for None; the statement turns it into NULL."""
     return "" if value is None else _encode(value).decode()
+
+
+# -- pages ------------------------------------------------------------------------------------------------
+
+
+def check_limit(page: Page) -> int:
+    if page.limit < 1:
+        raise BadRequest(f"A page cannot have {page.limit} items.", "Ask for at least one.")
+    return page.limit
+
+
+def session_cursor(session: Session) -> str:
+    return f"{session.updated_at!r}~{session.id}"
+
+
+def parse_session_cursor(after: str | None) -> tuple[float, str]:
+    """Return the sort key (`updated_at`, `id`) of the last session on the page before."""
+    if after is None:
+        return float("inf"), ""
+    stamp, mark, session_id = after.partition("~")
+    try:
+        if mark:
+            return float(stamp), session_id
+    except ValueError:
+        pass
+    raise _bad_cursor(after)
+
+
+def parse_number_cursor(after: str | None) -> int:
+    """Return the number of the last item on the page before: an entry's `seq`, a question's position."""
+    if after is None:
+        return 0
+    if not (after.isascii() and after.isdigit() and len(after) < 19):
+        raise _bad_cursor(after)
+    return int(after)
+
+
+def _bad_cursor(after: str) -> BadRequest:
+    return BadRequest(
+        f"{after!r} is not a place in a list.", "Pass the `next` of the page before as `after`."
+    )

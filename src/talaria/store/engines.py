@@ -1,0 +1,72 @@
+"""The engine that the store runs on: opening a store, and looking at a database that is closed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from talaria.core.clock import Clock
+from talaria.core.ports import StoreEngine
+from talaria.store.sql import queries, rules
+from talaria.store.sqlite.database import checked_reader
+from talaria.store.sqlite.driver import driver, is_single_process_only
+from talaria.store.sqlite.schema import latest_version
+from talaria.store.sqlite.store import SqliteStore
+
+
+@asynccontextmanager
+async def open_store(path: Path, clock: Clock, *, is_suspect: bool = False) -> AsyncIterator[StoreEngine]:
+    """Open the database and close it at the end. A missing one is made, an older one migrated.
+
+    The caller holds the home's lock. `is_suspect` tells that the last process did not close the database.
+    Raises `StoreError` for a shared file system, an unusable folder, a file that is no Talaria database, a
+    damaged one, and one newer than this program.
+    """
+    async with await SqliteStore.open(path, clock, is_suspect=is_suspect) as store:
+        yield store
+
+
+class EngineDescription(msgspec.Struct, frozen=True):
+    """The engine of this process. `schema` is the version that it writes; `warning` says what is wrong with
+    the engine, and then `package` is the one to install."""
+
+    name: str
+    version: str
+    schema: int
+    warning: str = ""
+    package: str = ""
+
+
+def describe_engine() -> EngineDescription:
+    version, schema = driver.sqlite_version, latest_version()
+    if not is_single_process_only:
+        return EngineDescription("SQLite", version, schema)
+    warning = (
+        f"SQLite {version} can damage a file that several processes use (fixed in 3.51.3), "
+        "so only one may open it."
+    )
+    return EngineDescription("SQLite", version, schema, warning, "pysqlite3")
+
+
+class DatabaseStatus(msgspec.Struct, frozen=True):
+    """A closed database. Its turns and replies are counted only if its `schema` is this program's."""
+
+    schema: int
+    unsettled: int = 0
+    unsent: int = 0
+
+
+def inspect_database(path: Path) -> DatabaseStatus:
+    """Look at a database that no process has open. Read-only.
+
+    Raises `StoreError` for one that is damaged or newer than this program, `ForeignDatabase` for one of
+    another program.
+    """
+    with checked_reader(path) as (connection, schema):
+        if schema != latest_version():
+            return DatabaseStatus(schema)
+        _, turns, unsent, _ = queries.counts(connection)
+        return DatabaseStatus(schema, sum(turns[state] for state in rules.UNSETTLED), unsent)

@@ -1,0 +1,100 @@
+"""How the shared SQL is run.
+
+An *order* is a plain function `order(tx, …)` that reads and writes inside one transaction. It depends on its
+arguments and on what it reads, and on nothing else, so that an engine may roll it back and run it again. A
+*query* is a plain function `query(db, …)` that only reads, in one transaction of its own. An engine brings an
+`Executor` that runs both where they hold up nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+A = ParamSpec("A")
+T = TypeVar("T")
+
+
+class Cursor(Protocol):
+    """The result of a statement."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Connection(Protocol):
+    """What a query reads from. Placeholders are question marks."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Cursor: ...
+
+
+class Transaction:
+    """What an order works with: `execute` runs a statement in the transaction, `now` is the store's time."""
+
+    __slots__ = ("execute", "now")
+
+    def __init__(self, execute: Callable[..., Cursor]) -> None:
+        self.execute = execute
+        self.now = 0.0
+
+
+class Executor(Protocol):
+    """One engine's way to run orders and queries. Raises `StoreError` once it is closed.
+
+    A write that was submitted is finished even if its caller is cancelled; the cancellation is delivered
+    afterwards. A caller that is cancelled while it reads gets the cancellation at once.
+    """
+
+    @property
+    def engine(self) -> str:
+        """The engine's name and version."""
+        ...
+
+    @property
+    def schema(self) -> int:
+        """The version of the database's schema."""
+        ...
+
+    def write(self, order: Callable[[Transaction], T], *, is_durable: bool = False) -> Awaitable[T]:
+        """Run an order and commit it. With `is_durable` the commit survives a power cut."""
+        ...
+
+    def read(self, query: Callable[[Connection], T]) -> Awaitable[T]: ...
+
+
+class SqlPort:
+    """One port of the store, whose methods are orders and queries; see `writes` and `reads`."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+
+def writes(
+    order: Callable[Concatenate[Transaction, A], T], *, is_durable: bool = False
+) -> Callable[Concatenate[SqlPort, A], Coroutine[Any, Any, T]]:
+    """Return the method that runs this order."""
+
+    @wraps(order)
+    async def method(self: SqlPort, /, *args: A.args, **kwargs: A.kwargs) -> T:
+        return await self._executor.write(lambda tx: order(tx, *args, **kwargs), is_durable=is_durable)
+
+    return method
+
+
+def reads(
+    query: Callable[Concatenate[Connection, A], T],
+) -> Callable[Concatenate[SqlPort, A], Coroutine[Any, Any, T]]:
+    """Return the method that runs this query."""
+
+    @wraps(query)
+    async def method(self: SqlPort, /, *args: A.args, **kwargs: A.kwargs) -> T:
+        return await self._executor.read(lambda db: query(db, *args, **kwargs))
+
+    return method

@@ -1,0 +1,160 @@
+"""Leases, the end of sessions, and recovery, in SQL."""
+
+# ruff: noqa: S608 (statements are put together from constant column lists only)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
+from talaria.core.ledger import Ended, Renewal
+from talaria.core.turns import Turn
+from talaria.store.sql import rules
+from talaria.store.sql.delivery import DUE_AT_ONCE
+from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.rows import (
+    SESSION_COLUMNS,
+    TURN_COLUMNS,
+    UNSETTLED,
+    prefixed,
+    session_from,
+    turn_from,
+)
+from talaria.store.sql.spending import RELEASE_OTHERS, RELEASE_OWN
+
+# -- leases -----------------------------------------------------------------------------------------------
+
+LEASE_COLUMNS = "lease_owner, lease_fence, lease_expires, waiting_turn"
+FIND_LEASE = f"SELECT {LEASE_COLUMNS} FROM sessions WHERE id = ?"
+TAKE_LEASE = """
+UPDATE sessions SET lease_owner = ?, lease_fence = ?, lease_expires = ?, waiting_turn = '' WHERE id = ?
+"""
+GIVE_LEASE_BACK = "UPDATE sessions SET lease_expires = 0 WHERE id = ?"
+RENEW_LEASE = """
+UPDATE sessions SET lease_expires = ?
+WHERE id = ? AND lease_fence = ? AND lease_owner = ? AND lease_expires > 0
+"""
+
+
+class Lease(NamedTuple):
+    """A session's lease; `expires` is 0 for one that was given back. `waiting_turn` is the turn that waits
+    for a person, '' for none: only that turn may begin."""
+
+    owner: str = ""
+    fence: int = 0
+    expires: float = 0.0
+    waiting_turn: str = ""
+
+    def is_free_for(self, owner: OwnerId, now: float) -> bool:
+        return self.owner == owner or self.expires <= now
+
+
+def hold(tx: Transaction, session_id: SessionId, owner: OwnerId, lease_seconds: float) -> Fence:
+    row = tx.execute(FIND_LEASE, (session_id,)).fetchone()
+    if row is None:
+        raise rules.no_session(session_id)
+    lease = Lease(*row)
+    if lease.expires > tx.now:
+        raise rules.lease_held(session_id)
+    if lease.waiting_turn:
+        raise rules.session_waits(session_id)
+    fence = Fence(lease.fence + 1)
+    tx.execute(TAKE_LEASE, (owner, fence, tx.now + lease_seconds, session_id))
+    return fence
+
+
+def renew(
+    tx: Transaction, owner: OwnerId, renewals: Sequence[Renewal], lease_seconds: float
+) -> frozenset[SessionId]:
+    until = tx.now + lease_seconds
+    return frozenset(
+        renewal.session_id
+        for renewal in renewals
+        if not tx.execute(RENEW_LEASE, (until, renewal.session_id, renewal.fence, owner)).rowcount
+    )
+
+
+# -- the end of sessions ----------------------------------------------------------------------------------
+
+# When the session `s` may end. The parameter is the current time.
+ALL_SETTLED = f"NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = s.id AND t.state IN ({UNSETTLED}))"
+MAY_END = f"s.ended_at IS NULL AND s.lease_expires <= ? AND {ALL_SETTLED}"
+
+END_SESSION = f"UPDATE sessions AS s SET ended_at = ?, lease_expires = 0 WHERE s.id = ? AND {MAY_END}"
+FIND_TO_END = f"SELECT {SESSION_COLUMNS}, lease_fence, lease_expires FROM sessions WHERE id = ?"
+FIND_UNUSED = f"""
+SELECT s.id FROM sessions s WHERE s.ephemeral = 0 AND s.updated_at < ? AND {MAY_END}
+ORDER BY s.updated_at LIMIT {rules.BATCH}
+"""
+
+
+def end_if_idle(tx: Transaction, session_id: SessionId) -> bool:
+    """End the session if it may end, and say whether it did."""
+    return bool(tx.execute(END_SESSION, (tx.now, session_id, tx.now)).rowcount)
+
+
+def end_session(tx: Transaction, session_id: SessionId, fence: Fence) -> Ended:
+    row = tx.execute(FIND_TO_END, (session_id,)).fetchone()
+    if row is None:
+        raise rules.no_session(session_id)
+    current, expires = row[-2:]
+    if fence != current or not expires:
+        raise rules.stale_fence(session_id)
+    session = session_from(row[:-2])
+    tx.execute(GIVE_LEASE_BACK, (session_id,))
+    if not end_if_idle(tx, session_id):
+        return Ended(session, is_news=False)
+    return Ended(msgspec.structs.replace(session, ended_at=tx.now), is_news=True)
+
+
+def end_unused(tx: Transaction, before: float) -> Sequence[SessionId]:
+    unused = [row[0] for row in tx.execute(FIND_UNUSED, (before, tx.now)).fetchall()]
+    return [session_id for session_id in unused if end_if_idle(tx, session_id)]
+
+
+# -- recovery ---------------------------------------------------------------------------------------------
+
+EXPIRE_OTHERS = "UPDATE sessions SET lease_expires = 0 WHERE lease_owner <> ? AND lease_expires > 0"
+FIND_UNSETTLED = f"SELECT {TURN_COLUMNS} FROM turns WHERE state IN ({UNSETTLED}) ORDER BY position"
+FIND_ORPHANS = f"""
+SELECT {prefixed("t", TURN_COLUMNS)} FROM turns t JOIN sessions s ON s.id = t.session_id
+WHERE t.state IN ({UNSETTLED}) AND s.lease_expires <= ?
+AND CASE s.waiting_turn
+    WHEN '' THEN (t.attempts > 0 AND s.lease_owner <> ?) OR (t.attempts = 0 AND t.accepted_at < ?)
+    ELSE s.waiting_turn IN (t.id, t.merged_into) AND NOT EXISTS
+    (SELECT 1 FROM questions q WHERE q.turn_id = s.waiting_turn AND coalesce(q.decided_at, q.expires_at) >= ?)
+    END
+ORDER BY t.position
+"""
+FORGIVE_OWN = """
+UPDATE turns SET forgiven = CASE WHEN forgiven < attempts THEN forgiven + 1 ELSE attempts END
+WHERE state = 'running' AND merged_into IS NULL
+AND session_id IN (SELECT id FROM sessions WHERE lease_owner = ? AND lease_expires > 0)
+"""
+YIELD_LEASES = "UPDATE sessions SET lease_expires = 0 WHERE lease_owner = ? AND lease_expires > 0"
+FORGIVE_ALL = "UPDATE turns SET forgiven = attempts WHERE id = ?"
+
+
+def reclaim(tx: Transaction, owner: OwnerId) -> Sequence[Turn]:
+    tx.execute(EXPIRE_OTHERS, (owner,))
+    tx.execute(RELEASE_OTHERS, (owner,))
+    tx.execute(DUE_AT_ONCE)
+    return tuple(map(turn_from, tx.execute(FIND_UNSETTLED).fetchall()))
+
+
+def orphans(db: Connection, now: float, owner: OwnerId, before: float) -> Sequence[Turn]:
+    return tuple(map(turn_from, db.execute(FIND_ORPHANS, (now, owner, before, before))))
+
+
+def yield_turns(tx: Transaction, owner: OwnerId) -> None:
+    tx.execute(FORGIVE_OWN, (owner,))
+    tx.execute(YIELD_LEASES, (owner,))
+    tx.execute(RELEASE_OWN, (owner,))
+
+
+def forgive(tx: Transaction, turn_id: TurnId) -> None:
+    if not tx.execute(FORGIVE_ALL, (turn_id,)).rowcount:
+        raise rules.no_turn(turn_id)

@@ -1,0 +1,136 @@
+"""`SqlStore`: the store's ports in SQL, on an engine's `Executor`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from talaria.core.clock import Clock
+from talaria.core.delivery import OutboxRow
+from talaria.core.ids import OwnerId
+from talaria.core.ledger import Commit, Committed, StoreStats
+from talaria.core.turns import Turn
+from talaria.store.sql import delivery, leases, orders, pairing, queries, retention, rules, spending
+from talaria.store.sql import questions as asked
+from talaria.store.sql.executor import Executor, SqlPort, reads, writes
+
+
+class SqlStore(SqlPort):
+    """See `core.ports.Store` for what each method promises. The caller closes the executor."""
+
+    def __init__(self, executor: Executor, clock: Clock) -> None:
+        super().__init__(executor)
+        self._clock = clock
+        self.outbox = SqlOutbox(executor, clock)
+        self.retention = SqlRetention(executor)
+        self.histories = SqlHistories(executor)
+        self.pairings = SqlPairings(executor)
+
+    # -- writing
+
+    accept = writes(orders.accept, is_durable=True)
+    begin = writes(orders.begin)
+    settle = writes(orders.settle, is_durable=True)
+    show = writes(orders.show)
+    decide = writes(asked.decide, is_durable=True)
+    reserve = writes(spending.reserve)
+    hold = writes(leases.hold)
+    renew = writes(leases.renew)
+    end_session = writes(leases.end_session)
+    end_unused = writes(leases.end_unused)
+    reclaim = writes(leases.reclaim)
+    yield_turns = writes(leases.yield_turns, is_durable=True)
+    forgive = writes(leases.forgive)
+    set_cursor = writes(delivery.set_cursor, is_durable=True)
+    move_chat = writes(delivery.move_chat, is_durable=True)
+    _prune_ephemeral = writes(retention.prune_ephemeral)
+
+    async def commit(self, order: Commit) -> Committed:
+        is_durable = order.end is not None or bool(order.ask)
+        return await self._executor.write(lambda tx: orders.commit(tx, order), is_durable=is_durable)
+
+    async def prune_ephemeral(self, older_than: float) -> int:
+        """Whole sessions at a time, in as many transactions as it takes."""
+        total = 0
+        while True:
+            pruned = await self._prune_ephemeral(older_than)
+            total += pruned
+            if pruned < rules.BATCH:
+                return total
+
+    # -- reading
+
+    cursor = reads(delivery.cursor)
+    session = reads(queries.session)
+    current_session = reads(queries.current_session)
+    sessions = reads(queries.sessions)
+    entries = reads(queries.entries)
+    log = reads(queries.log)
+    spec = reads(queries.spec)
+    turn_record = reads(queries.turn_record)
+    questions = reads(asked.questions)
+    open_questions = reads(asked.open_questions)
+    summary = reads(queries.summary)
+    spending = reads(spending.spending)
+    _orphans = reads(leases.orphans)
+    _counts = reads(queries.counts)
+
+    async def orphans(self, owner: OwnerId, accepted_before: float) -> Sequence[Turn]:
+        return await self._orphans(self._clock.now(), owner, accepted_before)
+
+    async def stats(self) -> StoreStats:
+        sessions, turns, unsent, oldest = await self._counts()
+        return StoreStats(
+            engine=self._executor.engine,
+            schema=self._executor.schema,
+            size_bytes=0,
+            wal_bytes=0,
+            sessions=sessions,
+            turns=turns,
+            owed=sum(turns[state] for state in rules.UNSETTLED),
+            outbox=unsent,
+            oldest_seconds=0.0 if oldest is None else max(0.0, self._clock.now() - oldest),
+        )
+
+
+class SqlOutbox(SqlPort):
+    """See `core.ports.Outbox`."""
+
+    def __init__(self, executor: Executor, clock: Clock) -> None:
+        super().__init__(executor)
+        self._clock = clock
+
+    async def due(self, channel: str, limit: int) -> Sequence[OutboxRow]:
+        return await self._due(channel, self._clock.now(), limit)
+
+    _due = reads(delivery.due)
+    split = writes(delivery.split)
+    claim = writes(delivery.claim, is_durable=True)
+    mark = writes(delivery.mark, is_durable=True)
+    expire = writes(delivery.expire)
+
+
+class SqlRetention(SqlPort):
+    """See `core.ports.Retention`."""
+
+    forget_turns = writes(retention.forget_turns)
+    prune_ended = writes(retention.prune_ended)
+    prune_specs = writes(retention.prune_specs)
+
+
+class SqlHistories(SqlPort):
+    """See `core.ports.Histories`."""
+
+    find = reads(queries.find)
+    history = reads(queries.history)
+
+
+class SqlPairings(SqlPort):
+    """See `core.ports.Pairings`."""
+
+    is_paired = reads(pairing.is_paired)
+    ask = writes(pairing.ask)
+    approve = writes(pairing.approve, is_durable=True)
+    invite = writes(pairing.invite, is_durable=True)
+    redeem = writes(pairing.redeem, is_durable=True)
+    revoke = writes(pairing.revoke, is_durable=True)
+    listing = writes(pairing.listing)

@@ -1,0 +1,193 @@
+"""The database file: opening it, looking whether it is whole, copying it.
+
+SQLite alone opens the file. POSIX locks belong to the process, so opening and closing the live file by any
+other means would silently drop all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from urllib.parse import quote
+
+from talaria.core.errors import StoreDamaged, StoreError
+from talaria.store.filesystems import check_filesystem
+from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import RESTORE, cannot_open, storage_failure
+from talaria.store.sqlite.schema import check_version, latest_version, migrate
+
+BUSY_TIMEOUT_SECONDS = 5.0
+# A file up to this size is looked at before anything is written to it; for a larger one that takes too long.
+LOOK_FIRST_BYTES = 256 << 20
+_CACHED_STATEMENTS = 256
+_STEPS_BETWEEN_CHECKS = 100_000  # of SQLite's virtual machine, until `should_stop` is asked again
+
+_COMMON = (
+    "PRAGMA mmap_size = 0",
+    "PRAGMA foreign_keys = OFF",
+    "PRAGMA temp_store = MEMORY",
+)
+_WRITER = (
+    "PRAGMA cache_size = -8192",
+    # About 8 MB of WAL between checkpoints; a file that grew in a busy hour shrinks back to 32 MB.
+    "PRAGMA wal_autocheckpoint = 2000",
+    "PRAGMA journal_size_limit = 33554432",
+)
+
+
+def open_writer(path: Path, *, look_first: bool = False) -> driver.Connection:
+    """Return the migrated database, made if there is none. With `look_first` it must be whole.
+
+    Raises `StoreError`, and `StoreDamaged` for a damaged file.
+    """
+    check_filesystem(path.parent)
+    try:
+        connection = _connect(path, "rwc")
+        try:
+            _prepare(connection, path, look_first)
+        except BaseException:
+            connection.close()
+            raise
+    except driver.Error as error:
+        raise cannot_open(path, error) from error
+    return connection
+
+
+def open_reader(path: Path) -> driver.Connection:
+    connection = _connect(path, "ro")
+    for pragma in _COMMON:
+        connection.execute(pragma)
+    return connection
+
+
+def open_memory() -> driver.Connection:
+    """Return a migrated database in memory. It is gone with its connection, which any thread may close."""
+    connection = _connect_to_memory()
+    _empty().backup(connection)
+    return connection
+
+
+@cache
+def _empty() -> driver.Connection:
+    """Databases in memory are copied from this one: a copy takes microseconds, migrating milliseconds."""
+    connection = _connect_to_memory()
+    migrate(connection, Path(":memory:"))
+    return connection
+
+
+def _connect_to_memory() -> driver.Connection:
+    return driver.connect(
+        ":memory:", isolation_level=None, cached_statements=_CACHED_STATEMENTS, check_same_thread=False
+    )
+
+
+def _connect(path: Path, mode: str) -> driver.Connection:
+    # Each thread opens and closes its own connection.
+    return driver.connect(
+        f"file:{quote(str(path.absolute()))}?mode={mode}",
+        uri=True,
+        timeout=BUSY_TIMEOUT_SECONDS,
+        isolation_level=None,
+        cached_statements=_CACHED_STATEMENTS,
+    )
+
+
+def _prepare(connection: driver.Connection, path: Path, look_first: bool) -> None:
+    for pragma in _COMMON:
+        connection.execute(pragma)
+    if path.stat().st_size == 0:
+        # Before the WAL is made, which takes its mode from the file.
+        path.chmod(0o600)
+    elif look_first:
+        _refuse_damaged(connection, path)
+    migrate(connection, path)
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreError(
+            f"The database {path} cannot use a write-ahead log (it offers {mode!r}).",
+            "Put the home on a local disk with --home or TALARIA_HOME.",
+        )
+    for pragma in _WRITER:
+        connection.execute(pragma)
+
+
+@contextmanager
+def checked_reader(path: Path) -> Iterator[tuple[driver.Connection, int]]:
+    """Open a database that no other process uses, and yield a connection and its schema's version.
+
+    Raises `StoreError` for a database that is damaged, of another program, or newer than this program.
+    """
+    try:
+        connection = open_reader(path)
+        try:
+            version = check_version(connection, path, latest_version())
+            _refuse_damaged(connection, path)
+            yield connection, version
+        finally:
+            connection.close()
+    except driver.Error as error:
+        raise cannot_open(path, error) from error
+
+
+# -- damage -----------------------------------------------------------------------------------------------
+
+
+def find_damage(db: driver.Connection, should_stop: Callable[[], bool] = lambda: False) -> str | None:
+    """Return the first damage of the file in SQLite's words, None for a whole file.
+
+    Raises `driver.OperationalError` when `should_stop` returned true meanwhile.
+    """
+    db.set_progress_handler(lambda: int(should_stop()), _STEPS_BETWEEN_CHECKS)
+    try:
+        (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    finally:
+        db.set_progress_handler(None, 0)
+    return (
+        None if verdict == "ok" else str(verdict).replace("\n", " ").removeprefix("*** in database main *** ")
+    )
+
+
+def _refuse_damaged(db: driver.Connection, path: Path) -> None:
+    finding = find_damage(db)
+    if finding is not None:
+        raise StoreDamaged(f"The database {path} is damaged: {finding}.", RESTORE)
+
+
+# -- copies -----------------------------------------------------------------------------------------------
+
+
+def copy_database(source: Path, target: Path, should_stop: Callable[[], bool] = lambda: False) -> None:
+    """Write a compact copy of the database as of one moment, while others read and write it.
+
+    `VACUUM INTO` is one read transaction that reads every page. The write-ahead log cannot be emptied
+    meanwhile, and grows with what others write. Raises `StoreError`; then there is no copy.
+    """
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    connection: driver.Connection | None = None
+    try:
+        connection = open_reader(source)
+        connection.set_progress_handler(lambda: int(should_stop()), _STEPS_BETWEEN_CHECKS)
+        connection.execute("VACUUM INTO ?", (str(target),))
+        _sync(target)
+    except driver.Error as error:
+        target.unlink(missing_ok=True)
+        if should_stop():
+            raise StoreError("The copy was not finished: the store closed.", "Try again.") from error
+        raise storage_failure(error) from error
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

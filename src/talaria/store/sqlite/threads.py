@@ -1,0 +1,138 @@
+"""The threads of a store on a file: one writer, and readers beside it.
+
+Each reader has a read-only connection, and a query is one short transaction in one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, NamedTuple, TypeVar
+
+from talaria.core.errors import StoreError, TalariaError
+from talaria.core.tasks import Uncancellable
+from talaria.store.sql import rules
+from talaria.store.sql.executor import Transaction
+from talaria.store.sqlite.driver import driver, engine
+from talaria.store.sqlite.faults import storage_failure
+from talaria.store.sqlite.schema import latest_version
+from talaria.store.sqlite.writer import Outcome, Writer, post
+
+T = TypeVar("T")
+
+
+class Threads:
+    """An `Executor` on one file."""
+
+    def __init__(self, writer: Writer, readers: Readers) -> None:
+        self.engine = engine
+        self.schema = latest_version()
+        self.writer = writer
+        self._readers = readers
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing is not None
+
+    def check_open(self) -> None:
+        if self._closing is not None:
+            raise rules.closed()
+
+    def write(self, order: Callable[[Transaction], T], *, is_durable: bool = False) -> Uncancellable[T]:
+        self.check_open()
+        return self.writer.submit(order, is_durable)
+
+    def read(self, query: Callable[[driver.Connection], T]) -> asyncio.Future[T]:
+        self.check_open()
+        return self._readers.submit(query)
+
+    async def close(self) -> None:
+        """Finish what was submitted, then close. Goes on when its caller is cancelled."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="store-close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        # Readers first: an open read would keep the writer's last checkpoint from emptying the WAL.
+        await self._readers.stop()
+        await self.writer.stop()
+
+
+class _Read(NamedTuple):
+    query: Callable[[driver.Connection], Any]
+    result: asyncio.Future[Any]
+
+
+class Readers:
+    """Queries go in by `submit`. A cancelled caller leaves at once; its query is skipped or its result
+    dropped."""
+
+    def __init__(
+        self,
+        connect: Callable[[], driver.Connection],
+        count: int = 2,
+        on_failure: Callable[[StoreError], None] = lambda failure: None,
+    ) -> None:
+        """`on_failure` is called in a reader's thread when the file itself fails."""
+        self._loop = asyncio.get_running_loop()
+        self._connect = connect
+        self._on_failure = on_failure
+        self._queue: SimpleQueue[_Read | None] = SimpleQueue()
+        self._stopped: list[Uncancellable[None]] = [Uncancellable(loop=self._loop) for _ in range(count)]
+        self._threads = [
+            Thread(target=self._run, args=(stopped,), name=f"talaria-store-reader-{i}", daemon=False)
+            for i, stopped in enumerate(self._stopped, 1)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, query: Callable[[driver.Connection], T]) -> asyncio.Future[T]:
+        result: asyncio.Future[T] = self._loop.create_future()
+        self._queue.put(_Read(query, result))
+        return result
+
+    async def stop(self) -> None:
+        """Run what was submitted, then close. Nothing may be submitted afterwards."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for stopped in self._stopped:
+            await stopped
+        for thread in self._threads:
+            thread.join()
+
+    # -- in the threads
+
+    def _run(self, stopped: Uncancellable[None]) -> None:
+        # Opened at the first read: a program that only writes pays for none.
+        connection: driver.Connection | None = None
+        try:
+            while (read := self._queue.get()) is not None:
+                if read.result.cancelled():
+                    continue
+                try:
+                    connection = connection or self._connect()
+                    post(self._loop, [_run_query(connection, read)])
+                except Exception as error:  # the thread's boundary: the caller gets it
+                    failure = storage_failure(error)
+                    self._on_failure(failure)
+                    post(self._loop, [(read.result, None, failure)])
+                # Not kept until the next query comes: results can be large.
+                del read
+        finally:
+            if connection is not None:
+                connection.close()
+            post(self._loop, [(stopped, None, None)])
+
+
+def _run_query(connection: driver.Connection, read: _Read) -> Outcome:
+    connection.execute("BEGIN")
+    try:
+        return read.result, read.query(connection), None
+    except TalariaError as refusal:
+        return read.result, None, refusal
+    finally:
+        if connection.in_transaction:
+            connection.execute("COMMIT")
