@@ -1,9 +1,9 @@
-"""Our own messages, converted to a provider's shape only at the model's edge.
+"""The messages of a conversation, in our own types. A wire format converts them for a provider.
 
-Rules that every wire format relies on:
-- all results of one assistant message stand in ONE `ToolResults`, in the order of its calls;
-- a tool call's arguments are the model's own text, byte for byte, even when they are not JSON;
-- reasoning blocks are kept verbatim, because some providers verify them on the way back.
+Every wire format relies on these rules:
+- All results of one assistant message stand in ONE `ToolResults`, in the order of its calls.
+- The arguments of a tool call are the model's own text, byte for byte, even when they are not JSON.
+- Reasoning blocks are kept verbatim, because some providers verify them on the way back.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class Text(msgspec.Struct, frozen=True, tag="text"):
 
 
 class Image(msgspec.Struct, frozen=True, tag="image"):
-    """`url` is `https:` or a whole `data:` URL, so that encoding needs nothing but the entry."""
+    """An image at an `https:` URL, or in a `data:` URL that holds all of it."""
 
     url: str
     detail: str | None = None
 
 
 class File(msgspec.Struct, frozen=True, tag="file"):
-    """A file in the chat's folder; models are told its path."""
+    """A file in the chat's folder. A model is told its path, not its content."""
 
     name: str
     path: str
@@ -35,7 +35,7 @@ class File(msgspec.Struct, frozen=True, tag="file"):
 
 Part = Text | Image | File
 Content = str | tuple[Part, ...]
-"""What a tool gives back: a text, or parts where there is more than text."""
+"""What a tool returns: a text, or parts if there is more than text."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class Reasoning(msgspec.Struct, frozen=True):
-    """What the model thought. `field` is the provider's name for it; `raw` is its JSON, verbatim."""
+    """A thought of the model. `field` is the provider's name for it; `raw` is its JSON, verbatim."""
 
     field: str
     text: str
@@ -93,14 +93,14 @@ def _as_text(part: Part) -> str:
 
 
 class SystemMessage(msgspec.Struct, frozen=True, tag="system"):
-    """Only in ephemeral sessions, whose whole context comes from the caller."""
+    """A system message of a stateless caller. Sessions of ours have none in their log."""
 
     text: str
     role: str = "system"
 
 
 class UserMessage(msgspec.Struct, frozen=True, tag="user"):
-    """`stamp` is the local time at accept, as the model reads it; empty: the model is not told."""
+    """`stamp` is the local time at which the message was accepted, as the model reads it; it may be empty."""
 
     parts: tuple[Part, ...]
     stamp: str = ""
@@ -112,8 +112,8 @@ class UserMessage(msgspec.Struct, frozen=True, tag="user"):
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant"):
-    """`model` and `provider` tell who said it; `interrupted` marks partial text that was kept when its turn
-    was cancelled or its answer broke off."""
+    """An answer of `model` at `provider`. An `interrupted` one is the partial text of a turn that was
+    cancelled, or of an answer that broke off."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -132,8 +132,8 @@ MESSAGE_TYPES = (SystemMessage, UserMessage, AssistantMessage, ToolResults)
 
 
 class TokenUsage(msgspec.Struct, frozen=True):
-    """`cached` is the part of `input` that the provider's prompt cache served, `stored` the part that it
-    wrote to it, for providers that charge for that; `reasoning` is a part of `output`."""
+    """Tokens of model calls. Of `input`, the provider's prompt cache served `cached` tokens and took in
+    `stored` tokens, which some providers charge for. `reasoning` is a part of `output`."""
 
     input: int = 0
     cached: int = 0
