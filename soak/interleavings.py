@@ -21,7 +21,20 @@ from soak.report import Figure, Progress
 STEPS_PER_EXAMPLE = 50
 REPEAT_EVERY = 100  # seeds: one in so many runs twice, and must do the same both times
 FICKLE_EVERY = 10  # seeds: in one of so many providers vanish from the configuration and come back
-TURN_OUTCOMES = ("done", "failed", "cancelled", "resumed", "refused", "gone", "ended", "joined", "marked")
+TURN_OUTCOMES = (
+    "done",
+    "failed",
+    "cancelled",
+    "resumed",
+    "refused",
+    "gone",
+    "ended",
+    "joined",
+    "marked",
+    "approved",
+    "denied",
+    "expired",
+)
 TURN_SHARE = 1 / 15  # each outcome happens at least once in so many seeds
 POOL_SHARE = 1 / 50
 

@@ -16,11 +16,13 @@ import msgspec
 
 from rig import Rig, chat, start
 from talaria.access.settings import BudgetSettings
+from talaria.agent.loop import NOT_DECIDED
 from talaria.core.delivery import OutboxState, OutgoingMessage
 from talaria.core.errors import IdempotencyConflict, NotFound, StoreError, ToolError
 from talaria.core.ids import Fence, SessionId, TurnId
-from talaria.core.ledger import Accept, Accepted, Commit, Committed, Ended, TurnEnd, TurnRecord
+from talaria.core.ledger import Accept, Accepted, Commit, Committed, Ended, Page, TurnEnd, TurnRecord
 from talaria.core.messages import AssistantMessage, Text, ToolResults, UserMessage
+from talaria.core.questions import APPROVE, DENY, QuestionDraft, QuestionKind
 from talaria.core.spending import SpendingQuery
 from talaria.core.tools import ToolContext, ToolSpec
 from talaria.core.turns import Inbound, Sender, StepState, Turn, TurnState
@@ -51,6 +53,8 @@ SAYINGS = (
     "[[call work {}]]+[[call look {}]]+[[call look {}]]",
     "[[call look {}]]+[[call look {}]][[delay 0.1]][[call work {}]][[reply done]]",
     "[[call nothing {}]]",
+    "[[call risky {}]][[reply done]]",
+    "[[call risky {}]]+[[call look {}]]+[[call risky {}]][[reply done]]",
 )
 COMMANDS = ("/new", "/new a title", "/title some title", "/status", "/resume 1", "/sessions")
 STOPS = ("/stop", "/stop")
@@ -123,15 +127,22 @@ class Ledger(MemoryStore):
 
 
 class Work:
-    """A tool that takes a moment, fails now and then, and counts what it did for whom."""
+    """A tool that takes a moment, fails now and then, and counts what it did for whom. `unapproved` are calls
+    that ran without a person's consent."""
 
-    def __init__(self, name: str, random: Random, *, read_only: bool = False) -> None:
-        self.spec = ToolSpec(name, "Works.", parameters({}), read_only=read_only)
+    def __init__(self, name: str, random: Random, *, read_only: bool = False, asks: bool = False) -> None:
+        self.spec = ToolSpec(name, "Works.", parameters({}), read_only=read_only, asks=asks)
         self.done: Counter[tuple[TurnId, str]] = Counter()
+        self.unapproved: list[str] = []
         self._random = random
+
+    def question(self, arguments: dict[str, Any]) -> QuestionDraft | None:
+        return QuestionDraft(QuestionKind.APPROVAL, "May it?", self._random.choice((0.05, 5, 60)))
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> str:
         self.done[context.turn_id, context.call_id] += 1
+        if context.decision is None or context.decision.text != APPROVE:
+            self.unapproved.append(context.call_id)
         await asyncio.sleep(self._random.uniform(0, 0.05))
         if self._random.random() < 0.1:
             raise ToolError("It did not work.")
@@ -167,6 +178,9 @@ class Explored(msgspec.Struct, frozen=True):
     ended: int
     joined: int
     marked: int
+    approved: int
+    denied: int
+    expired: int
 
 
 class TurnWorld:
@@ -181,7 +195,9 @@ class TurnWorld:
         self._slow = SlowStore(self.ledger, random)
         self._numbers = count()
         self.chats = [str(number) for number in range(random.randint(1, 3))]
-        self.tools = [Work("work", random), Work("look", random, read_only=True)]
+        self.risky = Work("risky", random, asks=True)
+        self.tools = [Work("work", random), Work("look", random, read_only=True), self.risky]
+        self.decisions: Counter[str] = Counter()
         self.workspaces = FakeWorkspaces(
             lambda key: Path("/nowhere"), lambda: random.choice(tuple(ReleaseBehaviour))
         )
@@ -218,7 +234,14 @@ class TurnWorld:
                 self._mix.stops
                 and (self._mix.stops_resumed or (is_last and all(turn.settled.done() for turn in resumed)))
             )
-            loops = (rig.keeper.run(), rig.pool.run(), rig.sessions.run(every=0.1), rig.delivery.run())
+            loops = (
+                rig.keeper.run(),
+                rig.pool.run(),
+                rig.sessions.run(every=0.1),
+                rig.delivery.run(),
+                rig.turns.watch(),
+                self._decide(rig),
+            )
             beside = [asyncio.create_task(loop) for loop in loops]
             people = [asyncio.create_task(self._talk(rig, name)) for name in self._places()]
             if is_last:
@@ -303,6 +326,17 @@ class TurnWorld:
             case _:
                 pass
 
+    async def _decide(self, rig: Rig) -> None:
+        """A person who approves or denies what is asked, sooner or later, or not at all."""
+        while True:
+            await asyncio.sleep(self._random.uniform(0, 0.3))
+            for question in (await self.ledger.open_questions(Page())).questions:
+                text = self._random.choice((APPROVE, APPROVE, DENY, ""))
+                if text:
+                    with suppress(StoreError, NotFound):
+                        await rig.turns.decide(question.id, text, "person")
+                        self.decisions[text] += 1
+
     # -- what must hold -------------------------------------------------------------------------------------
 
     async def check(self) -> None:
@@ -324,6 +358,13 @@ class TurnWorld:
         assert Counter(self.workspaces.ended) == +ledger.session_ends, "the hook heard of each end, once"
         for tool in self.tools:
             assert all(times == 1 for times in tool.done.values()), "a call was run again"
+        assert self.risky.unapproved == [], "a call ran that nobody approved"
+
+    async def count_expired(self) -> int:
+        """Return how many calls were not run because no decision came in time."""
+        records = [await self.ledger.turn_record(turn.id) for turn in self.ledger.accepted]
+        steps = [step for record in records if record is not None for step in record.steps]
+        return sum(step.result is not None and step.result.text == NOT_DECIDED for step in steps)
 
     def _check_replies(self, record: TurnRecord) -> None:
         """What is owed was sent, and nothing twice that does not say so."""
@@ -397,6 +438,9 @@ def explore(seed: int, mix: Mix) -> Explored:
             ended,
             sum(record is not None and record.turn.merged_into is not None for record in joined),
             sum(post.is_repeat for post in world.platform.taken),
+            world.decisions[APPROVE],
+            world.decisions[DENY],
+            await world.count_expired(),
         )
 
     try:
