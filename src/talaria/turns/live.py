@@ -29,7 +29,7 @@ from talaria.core.messages import UserMessage
 from talaria.core.questions import Question
 from talaria.core.turns import Turn, TurnState
 from talaria.observe.metrics import Metrics
-from talaria.turns.states import INTERRUPTIONS, MOVES, LiveState, check_move
+from talaria.turns.states import ENDING, INTERRUPTIONS, MOVES, LiveState, check_move
 
 _MERGE_BELOW = 1024
 
@@ -127,16 +127,16 @@ class LiveTurn:
 
     def start(self) -> None:
         """The turn is taken up, or has to be tried again. An order to end it stays in force."""
-        if self._state not in (LiveState.STARTING, LiveState.STOPPING, LiveState.OVERDUE):
+        if self._state is not LiveState.STARTING and self._state not in ENDING:
             self._move(LiveState.STARTING)
 
     def run(self, began: Began) -> None:
-        """The turn was begun in the store. One that was stopped meanwhile stays stopped."""
+        """The turn was begun in the store. If it was stopped meanwhile, it is begun only to be ended."""
+        if self._state not in ENDING:
+            self._move(LiveState.RUNNING)
         self.began = None
         self.begins += 1
         self.turn = msgspec.structs.replace(self.turn, state=TurnState.RUNNING, attempts=began.attempts)
-        if self._state is LiveState.STARTING:
-            self._move(LiveState.RUNNING)
 
     def park(self, questions: Iterable[Question]) -> None:
         """The turn waits for a person, unless each of `questions` was decided or has expired meanwhile."""
