@@ -23,7 +23,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "talaria.db"
 
 
-@pytest.fixture(params=["memory", "file"])
+# The store in memory runs the same SQL: the soak repeats the suites on it, `test_contract` has a short form.
+@pytest.fixture(params=["file", pytest.param("memory", marks=pytest.mark.long)])
 async def store(
     request: pytest.FixtureRequest, path: Path, clock: HandClock
 ) -> AsyncIterator[MemoryStore | SqliteStore]:

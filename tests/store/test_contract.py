@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 from contracts.pairing_suite import PairingSuite
 from contracts.spend_suite import SpendSuite
 from contracts.store_delivery_suite import StoreDeliverySuite
+from contracts.store_orders import HandClock
 from contracts.store_questions_suite import StoreQuestionsSuite
 from contracts.store_retention_suite import StoreRetentionSuite
 from contracts.store_suite import StoreSuite
@@ -21,6 +24,16 @@ class TestStoreContract(StoreSuite, StoreDeliverySuite, StoreQuestionsSuite):
 
 class TestRetentionContract(StoreRetentionSuite):
     pass
+
+
+class TestMemoryContract(StoreRetentionSuite):
+    """The short form: leases, commits, replies, forgetting. The soak runs all suites on this store."""
+
+    @pytest.fixture
+    async def store(self, clock: HandClock) -> AsyncIterator[MemoryStore]:
+        store = MemoryStore(clock)
+        yield store
+        await store.close()
 
 
 class TestSpendContract(SpendSuite):
