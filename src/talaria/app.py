@@ -1,24 +1,20 @@
 """The composition root: opens everything in order and nests the scopes.
 
-home lock ⊃ store ⊃ providers ⊃ workspaces ⊃ pool ⊃ turns ⊃ channels. Shutdown is leaving the scopes from the
-inside out: channels stop accepting, turns drain until the deadline and are then left resumable, agents go,
-workspaces let go, the endpoints and the store close, the lock is free.
+home lock ⊃ store ⊃ models ⊃ workspaces ⊃ pool ⊃ turns ⊃ channels. Shutdown leaves the scopes from the inside
+out: channels stop accepting, turns drain until the deadline and the rest stays resumable, agents are
+released, workspaces, endpoints and the store close, and the lock is free. Each scope also runs the background
+loops of what it opens, and passes changes of config.toml on to it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from datetime import tzinfo
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from zoneinfo import ZoneInfo
-
-import msgspec
 
 from talaria.access.budgets import Budgets
 from talaria.agent.calling import Routes
@@ -31,72 +27,132 @@ from talaria.config.load import Loaded
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.ids import ChatKey, new_owner_id
-from talaria.core.parts import Parts as AllParts
+from talaria.core.parts import Parts, Scope, ToolPart
+from talaria.core.ports import Store, StoreEngine
+from talaria.core.schema import KeyPath
+from talaria.core.tasks import run_loops
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.core.turns import Turn
 from talaria.gateway import Gateway
 from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
 from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
 from talaria.models.known import Prices
-from talaria.models.local.local_endpoint import open_local
+from talaria.models.local.local_endpoint import LocalEndpoint, open_local
 from talaria.models.providers import Providers
 from talaria.observe.health import GatewayPhase, Health
-from talaria.observe.metrics import Metrics, PoolReading
+from talaria.observe.metrics import Metrics
 from talaria.parts import PARTS
-from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import Pool
 from talaria.store.archive import drop_snapshots
 from talaria.store.engines import open_store
 from talaria.store.home_lock import HomeLock
 from talaria.store.watch import StoreWatch
-from talaria.tools.builtin import builtin_sources
 from talaria.tools.execution import ToolRunner
 from talaria.tools.result import drop_old_results
 from talaria.turns.agents import Agents
 from talaria.turns.crashes import RestartGuard
 from talaria.turns.delivery import Delivery
 from talaria.turns.lifecycle import Retention, SessionLifecycle, reset_cutoff
-from talaria.turns.settings import Busy, TurnSettings
+from talaria.turns.settings import TurnSettings
 from talaria.turns.turns import Turns
 from talaria.workspace.folder import Folder, chat_folder
 from talaria.workspace.uploads import Uploads
 from talaria.workspace.workspaces import ChatWorkspaces
 
-_log = logging.getLogger("talaria.app")
-LEASE_SECONDS = 30.0
+_LEASE_SECONDS = 30.0
+_MODEL_KEYS: tuple[KeyPath, ...] = (("providers",), ("aliases",), ("model", "provider"), ("model", "name"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What a gateway is started with, and what needs no opening."""
+
+    home: Home
+    settings: Settings
+    environ: Mapping[str, str]
+    clock: Clock
+    parts: Parts
+    reloader: Reloader
+    metrics: Metrics = field(default_factory=Metrics)
+    health: Health = field(default_factory=Health)
+
+    @property
+    def live(self) -> LiveSettings:
+        return self.reloader.live
+
+    @property
+    def zone(self) -> ZoneInfo | None:
+        name = self.settings.agent.timezone
+        return ZoneInfo(name) if name else None
 
 
 @asynccontextmanager
-async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
+async def open_gateway(
     home: Home,
     loaded: Loaded,
     environ: Mapping[str, str],
     clock: Clock | None = None,
     *,
     takes_up: Callable[[Turn], bool] = lambda turn: True,
-    parts: AllParts = PARTS,
+    parts: Parts = PARTS,
 ) -> AsyncIterator[Gateway]:
-    """Everything but the channels, recovered and accepting: what earlier processes left is taken up, as far
-    as `takes_up` says. Leaving it drains.
+    """Open everything but the channels, recover, and accept messages. Leaving drains.
 
-    Raises `ConfigError` and `StoreError`, each with what to do about it.
+    Turns that earlier processes left are resumed if `takes_up` returns True for them. Raises `ConfigError`
+    and `StoreError`, each with a hint.
     """
     settings, clock = loaded.settings, clock or SystemClock()
     reloader = Reloader(home.path, environ, parts, LiveSettings(settings), clock)
-    async with AsyncExitStack() as scopes:
-        home.prepare()
-        lock = scopes.enter_context(HomeLock(home.path))
+    start = _Start(home, settings, environ, clock, parts, reloader)
+    async with (
+        _open_store(start) as store,
+        _open_models(start) as models,
+        _open_turns(start, store, models) as gateway,
+    ):
+        guard = RestartGuard(store, clock, settings.shutdown.restart_pause.total_seconds())
+        await guard.enter()
+        warming: asyncio.Task[None] | None = None
+        try:
+            await gateway.turns.recover(takes_up)
+            start.health.enter(GatewayPhase.READY)
+            warming = asyncio.create_task(models.providers.warm(), name="warm-up")
+            yield gateway
+        finally:
+            start.health.enter(GatewayPhase.DRAINING)
+            if warming is not None:
+                warming.cancel()
+            await gateway.turns.drain(settings.shutdown.deadline.total_seconds())
+            await guard.leave()
+
+
+@asynccontextmanager
+async def _open_store(start: _Start) -> AsyncIterator[StoreEngine]:
+    home, clock = start.home, start.clock
+    home.prepare()
+    with HomeLock(home.path) as lock:
         drop_snapshots(home.path)
-        database = home.find_database(settings.store.url)
-        store = await scopes.enter_async_context(open_store(database, clock, is_suspect=lock.follows_crash))
-        watch = StoreWatch(store, lock, clock)
-        local = open_local(settings.local, environ, clock)
-        providers = await scopes.enter_async_context(
-            Providers(settings.providers, environ, clock, local=local)
-        )
+        path = home.find_database(start.settings.store.url)
+        async with open_store(path, clock, is_suspect=lock.follows_crash) as store:
+            watch = StoreWatch(store, lock, clock)
+            start.health.watch("store", watch.trouble)
+            async with run_loops(clock, {"store": watch.run}):
+                yield store
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    providers: Providers
+    local: LocalEndpoint
+    catalog: Catalog
+
+
+@asynccontextmanager
+async def _open_models(start: _Start) -> AsyncIterator[_Models]:
+    settings, home, clock = start.settings, start.home, start.clock
+    local = open_local(settings.local, start.environ, clock)
+    async with Providers(settings.providers, start.environ, clock, local=local) as providers:
         providers.follow(settings.model)
-        metrics, health = Metrics(), Health()
-        health.watch("store", watch.trouble)
+        start.metrics.watch_endpoints(providers.readings)
         in_use = (*providers_in_use(settings.model, settings.aliases), *settings.providers)
         model_lists = ModelLists(providers, clock, in_use, home.path / MODEL_LISTS_FILE)
         catalog = Catalog(
@@ -109,187 +165,121 @@ async def open_gateway(  # noqa: PLR0915 - a list of what there is, in its order
             model_lists=model_lists,
             built_in_models=providers.built_in_models,
         )
-        tool_runner = ToolRunner(builtin_sources(settings.tools), settings.tools, metrics)
+
+        def change(new: Settings) -> None:
+            providers.change(new.providers)
+            providers.follow(new.model)
+            catalog.change(new.model, new.aliases, providers.known, providers.built_in_models)
+
+        start.live.on(*_MODEL_KEYS, tell=change)
+        loops = {"model lists": model_lists.run, "weights": local.downloads.run, "built-in model": local.run}
+        async with run_loops(clock, loops):
+            yield _Models(providers, local, catalog)
+
+
+@asynccontextmanager
+async def _open_agents(
+    start: _Start, store: Store, models: _Models, workspaces: ChatWorkspaces
+) -> AsyncIterator[Agents]:
+    """Open the warm pool, and what agents need to answer: tools, specs, models, money."""
+    settings, clock, live, metrics = start.settings, start.clock, start.live, start.metrics
+    async with AsyncExitStack() as scopes:
+        scope = Scope(start.home.path, start.environ, clock)
+        sources = [
+            await scopes.enter_async_context(part.open(scope, settings.of(part)))
+            for part in start.parts
+            if isinstance(part, ToolPart)
+        ]
+        tool_runner = ToolRunner(sources, settings.tools, metrics)
+        live.on(("tools", "enabled"), tell=lambda new: tool_runner.enable(new.tools.enabled))
+        specs = SpecResolver(settings.agent, models.catalog, models.providers, lambda: tool_runner.tools)
+        live.on(
+            *_MODEL_KEYS, ("tools", "enabled"), ("agent", "prompt"), tell=lambda new: specs.change(new.agent)
+        )
+        budgets = Budgets(
+            settings.budgets,
+            partial(models.catalog.price, Prices(settings.prices).find),
+            store,
+            metrics=metrics,
+            clock=clock,
+            zone=start.zone,
+        )
+
+        def change_money(new: Settings) -> None:
+            budgets.change(new.budgets, partial(models.catalog.price, Prices(new.prices).find))
+
+        live.on(("budgets",), ("prices",), tell=change_money)
+        builder = AgentBuilder(store, models.providers, workspaces)
+        pool = Pool(builder, settings.pool.limits, clock)
+        scopes.push_async_callback(pool.drain)
+        live.on(("pool",), tell=lambda new: pool.change_limits(new.pool.limits))
+        metrics.watch_pool(lambda: pool.stats().reading())
+        fallbacks, abilities = fallback_chain(settings.model), models.catalog.abilities
+        routes = Routes(models.providers, builder, clock, random.random, fallbacks, abilities)
+        await scopes.enter_async_context(run_loops(clock, {"pool": pool.run}))
+        yield Agents(pool, specs, routes, tool_runner, budgets, metrics, models.local.downloads)
+
+
+@asynccontextmanager
+async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> AsyncIterator[Gateway]:
+    """Open everything around turns: workspaces, agents, sessions and delivery."""
+    settings, home, clock, zone = start.settings, start.home, start.clock, start.zone
+    async with AsyncExitStack() as scopes:
         workspaces = ChatWorkspaces(home.path)
         scopes.push_async_callback(workspaces.close)
-        builder = AgentBuilder(store, providers, workspaces)
-        pool = Pool(builder, _limits(settings), clock)
-        scopes.push_async_callback(pool.drain)
-        metrics.watch_pool(lambda: _read_pool(pool))
-        metrics.watch_endpoints(providers.readings)
-        keeper = LeaseKeeper(store, clock, new_owner_id(), LEASE_SECONDS)
-        zone = ZoneInfo(settings.agent.timezone) if settings.agent.timezone else None
-
-        price = partial(catalog.price, Prices(settings.prices).find)
-        budgets = Budgets(settings.budgets, price, store, metrics=metrics, clock=clock, zone=zone)
-        uploads = Uploads(home.files, partial(chat_folder, home.path), clock)
+        agents = await scopes.enter_async_context(_open_agents(start, store, models, workspaces))
         sessions = SessionLifecycle(
-            store, clock, workspaces, pool.release, partial(_cutoff, reloader.live, clock, zone)
-        )
-        scopes.push_async_callback(sessions.drain)
-        specs = SpecResolver(settings.agent, catalog, providers, lambda: tool_runner.tools)
-        routes = Routes(
-            providers, builder, clock, random.random, fallback_chain(settings.model), catalog.abilities
-        )
-        turns = Turns(
-            store,
-            keeper,
-            Agents(pool, specs, routes, tool_runner, budgets, metrics, local.downloads),
-            sessions,
-            TurnSettings(
-                agent_name=settings.agent.name,
-                max_steps=settings.agent.max_steps,
-                turn_seconds=settings.agent.turn_timeout.total_seconds(),
-                busy=Busy(settings.sessions.busy),
-                reasoning=None if settings.model.reasoning == "none" else settings.model.reasoning,
-                zone=zone,
-            ),
-        )
-        delivery = Delivery(store, turns.live, settings.delivery, partial(_read_sent, home.path))
-        _follow(reloader.live, _Followers(providers, catalog, specs, tool_runner, pool, budgets))
-        retention = Retention(
             store,
             clock,
-            settings.retention,
-            lambda before: asyncio.to_thread(_drop_files, home, uploads, before),
+            workspaces,
+            agents.pool.release,
+            lambda: reset_cutoff(start.live.settings.sessions, clock.now(), zone),
         )
-        await scopes.enter_async_context(
-            _background(
-                clock,
-                {
-                    "leases": keeper.run,
-                    "store": watch.run,
-                    "pool": pool.run,
-                    "delivery": delivery.run,
-                    "deadlines": turns.watch,
-                    "orphans": turns.watch_orphans,
-                    "expiry": sessions.run,
-                    "retention": retention.run,
-                    "config": reloader.run,
-                    "model_lists": model_lists.run,
-                    "weights": local.downloads.run,
-                    "built-in model": local.run,
-                },
-            )
+        scopes.push_async_callback(sessions.drain)
+        keeper = LeaseKeeper(store, clock, new_owner_id(), _LEASE_SECONDS)
+        turn_settings = TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, zone)
+        turns = Turns(store, keeper, agents, sessions, turn_settings)
+        delivery = Delivery(store, turns.live, settings.delivery, partial(_read_sent, home))
+        uploads = Uploads(home.files, partial(chat_folder, home.path), clock)
+        drop_files = partial(_drop_files, home, uploads)
+        retention = Retention(store, clock, settings.retention, partial(asyncio.to_thread, drop_files))
+        loops = {
+            "leases": keeper.run,
+            "delivery": delivery.run,
+            "deadlines": turns.watch,
+            "orphans": turns.watch_orphans,
+            "expiry": sessions.run,
+            "retention": retention.run,
+            "config": start.reloader.run,
+        }
+        await scopes.enter_async_context(run_loops(clock, loops))
+        yield Gateway(
+            home=home,
+            settings=settings,
+            environ=start.environ,
+            clock=clock,
+            store=store,
+            providers=models.providers,
+            local=models.local,
+            catalog=models.catalog,
+            pool=agents.pool,
+            turns=turns,
+            delivery=delivery,
+            budgets=agents.budgets,
+            uploads=uploads,
+            metrics=start.metrics,
+            health=start.health,
+            reloader=start.reloader,
+            started_at=clock.now(),
+            parts=start.parts,
         )
-        guard = RestartGuard(store, clock, settings.shutdown.restart_pause.total_seconds())
-        await guard.enter()
-        try:
-            await turns.recover(takes_up)
-            health.enter(GatewayPhase.READY)
-            warming = asyncio.create_task(providers.warm(), name="warm-up")
-            scopes.callback(warming.cancel)
-            yield Gateway(
-                home=home,
-                settings=settings,
-                environ=environ,
-                store=store,
-                providers=providers,
-                local=local,
-                catalog=catalog,
-                pool=pool,
-                turns=turns,
-                delivery=delivery,
-                budgets=budgets,
-                uploads=uploads,
-                metrics=metrics,
-                health=health,
-                clock=clock,
-                started_at=clock.now(),
-                reloader=reloader,
-                parts=parts,
-            )
-        finally:
-            health.enter(GatewayPhase.DRAINING)
-            await turns.drain(settings.shutdown.deadline.total_seconds())
-            await guard.leave()
 
 
 def _drop_files(home: Home, uploads: Uploads, before: float) -> int:
     return drop_old_results(home.files, before) + uploads.forget()
 
 
-def _read_sent(home: Path, key: ChatKey, path: str) -> bytes:
-    """A file that goes out with a reply; never one that a link leads to."""
-    folder = Folder(chat_folder(home, key))
+def _read_sent(home: Home, key: ChatKey, path: str) -> bytes:
+    """Read a file that goes out with a reply; never a file that a link leads to."""
+    folder = Folder(chat_folder(home.path, key))
     return folder.read(folder.resolve(path), MAX_SENT_BYTES)
-
-
-@dataclass(frozen=True, slots=True)
-class _Followers:
-    """Those that can change while the gateway runs."""
-
-    providers: Providers
-    catalog: Catalog
-    specs: SpecResolver
-    tool_runner: ToolRunner
-    pool: Pool
-    budgets: Budgets
-
-
-def _cutoff(live: LiveSettings, clock: Clock, zone: tzinfo | None) -> float:
-    return reset_cutoff(live.settings.sessions, clock.now(), zone)
-
-
-def _follow(live: LiveSettings, followers: _Followers) -> None:
-    """Let them hear of what changes in config.toml. What else is live is read where it is used."""
-    catalog, specs = followers.catalog, followers.specs
-
-    def change_models(new: Settings) -> None:
-        providers = followers.providers
-        providers.change(new.providers)
-        providers.follow(new.model)
-        catalog.change(new.model, new.aliases, providers.known, providers.built_in_models)
-        specs.change(new.agent)
-
-    def change_tools(new: Settings) -> None:
-        followers.tool_runner.enable(new.tools.enabled)
-        specs.change(new.agent)
-
-    def change_money(new: Settings) -> None:
-        price = partial(catalog.price, Prices(new.prices).find)
-        followers.budgets.change(new.budgets, price)
-
-    live.on(("providers",), ("aliases",), ("model", "provider"), ("model", "name"), tell=change_models)
-    live.on(("tools", "enabled"), ("agent", "prompt"), tell=change_tools)
-    live.on(("budgets",), ("prices",), tell=change_money)
-    live.on(("pool",), tell=lambda new: followers.pool.change_limits(_limits(new)))
-
-
-def _limits(settings: Settings) -> PoolLimits:
-    pool = settings.pool
-    return PoolLimits(pool.max_agents, pool.idle_ttl.total_seconds(), pool.max_bytes)
-
-
-def _read_pool(pool: Pool) -> PoolReading:
-    stats = pool.stats()
-    return PoolReading(
-        size=stats.size,
-        busy=stats.busy,
-        building=stats.building,
-        bytes=stats.bytes,
-        **msgspec.structs.asdict(stats.counters),
-    )
-
-
-@asynccontextmanager
-async def _background(
-    clock: Clock, loops: Mapping[str, Callable[[], Awaitable[None]]]
-) -> AsyncIterator[None]:
-    """Named loops beside the turns. One that fails is logged and begun again; leaving cancels them all."""
-
-    async def supervise(name: str, run: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            try:
-                await run()
-            except Exception:
-                _log.exception("the %s loop failed and is begun again", name)
-            await clock.sleep(5)
-
-    tasks = [asyncio.create_task(supervise(name, run), name=name) for name, run in loops.items()]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -6,15 +6,11 @@ nothing heavy.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from talaria import __version__
-from talaria.core.errors import NoModel
-from talaria.observe.health import Health, read_rss
 from talaria.workspace.folder import chat_folder
 
 if TYPE_CHECKING:
@@ -29,6 +25,7 @@ if TYPE_CHECKING:
     from talaria.models.catalog import Catalog
     from talaria.models.local.local_endpoint import LocalEndpoint
     from talaria.models.providers import Providers
+    from talaria.observe.health import Health
     from talaria.observe.metrics import Metrics
     from talaria.pool.pool import Pool
     from talaria.turns.delivery import Delivery
@@ -114,32 +111,3 @@ class Gateway:
         path = new_snapshot(self.home.path)
         await self.store.snapshot(path)
         return path
-
-    async def status(self) -> dict[str, object]:
-        """Return the status of everything but the store, as `GET /api/status` shows it."""
-        return {
-            "version": __version__,
-            "uptime_seconds": round(self.clock.now() - self.started_at, 3),
-            "pid": os.getpid(),
-            "rss_bytes": read_rss(),
-            "phase": self.health.phase,
-            "model": self._model(),
-            "endpoints": self.providers.readings(),
-            "built_in_model": self.local.status(),
-            "channels": {name: channel.status for name, channel in self.channels.items()},
-            "mcp_servers": {},
-            "spending": await self.budgets.status(),
-            "config": self.reloader.status(),
-        }
-
-    def _model(self) -> dict[str, object]:
-        """Return the default model, and the keys in use that this process does not have."""
-        from talaria.models.catalog import providers_in_use  # noqa: PLC0415
-
-        now = self.reloader.live.settings
-        try:
-            default = str(self.catalog.default())
-        except NoModel:
-            default = ""
-        in_use = (default.partition("/")[0], *providers_in_use(now.model, now.aliases))
-        return {"default": default, "missing_keys": self.providers.missing_keys(in_use)}

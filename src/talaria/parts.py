@@ -7,7 +7,13 @@ from typing import Any
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.core.parts import Part
+from talaria.tools.builtin import FILES, TODO
 
 # They are opened in this order and closed in the reverse one. HTTP is last: while it closes, turns are
 # drained, and the other channels still deliver their replies.
-PARTS: tuple[Part[Any], ...] = (TELEGRAM, HTTP)
+PARTS: tuple[Part[Any], ...] = (
+    FILES,
+    TODO,
+    TELEGRAM,
+    HTTP,
+)

@@ -17,7 +17,8 @@ import msgspec
 
 from talaria.config.issues import IssueCollector, dotted, quoted
 from talaria.config.origins import Override
-from talaria.core.schema import Check, CheckedSettings, KeyPath, Known, Mark
+from talaria.core.parts import Parts, ToolPart
+from talaria.core.schema import Check, CheckedSettings, KeyPath, Mark
 from talaria.core.suggest import did_you_mean
 from talaria.core.units import DURATION_FORMS, SIZE_FORMS, Size, parse_duration, parse_size
 
@@ -83,11 +84,12 @@ class SettingsDecoder:
     """Builds settings of the type `root` out of a tree. In the place of a wrong value its default is used."""
 
     def __init__(
-        self, root: type[msgspec.Struct], issues: IssueCollector, environ: Mapping[str, str]
+        self, root: type[msgspec.Struct], issues: IssueCollector, environ: Mapping[str, str], parts: Parts
     ) -> None:
         self._known = known_keys(root)
         self._issues = issues
         self._environ = environ
+        self._tool_parts = [part.name for part in parts if isinstance(part, ToolPart)]
 
     def decode(self, kind: type[S], tree: Mapping[str, Any], path: KeyPath = ()) -> S:
         hints = hints_of(kind)
@@ -138,8 +140,7 @@ class SettingsDecoder:
         if get_origin(hint.kind) is tuple and hint.items.is_struct:
             return self._tables(hint.items.kind, raw, path)
         value = _scalar(hint, _parse(hint.kind, raw))
-        known = next((note for note in hint.notes if isinstance(note, Known)), None)
-        return self._known_members(known, value, path) if known else value
+        return self._known_tools(value, path) if Mark.TOOL_PARTS in hint.marks else value
 
     def _mapping(self, hint: Hint, raw: Any, path: KeyPath) -> dict[str, Any]:
         """Decode a table whose keys are names, such as `[providers]`."""
@@ -164,12 +165,13 @@ class SettingsDecoder:
             raise _Mismatch(f"a list of tables, each such as {{ {example} }}")
         return tuple(self.decode(kind, item, path) for item in raw)
 
-    def _known_members(self, known: Known, members: tuple[str, ...], path: KeyPath) -> tuple[str, ...]:
-        kept = tuple(member for member in members if member in known.names)
-        for member in members:
-            if member not in known.names:
-                hint = did_you_mean(member, known.names, f"Known are: {', '.join(known.names)}.")
-                text = f"{dotted(path)} names {quoted(member)}, which is not known, and skips it. {hint}"
+    def _known_tools(self, names: tuple[str, ...], path: KeyPath) -> tuple[str, ...]:
+        known = self._tool_parts
+        kept = tuple(name for name in names if name in known)
+        for name in names:
+            if name not in known:
+                hint = did_you_mean(name, known, f"Known are: {', '.join(known)}.")
+                text = f"{dotted(path)} names {quoted(name)}, which is not known, and skips it. {hint}"
                 self._issues.warn(path, text, ",".join(kept))
         return kept
 

@@ -63,7 +63,7 @@ def load_text(home: Path, text: str | None, environ: Mapping[str, str], parts: P
     overrides = read_overrides(environ, tree)
     issues = IssueCollector(path, text or "", overrides)
     applied = apply_overrides(tree, overrides)
-    settings = SettingsDecoder(kind, issues, environ).decode(kind, applied)
+    settings = SettingsDecoder(kind, issues, environ, parts).decode(kind, applied)
     _check_model(settings, applied, issues)
     _check_providers(settings, issues)
     _check_prices(settings, issues)

@@ -58,9 +58,13 @@ class Settings(msgspec.Struct, frozen=True):
 
 def settings_type(parts: Parts) -> type[Settings]:
     """Return the type of the settings of a gateway with these parts; the same type for the same parts."""
-    return _settings_type(
-        tuple((part.table, part.settings, part.is_required) for part in parts if part.table)
-    )
+    own = [part for part in parts if part.table and part.settings is not _core_table(part.table)]
+    return _settings_type(tuple((part.table, part.settings, part.is_required) for part in own))
+
+
+def _core_table(path: KeyPath) -> Any:
+    """Return the struct of a table that every gateway has, which parts may share; None for another table."""
+    return get_type_hints(Settings).get(path[0]) if len(path) == 1 else None
 
 
 @cache

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from talaria.core.findings import Finding
 from talaria.core.schema import KeyPath
+
+if TYPE_CHECKING:
+    from talaria.core.clock import Clock
+    from talaria.core.tools import ToolSource
 
 S = TypeVar("S", bound=msgspec.Struct)
 Status: TypeAlias = Mapping[str, Any]  # the answer of `GET /api/status`
@@ -44,6 +49,27 @@ class Part(Generic[S]):
     settings: type[S]
     is_required: bool = False
     findings: Callable[[Examination[S]], AsyncIterator[Finding]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a part that is opened before the turns may use."""
+
+    home: Path
+    environ: Mapping[str, str]
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPart(Part[S]):
+    """A part that brings tools, from a source that is open until its context is left. A built-in source is
+    used if `tools.enabled` has the name of its part."""
+
+    open: Callable[[Scope, S], AbstractAsyncContextManager[ToolSource]]
+
+
+class NoSettings(msgspec.Struct, frozen=True):
+    """For a part without a table."""
 
 
 Parts: TypeAlias = Sequence[Part[Any]]

@@ -10,7 +10,7 @@ struct may also have a method `problems()` that checks its keys against each oth
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Protocol, runtime_checkable
@@ -27,6 +27,7 @@ class Mark(Enum):
     SECRET = auto()  # the value is a secret
     SECRET_VARIABLE = auto()  # the value is the name of the environment variable that holds a secret
     SECRET_FILE = auto()  # the value is the path, relative to the home, of a file that holds a secret
+    TOOL_PARTS = auto()  # the value names tool parts; unknown ones are left out, with a warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,6 @@ class Check:
     key type of a dict it checks the names."""
 
     rule: Rule
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """The members that a list of names may have. An unknown one is left out, with a warning."""
-
-    names: Collection[str]
 
 
 @runtime_checkable

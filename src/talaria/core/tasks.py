@@ -1,10 +1,17 @@
-"""Finishing what was begun, whatever becomes of the caller."""
+"""Work that is finished although its caller is cancelled, and loops that run beside the turns."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
+
+from talaria.core.clock import Clock
+
+_log = logging.getLogger("talaria.app")
+_PAUSE_SECONDS = 5.0
 
 T = TypeVar("T")
 
@@ -55,3 +62,24 @@ class finish(Generic[T]):  # noqa: N801 - reads as a verb: `await finish(work)`
                 cancelled = error
             except BaseException as error:  # what was awaited failed: that is for `work` to see
                 failure = error
+
+
+@asynccontextmanager
+async def run_loops(clock: Clock, loops: Mapping[str, Callable[[], Awaitable[None]]]) -> AsyncIterator[None]:
+    """Run the named loops; leaving cancels them. A loop that fails is logged and started again."""
+
+    async def supervise(name: str, run: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await run()
+            except Exception:
+                _log.exception("the %s loop failed and is started again", name)
+            await clock.sleep(_PAUSE_SECONDS)
+
+    tasks = [asyncio.create_task(supervise(name, run), name=name) for name, run in loops.items()]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

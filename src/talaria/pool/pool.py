@@ -19,6 +19,7 @@ from talaria.core.clock import Clock
 from talaria.core.closer import Closer
 from talaria.core.entries import Revision
 from talaria.core.ids import ChatKey, SessionId, SpecId
+from talaria.observe.metrics import PoolReading
 from talaria.pool.policy import AgentState, AgentView, Cause, PoolLimits, plan_eviction
 
 _log = logging.getLogger("talaria.pool")
@@ -69,6 +70,11 @@ class PoolStats(msgspec.Struct, frozen=True):
     counters: PoolCounters
     closing: int = 0
     dropped: int = 0
+
+    def reading(self) -> PoolReading:
+        """Return the figures for the metrics."""
+        counters = msgspec.structs.asdict(self.counters)
+        return PoolReading(self.size, self.busy, self.building, self.bytes, **counters)
 
 
 class _Slot:

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from talaria.core.units import Size
+from talaria.pool.policy import PoolLimits
 
 
 class PoolSettings(msgspec.Struct, frozen=True):
@@ -16,3 +17,7 @@ class PoolSettings(msgspec.Struct, frozen=True):
     max_agents: Annotated[int, msgspec.Meta(ge=1)] = 128
     idle_ttl: timedelta = timedelta(hours=1)
     max_bytes: Size = Size(256 << 20)
+
+    @property
+    def limits(self) -> PoolLimits:
+        return PoolLimits(self.max_agents, self.idle_ttl.total_seconds(), self.max_bytes)

@@ -1,18 +1,52 @@
-"""The sources of tools that ship with Talaria."""
+"""The tools that ship with Talaria, as parts of the gateway."""
 
 from __future__ import annotations
 
-from talaria.core.tools import ToolSource
-from talaria.tools.files import file_tools
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Final
+
+from talaria.core.parts import ToolPart
 from talaria.tools.settings import ToolSettings
-from talaria.tools.todo import todo_tools
-from talaria.tools.toolset import Family, ToolSet, resolve
+
+if TYPE_CHECKING:
+    from talaria.core.tools import ToolSource
+    from talaria.tools.toolset import ToolSet
+
+
+def _files(settings: ToolSettings) -> ToolSource:
+    from talaria.tools.files import file_tools  # noqa: PLC0415
+    from talaria.tools.toolset import Family  # noqa: PLC0415
+
+    return Family("files", file_tools(settings.max_result))
+
+
+def _todo(settings: ToolSettings) -> ToolSource:
+    from talaria.tools.todo import todo_tools  # noqa: PLC0415
+    from talaria.tools.toolset import Family  # noqa: PLC0415
+
+    return Family("todo", todo_tools())
+
+
+FILES: Final = ToolPart(
+    name="files",
+    table=("tools",),
+    settings=ToolSettings,
+    open=lambda scope, settings: nullcontext(_files(settings)),
+)
+TODO: Final = ToolPart(
+    name="todo",
+    table=("tools",),
+    settings=ToolSettings,
+    open=lambda scope, settings: nullcontext(_todo(settings)),
+)
 
 
 def builtin_sources(settings: ToolSettings) -> tuple[ToolSource, ...]:
-    return (Family("files", file_tools(settings.max_result)), Family("todo", todo_tools()))
+    return (_files(settings), _todo(settings))
 
 
 def builtin_tools(settings: ToolSettings) -> ToolSet:
     """Return the enabled built-in tools. Raises `ConfigError` for an unknown name in `settings.enabled`."""
+    from talaria.tools.toolset import resolve  # noqa: PLC0415
+
     return resolve(builtin_sources(settings), settings.enabled)

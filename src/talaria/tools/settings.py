@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from talaria.core.schema import Known, Mark
+from talaria.core.schema import Mark
 from talaria.core.units import Size
 
 FAMILIES = ("files", "todo")
@@ -17,6 +17,6 @@ class ToolSettings(msgspec.Struct, frozen=True):
     """`enabled` names the built-in families. `max_result` limits the text that a model gets of one result;
     the rest goes to a file. `call_timeout` is the time limit of a call, unless its tool has another."""
 
-    enabled: Annotated[tuple[str, ...], Mark.LIVE, Known(FAMILIES)] = FAMILIES
+    enabled: Annotated[tuple[str, ...], Mark.LIVE, Mark.TOOL_PARTS] = FAMILIES
     max_result: Size = Size(16 << 10)
     call_timeout: timedelta = timedelta(seconds=120)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from talaria.agent.settings import AgentSettings
 from talaria.core.messages import Part, UserMessage
 from talaria.core.schema import Check, Mark
 from talaria.core.turns import Turn
@@ -54,6 +55,19 @@ class TurnSettings:
     busy: Busy = Busy.QUEUE
     reasoning: str | None = None
     zone: tzinfo | None = None
+
+    @classmethod
+    def of(
+        cls, agent: AgentSettings, sessions: SessionSettings, reasoning: str, zone: tzinfo | None
+    ) -> TurnSettings:
+        return cls(
+            agent.name,
+            agent.max_steps,
+            agent.turn_timeout.total_seconds(),
+            Busy(sessions.busy),
+            None if reasoning == "none" else reasoning,
+            zone,
+        )
 
     def user_message(self, parts: tuple[Part, ...], at: float) -> UserMessage | None:
         """Return what the model reads of a message that was accepted at `at`; None if it has no parts."""

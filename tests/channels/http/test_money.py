@@ -16,7 +16,7 @@ async def test_a_turn_tells_its_cost_at_once_and_from_the_ledger(tmp_path: Path)
         turn = await api.say("one", "[[usage 1000 800 20 5]] hello")
         assert turn["usage"]["cost_usd"] == COST
         assert (await api.get(f"/api/turns/{turn['id']}"))["usage"] == turn["usage"]
-        spending = (await api.gateway.status())["spending"]
+        spending = (await api.get("/api/status"))["spending"]
         assert isinstance(spending, dict)
         assert (spending["today_usd"], spending["reserved_usd"], spending["caps_usd"]) == (COST, "0.00", {})
 

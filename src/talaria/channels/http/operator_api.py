@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 import msgspec
 
+from talaria import __version__
 from talaria.access.pairing import PairingAdmin
 from talaria.channels.descriptor import pairing_channels
 from talaria.channels.http.request import Request
 from talaria.channels.http.response import Response, json_response
+from talaria.core.errors import NoModel
 from talaria.gateway import Gateway
+from talaria.models.catalog import providers_in_use
+from talaria.observe.health import read_rss
 from talaria.observe.metrics import CONTENT_TYPE
 
 _MAX_BODY: Final = 4096
@@ -56,13 +61,24 @@ class OperatorApi:
         return json_response({"database": str(await self._gateway.snapshot())})
 
     async def status(self, request: Request) -> Response:
-        readiness = self._gateway.health.readiness()
-        stats = await self._gateway.store.stats()
+        gateway = self._gateway
+        readiness, stats = gateway.health.readiness(), await gateway.store.stats()
         return json_response(
             {
-                **await self._gateway.status(),
+                "version": __version__,
+                "uptime_seconds": round(gateway.clock.now() - gateway.started_at, 3),
+                "pid": os.getpid(),
+                "rss_bytes": read_rss(),
+                "phase": readiness.phase,
                 "ready": readiness.is_ready,
                 "reasons": readiness.reasons,
+                "model": self._model(),
+                "endpoints": gateway.providers.readings(),
+                "built_in_model": gateway.local.status(),
+                "channels": {name: channel.status for name, channel in gateway.channels.items()},
+                "mcp_servers": {},
+                "spending": await gateway.budgets.status(),
+                "config": gateway.reloader.status(),
                 "store": {
                     "engine": stats.engine,
                     "schema": stats.schema,
@@ -80,6 +96,16 @@ class OperatorApi:
                 },
             }
         )
+
+    def _model(self) -> dict[str, object]:
+        """Return the default model, and the keys in use that this process does not have."""
+        gateway, now = self._gateway, self._gateway.reloader.live.settings
+        try:
+            default = str(gateway.catalog.default())
+        except NoModel:
+            default = ""
+        in_use = (default.partition("/")[0], *providers_in_use(now.model, now.aliases))
+        return {"default": default, "missing_keys": gateway.providers.missing_keys(in_use)}
 
     async def pairings(self, request: Request) -> Response:
         return json_response(await self._pairing.listing())
