@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import DEADLINE, Serve, Talaria
-from talaria.cli.log_file import RotatingLog, older
-from talaria.cli.logs import following, readable
+from talaria.cli.logs import RotatingLog, following, older, readable
 
 
 def test_a_log_is_bounded_and_the_newest_lines_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "x.log"
-    with RotatingLog(path, largest=1000, kept=3) as log:
+    with RotatingLog(path, max_bytes=1000, kept=3) as log:
         for number in range(1000):
             log.write(f"line {number:04}\n")
     files = sorted(path.parent.iterdir())
@@ -31,7 +30,7 @@ def test_a_log_is_bounded_and_the_newest_lines_are_kept(tmp_path: Path) -> None:
 def test_a_log_goes_on_where_the_last_process_ended(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
     for number in range(5):
-        with RotatingLog(path, largest=20) as log:
+        with RotatingLog(path, max_bytes=20) as log:
             log.write(f"process {number}\n")
     assert path.read_text() == "process 4\n"
     assert older(path, 1).read_text() == "process 2\nprocess 3\n"
@@ -59,7 +58,7 @@ def collect(lines: Iterator[str]) -> list[str]:
 
 def test_following_goes_over_a_turned_file_without_loss(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
-    with RotatingLog(path, largest=30) as log:
+    with RotatingLog(path, max_bytes=30) as log:
         log.write("before\n")
         with path.open() as file:
             file.read()
@@ -82,7 +81,7 @@ def test_following_goes_over_a_turned_file_without_loss(tmp_path: Path) -> None:
 def test_a_gateway_without_a_terminal_is_read_with_logs(talaria: Talaria, home: Path, serve: Serve) -> None:
     said = talaria("logs").stderr
     assert "There is no log" in said
-    assert "started in a terminal writes its log to that terminal" in said
+    assert "A gateway in a terminal writes its log to that terminal" in said
     gateway = serve()
     gateway.terminate()
     gateway.wait(DEADLINE)

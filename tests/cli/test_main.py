@@ -13,7 +13,7 @@ import pytest
 
 from talaria import __version__
 from talaria.cli import main as program
-from talaria.cli.main import COMMANDS, main
+from talaria.cli.main import VERBS, main
 
 HEAVY = ("aiohttp", "rich", "prompt_toolkit", "uvicorn", "msgspec", "asyncio", "talaria.app")
 
@@ -46,12 +46,12 @@ def test_serve_does_not_load_the_terminal_libraries() -> None:
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(f"\n  {name} " in text for name in COMMANDS)
+    assert all(f"\n  {name} " in text for name in VERBS)
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [[name] for name in COMMANDS]
+    [[name] for name in VERBS]
     + [["sessions", "list"], ["sessions", "show"], ["sessions", "end"]]
     + [["config", verb] for verb in ("path", "get", "set", "unset", "edit")]
     + [["service", verb] for verb in ("install", "status", "remove")],

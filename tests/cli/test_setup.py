@@ -13,7 +13,7 @@ import pytest
 
 from cli.conftest import Talaria, started
 from cli.terminal import Terminal
-from talaria.cli.addresses import is_like_address, read_address
+from talaria.cli.model_servers import is_like_address, read_address
 from talaria.cli.setup_plan import Candidate, find_foreign_keys
 from talaria.models.local.weights import DEFAULT_MODEL
 

@@ -16,7 +16,7 @@ import pytest
 
 from talaria.channels.http import routing
 from talaria.channels.http.response import STATUS
-from talaria.cli.main import COMMANDS as PROGRAM_COMMANDS
+from talaria.cli.main import VERBS
 from talaria.commands.slash import ALIASES, SLASH_COMMANDS
 from talaria.config.load import load
 from talaria.config.settings import settings_type
@@ -156,7 +156,7 @@ def test_every_slash_command_is_documented() -> None:
 
 def test_every_command_of_the_program_is_documented() -> None:
     text = section(COMMAND_PAGE, "In a shell")
-    assert dict(rows(text)) == {f"`talaria {name}`": help for name, help in PROGRAM_COMMANDS.items()}
+    assert dict(rows(text)) == {f"`talaria {name}`": help for name, help in VERBS.items()}
 
 
 def dev_verbs() -> set[str]:
@@ -174,7 +174,7 @@ def test_the_commands_that_pages_print_exist(page: Path) -> None:
     if text == README:
         assert {"run", "setup", "chat", "ask", "backup", "test"} <= {verb for _, verb in used}
     for program, verb in used:
-        assert verb in PROGRAM_COMMANDS or (program == "./dev" and verb in dev_verbs()), f"{program} {verb}"
+        assert verb in VERBS or (program == "./dev" and verb in dev_verbs()), f"{program} {verb}"
     for module in re.findall(r"python -m ([\w.]+)", "\n".join(lines)):
         assert find_spec(module) is not None, module
 

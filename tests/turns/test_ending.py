@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rig import Rig, inbound, start
-from talaria.cli.sessions import StoreDesk
+from talaria.cli.sessions import StoredSessions
 from talaria.core.clock import SystemClock
 from talaria.core.errors import LeaseHeld
 from talaria.core.ids import OwnerId, SessionId, new_session_id, new_turn_id
@@ -194,8 +194,8 @@ async def test_the_command_line_ends_the_workspace_too_when_no_gateway_runs(
     async with start(store, tmp_path) as rig:
         session_id = (await rig.say("hello")).session_id
     workspaces = FakeWorkspaces(lambda key: tmp_path)
-    sessions = SessionLifecycle(store, SystemClock(), workspaces, lambda session_id: None)
-    desk = StoreDesk(store, "main", sessions)
+    lifecycle = SessionLifecycle(store, SystemClock(), workspaces, lambda session_id: None)
+    sessions = StoredSessions(store, "main", lifecycle)
     for _ in range(2):
-        assert (await desk.end_session(session_id)).ended_at is not None
+        assert (await sessions.end_session(session_id)).ended_at is not None
     assert workspaces.ended == [session_id]

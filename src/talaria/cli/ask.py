@@ -12,8 +12,7 @@ import click
 from talaria.channels.console.ask import AskRequest, ask
 from talaria.channels.console.plain import WAITING, PlainRenderer, StatusLine
 from talaria.cli.home_gateway import connect
-from talaria.cli.loop import run_loop
-from talaria.cli.options import F, Invocation, verb
+from talaria.cli.options import F, Invocation, run_loop, verb
 from talaria.core.ids import is_session_name
 
 

@@ -13,9 +13,8 @@ import click
 from talaria import __version__
 from talaria.channels.console.client import GatewayClient
 from talaria.channels.descriptor import connected_files
-from talaria.cli.home_gateway import Found, gateway_or_store
-from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, spoken, verb
+from talaria.cli.home_gateway import GatewayOrStore, gateway_or_store
+from talaria.cli.options import Invocation, run_loop, spoken, verb
 from talaria.cli.service import ENVIRONMENT
 from talaria.config.home import Home
 from talaria.config.load import load
@@ -79,7 +78,7 @@ async def _backup(home: Home, target: Path, force: bool) -> Manifest:
             copy.unlink(missing_ok=True)
 
 
-async def _snapshot(home: Home, found: Found) -> Path:
+async def _snapshot(home: Home, found: GatewayOrStore) -> Path:
     """A copy of the database: by the running gateway, whose file it is, else under the home's lock."""
     if isinstance(found, GatewayClient):
         return Path(await found.snapshot())

@@ -15,8 +15,7 @@ from talaria.channels.console.chat import Screen, TerminalChat
 from talaria.channels.console.client import GatewayClient
 from talaria.cli.ask import check_session_name, files_option
 from talaria.cli.home_gateway import connect
-from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, spoken, verb
+from talaria.cli.options import Invocation, run_loop, spoken, verb
 from talaria.config.home import Home
 from talaria.core.errors import TalariaError
 

@@ -18,8 +18,7 @@ from talaria.channels.console.client import GatewayClient
 from talaria.channels.console.plain import StatusLine
 from talaria.channels.descriptor import Account, Channel, Connector, SecretQuestion, pairing_channels
 from talaria.cli.home_gateway import gateway_or_store, running_gateway
-from talaria.cli.loop import run_loop
-from talaria.cli.options import Group, Invocation, group, verb
+from talaria.cli.options import Group, Invocation, group, run_loop, verb
 from talaria.config.edit import set_keys, write_secret
 from talaria.config.home import Home
 from talaria.config.load import load

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from talaria.cli.columns import count
+from talaria.cli.text import count
 from talaria.config.home import Home
 from talaria.core.units import format_size
 from talaria.store.engines import describe_engine, inspect_database

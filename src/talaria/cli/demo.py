@@ -13,8 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, group
+from talaria.cli.options import Invocation, group, run_loop
 from talaria.testing.crash_demo import CrashDemo, DemoState, MessageState
 
 _LOG_LINES = 12

@@ -12,10 +12,9 @@ import msgspec
 
 from talaria.cli.config_checks import check_broken_config, check_config, check_secret_files
 from talaria.cli.home_gateway import running_gateway
-from talaria.cli.loop import run_loop
 from talaria.cli.machine_checks import check_gateway, check_home, check_idle, check_machine
 from talaria.cli.model_checks import check_agent
-from talaria.cli.options import Invocation, verb
+from talaria.cli.options import Invocation, run_loop, verb
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
 from talaria.config.settings import Settings, settings_type

@@ -1,4 +1,4 @@
-"""Finding the home's running gateway; when there is none, running one inside, or its store alone."""
+"""Access to the gateway of a home: a running one, one inside this process, or its store alone."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from talaria.channels.console.client import GatewayAddress, GatewayClient
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.settings import HttpSettings
-from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation
+from talaria.cli.options import Invocation, run_loop
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
@@ -26,14 +25,17 @@ if TYPE_CHECKING:
     from talaria.core.turns import Turn
 
 T = TypeVar("T")
-Found: TypeAlias = "GatewayClient | StoreEngine | Path"  # the path is where a database would be
+GatewayOrStore: TypeAlias = "GatewayClient | StoreEngine | Path"  # the path of a database that does not exist
 START_SECONDS = 5.0
-_GLANCE = 0.1
+_POLL_SECONDS = 0.1
 
 
 def find_running(home: Home, environ: Mapping[str, str]) -> GatewayAddress | None:
-    """Where the home's gateway says it is. A file left behind by a dead one is no gateway: without the lock
-    held, another program might have its port by now, and would be given the token."""
+    """Return the address of the home's running gateway, or None.
+
+    The file of a dead gateway does not count. If nothing holds the lock, another program may have its port by
+    now, and would get the token.
+    """
     info = home.read_gateway()
     if info is None or not home.is_locked():
         return None
@@ -42,8 +44,8 @@ def find_running(home: Home, environ: Mapping[str, str]) -> GatewayAddress | Non
 
 @asynccontextmanager
 async def running_gateway(home: Home, environ: Mapping[str, str]) -> AsyncIterator[GatewayClient | None]:
-    """A client of the running gateway, or None. One that is just starting is waited for."""
-    address = await _await_running(home, environ)
+    """Give a client of the running gateway, or None. Waits for a gateway that is starting."""
+    address = await _wait_for_running(home, environ)
     if address is None:
         yield None
         return
@@ -55,27 +57,28 @@ async def running_gateway(home: Home, environ: Mapping[str, str]) -> AsyncIterat
 async def connect(
     home: Home, environ: Mapping[str, str], session: str | None = None
 ) -> AsyncIterator[GatewayClient]:
-    """A client of the running gateway, or of one that runs inside until the end, when it drains. That one
-    takes up what `session` is still owed and leaves the rest to a real one: this shell may lack a key that
-    others' messages need, and would end with the command anyway.
+    """Give a client of the running gateway, or of one that runs inside this process and drains at the end.
 
-    Raises `ConfigError` and `StoreError` when neither can be had.
+    A gateway inside resumes the turns of `session` only. It leaves the others to a real gateway: this shell
+    may lack their keys, and the command ends soon.
+
+    Raises `ConfigError` and `StoreError` if no gateway can be started.
     """
     async with running_gateway(home, environ) as client:
         if client is not None:
             yield client
             return
-    async with _inside(home, environ, session) as inner:
+    async with _start_inside(home, environ, session) as inner:
         yield inner
 
 
 @asynccontextmanager
-async def _inside(
+async def _start_inside(
     home: Home, environ: Mapping[str, str], session: str | None
 ) -> AsyncIterator[GatewayClient]:
     from talaria.app import open_gateway
     from talaria.channels.http.channel import open_http
-    from talaria.cli.log_file import follow, open_log
+    from talaria.cli.logs import follow_settings, open_log
     from talaria.core.redaction import Redactor
     from talaria.observe.logs import configure
 
@@ -87,23 +90,25 @@ async def _inside(
     redactor = Redactor([*loaded.secrets, token])
     with open_log(home) as stream, configure(loaded.settings.log, redactor, stream) as log:
         async with (
-            open_gateway(home, loaded, environ, takes_up=partial(_is_of, session)) as gateway,
+            open_gateway(home, loaded, environ, takes_up=partial(_belongs_to, session)) as gateway,
             open_http(gateway, gateway.settings.of(HTTP)) as http,
             GatewayClient(GatewayAddress(http.server.address, token)) as client,
         ):
-            follow(gateway, log)
+            follow_settings(gateway, log)
             yield client
 
 
-def _is_of(session: str | None, turn: Turn) -> bool:
+def _belongs_to(session: str | None, turn: Turn) -> bool:
     chat = ChatAddress.parse(turn.chat_key)
     return session is not None and (
         turn.session_id == session or (chat.channel, chat.kind, chat.chat) == ("http", "api", session)
     )
 
 
-def ask_home(invocation: Invocation, use: Callable[[Found], Awaitable[T]], *, make: bool = False) -> T:
-    """What `use` answers, given the home's running gateway or its store, as `gateway_or_store` finds them."""
+def ask_home(
+    invocation: Invocation, use: Callable[[GatewayOrStore], Awaitable[T]], *, make: bool = False
+) -> T:
+    """Call `use` with the running gateway or the store of the home, and return its result."""
 
     async def run() -> T:
         async with gateway_or_store(invocation.home(), make=make) as found:
@@ -113,11 +118,11 @@ def ask_home(invocation: Invocation, use: Callable[[Found], Awaitable[T]], *, ma
 
 
 @asynccontextmanager
-async def gateway_or_store(home: Home, *, make: bool = False) -> AsyncIterator[Found]:
-    """A client of the running gateway; else the store, under the home's lock: nothing is resumed, no model is
-    called. For a home without a database where it would be, unless it is to be made.
+async def gateway_or_store(home: Home, *, make: bool = False) -> AsyncIterator[GatewayOrStore]:
+    """Give a client of the running gateway, or else the store, under the lock of the home.
 
-    Raises `StoreError` for a database that cannot be opened.
+    With the store alone no turn is resumed and no model is called. For a home without a database, gives its
+    path, or creates it with `make`. Raises `StoreError` if the database cannot be opened.
     """
     async with running_gateway(home, os.environ) as client:
         if client is not None:
@@ -138,19 +143,19 @@ async def gateway_or_store(home: Home, *, make: bool = False) -> AsyncIterator[F
             yield store
 
 
-async def _await_running(home: Home, environ: Mapping[str, str]) -> GatewayAddress | None:
-    """A locked home without an address is a gateway that starts or stops: wait for what it becomes."""
+async def _wait_for_running(home: Home, environ: Mapping[str, str]) -> GatewayAddress | None:
+    """Wait while a gateway starts or stops: the home is locked then, but has no address."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + START_SECONDS
     while True:
         address = find_running(home, environ)
         if address is not None or not home.is_locked() or loop.time() >= deadline:
             return address
-        await asyncio.sleep(_GLANCE)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _token_env(home: Home, environ: Mapping[str, str]) -> str:
-    """A config that was broken after the gateway started does not keep anyone from talking to it."""
+    """Return the name of the token variable. A config file that is broken by now gives the default."""
     try:
         return load(home.path, environ, PARTS).settings.of(HTTP).token_env
     except ConfigError:

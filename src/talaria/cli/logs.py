@@ -1,43 +1,135 @@
-"""`talaria logs`: what the gateway wrote, and with -f what it writes."""
+"""The log files of a home, and `talaria logs`, which shows and follows them."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, TextIO
 
 import click
 
-from talaria.cli.log_file import CONSOLE, GATEWAY, older
 from talaria.cli.options import Invocation, verb
+from talaria.config.home import Home
 from talaria.core.errors import NotFound
 from talaria.observe.lines import Line, as_text, escape
 
-_GLANCE = 0.25
+if TYPE_CHECKING:
+    from talaria.gateway import Gateway
+    from talaria.observe.logs import LogControl
+
+GATEWAY_LOG, CONSOLE_LOG = "gateway.log", "console.log"
+MAX_BYTES = 5 << 20
+KEPT = 3  # older files beside the current one
+_POLL_SECONDS = 0.25
+
+
+class RotatingLog(io.TextIOBase):
+    """A bounded log file. When it is full it becomes NAME.1, NAME.1 becomes NAME.2, and so on."""
+
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES, kept: int = KEPT) -> None:
+        """Raises `OSError` if the file cannot be written."""
+        self._path = path
+        self._max_bytes = max_bytes
+        self._kept = kept
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        self._open()
+
+    def write(self, text: str) -> int:
+        data = text.encode("utf-8", "replace")
+        if self._size and self._size + len(data) > self._max_bytes:
+            self._rotate()
+        self._size += os.write(self._handle, data)
+        return len(text)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._handle)
+        super().close()
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._handle = os.open(self._path, flags, 0o600)
+        self._size = os.fstat(self._handle).st_size
+
+    def _rotate(self) -> None:
+        os.close(self._handle)
+        for number in range(self._kept - 1, 0, -1):
+            with contextlib.suppress(FileNotFoundError):
+                older(self._path, number).replace(older(self._path, number + 1))
+        self._path.replace(older(self._path, 1))
+        self._open()
+
+
+class _Tee(io.TextIOBase):
+    """Writes to two streams. When the first fails, the text still goes to the second."""
+
+    def __init__(self, first: TextIO, second: RotatingLog) -> None:
+        self._first = first
+        self._second = second
+
+    def write(self, text: str) -> int:
+        try:
+            self._first.write(text)
+        finally:
+            self._second.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._first.flush()
+
+
+def older(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.{number}")
+
+
+@contextlib.contextmanager
+def open_log(home: Home, beside: TextIO | None = None) -> Iterator[TextIO]:
+    """Open the log of a gateway: console.log inside another command, else gateway.log beside its stderr.
+
+    If the file cannot be written, the log goes to `beside` alone, or nowhere.
+    """
+    try:
+        log = RotatingLog(home.logs / (CONSOLE_LOG if beside is None else GATEWAY_LOG))
+    except OSError:
+        with contextlib.nullcontext(beside) if beside else open(os.devnull, "w", encoding="utf-8") as stream:  # noqa: PTH123
+            yield stream
+        return
+    with log:
+        yield log if beside is None else _Tee(beside, log)  # type: ignore[misc]  # a TextIO in all that is used
+
+
+def follow_settings(gateway: Gateway, log: LogControl) -> None:
+    """Let the log follow changes of its level and of the secrets."""
+    gateway.reloader.add_secrets = log.add_secrets
+    gateway.reloader.live.on(("log", "level"), tell=lambda new: log.change_level(new.log))
+
+
+# -- the command ------------------------------------------------------------------------------------------
 
 
 @verb(
     "logs",
     "talaria logs               the last 50 lines",
     "talaria logs -n 500",
-    "talaria logs -f            and whatever comes, until Ctrl-C",
+    "talaria logs -f            and new lines, until Ctrl-C",
     "talaria logs --json | jq .message",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Also show new lines, until Ctrl-C.")
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(0), help="How many.")
-@click.option("--json", "as_json", is_flag=True, help="As they are written, one JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print the lines as JSON objects.")
 def command(invocation: Invocation, follow: bool, lines: int, as_json: bool) -> None:
-    """Show the log of a gateway that runs as a service, or in any way without a terminal.
+    """Show the log of a gateway that runs without a terminal, for example as a service.
 
-    One that was started in a terminal writes its log to that terminal. The files are in logs/ in the home:
-    at most four of 5 MiB.
+    A gateway in a terminal writes its log to that terminal. The files are in logs/ in the home: at most four
+    of 5 MiB.
     """
     path = _find(invocation)
     shown: Callable[[str], str] = str if as_json else readable
@@ -53,18 +145,18 @@ def command(invocation: Invocation, follow: bool, lines: int, as_json: bool) -> 
 
 def _find(invocation: Invocation) -> Path:
     home = invocation.home()
-    for name in (GATEWAY, CONSOLE):
+    for name in (GATEWAY_LOG, CONSOLE_LOG):
         if (home.logs / name).is_file():
             return home.logs / name
     raise NotFound(
         f"There is no log in {home.logs}.",
-        "A gateway that was started in a terminal writes its log to that terminal. Only one without a "
-        "terminal, as a service is, writes files.",
+        "A gateway in a terminal writes its log to that terminal. Only a gateway without a terminal, such as "
+        "a service, writes files.",
     )
 
 
 def _last(path: Path, file: IO[str], count: int) -> Iterator[str]:
-    """The last lines, reaching back into the file before this one if it has not enough."""
+    """Return the last lines of the previous and the current file."""
     kept: deque[str] = deque(maxlen=count)
     before = older(path, 1)
     if before.is_file():
@@ -75,22 +167,22 @@ def _last(path: Path, file: IO[str], count: int) -> Iterator[str]:
 
 
 def following(path: Path, file: IO[str], wait: Callable[[float], None] = time.sleep) -> Iterator[str]:
-    """Whole lines as they come. A file that was turned over is read to its end, then the new one."""
-    with ExitStack() as opened:
+    """Yield whole lines as they are written. A rotated file is read to its end before the new one."""
+    with contextlib.ExitStack() as opened:
         rest = ""
         while True:
-            was_current = _is_current(path, file)  # looked at before reading: what is read then is all of it
+            was_current = _is_current(path, file)  # checked before reading: a rotated file gets no more lines
             data = file.read()
             *whole, rest = (rest + data).split("\n")
             yield from whole
             if was_current:
-                wait(_GLANCE)
+                wait(_POLL_SECONDS)
                 continue
             opened.close()
             try:
                 file = opened.enter_context(path.open(encoding="utf-8", errors="replace"))
             except OSError:
-                wait(_GLANCE)
+                wait(_POLL_SECONDS)
 
 
 def _is_current(path: Path, file: IO[str]) -> bool:
@@ -101,7 +193,7 @@ def _is_current(path: Path, file: IO[str]) -> bool:
 
 
 def readable(line: str) -> str:
-    """A JSON line as it would look in a terminal; anything else as it is, without control characters."""
+    """Return a JSON line as a terminal would show it. Other lines are returned with escapes."""
     try:
         written = json.loads(line)
         created = datetime.fromisoformat(written.pop("ts"))

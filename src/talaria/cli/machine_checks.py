@@ -13,8 +13,8 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from talaria import __version__
-from talaria.cli.columns import count
 from talaria.cli.database_check import check_database
+from talaria.cli.text import count
 from talaria.config.home import Home, open_mode
 from talaria.config.settings import Settings
 from talaria.core.errors import ForeignDatabase, TalariaError

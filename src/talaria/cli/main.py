@@ -1,21 +1,25 @@
-"""The `talaria` program: finds the command, and turns every way a command can fail into words and a status.
+"""The `talaria` program: finds the command, runs it, and turns failures into texts and exit statuses.
 
-Status: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of the output left.
+Status: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the output was closed.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
+from talaria import __version__
 from talaria.cli.options import Invocation, LazyGroup, common, program, spoken
+from talaria.cli.text import describe_error
 
 FAILED, WRONG_USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
+_KEPT_CRASHES = 20
 
-COMMANDS = {
+VERBS = {
     "serve": "Run the gateway: the HTTP API and every configured channel.",
     "chat": "Chat in the terminal.",
     "open": "Open the web page of the running gateway, logged in.",
@@ -47,7 +51,7 @@ Examples:
 @click.group(
     cls=LazyGroup,
     package="talaria.cli",
-    commands=COMMANDS,
+    verbs=VERBS,
     epilog=EXAMPLES,
     no_args_is_help=True,
 )
@@ -57,12 +61,12 @@ def cli() -> None:
 
 
 def run(arguments: list[str] | None = None) -> NoReturn:
-    """Run a command and leave the process with its status."""
+    """Run a command and exit with its status."""
     sys.exit(main(sys.argv[1:] if arguments is None else arguments))
 
 
 def main(arguments: list[str]) -> int:
-    """The status of a command. Whatever it raises has been told to the user."""
+    """Run a command and return its status. Exceptions are reported to the user, not raised."""
     invocation = Invocation()
     try:
         status = _invoke(arguments, invocation)
@@ -82,7 +86,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _invoke(arguments: list[str], invocation: Invocation) -> int:
-    """Not `cli.main`, which has its own ideas about interrupts and closed pipes."""
+    """Run the command. `cli.main` of click would handle interrupts and closed pipes in its own way."""
     try:
         with cli.make_context("talaria", arguments, obj=invocation) as context:
             status = cli.invoke(context)
@@ -105,20 +109,46 @@ def _describe_failure(error: Exception, invocation: Invocation) -> str:
     from talaria.core.errors import TalariaError
 
     if isinstance(error, TalariaError):
-        return describe(spoken(error.user_text), spoken(error.hint))
-    from talaria.cli.crash import describe_crash
-
-    return describe_crash(error, invocation, os.environ)
+        return describe_error(spoken(error.user_text), spoken(error.hint))
+    return _describe_crash(error, invocation)
 
 
-def describe(what: str, hint: str = "") -> str:
-    """`talaria: what and why.`, and what to do on a line of its own; no control character gets through."""
+def _describe_crash(error: Exception, invocation: Invocation) -> str:
+    """Describe an unexpected error in one line. The traceback goes to the logs of the home, or is part of the
+    text with TALARIA_DEBUG=1."""
+    import traceback
+
     from talaria.observe.lines import escape
 
-    first, *more = (escape(line) for line in what.splitlines() or [""])
-    lines = [f"talaria: {first}", *(f"  {line}" for line in more)]
-    lines += [f"  {escape(line)}" for line in hint.splitlines()]
-    return "\n".join(lines)
+    trace = "".join(traceback.format_exception(error))
+    what = f"talaria: unexpected {type(error).__name__}: {escape(str(error)) or 'no details'}. This is a bug."
+    if os.environ.get("TALARIA_DEBUG") == "1":
+        return f"{trace}\n{what}"
+    path = _write_crash(trace, invocation)
+    if path is None:
+        return f"{what}\n  Run it again with TALARIA_DEBUG=1 to see where, and please report it."
+    return f"{what}\n  Where it happened is in {path}; please report it."
+
+
+def _write_crash(trace: str, invocation: Invocation) -> Path | None:
+    """Write a traceback to the logs of a home that exists. Returns None if that is not possible."""
+    import time
+
+    from talaria.core.errors import TalariaError
+
+    try:
+        home = invocation.home()
+        if not home.path.is_dir():
+            return None
+        home.logs.mkdir(mode=0o700, exist_ok=True)
+        path = home.logs / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f"talaria {__version__}\n{trace}")
+        for old in sorted(home.logs.glob("crash-*.txt"))[:-_KEPT_CRASHES]:  # a service is restarted often
+            old.unlink(missing_ok=True)
+    except (OSError, TalariaError):
+        return None
+    return path
 
 
 def _sentence(text: str) -> str:
@@ -133,7 +163,7 @@ def _say(text: str) -> None:
 
 
 def _close_output() -> None:
-    """Python flushes stdout once more at its end; let that go nowhere instead of complaining."""
+    """Redirect closed streams to nowhere: Python flushes them once more at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

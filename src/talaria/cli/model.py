@@ -9,9 +9,8 @@ from contextlib import contextmanager, suppress
 
 import click
 
-from talaria.cli.columns import columns
-from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, group
+from talaria.cli.options import Invocation, group, run_loop
+from talaria.cli.text import columns
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
 from talaria.models.local.downloads import YES_VARIABLE, default_weights, is_yes

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from talaria.cli.trial import try_model
+from talaria.cli.model_servers import try_model
 from talaria.config.home import Home
 from talaria.config.issues import dotted
 from talaria.config.settings import Settings

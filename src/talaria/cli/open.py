@@ -10,8 +10,7 @@ import click
 
 from talaria.access.logins import link
 from talaria.cli.home_gateway import running_gateway
-from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, common, spoken
+from talaria.cli.options import Invocation, common, run_loop, spoken
 from talaria.core.errors import NotFound
 
 
@@ -22,14 +21,14 @@ from talaria.core.errors import NotFound
 def command(invocation: Invocation, print_only: bool) -> None:
     """Open the web page in a browser, logged in.
 
-    Makes a new link each time. It is good once, for ten minutes; whoever opens it first is logged in for 30
-    days. Where no browser can be started the link is printed.
+    Each call makes a new link. It works once, within ten minutes, and logs the browser in for 30 days. If no
+    browser can be started, the link is printed.
     """
-    way_in = run_loop(_new_link(invocation))
-    if not print_only and _can_show() and webbrowser.open(way_in):
+    login_link = run_loop(_new_link(invocation))
+    if not print_only and _has_display() and webbrowser.open(login_link):
         click.echo(spoken("Opened in your browser; `talaria open --print` prints the link."), err=True)
         return
-    click.echo(way_in)
+    click.echo(login_link)
 
 
 async def _new_link(invocation: Invocation) -> str:
@@ -42,8 +41,8 @@ async def _new_link(invocation: Invocation) -> str:
         return link(client.url, await client.login_code())
 
 
-def _can_show() -> bool:
-    """A browser inside the terminal would take it over, and over ssh it would be the wrong machine's."""
+def _has_display() -> bool:
+    """Return whether a browser window can open here: not a text browser, and not over ssh."""
     if sys.platform == "darwin":
         return "SSH_CONNECTION" not in os.environ
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))

@@ -1,10 +1,10 @@
-"""How commands are declared and what each takes: `--home`, `--version`, its examples, the way to the home."""
+"""How commands are declared: their common options, their help and examples, and their event loop."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -19,22 +19,23 @@ if TYPE_CHECKING:
 
 Function = Callable[..., object]
 F = TypeVar("F", bound=Function)
+T = TypeVar("T")
 
 
 @dataclass
 class Invocation:
-    """What was said before and beside the command's own options."""
+    """One run of the program, with the options that all commands have."""
 
     home_option: str | None = None
 
     def home(self) -> Home:
-        """Raises `ConfigError` when it cannot be resolved. Touches nothing on the disk."""
+        """Return the home. Reads and writes no files. Raises `ConfigError` if it cannot be resolved."""
         from talaria.config.home import Home
 
         return Home.find(self.home_option, os.environ)
 
     def command_line(self, verb: str) -> str:
-        """How a person would run another command on the same home."""
+        """Return the command line that runs another command on the same home."""
         import shlex
 
         from talaria.config.home import DEFAULT_HOME
@@ -46,7 +47,7 @@ class Invocation:
 
 
 def common(function: F) -> F:
-    """Adds `--home` and `--version`; the home is found in the `Invocation`, which is the context's object."""
+    """Add `--home` and `--version` to a command. The home goes to the `Invocation` in the click context."""
     home = click.option(
         "--home",
         metavar="PATH",
@@ -59,7 +60,7 @@ def common(function: F) -> F:
 
 
 def program() -> str:
-    """`talaria` when that is this program on the path, else the clone's `./dev`."""
+    """Return `talaria` if that is this program on the path, else the `./dev` of the clone."""
     import shutil
 
     found = shutil.which("talaria")
@@ -72,8 +73,21 @@ def program() -> str:
 
 
 def spoken(text: str) -> str:
-    """Texts name commands as `talaria VERB`, in backticks; here they become what can be typed."""
+    """Replace `talaria VERB` in backticks by the command line that works here."""
     return text.replace("`talaria ", f"`{program()} ") if "`talaria " in text else text
+
+
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, on uvloop if there is one. Ctrl-C cancels it, then raises
+    KeyboardInterrupt."""
+    import asyncio
+
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
 
 
 def _remember_home(context: click.Context, option: click.Parameter, value: str | None) -> None:
@@ -85,7 +99,7 @@ def _remember_home(context: click.Context, option: click.Parameter, value: str |
 
 
 def verb(name: str, *examples: str) -> Callable[[Function], click.Command]:
-    """A command of its own. The function is given the `Invocation`; its options stand below."""
+    """Declare a top-level command. The function gets the `Invocation` and the values of its options."""
     declare = click.command(name, cls=_Command, epilog=_shown(examples))
     return lambda function: declare(common(click.pass_obj(function)))
 
@@ -102,14 +116,14 @@ def _shown(examples: Collection[str]) -> str:
 
 class _Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """A negative number is a value and no option; every other unknown option is told."""
+        """Take negative numbers as values. Other unknown options are errors."""
         ctx.ignore_unknown_options = any(arg[:1] == "-" and arg[1:2].isdigit() for arg in args)
         return super().parse_args(ctx, args)
 
 
 class Group(click.Group):
     def verb(self, name: str, *examples: str) -> Callable[[Function], None]:
-        """A command of this group, declared like one of its own."""
+        """Declare a command of this group."""
         return lambda function: self.add_command(verb(name, *examples)(function))
 
     def resolve_command(
@@ -125,15 +139,16 @@ class Group(click.Group):
 
 
 class LazyGroup(Group):
-    """Its commands are imported when they are used, so that `--help` and `--version` cost nothing.
+    """A group that imports a command when it is used, so that `--help` and `--version` are fast.
 
-    `commands` are names with their short help; each is `command` in the module of its name in `package`.
+    `verbs` are the names with their short help. Each is the object `command` in the module of its name in
+    `package`.
     """
 
-    def __init__(self, *arguments: Any, package: str, commands: Mapping[str, str], **more: Any) -> None:
+    def __init__(self, *arguments: Any, package: str, verbs: Mapping[str, str], **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._package = package
-        self._short_help = commands
+        self._short_help = verbs
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._short_help)

@@ -11,9 +11,9 @@ import click
 from talaria.access.pairing import PairingAdmin
 from talaria.channels.console.client import GatewayClient
 from talaria.channels.descriptor import pairing_channels
-from talaria.cli.columns import columns, when
-from talaria.cli.home_gateway import Found, ask_home
+from talaria.cli.home_gateway import GatewayOrStore, ask_home
 from talaria.cli.options import Invocation, group
+from talaria.cli.text import columns, when
 from talaria.core.access import Paired, PairingList, Person
 from talaria.core.clock import SystemClock
 from talaria.core.display import clean_line
@@ -82,7 +82,7 @@ def _invite(invocation: Invocation, channel: str) -> None:
 def _with_admin(invocation: Invocation, use: Callable[[Admin], Awaitable[T]], *, make: bool = False) -> T:
     """Return what `use` returns, given the running gateway or the pairings in the store."""
 
-    def at(found: Found) -> Awaitable[T]:
+    def at(found: GatewayOrStore) -> Awaitable[T]:
         if isinstance(found, GatewayClient):
             return use(found)
         # A home without a database has no pairings and no requests.

@@ -20,10 +20,9 @@ from talaria.app import open_gateway
 from talaria.channels.http.channel import HttpChannel
 from talaria.channels.http.part import HTTP
 from talaria.channels.supervisor import open_channels
-from talaria.cli.log_file import follow, open_log
-from talaria.cli.loop import run_loop
+from talaria.cli.logs import follow_settings, open_log
 from talaria.cli.model_lines import answers_built_in, model_lines, show_progress
-from talaria.cli.options import Invocation, common
+from talaria.cli.options import Invocation, common, run_loop
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
 from talaria.core.errors import ConfigError
@@ -129,7 +128,7 @@ async def _serve(start: Start, invocation: Invocation) -> int:
 
 @asynccontextmanager
 async def _open_channels(gateway: Gateway, log: LogControl) -> AsyncIterator[HttpChannel]:
-    follow(gateway, log)
+    follow_settings(gateway, log)
     async with open_channels(gateway, gateway.parts):
         http = gateway.channels[HTTP.name]
         assert isinstance(http, HttpChannel)

@@ -1,4 +1,4 @@
-"""`talaria sessions`: list, show and end sessions, through the running gateway or on the store itself."""
+"""`talaria sessions`: list, show and end sessions, through the running gateway or in the store."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import click
 
 from talaria.channels.console.client import GatewayClient, SessionList
 from talaria.channels.http.views import SessionView, chat_key
-from talaria.cli.columns import columns, when
-from talaria.cli.home_gateway import Found, ask_home
+from talaria.cli.home_gateway import GatewayOrStore, ask_home
 from talaria.cli.options import Invocation, group
+from talaria.cli.text import columns, when
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
 from talaria.core.display import clean, clean_line, describe_call
@@ -40,7 +40,7 @@ from talaria.turns.lifecycle import SessionLifecycle
 from talaria.workspace.workspaces import ChatWorkspaces
 
 T = TypeVar("T")
-_LONGEST_RESULT = 160
+_MAX_RESULT_CHARS = 160
 
 
 @group("sessions", "talaria sessions list", "talaria sessions show terminal")
@@ -52,7 +52,7 @@ def command() -> None:
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 500), help="How many at most.")
 def _list(invocation: Invocation, limit: int) -> None:
     """The sessions, newest activity first."""
-    found = _at_desk(invocation, lambda desk: desk.sessions(limit))
+    found = _with_sessions(invocation, lambda sessions: sessions.sessions(limit))
     if not found.items:
         click.echo("There are no sessions yet.")
         return
@@ -66,18 +66,18 @@ def _list(invocation: Invocation, limit: int) -> None:
 def _show(invocation: Invocation, session: str) -> None:
     """Print what was said in a session."""
 
-    async def show(desk: StoreDesk | GatewayClient) -> None:
-        found = await desk.session(session)
+    async def show(sessions: StoredSessions | GatewayClient) -> None:
+        found = await sessions.session(session)
         click.echo(_head(found))
         after, is_over = None, False
         while not is_over:
-            page = await desk.entries(found.id, after)
+            page = await sessions.entries(found.id, after)
             for entry in page.entries:
                 for line in _lines(entry):
                     click.echo(line)
             after, is_over = page.next, page.next is None
 
-    _at_desk(invocation, show, session)
+    _with_sessions(invocation, show, session)
 
 
 @command.verb("end", "talaria sessions end terminal")
@@ -85,18 +85,20 @@ def _show(invocation: Invocation, session: str) -> None:
 def _end(invocation: Invocation, session: str) -> None:
     """End a session. Its history stays."""
 
-    async def end(desk: StoreDesk | GatewayClient) -> str:
-        found = await desk.session(session)
+    async def end(sessions: StoredSessions | GatewayClient) -> str:
+        found = await sessions.session(session)
         if found.ended_at is not None:
             return f"{found.id} had ended already, {when(found.ended_at)}."
-        return f"Ended {(await desk.end_session(session)).id}."
+        return f"Ended {(await sessions.end_session(session)).id}."
 
-    click.echo(_at_desk(invocation, end, session))
+    click.echo(_with_sessions(invocation, end, session))
 
 
-class StoreDesk:
-    """What a `GatewayClient` says of sessions, for a store that no gateway uses: no turn runs, and what ends
-    is ended with its workspace before `end_session` returns."""
+class StoredSessions:
+    """The methods of `GatewayClient` for sessions, on a store that no gateway uses.
+
+    No turn runs. `end_session` returns when the workspace of the session has ended too.
+    """
 
     def __init__(self, store: Store, agent_name: str, lifecycle: SessionLifecycle) -> None:
         self._store = store
@@ -137,22 +139,22 @@ class StoreDesk:
         return found
 
 
-def _at_desk(
-    invocation: Invocation, use: Callable[[StoreDesk | GatewayClient], Awaitable[T]], wanted: str = ""
+def _with_sessions(
+    invocation: Invocation, use: Callable[[StoredSessions | GatewayClient], Awaitable[T]], wanted: str = ""
 ) -> T:
-    """Raises `NotFound` for a `wanted` session that is not there: the API's hint is for programs, people are
-    told which command helps."""
+    """Call `use` and return its result. Raises `NotFound` with a hint for people if `wanted` does not exist;
+    the hint of the API is for programs."""
     try:
-        return ask_home(invocation, lambda found: use(_desk(invocation, found)))
+        return ask_home(invocation, lambda found: use(_open_sessions(invocation, found)))
     except TalariaError as error:
         if error.type != NotFound.type:
             raise
         raise NotFound(
-            f"There is no session {wanted}.", "`talaria sessions list` shows those there are."
+            f"There is no session {wanted}.", "`talaria sessions list` shows the sessions."
         ) from error
 
 
-def _desk(invocation: Invocation, found: Found) -> StoreDesk | GatewayClient:
+def _open_sessions(invocation: Invocation, found: GatewayOrStore) -> StoredSessions | GatewayClient:
     if isinstance(found, GatewayClient):
         return found
     home = invocation.home()
@@ -161,10 +163,10 @@ def _desk(invocation: Invocation, found: Found) -> StoreDesk | GatewayClient:
     lifecycle = SessionLifecycle(
         store, SystemClock(), ChatWorkspaces(home.path), release=lambda session_id: None
     )
-    return StoreDesk(store, agent_name, lifecycle)
+    return StoredSessions(store, agent_name, lifecycle)
 
 
-# -- as people read them
+# -- output
 
 
 def _table(sessions: Sequence[SessionView]) -> str:
@@ -185,7 +187,7 @@ def _head(view: SessionView) -> str:
 
 
 def _lines(entry: Entry) -> Iterator[str]:
-    """A head with who and when, then the text; entries that say nothing to people give one line or none."""
+    """Yield a head with the author and the time, then the text. Other entries give at most one line."""
     body, at = entry.body, when(entry.at)
     match body:
         case UserMessage():
@@ -200,7 +202,7 @@ def _lines(entry: Entry) -> Iterator[str]:
         case ToolResults():
             for result in body.results:
                 word = "" if result.outcome is ToolOutcome.OK else f"{result.outcome.value}: "
-                yield f"  ↳ {clean_line(result.name)}: {word}{clean_line(result.text, _LONGEST_RESULT)}"
+                yield f"  ↳ {clean_line(result.name)}: {word}{clean_line(result.text, _MAX_RESULT_CHARS)}"
         case SystemMessage():
             yield f"\n{clean_line(body.role)}, {at}"
             yield clean(body.text)

@@ -13,9 +13,8 @@ import click
 import msgspec
 
 from talaria.channels.console.plain import await_with_status
-from talaria.cli.addresses import is_like_address, read_address
-from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, spoken, verb
+from talaria.cli.model_servers import is_like_address, read_address, try_model
+from talaria.cli.options import Invocation, run_loop, spoken, verb
 from talaria.cli.setup_plan import Candidate, find_candidates, reach, write
 from talaria.cli.setup_questions import (
     KNOWN,
@@ -27,7 +26,6 @@ from talaria.cli.setup_questions import (
     named_by_address,
     taken_address,
 )
-from talaria.cli.trial import try_model
 from talaria.config.issues import BadConfig
 from talaria.config.load import load
 from talaria.config.settings import Settings

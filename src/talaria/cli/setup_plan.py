@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from talaria.cli.addresses import name_for
-from talaria.cli.columns import count
+from talaria.cli.model_servers import name_for
+from talaria.cli.text import count
 from talaria.config.decoder import is_marked
 from talaria.config.edit import check_change, edited, replace_config
 from talaria.config.home import Home

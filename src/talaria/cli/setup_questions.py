@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import click
 import msgspec
 
-from talaria.cli.addresses import is_like_address, read_address
+from talaria.cli.model_servers import is_like_address, read_address
 from talaria.cli.setup_plan import BUILT_IN_MODELS, Candidate
 from talaria.core.errors import NoModel
 from talaria.core.suggest import nearest

@@ -1,4 +1,4 @@
-"""`talaria top`: a live look at the running gateway: pool, turns, endpoints, memory."""
+"""`talaria top`: a live view of the running gateway with its pool, turns, endpoints and memory."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from talaria.cli.columns import count
 from talaria.cli.home_gateway import running_gateway
-from talaria.cli.loop import run_loop
-from talaria.cli.options import Invocation, verb
+from talaria.cli.options import Invocation, run_loop, verb
+from talaria.cli.text import count
 from talaria.core.errors import NotFound
 from talaria.core.units import format_size
 
-_MOST_AGENTS = 15
-_EVERY_SECONDS = 1.0
+_MAX_AGENTS = 15
+_REFRESH_SECONDS = 1.0
 
 
 @verb("top", "talaria top", "talaria top --once")
-@click.option("--once", is_flag=True, help="Print one look and leave.")
+@click.option("--once", is_flag=True, help="Print once and exit.")
 def command(invocation: Invocation, once: bool) -> None:
-    """Watch the running gateway. Ctrl-C leaves."""
+    """Watch the running gateway. Ctrl-C exits."""
     run_loop(_watch(invocation, once))
 
 
@@ -39,7 +38,7 @@ async def _watch(invocation: Invocation, once: bool) -> None:
             return
         with Live(view, auto_refresh=False, screen=True) as live:
             while True:
-                await asyncio.sleep(_EVERY_SECONDS)
+                await asyncio.sleep(_REFRESH_SECONDS)
                 live.update(render(await client.status(), await client.pool()), refresh=True)
 
 
@@ -51,7 +50,7 @@ def render(status: dict[str, Any], pool: dict[str, Any]) -> RenderableType:
     agents = Table(box=None, padding=(0, 2), header_style="dim")
     for head in ("AGENT OF", "STATE", "BYTES", "IDLE", "REVISION"):
         agents.add_column(head, justify="right" if head in ("BYTES", "IDLE") else "left", no_wrap=True)
-    for agent in list(reversed(pool["agents"]))[:_MOST_AGENTS]:
+    for agent in list(reversed(pool["agents"]))[:_MAX_AGENTS]:
         agents.add_row(
             str(agent["chat_key"]).removeprefix("agent:"),
             agent["state"],
@@ -84,7 +83,7 @@ def _facts(status: dict[str, Any], pool: dict[str, Any]) -> list[tuple[str, str]
 
 
 def _condition(endpoint: dict[str, Any]) -> str:
-    """Calls at an endpoint, and its breaker unless that is closed."""
+    """Describe the calls at an endpoint, and its circuit breaker if that is not closed."""
     parts = [f"{endpoint['busy']} under way"]
     if endpoint["waiting"]:
         parts.append(f"{endpoint['waiting']} waiting")

@@ -1,4 +1,4 @@
-"""`talaria why ID`: the whole story of a message, its turn and its reply, from the ledger."""
+"""`talaria why ID`: what happened to a message, its turn and its reply, from the ledger."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from talaria.channels.console.client import GatewayClient
 from talaria.channels.http.views import ExplainedTurn, explain_turn
-from talaria.cli.home_gateway import Found, ask_home
+from talaria.cli.home_gateway import GatewayOrStore, ask_home
 from talaria.cli.options import Invocation, verb
 from talaria.core.display import clean_line
 from talaria.core.errors import NotFound
@@ -31,27 +31,27 @@ def command(invocation: Invocation, id: str, as_json: bool) -> None:
     ID is a turn's id, the platform's id of a message or of a reply to it, or reply:N.
     """
 
-    async def tell(found: Found) -> ExplainedTurn:
+    async def tell(found: GatewayOrStore) -> ExplainedTurn:
         if isinstance(found, Path):
             raise NotFound(f"There is no turn {id}: {found} is empty.", "Name the home with --home.")
         if isinstance(found, GatewayClient):
             return await found.tell(id)
         return await explain_turn(found.histories, id)
 
-    told = ask_home(invocation, tell)
+    explained = ask_home(invocation, tell)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(told)).decode())
+        click.echo(msgspec.json.format(msgspec.json.encode(explained)).decode())
         return
-    for line in _lines(told):
+    for line in _lines(explained):
         click.echo(line)
 
 
-def _lines(told: ExplainedTurn) -> Iterator[str]:
-    yield f"{told.id}  {told.state}, session {told.session_id}"
-    for chapter in told.story:
-        yield f"  {_when(chapter.at)}  {clean_line(chapter.text, 500)}"
-    if told.also:
-        yield f"Also called so: {', '.join(told.also)}"
+def _lines(explained: ExplainedTurn) -> Iterator[str]:
+    yield f"{explained.id}  {explained.state}, session {explained.session_id}"
+    for event in explained.story:
+        yield f"  {_when(event.at)}  {clean_line(event.text, 500)}"
+    if explained.also:
+        yield f"Also called so: {', '.join(explained.also)}"
 
 
 def _when(at: float | None) -> str:
