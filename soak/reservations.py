@@ -25,7 +25,7 @@ from talaria.core.ids import (
     new_session_id,
     new_turn_id,
 )
-from talaria.core.ledger import Accept, Began, Binding, Commit, Fresh, Start, UsageWrite
+from talaria.core.ledger import Accept, Began, Begin, Binding, Commit, Fresh, UsageWrite
 from talaria.core.messages import Text, TokenUsage
 from talaria.core.spending import Cap, Reserve, Scope, SpendingQuery
 from talaria.core.turns import Inbound, Sender
@@ -137,7 +137,7 @@ async def _begin(store: SqliteStore, owner: OwnerId, user: str) -> tuple[TurnId,
             inbound,
             Fresh(new_session_id(), None),
             binding=Binding.NEW,
-            start=Start(owner, 3600.0),
+            begin=Begin(turn_id, owner, 3600.0),
         )
     )
     assert accepted.began is not None

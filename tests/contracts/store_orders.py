@@ -16,7 +16,6 @@ from talaria.core.ledger import (
     Binding,
     Commit,
     Fresh,
-    Start,
     StepWrite,
     TurnEnd,
     TurnRecord,
@@ -77,14 +76,16 @@ def accepting(
     scope: str = "",
     digest: str = "",
     key_ttl: float = 86_400.0,
-    start: Start | None = None,
+    begins: UserMessage | None = None,
+    owner: OwnerId = ME,
     expire_before: float = 0.0,
     address: str | None = None,
     steers: TurnId | None = None,
 ) -> Accept:
     n = next(_numbers)
+    turn_id = TurnId(f"turn_{n:06}")
     return Accept(
-        TurnId(f"turn_{n:06}"),
+        turn_id,
         Inbound(chat, Sender("u1", "Ada"), (Text(text),), key=key, address=address),
         Fresh(SessionId(session or f"ses_{n:06}"), spec, context, ephemeral),
         binding=binding,
@@ -92,7 +93,7 @@ def accepting(
         scope=scope,
         digest=digest,
         key_ttl=key_ttl,
-        start=start,
+        begin=None if begins is None else Begin(turn_id, owner, LEASE, begins),
         expire_before=expire_before,
         steers=steers,
     )

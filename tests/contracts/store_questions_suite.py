@@ -28,7 +28,7 @@ from contracts.store_orders import (
 from talaria.core.entries import TitleSet
 from talaria.core.errors import BadRequest, IllegalMove, LeaseHeld, NotFound, StaleFence, StoreError
 from talaria.core.ids import ChatKey, QuestionId, TurnId
-from talaria.core.ledger import Begin, Binding, Commit, Page, Renewal, Start, TurnEnd
+from talaria.core.ledger import Begin, Binding, Commit, Page, Renewal, TurnEnd
 from talaria.core.messages import AssistantMessage
 from talaria.core.ports import Store
 from talaria.core.questions import DENY, Decision, Question, QuestionKind
@@ -130,7 +130,7 @@ class StoreQuestionsSuite:
     async def test_session_with_a_waiting_turn_is_nobody_elses(self, store: Store) -> None:
         turn, _, _ = await parked(store)
         session_id = turn.turn.session_id
-        queued = await store.accept(accepting(start=Start(ME, LEASE, said("now"))))
+        queued = await store.accept(accepting(begins=said("now")))
         assert queued.turn.session_id == session_id
         assert (queued.began, queued.turn.state) == (None, TurnState.ACCEPTED)
         for owner in (ME, RIVAL):

@@ -43,7 +43,6 @@ from talaria.core.ledger import (
     Begin,
     Binding,
     Commit,
-    Start,
     StepWrite,
     TurnEnd,
     UsageWrite,
@@ -73,7 +72,7 @@ class StoreSuite(StoreUpkeepSuite):
 
     async def test_accepting_may_begin_the_turn_as_well(self, store: Store) -> None:
         await store.accept(accepting(spec=pinned()))
-        order = accepting("second", start=Start(ME, LEASE, said("second")))
+        order = accepting("second", begins=said("second"))
         accepted = await store.accept(order)
         assert accepted.began is not None
         assert (accepted.turn.state, accepted.turn.attempts) == (TurnState.RUNNING, 1)
@@ -88,7 +87,7 @@ class StoreSuite(StoreUpkeepSuite):
     async def test_accepting_only_accepts_while_another_owner_has_the_session(self, store: Store) -> None:
         first = await store.accept(accepting())
         await store.begin(Begin(first.turn.id, RIVAL, LEASE, said("first")))
-        accepted = await store.accept(accepting(start=Start(ME, LEASE, said("second"))))
+        accepted = await store.accept(accepting(begins=said("second")))
         assert accepted.began is None
         assert accepted.turn.state is TurnState.ACCEPTED
         assert len(await store.log(first.turn.session_id, 0)) == 1
@@ -109,7 +108,7 @@ class StoreSuite(StoreUpkeepSuite):
 
     async def test_a_known_key_begins_nothing(self, store: Store) -> None:
         first = await store.accept(accepting(key="k"))
-        again = await store.accept(accepting(key="k", start=Start(ME, LEASE, said("again"))))
+        again = await store.accept(accepting(key="k", begins=said("again")))
         assert again.is_duplicate and again.began is None
         assert again.turn == first.turn
 

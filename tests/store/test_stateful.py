@@ -24,7 +24,6 @@ from talaria.core.ledger import (
     Ended,
     Page,
     Renewal,
-    Start,
     StepWrite,
     TurnEnd,
     TurnRecord,
@@ -174,7 +173,8 @@ class Ledger(RuleBasedStateMachine):
             spec=pinned() if has_spec else None,
             context=(said("before"),) if ephemeral else (),
             key_ttl=KEY_TTL,
-            start=Start(starter, LEASE, said("now")) if starter and steers is None else None,
+            begins=said("now") if starter and steers is None else None,
+            owner=starter or OWNERS[0],
             address=address,
             steers=None if steers is None else self.turn(steers),
         )

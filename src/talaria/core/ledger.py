@@ -41,14 +41,6 @@ class Binding(StrEnum):
     RESUME = "resume"
 
 
-class Start(msgspec.Struct, frozen=True):
-    """Begin the turn in the transaction that accepts it; see `Begin`."""
-
-    owner: OwnerId
-    lease_seconds: float
-    user: UserMessage | None = None
-
-
 class Accept(msgspec.Struct, frozen=True):
     """Bind a message to its session and write its turn. Durable before it returns.
 
@@ -56,9 +48,10 @@ class Accept(msgspec.Struct, frozen=True):
     made, or raises `IdempotencyConflict` when `digest` differs. With `Binding.NEW` and `Binding.RESUME` the
     chat's session row moves in the same transaction. An ephemeral fresh session never becomes its chat's.
     A current session that was not used since `expire_before`, and of which nothing runs or waits, is ended:
-    the message makes a fresh one. With `start` the turn begins at once, unless another owner has the
-    session's lease: whoever asks for it knows that no turn of the chat runs or waits here. With `steers` the
-    message joins that turn, if it still runs in the same session: the row says `merged_into`.
+    the message makes a fresh one. With `begin`, an order for the same turn, the turn begins in the same
+    transaction, unless another owner has the session's lease or another turn of the session waits. The caller
+    makes sure that no turn of the chat runs or waits in its own process. With `steers` the message joins that
+    turn, if it still runs in the same session: the row says `merged_into`.
     """
 
     turn_id: TurnId
@@ -70,7 +63,7 @@ class Accept(msgspec.Struct, frozen=True):
     scope: str = ""
     digest: str = ""
     key_ttl: float = 86_400.0
-    start: Start | None = None
+    begin: Begin | None = None
     expire_before: float = 0.0
     steers: TurnId | None = None
 

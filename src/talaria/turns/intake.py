@@ -12,7 +12,7 @@ from talaria.core.entries import settled_bodies
 from talaria.core.errors import NoModel, TalariaError
 from talaria.core.events import Queued
 from talaria.core.ids import ChatAddress, ChatKey, SessionId, new_session_id, new_turn_id
-from talaria.core.ledger import Accept, Binding, Fresh, Start
+from talaria.core.ledger import Accept, Begin, Binding, Fresh
 from talaria.core.messages import Message, Text
 from talaria.core.ports import Store
 from talaria.core.specs import PinnedSpec
@@ -169,7 +169,7 @@ class Intake:
         is_message = not order.command and order.steers is None
         has_lane = may_begin and is_message and self._lanes.claim(key)
         if has_lane and not self._agents.pending.is_any:  # else the turn may have to wait before it begins
-            order = msgspec.structs.replace(order, start=self._start(order.inbound))
+            order = msgspec.structs.replace(order, begin=self._begin(order))
         try:
             accepted = await self._store.accept(order)
         except BaseException:
@@ -195,9 +195,9 @@ class Intake:
             self._lanes.put_freed(live)
         return live
 
-    def _start(self, inbound: Inbound) -> Start:
-        user = self._settings.user_message(inbound.parts, self._agents.clock.now())
-        return Start(self._keeper.owner, self._keeper.lease_seconds, user)
+    def _begin(self, order: Accept) -> Begin:
+        user = self._settings.user_message(order.inbound.parts, self._agents.clock.now())
+        return Begin(order.turn_id, self._keeper.owner, self._keeper.lease_seconds, user)
 
     def _resolve(self, wish: str | None) -> PinnedSpec | None:
         """Return None if there is no model yet. The session is bound all the same, and its turn says why."""

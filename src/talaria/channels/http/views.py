@@ -14,7 +14,7 @@ from talaria.core.ports import Histories
 from talaria.core.sessions import Session
 from talaria.core.spending import Spent
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
-from talaria.turns.story import Chapter, tell_story
+from talaria.turns.explain import HistoryLine, explain_history
 
 CHANNEL, KIND = "http", "api"
 _PREVIEW = 200
@@ -94,7 +94,7 @@ class TurnView(msgspec.Struct, frozen=True):
 class ExplainedTurn(TurnView, frozen=True):
     """A turn with its history in sentences. `also` are older turns that have the same name."""
 
-    story: tuple[Chapter, ...] = ()
+    story: tuple[HistoryLine, ...] = ()
     also: tuple[TurnId, ...] = ()
 
 
@@ -109,7 +109,7 @@ async def explain_turn(histories: Histories, name: str) -> ExplainedTurn:
         raise no_such_turn(name)
     record = history.record
     turn = ExplainedTurn.of(record.turn, tuple(map(StepView.of, record.steps)), record.spent)
-    return msgspec.structs.replace(turn, story=tell_story(history), also=tuple(others))
+    return msgspec.structs.replace(turn, story=explain_history(history), also=tuple(others))
 
 
 def no_such_turn(name: str) -> NotFound:

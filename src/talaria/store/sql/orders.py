@@ -91,11 +91,10 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
     turn = Turn(
         order.turn_id, inbound.chat_key, session.id, TurnState.ACCEPTED, inbound, tx.now, order.command
     )
-    began, start = None, order.start
-    if start is not None and lease.is_free_for(start.owner, tx.now) and not lease.waiting_turn:
+    began = None
+    if order.begin is not None and lease.is_free_for(order.begin.owner, tx.now) and not lease.waiting_turn:
         turn = rules.begun_turn(turn, tx.now)
-        begin_now = Begin(turn.id, start.owner, start.lease_seconds, start.user)
-        began = _take(tx, session, lease, begin_now, _Attempts())
+        began = _take(tx, session, lease, order.begin, _Attempts())
     _insert_turn(tx, turn, order)
     if order.steers and tx.execute(FIND_HOST, (order.steers, session.id)).fetchone() is not None:
         tx.execute(SET_HOST, (order.steers, turn.id))
@@ -116,7 +115,7 @@ def _insert_turn(tx: Transaction, turn: Turn, order: Accept) -> None:
         order.digest,
         turn.attempts,
         turn.started_at,
-        order.start.owner if turn.attempts and order.start else "",
+        order.begin.owner if turn.attempts and order.begin else "",
         turn.inbound.address or "",
     )
     if turn.inbound.key is None:

@@ -1,4 +1,4 @@
-"""A turn's story, told from the ledger alone: what happened, in order, in sentences."""
+"""Explains a turn from its ledger alone: what happened, in order, as sentences for `talaria why`."""
 
 from __future__ import annotations
 
@@ -13,70 +13,72 @@ from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
 _PREVIEW = 80
 
 
-class Chapter(msgspec.Struct, frozen=True):
-    """One thing that happened. `at` is None when the ledger does not know when; `kind` is for programs."""
+class HistoryLine(msgspec.Struct, frozen=True):
+    """One thing that happened. `at` is None if the ledger has no time for it; `kind` is for programs."""
 
     at: float | None
     kind: str
     text: str
 
 
-def tell_story(history: TurnHistory) -> tuple[Chapter, ...]:
-    """In the order of the ledger, which is that of the moments it knows."""
+def explain_history(history: TurnHistory) -> tuple[HistoryLine, ...]:
+    """Return what happened to the turn, in the order of the ledger."""
     turn = history.record.turn
     usage = {used.n: used for used in history.usage}
     return (
         *_arrival(turn, history.ahead),
         *_attempts(history),
-        *(chapter for step in history.record.steps for chapter in _step(step, usage.get(step.n))),
+        *(line for step in history.record.steps for line in _step(step, usage.get(step.n))),
         *_end(turn),
-        *(chapter for row in history.record.replies for chapter in _delivery(row)),
+        *(line for row in history.record.replies for line in _delivery(row)),
     )
 
 
-def _arrival(turn: Turn, ahead: int) -> Iterator[Chapter]:
+def _arrival(turn: Turn, ahead: int) -> Iterator[HistoryLine]:
     sender = turn.inbound.sender
     who = f"{sender.name} ({sender.id})" if sender.name else sender.id or "somebody"
     what = f"the command /{turn.command}" if turn.command else "a message"
     key = f", known there as {turn.inbound.key}" if turn.inbound.key else ""
-    yield Chapter(turn.accepted_at, "accepted", f"Accepted {what} of {who} durably{key}.")
+    yield HistoryLine(turn.accepted_at, "accepted", f"Accepted {what} of {who} durably{key}.")
     if ahead:
-        yield Chapter(turn.accepted_at, "queued", f"Queued behind {_count(ahead, 'turn')} of its session.")
+        yield HistoryLine(
+            turn.accepted_at, "queued", f"Queued behind {_count(ahead, 'turn')} of its session."
+        )
     if turn.merged_into is not None:
         text = f"Joined the running turn {turn.merged_into} and ends as that does."
-        yield Chapter(turn.accepted_at, "merged", text)
+        yield HistoryLine(turn.accepted_at, "merged", text)
 
 
-def _attempts(history: TurnHistory) -> Iterator[Chapter]:
+def _attempts(history: TurnHistory) -> Iterator[HistoryLine]:
     turn, owner = history.record.turn, history.begun_by
     by = f" by process {owner}" if owner else ""
     if turn.started_at is None:
         return
-    yield Chapter(turn.started_at, "begun", f"Begun{by if turn.attempts == 1 else ''}.")
+    yield HistoryLine(turn.started_at, "begun", f"Begun{by if turn.attempts == 1 else ''}.")
     if turn.attempts < 2:
         return
     crashes = turn.attempts - 1 - turn.forgiven
     why = "its process ended without a word" if crashes else "its process let go of it in good order"
     many = f" It was interrupted {turn.attempts - 1} times in all." if turn.attempts > 2 else ""
-    yield Chapter(None, "interrupted", f"Interrupted: {why}.{many}")
-    yield Chapter(history.begun_at, "begun", f"Taken up again, attempt {turn.attempts}{by}.")
+    yield HistoryLine(None, "interrupted", f"Interrupted: {why}.{many}")
+    yield HistoryLine(history.begun_at, "begun", f"Taken up again, attempt {turn.attempts}{by}.")
 
 
-def _step(step: Step, usage: StepUsage | None) -> Iterator[Chapter]:
+def _step(step: Step, usage: StepUsage | None) -> Iterator[HistoryLine]:
     if step.kind is StepKind.MODEL:
-        yield Chapter(step.ended_at, "model", f"Step {step.n}: {step.name} answered{_used(usage)}.")
+        yield HistoryLine(step.ended_at, "model", f"Step {step.n}: {step.name} answered{_used(usage)}.")
         return
     name = f"Step {step.n}: tool {step.name}"
     match step.state:
         case StepState.PENDING:
-            yield Chapter(None, "tool", f"{name} was asked for and has not run.")
+            yield HistoryLine(None, "tool", f"{name} was asked for and has not run.")
         case StepState.STARTED:
-            yield Chapter(step.started_at, "tool", f"{name} started; no end of it is known.")
+            yield HistoryLine(step.started_at, "tool", f"{name} started; no end of it is known.")
         case StepState.ENDED:
             if step.started_at is not None:
-                yield Chapter(step.started_at, "tool", f"{name} started.")
+                yield HistoryLine(step.started_at, "tool", f"{name} started.")
             outcome = step.result.outcome.value if step.result else "nothing"
-            yield Chapter(step.ended_at, "tool", f"{name} ended: {outcome}.")
+            yield HistoryLine(step.ended_at, "tool", f"{name} ended: {outcome}.")
 
 
 def _used(usage: StepUsage | None) -> str:
@@ -87,28 +89,28 @@ def _used(usage: StepUsage | None) -> str:
     return f"{tries} ({tokens.input} tokens in, {tokens.cached} of them cached, {tokens.output} out)"
 
 
-def _end(turn: Turn) -> Iterator[Chapter]:
+def _end(turn: Turn) -> Iterator[HistoryLine]:
     match turn.state:
         case TurnState.DONE:
             reply = " ".join((turn.reply or "").split())
             short = reply if len(reply) <= _PREVIEW else f"{reply[:_PREVIEW]}…"
-            yield Chapter(
+            yield HistoryLine(
                 turn.ended_at, "done", f"Done: “{short}”" if short else "Done, with nothing to say."
             )
         case TurnState.FAILED:
             why = turn.error.sentence() if turn.error else "no reason is known."
-            yield Chapter(turn.ended_at, "failed", f"Failed: {why}")
+            yield HistoryLine(turn.ended_at, "failed", f"Failed: {why}")
         case TurnState.CANCELLED:
-            yield Chapter(turn.ended_at, "cancelled", "Cancelled.")
+            yield HistoryLine(turn.ended_at, "cancelled", "Cancelled.")
         case TurnState.WAITING:
-            yield Chapter(None, "waiting", "Waits for a person.")
+            yield HistoryLine(None, "waiting", "Waits for a person.")
         case TurnState.RUNNING:
-            yield Chapter(None, "running", "Not settled yet: it runs, or the next start takes it up.")
+            yield HistoryLine(None, "running", "Not settled yet: it runs, or the next start takes it up.")
         case TurnState.ACCEPTED:
-            yield Chapter(None, "waiting", "Not begun yet: it waits its turn.")
+            yield HistoryLine(None, "waiting", "Not begun yet: it waits its turn.")
 
 
-def _delivery(row: OutboxRow) -> Iterator[Chapter]:
+def _delivery(row: OutboxRow) -> Iterator[HistoryLine]:
     name = f"Message {row.part + 1} of the reply" if row.part else "The reply"
     what = f"{name} (reply:{row.id}) to {row.channel} {row.address}"
     if row.edits is not None:
@@ -118,15 +120,15 @@ def _delivery(row: OutboxRow) -> Iterator[Chapter]:
     match row.state:
         case OutboxState.SENT:
             text = f"{what} was delivered as {row.platform_id} after {tries}."
-            yield Chapter(row.sent_at, "delivered", text)
+            yield HistoryLine(row.sent_at, "delivered", text)
         case OutboxState.FAILED:
-            yield Chapter(None, "undelivered", f"{what} was given up after {tries}.{trouble}")
+            yield HistoryLine(None, "undelivered", f"{what} was given up after {tries}.{trouble}")
         case OutboxState.SENDING:
-            yield Chapter(
+            yield HistoryLine(
                 None, "sending", f"{what} is being sent, attempt {row.attempts}; the outcome is open."
             )
         case OutboxState.PENDING:
-            yield Chapter(row.written_at, "unsent", f"{what} waits to be sent, {tries} so far.{trouble}")
+            yield HistoryLine(row.written_at, "unsent", f"{what} waits to be sent, {tries} so far.{trouble}")
 
 
 def _count(number: int, noun: str) -> str:
