@@ -231,7 +231,7 @@ async def test_a_bare_start_is_greeted_like_any_message(authorizer: Authorizer) 
 # -- the operator
 
 
-async def test_five_wrong_codes_lock_the_desk_and_time_opens_it(
+async def test_five_wrong_codes_lock_approvals_for_a_while(
     authorizer: Authorizer, admin: PairingAdmin, clock: HandClock
 ) -> None:
     code = code_in(await authorizer.greet(ANN))

@@ -30,7 +30,7 @@ class Line:
     server: TelegramServer
     rig: Rig
     channel: TelegramChannel
-    desk: PairingAdmin
+    admin: PairingAdmin
     inbounds: list[Inbound]
     folder: Path
     clock: Clock

@@ -130,7 +130,7 @@ async def test_a_stranger_is_told_a_code_and_is_answered_once_it_is_approved(
         bob.says("hello?")
         (told,) = await line.answers(1, chat)
         code = next(word for word in told.split() if word.count("-") == 2)
-        await line.desk.approve(code)
+        await line.admin.approve(code)
         bob.says("and now?")
         assert (await line.answers(2, chat))[1] == "You said: and now?"
         assert [inbound.sender.id for inbound in line.inbounds] == ["8"]
@@ -140,7 +140,7 @@ async def test_an_invitation_lets_its_holder_in(tmp_path: Path, server: Telegram
     bob = server.person(8, "Bob")
     async with telegram(tmp_path, server) as line:
         chat = server.platform.private(bob)
-        invitation = await line.desk.invite("telegram")
+        invitation = await line.admin.invite("telegram")
         bob.says(f"/start {invitation.code}")
         assert "You are in" in (await line.answers(1, chat))[0]
         bob.says("hello")

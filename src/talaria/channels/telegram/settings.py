@@ -1,4 +1,4 @@
-"""`[channels.telegram]`: which bot, who may talk to it, and how much it shows of a running turn."""
+"""`[channels.telegram]`: the bot, the people who may use it, and how much it shows of a running turn."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ API_URL = "https://api.telegram.org"
 
 
 def public_address(url: str) -> str | None:
-    """A rule for the address that Telegram calls; empty is none."""
+    """Check the address that Telegram calls: return what is expected instead, or None if it is valid."""
     if not url or (web_address(url) is None and urlsplit(url).path.endswith("/hooks/telegram")):
         return None
     return 'an address such as "https://talaria.example.org/hooks/telegram"'
 
 
 class TelegramSettings(msgspec.Struct, frozen=True):
-    """The channel runs when one of the three places of the token is named. `token_file` is a path, relative
-    to the home. `webhook_url` is the public address that leads to `/hooks/telegram` of this gateway."""
+    """The channel runs if one of `token_env`, `token_file` and `token` is set. `token_file` is a path,
+    relative to the home. `webhook_url` is the public address that leads to `/hooks/telegram` of this gateway."""
 
     token_env: Annotated[str, Mark.SECRET_VARIABLE, Check(variable_name)] = ""
     token_file: Annotated[str, Mark.SECRET_FILE] = ""
@@ -49,7 +49,7 @@ class TelegramSettings(msgspec.Struct, frozen=True):
 
 
 def find_token(settings: TelegramSettings, home: Path, environ: Mapping[str, str]) -> str:
-    """The bot's token. Raises `ConfigError` when the place that is named has none."""
+    """Return the bot's token. Raises `ConfigError` if the configured place has none."""
     if settings.token:
         return settings.token
     again = "Set it, or run `talaria connect telegram`."
@@ -70,5 +70,6 @@ def find_token(settings: TelegramSettings, home: Path, environ: Mapping[str, str
 
 
 def webhook_secret(token: str) -> str:
-    """What Telegram proves itself with: made of the token, so that no webhook can be without one."""
+    """Return the secret with which Telegram proves itself. It is derived from the token, so every webhook has
+    one."""
     return hmac.new(token.encode(), b"talaria webhook", hashlib.sha256).hexdigest()
