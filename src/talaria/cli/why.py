@@ -35,7 +35,7 @@ def command(invocation: Invocation, id: str, as_json: bool) -> None:
         if isinstance(found, Path):
             raise NotFound(f"There is no turn {id}: {found} is empty.", "Name the home with --home.")
         if isinstance(found, GatewayClient):
-            return await found.tell(id)
+            return await found.explain(id)
         return await explain_turn(found.histories, id)
 
     explained = ask_home(invocation, tell)

@@ -126,8 +126,8 @@ class GatewayClient:
             body["model"] = model
         if files:
             body["files"] = files
-        path, headers = f"/api/sessions/{_part(name)}/messages", {"Idempotency-Key": key}
-        answer = await self._persist(lambda: self._call("POST", path, body, headers=headers), retry)
+        path, headers = f"/api/sessions/{_quote(name)}/messages", {"Idempotency-Key": key}
+        answer = await self._with_retries(lambda: self._call("POST", path, body, headers=headers), retry)
         return _decode(answer, AcceptedTurn)
 
     async def upload(self, path: Path, retry: RetryPolicy = NO_RETRY) -> str:
@@ -137,8 +137,8 @@ class GatewayClient:
         except OSError as error:
             text = f"The file {path} cannot be read: {error.strerror or error}."
             raise BadRequest(text, "Check its name and its permissions.") from error
-        place = f"/api/files?name={_part(path.name)}"
-        answer = await self._persist(lambda: self._call("POST", place, data), retry)
+        place = f"/api/files?name={_quote(path.name)}"
+        answer = await self._with_retries(lambda: self._call("POST", place, data), retry)
         return _decode(answer, _Id).id
 
     async def follow(self, turn_id: str, retry: RetryPolicy = NO_RETRY) -> AsyncGenerator[Event, None]:
@@ -148,7 +148,7 @@ class GatewayClient:
         """
         last_id = ""
         while True:
-            response = await self._persist(partial(self._open_events, turn_id, last_id), retry)
+            response = await self._with_retries(partial(self._open_events, turn_id, last_id), retry)
             parser = SseParser()
             try:
                 async for data in response.content.iter_any():
@@ -169,17 +169,17 @@ class GatewayClient:
         headers = {"Accept": "text/event-stream"}
         if last_id:
             headers["Last-Event-ID"] = last_id
-        path = f"/api/turns/{_part(turn_id)}/events"
+        path = f"/api/turns/{_quote(turn_id)}/events"
         return await self._request("GET", path, None, headers, timeout=_limits(None, _SILENCE_SECONDS))
 
     async def cancel(self, turn_id: str) -> None:
-        await self._call("POST", f"/api/turns/{_part(turn_id)}/cancel")
+        await self._call("POST", f"/api/turns/{_quote(turn_id)}/cancel")
 
     async def turn(self, turn_id: str) -> bytes:
         """Return the turn as the gateway's JSON."""
-        return await self._call("GET", f"/api/turns/{_part(turn_id)}")
+        return await self._call("GET", f"/api/turns/{_quote(turn_id)}")
 
-    async def tell(self, name: str) -> ExplainedTurn:
+    async def explain(self, name: str) -> ExplainedTurn:
         return _decode(await self.turn(name), ExplainedTurn)
 
     # -- pairing
@@ -209,14 +209,14 @@ class GatewayClient:
         return _decode(await self._call("GET", f"/api/sessions?limit={limit}"), SessionList)
 
     async def session(self, name_or_id: str) -> SessionView:
-        return _decode(await self._call("GET", f"/api/sessions/{_part(name_or_id)}"), SessionView)
+        return _decode(await self._call("GET", f"/api/sessions/{_quote(name_or_id)}"), SessionView)
 
     async def entries(self, session_id: SessionId, after: str | None) -> EntryPage:
-        more = f"?after={_part(after)}" if after else ""
+        more = f"?after={_quote(after)}" if after else ""
         return _decode(await self._call("GET", f"/api/sessions/{session_id}/entries{more}"), EntryPage)
 
     async def end_session(self, name_or_id: str) -> SessionView:
-        return _decode(await self._call("POST", f"/api/sessions/{_part(name_or_id)}/end"), SessionView)
+        return _decode(await self._call("POST", f"/api/sessions/{_quote(name_or_id)}/end"), SessionView)
 
     async def listing(self) -> PairingList:
         """Return the paired people and the open requests."""
@@ -235,7 +235,7 @@ class GatewayClient:
 
     # -- calls
 
-    async def _persist(self, attempt: Callable[[], Awaitable[T]], retry: RetryPolicy) -> T:
+    async def _with_retries(self, attempt: Callable[[], Awaitable[T]], retry: RetryPolicy) -> T:
         """Call `attempt` until the gateway answers or the policy's time is over."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + retry.seconds
@@ -361,5 +361,5 @@ def _limits(total: float | None, silence: float | None = None) -> aiohttp.Client
     return aiohttp.ClientTimeout(total=total, sock_connect=_CONNECT_SECONDS, sock_read=silence)
 
 
-def _part(text: str) -> str:
+def _quote(text: str) -> str:
     return quote(text, safe="")

@@ -26,8 +26,8 @@ def public_address(url: str) -> str | None:
 
 
 class TelegramSettings(msgspec.Struct, frozen=True):
-    """The channel runs if one of `token_env`, `token_file` and `token` is set. `token_file` is a path,
-    relative to the home. `webhook_url` is the public address that leads to `/hooks/telegram` of this gateway."""
+    """The channel runs if one of `token_env`, `token_file`, `token` is set. `token_file` is relative to the
+    home. `webhook_url` is the public address that leads to `/hooks/telegram` of this gateway."""
 
     token_env: Annotated[str, Mark.SECRET_VARIABLE, Check(variable_name)] = ""
     token_file: Annotated[str, Mark.SECRET_FILE] = ""
