@@ -133,7 +133,6 @@ async def test_a_flood_of_strangers_causes_few_answers_and_few_writes(
     for number in range(10_000):
         answers += await counted_authorizer.greet(private(str(9000 + number))) is not None
         clock.forward(0.1)
-    # 1,000 seconds are less than two times the ten minutes of thirty codes.
     assert answers <= 60
     assert counted.asked <= 62
     assert len((await counted.listing()).requests) <= 60
@@ -143,7 +142,7 @@ async def test_after_a_flood_strangers_are_heard_again(authorizer: Authorizer, c
     for number in range(100):
         await authorizer.greet(private(str(9000 + number)))
     assert await authorizer.greet(ANN) is None
-    clock.forward(10 * MINUTE)
+    clock.forward(HOUR)
     code_in(await authorizer.greet(ANN))
 
 

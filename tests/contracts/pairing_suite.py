@@ -116,9 +116,9 @@ class PairingSuite:
     ) -> None:
         opened = await pairings.ask(Ask(ANN, CODE))
         assert isinstance(opened, Opened)
-        clock.forward(LIMITS.reminder_seconds)
+        clock.forward(LIMITS.pause_seconds)
         again = await pairings.ask(Ask(ANN, OTHER))
-        assert again == Waiting(opened.expires_at, may_tell=True, quiet_until=clock.now() + 60)
+        assert again == Waiting(may_tell=True, quiet_until=clock.now() + LIMITS.pause_seconds)
         assert len((await pairings.listing()).requests) == 1
         assert isinstance(await pairings.approve(Approve(OTHER)), WrongCode)
         assert isinstance(await pairings.approve(Approve(CODE)), Paired)
@@ -132,7 +132,7 @@ class PairingSuite:
             assert isinstance(answer, Waiting)
             if answer.may_tell:
                 told.append(seconds)
-        assert told == [60, 120, 180]
+        assert told == [900, 1800, 2700]
 
     async def test_nothing_changes_before_the_time_that_the_answer_names(
         self, pairings: Pairings, clock: HandClock
@@ -154,31 +154,32 @@ class PairingSuite:
         self, pairings: Pairings, clock: HandClock
     ) -> None:
         started = clock.now()
-        for number in range(LIMITS.new_requests):
+        for number in range(LIMITS.per_channel):
             assert isinstance(await pairings.ask(Ask(stranger(number), code(number))), Opened)
             clock.forward(1)
-        crowded = await pairings.ask(Ask(ANN, CODE))
-        assert crowded == Crowded(started + LIMITS.new_seconds)
-        assert len((await pairings.listing()).requests) == LIMITS.new_requests
-        clock.forward(crowded.until - clock.now())
+        assert await pairings.ask(Ask(ANN, CODE)) == Crowded(clock.now() + LIMITS.pause_seconds)
+        clock.forward(LIMITS.code_seconds - LIMITS.per_channel - 1)
+        assert await pairings.ask(Ask(ANN, CODE)) == Crowded(started + LIMITS.code_seconds)
+        assert len((await pairings.listing()).requests) == LIMITS.per_channel
+        clock.forward(1)
         assert isinstance(await pairings.ask(Ask(ANN, CODE)), Opened)
 
+    async def test_an_approval_makes_room_in_a_crowd_and_nobody_else_is_pushed_out(
+        self, pairings: Pairings
+    ) -> None:
+        limits = PairingLimits(per_channel=3)
+        for number in range(3):
+            assert isinstance(await pairings.ask(Ask(stranger(number), code(number), limits)), Opened)
+        assert isinstance(await pairings.ask(Ask(ANN, CODE, limits)), Crowded)
+        assert isinstance(await pairings.approve(Approve(code(1))), Paired)
+        assert isinstance(await pairings.ask(Ask(ANN, CODE, limits)), Opened)
+        waiting = [request.person for request in (await pairings.listing()).requests]
+        assert sorted(waiting, key=lambda person: person.user_id) == [ANN, stranger(0), stranger(2)]
+
     async def test_a_crowd_on_one_channel_leaves_the_others_alone(self, pairings: Pairings) -> None:
-        for number in range(LIMITS.new_requests):
+        for number in range(LIMITS.per_channel):
             await pairings.ask(Ask(stranger(number), code(number)))
         assert isinstance(await pairings.ask(Ask(stranger(1, "discord"), CODE)), Opened)
-
-    async def test_open_requests_are_bounded_and_the_oldest_makes_room(
-        self, pairings: Pairings, clock: HandClock
-    ) -> None:
-        limits = PairingLimits(open_requests=3)
-        for number in range(5):
-            assert isinstance(await pairings.ask(Ask(stranger(number), code(number), limits)), Opened)
-            clock.forward(1)
-        waiting = [request.person for request in (await pairings.listing()).requests]
-        assert waiting == [stranger(2), stranger(3), stranger(4)]
-        assert isinstance(await pairings.approve(Approve(code(0))), WrongCode)
-        assert isinstance(await pairings.approve(Approve(code(4))), Paired)
 
     async def test_thousands_of_strangers_leave_few_rows(self, pairings: Pairings, clock: HandClock) -> None:
         limits = PairingLimits(code_seconds=1e9)
@@ -186,9 +187,7 @@ class PairingSuite:
         for number in range(2000):
             opened += isinstance(await pairings.ask(Ask(stranger(number), code(number), limits)), Opened)
             clock.forward(6)
-        assert len((await pairings.listing()).requests) == limits.open_requests
-        # 12,000 seconds are 20 times `new_seconds`.
-        assert opened <= 20 * limits.new_requests
+        assert opened == len((await pairings.listing()).requests) == limits.per_channel
 
     # -- wrong codes
 
@@ -203,7 +202,7 @@ class PairingSuite:
             left.append(answer.tries_left)
             clock.forward(1)
         assert left == [4, 3, 2, 1, 0]
-        locked = Locked(clock.now() - 1 + LIMITS.lock_seconds)
+        locked = Locked(clock.now() - 1 + LIMITS.pause_seconds)
         assert await pairings.approve(Approve(CODE)) == locked
         assert not await pairings.is_paired("telegram", "1001")
         clock.forward(locked.until - clock.now() - 1)
@@ -228,7 +227,7 @@ class PairingSuite:
     ) -> None:
         for number in range(4):
             await pairings.approve(Approve(guess(number)))
-        clock.forward(LIMITS.lock_seconds)
+        clock.forward(LIMITS.pause_seconds)
         assert await pairings.approve(Approve(guess(9))) == WrongCode(4)
 
     # -- invitations
@@ -276,7 +275,7 @@ class PairingSuite:
         await pairings.invite(Invite("telegram", CODE))
         for number in range(5):
             assert isinstance(await pairings.redeem(Redeem(BOB, guess(number))), WrongCode)
-        assert await pairings.redeem(Redeem(BOB, CODE)) == Locked(clock.now() + LIMITS.lock_seconds)
+        assert await pairings.redeem(Redeem(BOB, CODE)) == Locked(clock.now() + LIMITS.pause_seconds)
         assert isinstance(await pairings.redeem(Redeem(ANN, CODE)), Paired)
 
     async def test_many_guessers_lock_a_channels_invitation_until_a_new_one_is_made(
@@ -287,7 +286,7 @@ class PairingSuite:
         for number in range(10_000):
             answer = await pairings.redeem(Redeem(stranger(number), guess(number)))
             looks += isinstance(answer, WrongCode)
-        assert looks == LIMITS.channel_tries
+        assert looks == LIMITS.per_channel
         assert isinstance(await pairings.redeem(Redeem(ANN, CODE)), Locked)
         await pairings.invite(Invite("telegram", OTHER))
         assert isinstance(await pairings.redeem(Redeem(ANN, OTHER)), Paired)

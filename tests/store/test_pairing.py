@@ -28,7 +28,7 @@ from talaria.store.sqlite.store import SqliteStore
 
 async def test_limits_and_codes_hold_over_a_restart(path: Path, clock: HandClock) -> None:
     async with await SqliteStore.open(path, clock) as store:
-        for number in range(LIMITS.new_requests):
+        for number in range(LIMITS.per_channel):
             await store.pairings.ask(Ask(stranger(number), code(number)))
         for number in range(5):
             await store.pairings.approve(Approve(guess(number)))
@@ -41,7 +41,7 @@ async def test_limits_and_codes_hold_over_a_restart(path: Path, clock: HandClock
         assert isinstance(await store.pairings.approve(Approve(code(0))), Locked)
         assert isinstance(await store.pairings.redeem(Redeem(ANN, CODE)), Locked)
         assert isinstance(await store.pairings.redeem(Redeem(stranger(0), CODE)), Paired)
-        clock.forward(LIMITS.lock_seconds)
+        clock.forward(LIMITS.pause_seconds)
         assert isinstance(await store.pairings.approve(Approve(code(1))), Paired)
     async with await SqliteStore.open(path, clock) as store:
         assert await store.pairings.is_paired("telegram", stranger(0).user_id)
@@ -66,13 +66,13 @@ async def test_guessers_leave_few_rows(path: Path, clock: HandClock) -> None:
         for round_number in range(3):
             for number in range(300):
                 await store.pairings.redeem(Redeem(stranger(1000 * round_number + number), guess(number)))
-            clock.forward(LIMITS.lock_seconds)
+            clock.forward(LIMITS.pause_seconds)
     connection = driver.connect(str(path))
     try:
         (rows,) = connection.execute("SELECT count(*) FROM wrong_codes").fetchone()
     finally:
         connection.close()
-    assert rows <= LIMITS.channel_tries + 1
+    assert rows <= LIMITS.per_channel + 1
 
 
 async def test_an_order_that_fails_counts_nothing(path: Path, clock: HandClock) -> None:

@@ -230,7 +230,7 @@ class Authorizer:
         asked = await self._pairings.ask(Ask(actor.person, hash_code(code), self._limits))
         match asked:
             case Opened():
-                self._silence.begin(actor, self._clock.now() + self._limits.reminder_seconds)
+                self._silence.begin(actor, self._clock.now() + self._limits.pause_seconds)
                 _log.info("%s user %s asks to be paired", actor.channel, actor.user_id)
                 return pairing.code_text(code, self._limits.code_seconds)
             case Waiting(may_tell=may_tell, quiet_until=quiet_until):

@@ -51,26 +51,18 @@ class PairingList(msgspec.Struct, frozen=True):
 
 
 class PairingLimits(msgspec.Struct, frozen=True):
-    """Seconds and counts. What they bound, and for whom:
+    """The limiters of what strangers can cause; docs/access.md says why there are these.
 
-    - a stranger has one open request for `code_seconds`, and is told again that it waits `reminders` times,
-      `reminder_seconds` apart; after that there is silence until it expires;
-    - a channel gives out `new_requests` codes in `new_seconds`, and has `open_requests` open at most: the
-      oldest makes room;
-    - `tries` wrong codes lock the approval for `lock_seconds`, counted from the last of them;
-    - an invitation is presented wrongly `tries` times by one person and `channel_tries` times by all of them,
-      then nobody is heard for `lock_seconds`.
+    - A person has one open request, a channel has `per_channel`; each expires after `code_seconds`.
+    - Two answers to a person with an open request are `pause_seconds` apart.
+    - `tries` wrong codes of one person, or `per_channel` wrong invitations on a channel, lock the codes for
+      `pause_seconds`, counted from the last wrong code. Approvals count as one person.
     """
 
     code_seconds: float = 3600.0
-    reminders: int = 3
-    reminder_seconds: float = 60.0
-    new_requests: int = 30
-    new_seconds: float = 600.0
-    open_requests: int = 100
+    pause_seconds: float = 900.0
+    per_channel: int = 60
     tries: int = 5
-    channel_tries: int = 100
-    lock_seconds: float = 900.0
 
 
 # -- orders -----------------------------------------------------------------------------------------------
@@ -115,16 +107,15 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """There is a request already, whose code nobody knows any more. `may_tell`: one reminder was counted and
-    may be sent; else nothing is said, and nothing changes before `quiet_until`."""
+    """There is an open request already; its code is not known any more. With `may_tell` the person may be
+    reminded now. The next order before `quiet_until` has no effect."""
 
-    expires_at: float
     may_tell: bool
     quiet_until: float
 
 
 class Crowded(msgspec.Struct, frozen=True):
-    """The channel gave out its share of codes: no stranger is answered before `until`."""
+    """The channel has too many open requests: strangers get no answer before `until`."""
 
     until: float
 

@@ -32,15 +32,9 @@ from talaria.store.sql.executor import Connection, Transaction
 # -- requests ---------------------------------------------------------------------------------------------
 
 DROP_EXPIRED = "DELETE FROM pairing_requests WHERE expires_at <= ?"
-FIND_REQUEST = "SELECT expires_at, reminders, told_at FROM pairing_requests WHERE channel = ? AND user_id = ?"
-COUNT_REMINDER = """
-UPDATE pairing_requests SET reminders = reminders + 1, told_at = ? WHERE channel = ? AND user_id = ?
-"""
-COUNT_NEW = "SELECT count(*), min(asked_at) FROM pairing_requests WHERE channel = ? AND asked_at > ?"
-KEEP_NEWEST = """
-DELETE FROM pairing_requests WHERE channel = ? AND user_id NOT IN
-(SELECT user_id FROM pairing_requests WHERE channel = ? ORDER BY asked_at DESC, user_id LIMIT ?)
-"""
+FIND_REQUEST = "SELECT expires_at, told_at FROM pairing_requests WHERE channel = ? AND user_id = ?"
+SET_TOLD = "UPDATE pairing_requests SET told_at = ? WHERE channel = ? AND user_id = ?"
+COUNT_REQUESTS = "SELECT count(*), min(expires_at) FROM pairing_requests WHERE channel = ?"
 INSERT_REQUEST = """
 INSERT INTO pairing_requests (channel, user_id, name, code, asked_at, expires_at, told_at)
 VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -53,28 +47,19 @@ def ask(tx: Transaction, order: Ask) -> Asked:
     tx.execute(DROP_EXPIRED, (tx.now,))
     row = tx.execute(FIND_REQUEST, key).fetchone()
     if row is not None:
-        waiting = _remind(row, limits, tx.now)
-        if waiting.may_tell:
-            tx.execute(COUNT_REMINDER, (tx.now, *key))
-        return waiting
-    count, oldest = tx.execute(COUNT_NEW, (person.channel, tx.now - limits.new_seconds)).fetchone()
-    if count >= limits.new_requests:
-        return Crowded(oldest + limits.new_seconds)
-    tx.execute(KEEP_NEWEST, (person.channel, person.channel, limits.open_requests - 1))
+        expires_at, told_at = row
+        may_tell = tx.now >= told_at + limits.pause_seconds
+        if may_tell:
+            tx.execute(SET_TOLD, (tx.now, *key))
+            told_at = tx.now
+        return Waiting(may_tell, min(expires_at, told_at + limits.pause_seconds))
+    count, next_expiry = tx.execute(COUNT_REQUESTS, (person.channel,)).fetchone()
+    if count >= limits.per_channel:
+        # An approval may make room before the next request expires.
+        return Crowded(min(next_expiry, tx.now + limits.pause_seconds))
     expires_at = tx.now + limits.code_seconds
     tx.execute(INSERT_REQUEST, (*key, person.name, order.code, tx.now, expires_at, tx.now))
     return Opened(expires_at)
-
-
-def _remind(request: tuple[float, int, float], limits: PairingLimits, now: float) -> Waiting:
-    """Whether a person may be told once more that the request waits, and until when nothing is to be said."""
-    expires_at, reminders, told_at = request
-    if reminders >= limits.reminders:
-        return Waiting(expires_at, may_tell=False, quiet_until=expires_at)
-    next_at = told_at + limits.reminder_seconds
-    if now < next_at:
-        return Waiting(expires_at, may_tell=False, quiet_until=next_at)
-    return Waiting(expires_at, may_tell=True, quiet_until=now + limits.reminder_seconds)
 
 
 # -- wrong codes ------------------------------------------------------------------------------------------
@@ -94,19 +79,19 @@ def _invitation_gate(channel: str) -> str:
 
 
 class _Tries(NamedTuple):
-    """Wrong codes, each within `lock_seconds` of the one before."""
+    """Wrong codes, each within `pause_seconds` of the one before."""
 
     wrong: int = 0
     last_at: float = 0.0
 
     def are_forgotten(self, limits: PairingLimits, now: float) -> bool:
-        return now >= self.last_at + limits.lock_seconds
+        return now >= self.last_at + limits.pause_seconds
 
     def lock(self, most: int, limits: PairingLimits, now: float) -> Locked | None:
         """Return the lock that `most` wrong codes put on the gate. Asked before any code is looked at."""
         if self.wrong < most or self.are_forgotten(limits, now):
             return None
-        return Locked(self.last_at + limits.lock_seconds)
+        return Locked(self.last_at + limits.pause_seconds)
 
 
 def _find_tries(tx: Transaction, gate: str, who: str) -> _Tries:
@@ -163,7 +148,7 @@ def invite(tx: Transaction, order: Invite) -> float:
 def redeem(tx: Transaction, order: Redeem) -> Admission:
     person, limits, gate = order.person, order.limits, _invitation_gate(order.person.channel)
     own, all_tries = _find_tries(tx, gate, person.user_id), _find_tries(tx, gate, ALL_PEOPLE)
-    locked = own.lock(limits.tries, limits, tx.now) or all_tries.lock(limits.channel_tries, limits, tx.now)
+    locked = own.lock(limits.tries, limits, tx.now) or all_tries.lock(limits.per_channel, limits, tx.now)
     if locked is not None:
         return locked
     if tx.execute(USE_INVITATION, (person.channel, order.code, tx.now)).rowcount:
