@@ -20,7 +20,7 @@ from talaria.access.authorizer import (
     authorize,
 )
 from talaria.access.pairing import hash_code, new_code
-from talaria.core.access import Invite, Person, Redeem
+from talaria.core.access import CreateInvitation, Person, RedeemInvitation
 from talaria.core.turns import Sender
 from talaria.store.memory import MemoryStore
 
@@ -32,8 +32,8 @@ async def authorizer() -> Authorizer:
     clock = HandClock()
     pairings = MemoryStore(clock).pairings
     invitation = hash_code(new_code())
-    await pairings.invite(Invite("telegram", invitation))
-    await pairings.redeem(Redeem(Person("telegram", PAIRED), invitation))
+    await pairings.invite(CreateInvitation("telegram", invitation))
+    await pairings.redeem(RedeemInvitation(Person("telegram", PAIRED), invitation))
     return Authorizer(pairings, {"telegram": [int(LISTED)]}, clock)
 
 

@@ -12,7 +12,7 @@ from access.actors import UNENTITLED, in_group, private
 from contracts.store_orders import HandClock
 from talaria.access.authorizer import Authorized, Authorizer, ChatKind, Ingress, Membership, Stranger
 from talaria.access.pairing import PairingAdmin
-from talaria.core.access import Ask, Asked, Origin
+from talaria.core.access import PairingOrigin, RequestOutcome, RequestPairing
 from talaria.core.errors import BadRequest, NotFound, StoreError, TooManyTries
 from talaria.store.memory import InlineExecutor
 from talaria.store.sql.store import SqlPairings
@@ -27,7 +27,7 @@ class CountedPairings(SqlPairings):
 
     asked = 0
 
-    async def ask(self, order: Ask) -> Asked:
+    async def ask(self, order: RequestPairing) -> RequestOutcome:
         self.asked += 1
         return await super().ask(order)
 
@@ -183,7 +183,7 @@ async def test_who_starts_with_an_invitation_is_in_without_a_second_step(
     assert "You are in" in text
     assert isinstance(await authorizer.check(ANN, Ingress.MESSAGE), Authorized)
     (paired,) = (await store.pairings.listing()).paired
-    assert paired.origin is Origin.INVITED
+    assert paired.origin is PairingOrigin.INVITED
     # Once.
     code_in(await authorizer.greet(BOB, f"/start {invitation.code}"))
     assert not isinstance(await authorizer.check(BOB, Ingress.MESSAGE), Authorized)

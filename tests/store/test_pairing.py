@@ -10,15 +10,15 @@ import pytest
 from contracts.pairing_suite import ANN, CODE, LIMITS, code, guess, stranger
 from contracts.store_orders import HandClock
 from talaria.core.access import (
-    Approve,
-    Ask,
-    Crowded,
-    Invite,
-    Locked,
-    Opened,
+    ApprovePairing,
+    CodesLocked,
+    CreateInvitation,
     Paired,
-    Redeem,
-    Waiting,
+    RedeemInvitation,
+    RequestOpened,
+    RequestPairing,
+    RequestPending,
+    RequestsFull,
     WrongCode,
 )
 from talaria.core.errors import StoreError
@@ -29,20 +29,20 @@ from talaria.store.sqlite.store import SqliteStore
 async def test_limits_and_codes_hold_over_a_restart(path: Path, clock: HandClock) -> None:
     async with await SqliteStore.open(path, clock) as store:
         for number in range(LIMITS.per_channel):
-            await store.pairings.ask(Ask(stranger(number), code(number)))
+            await store.pairings.ask(RequestPairing(stranger(number), code(number)))
         for number in range(5):
-            await store.pairings.approve(Approve(guess(number)))
-        await store.pairings.invite(Invite("telegram", CODE))
+            await store.pairings.approve(ApprovePairing(guess(number)))
+        await store.pairings.invite(CreateInvitation("telegram", CODE))
         for number in range(5):
-            await store.pairings.redeem(Redeem(ANN, guess(number)))
+            await store.pairings.redeem(RedeemInvitation(ANN, guess(number)))
     async with await SqliteStore.open(path, clock) as store:
-        assert isinstance(await store.pairings.ask(Ask(ANN, CODE)), Crowded)
-        assert isinstance(await store.pairings.ask(Ask(stranger(0), CODE)), Waiting)
-        assert isinstance(await store.pairings.approve(Approve(code(0))), Locked)
-        assert isinstance(await store.pairings.redeem(Redeem(ANN, CODE)), Locked)
-        assert isinstance(await store.pairings.redeem(Redeem(stranger(0), CODE)), Paired)
+        assert isinstance(await store.pairings.ask(RequestPairing(ANN, CODE)), RequestsFull)
+        assert isinstance(await store.pairings.ask(RequestPairing(stranger(0), CODE)), RequestPending)
+        assert isinstance(await store.pairings.approve(ApprovePairing(code(0))), CodesLocked)
+        assert isinstance(await store.pairings.redeem(RedeemInvitation(ANN, CODE)), CodesLocked)
+        assert isinstance(await store.pairings.redeem(RedeemInvitation(stranger(0), CODE)), Paired)
         clock.forward(LIMITS.pause_seconds)
-        assert isinstance(await store.pairings.approve(Approve(code(1))), Paired)
+        assert isinstance(await store.pairings.approve(ApprovePairing(code(1))), Paired)
     async with await SqliteStore.open(path, clock) as store:
         assert await store.pairings.is_paired("telegram", stranger(0).user_id)
         assert await store.pairings.is_paired("telegram", stranger(1).user_id)
@@ -50,9 +50,9 @@ async def test_limits_and_codes_hold_over_a_restart(path: Path, clock: HandClock
 
 async def test_two_stores_on_one_file_pair_one_and_see_each_other(path: Path, clock: HandClock) -> None:
     async with await SqliteStore.open(path, clock) as here, await SqliteStore.open(path, clock) as there:
-        await here.pairings.ask(Ask(ANN, CODE))
+        await here.pairings.ask(RequestPairing(ANN, CODE))
         answers = await asyncio.gather(
-            *(store.pairings.approve(Approve(CODE)) for store in (here, there, here, there))
+            *(store.pairings.approve(ApprovePairing(CODE)) for store in (here, there, here, there))
         )
         assert sum(isinstance(answer, Paired) for answer in answers) == 1
         assert await here.pairings.is_paired("telegram", ANN.user_id)
@@ -65,7 +65,9 @@ async def test_guessers_leave_few_rows(path: Path, clock: HandClock) -> None:
     async with await SqliteStore.open(path, clock) as store:
         for round_number in range(3):
             for number in range(300):
-                await store.pairings.redeem(Redeem(stranger(1000 * round_number + number), guess(number)))
+                await store.pairings.redeem(
+                    RedeemInvitation(stranger(1000 * round_number + number), guess(number))
+                )
             clock.forward(LIMITS.pause_seconds)
     connection = driver.connect(str(path))
     try:
@@ -78,8 +80,8 @@ async def test_guessers_leave_few_rows(path: Path, clock: HandClock) -> None:
 async def test_an_order_that_fails_counts_nothing(path: Path, clock: HandClock) -> None:
     """One code for two people cannot be: the second request is refused whole."""
     async with await SqliteStore.open(path, clock) as store:
-        assert isinstance(await store.pairings.ask(Ask(ANN, CODE)), Opened)
+        assert isinstance(await store.pairings.ask(RequestPairing(ANN, CODE)), RequestOpened)
         with pytest.raises(StoreError, match="cannot be stored"):
-            await store.pairings.ask(Ask(stranger(1), CODE))
-        assert isinstance(await store.pairings.approve(Approve(CODE)), Paired)
-        assert isinstance(await store.pairings.approve(Approve(CODE)), WrongCode)
+            await store.pairings.ask(RequestPairing(stranger(1), CODE))
+        assert isinstance(await store.pairings.approve(ApprovePairing(CODE)), Paired)
+        assert isinstance(await store.pairings.approve(ApprovePairing(CODE)), WrongCode)

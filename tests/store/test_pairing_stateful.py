@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from contracts.pairing_suite import CODE, code, guess
 from contracts.store_orders import HandClock
 from talaria.core.access import (
-    Approve,
-    Ask,
+    ApprovePairing,
     CodeHash,
-    Invite,
-    Locked,
-    Opened,
-    Origin,
+    CodesLocked,
+    CreateInvitation,
     Paired,
     PairingLimits,
+    PairingOrigin,
     Person,
-    Redeem,
+    RedeemInvitation,
+    RequestOpened,
+    RequestPairing,
     WrongCode,
 )
 from talaria.core.ports import Pairings
@@ -36,15 +36,15 @@ TIGHT = PairingLimits(
 CHANNELS = ("telegram", "discord")
 channels = st.sampled_from(CHANNELS)
 people = st.builds(Person, channels, st.sampled_from("123456"))
-asks = st.builds(Ask, people, st.just(CODE), st.just(TIGHT))
+asks = st.builds(RequestPairing, people, st.just(CODE), st.just(TIGHT))
 guesses = st.integers(0, 3).map(guess)
-Deed = Ask | Approve | Invite | Redeem | Person | float
+Deed = RequestPairing | ApprovePairing | CreateInvitation | RedeemInvitation | Person | float
 deeds = st.one_of(
     asks,
     asks,
-    st.builds(Approve, st.sampled_from([guess(0), CODE, CODE]), st.just(TIGHT)),
-    st.builds(Invite, channels, guesses, st.just(TIGHT)),
-    st.builds(Redeem, people, guesses, st.just(TIGHT)),
+    st.builds(ApprovePairing, st.sampled_from([guess(0), CODE, CODE]), st.just(TIGHT)),
+    st.builds(CreateInvitation, channels, guesses, st.just(TIGHT)),
+    st.builds(RedeemInvitation, people, guesses, st.just(TIGHT)),
     people,
     st.sampled_from([1.0, 2.0, 10.0, 20.0]),
 )
@@ -53,23 +53,23 @@ deeds = st.one_of(
 def spelled_out(deed: Deed, number: int, given_out: Sequence[CodeHash]) -> Deed:
     """`CODE` stands for a code of its own in a request, and for the last one given out in an approval."""
     match deed:
-        case Ask(person=person):
-            return Ask(person, code(number), TIGHT)
-        case Approve(code=wanted) if wanted == CODE and given_out:
-            return Approve(given_out[-1], TIGHT)
+        case RequestPairing(person=person):
+            return RequestPairing(person, code(number), TIGHT)
+        case ApprovePairing(code=wanted) if wanted == CODE and given_out:
+            return ApprovePairing(given_out[-1], TIGHT)
         case _:
             return deed
 
 
 async def carry_out(pairings: Pairings, deed: Deed) -> object:
     match deed:
-        case Ask():
+        case RequestPairing():
             return await pairings.ask(deed)
-        case Approve():
+        case ApprovePairing():
             return await pairings.approve(deed)
-        case Invite():
+        case CreateInvitation():
             return await pairings.invite(deed)
-        case Redeem():
+        case RedeemInvitation():
             return await pairings.redeem(deed)
         case Person(channel=channel, user_id=user_id):
             return await pairings.revoke(channel, user_id)
@@ -89,21 +89,21 @@ class Book:
     def check(self, deed: Deed, answer: object, codes: dict[CodeHash, Person]) -> None:
         """`codes` are those of the requests that were open before the deed."""
         match deed, answer:
-            case Approve(), Locked(until=until):
+            case ApprovePairing(), CodesLocked(until=until):
                 assert until == self.guesses[-1] + TIGHT.pause_seconds > self.clock.now()
-            case Approve(code=code), Paired(person=person, origin=origin):
-                assert (codes[code], origin) == (person, Origin.APPROVED)
-            case Approve(code=code), _:
+            case ApprovePairing(code=code), Paired(person=person, origin=origin):
+                assert (codes[code], origin) == (person, PairingOrigin.APPROVED)
+            case ApprovePairing(code=code), _:
                 assert code not in codes
                 self.guesses.append(self.clock.now())
                 recent = [at for at in self.guesses if at > self.clock.now() - TIGHT.pause_seconds]
                 assert len(recent) <= TIGHT.tries
-            case Invite(channel=channel, code=code), float(until):
+            case CreateInvitation(channel=channel, code=code), float(until):
                 self.invitations[channel] = (code, until)
-            case Redeem(person=person, code=code), Paired(origin=origin):
-                assert (self.opens(person.channel, code), origin) == (True, Origin.INVITED)
+            case RedeemInvitation(person=person, code=code), Paired(origin=origin):
+                assert (self.opens(person.channel, code), origin) == (True, PairingOrigin.INVITED)
                 del self.invitations[person.channel]
-            case Redeem(person=person, code=code), WrongCode():
+            case RedeemInvitation(person=person, code=code), WrongCode():
                 assert not self.opens(person.channel, code)
             case Person(channel=channel, user_id=user_id), _:
                 assert answer == self.paired.pop((channel, user_id), None)
@@ -126,7 +126,7 @@ async def live(orders: Sequence[Deed]) -> None:
         codes = {code: person for code, person in given_out.items() if person in open_now}
         answer = await carry_out(pairings, deed)
         book.check(deed, answer, codes)
-        if isinstance(deed, Ask) and isinstance(answer, Opened):
+        if isinstance(deed, RequestPairing) and isinstance(answer, RequestOpened):
             given_out = {code: person for code, person in given_out.items() if person != deed.person}
             given_out[deed.code] = deed.person
         listing = await pairings.listing()

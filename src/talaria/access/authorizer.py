@@ -19,16 +19,16 @@ import msgspec
 from talaria.access import pairing
 from talaria.access.pairing import Code, hash_code, new_code, read_code
 from talaria.core.access import (
-    Admission,
-    Ask,
-    Crowded,
-    Locked,
-    Opened,
+    CodesLocked,
     Paired,
     PairingLimits,
+    PairingOutcome,
     Person,
-    Redeem,
-    Waiting,
+    RedeemInvitation,
+    RequestOpened,
+    RequestPairing,
+    RequestPending,
+    RequestsFull,
     WrongCode,
 )
 from talaria.core.clock import Clock
@@ -197,7 +197,7 @@ class Authorizer:
         code = _presented_code(said)
         if code is not None and isinstance(await self._redeem(actor, code), Paired):
             return pairing.welcome_text()
-        if self._silence.covers(actor, self._clock.now()):
+        if self._silence.covers(actor.channel, actor.user_id, self._clock.now()):
             return None
         return await self._ask(actor)
 
@@ -209,35 +209,35 @@ class Authorizer:
         is_paired = await self._pairings.is_paired(actor.channel, actor.user_id)
         return Membership.PAIRED if is_paired else Membership.UNKNOWN
 
-    async def _redeem(self, actor: Actor, code: Code) -> Admission:
+    async def _redeem(self, actor: Actor, code: Code) -> PairingOutcome:
         """Present an invitation. The caller treats a wrong one like no code at all, which tells a guesser
         nothing."""
-        admission = await self._pairings.redeem(Redeem(actor.person, hash_code(code), self._limits))
+        admission = await self._pairings.redeem(RedeemInvitation(actor.person, hash_code(code), self._limits))
         match admission:
             case Paired():
-                self._silence.end(actor)
+                self._silence.end(actor.channel, actor.user_id)
                 _log.info("%s user %s was paired by an invitation", actor.channel, actor.user_id)
             case WrongCode():
                 _log.warning("%s user %s presented a wrong invitation", actor.channel, actor.user_id)
-            case Locked():  # not logged, so that a guesser cannot fill the disk
+            case CodesLocked():  # not logged, so that a guesser cannot fill the disk
                 pass
             case _:
                 assert_never(admission)
         return admission
 
     async def _ask(self, actor: Actor) -> str | None:
-        code = new_code()
-        asked = await self._pairings.ask(Ask(actor.person, hash_code(code), self._limits))
+        code, who = new_code(), (actor.channel, actor.user_id)
+        asked = await self._pairings.ask(RequestPairing(actor.person, hash_code(code), self._limits))
         match asked:
-            case Opened():
-                self._silence.begin(actor, self._clock.now() + self._limits.pause_seconds)
+            case RequestOpened():
+                self._silence.begin(*who, self._clock.now() + self._limits.pause_seconds)
                 _log.info("%s user %s asks to be paired", actor.channel, actor.user_id)
                 return pairing.code_text(code, self._limits.code_seconds)
-            case Waiting(may_tell=may_tell, quiet_until=quiet_until):
-                self._silence.begin(actor, quiet_until)
+            case RequestPending(may_tell=may_tell, quiet_until=quiet_until):
+                self._silence.begin(*who, quiet_until)
                 return pairing.waiting_text() if may_tell else None
-            case Crowded(until=until):
-                self._silence.begin_for_channel(actor.channel, until)
+            case RequestsFull(until=until):
+                self._silence.begin(actor.channel, "", until)
                 _log.warning("too many strangers write on %s: no more codes for a while", actor.channel)
                 return None
             case _:
@@ -249,24 +249,21 @@ class _SilenceCache:
     write. The oldest entry is dropped when the cache is full; the store then decides again."""
 
     def __init__(self) -> None:
-        self._people: OrderedDict[tuple[str, str], float] = OrderedDict()
-        self._channels: dict[str, float] = {}
+        self._until: OrderedDict[tuple[str, str], float] = OrderedDict()
 
-    def covers(self, actor: Actor, now: float) -> bool:
-        until = self._people.get((actor.channel, actor.user_id), self._channels.get(actor.channel, 0.0))
-        return now < until
+    def covers(self, channel: str, user_id: str, now: float) -> bool:
+        whole_channel = self._until.get((channel, ""), 0.0)
+        return now < self._until.get((channel, user_id), whole_channel)
 
-    def begin(self, actor: Actor, until: float) -> None:
-        self._people[actor.channel, actor.user_id] = until
-        self._people.move_to_end((actor.channel, actor.user_id))
-        if len(self._people) > _REMEMBERED:
-            self._people.popitem(last=False)
+    def begin(self, channel: str, user_id: str, until: float) -> None:
+        """An empty user id stands for everybody else on the channel."""
+        self._until[channel, user_id] = until
+        self._until.move_to_end((channel, user_id))
+        if len(self._until) > _REMEMBERED:
+            self._until.popitem(last=False)
 
-    def begin_for_channel(self, channel: str, until: float) -> None:
-        self._channels[channel] = until
-
-    def end(self, actor: Actor) -> None:
-        self._people.pop((actor.channel, actor.user_id), None)
+    def end(self, channel: str, user_id: str) -> None:
+        self._until.pop((channel, user_id), None)
 
 
 def _presented_code(said: str) -> Code | None:

@@ -12,10 +12,10 @@ from typing import NewType, assert_never
 import msgspec
 
 from talaria.core.access import (
-    Approve,
+    ApprovePairing,
     CodeHash,
-    Invite,
-    Locked,
+    CodesLocked,
+    CreateInvitation,
     Paired,
     PairingLimits,
     PairingList,
@@ -124,7 +124,7 @@ class PairingAdmin:
                 "This is no pairing code.",
                 "A code looks like K7QD-93MX-4TZA; the person who wants in sees theirs in the chat.",
             )
-        admission = await self._pairings.approve(Approve(hash_code(code), self._limits))
+        admission = await self._pairings.approve(ApprovePairing(hash_code(code), self._limits))
         match admission:
             case Paired(person=person):
                 _log.info("%s user %s was paired", person.channel, person.user_id)
@@ -133,7 +133,7 @@ class PairingAdmin:
                 rest = {0: "That was the last try for a while.", 1: "One more try."}
                 tries = rest.get(left, f"{left} more tries.")
                 raise NotFound(f"No request has the code {code}. {tries}", _WRONG_CODE_HINT)
-            case Locked(until=until):
+            case CodesLocked(until=until):
                 at = datetime.fromtimestamp(until).astimezone()
                 raise TooManyTries(
                     "There were too many wrong codes, so no code is accepted for now.",
@@ -164,5 +164,5 @@ class PairingAdmin:
                 f"Channels with pairing: {', '.join(self._channels) or 'none'}.",
             )
         code = new_code()
-        expires_at = await self._pairings.invite(Invite(channel, hash_code(code), self._limits))
+        expires_at = await self._pairings.invite(CreateInvitation(channel, hash_code(code), self._limits))
         return Invitation(channel, code, expires_at)

@@ -1,7 +1,7 @@
-"""People outside the configuration: who is paired, who asks to be, and the limits of what strangers cause.
+"""Pairing: people who were let in, people who ask to be, and the limits of what strangers can cause.
 
-Codes never come here in the clear. A `CodeHash` is all that the store has, so that a copy of the database
-lets nobody in. Times are the store's clock's.
+The store has the hash of a code only, so a copy of the database lets nobody in. All times are of the store's
+clock.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import msgspec
 CodeHash = NewType("CodeHash", str)
 
 
-class Origin(StrEnum):
-    """How a person came to be paired."""
+class PairingOrigin(StrEnum):
+    """How a person was paired."""
 
     APPROVED = "approved"
     INVITED = "invited"
 
 
 class Person(msgspec.Struct, frozen=True, rename={"user_id": "user"}):
-    """Someone on a channel, by the platform's immutable id; `name` is for people to read only."""
+    """A person on a channel. `user_id` is the platform's immutable id; `name` is for display only."""
 
     channel: str
     user_id: str
@@ -32,11 +32,11 @@ class Person(msgspec.Struct, frozen=True, rename={"user_id": "user"}):
 class Paired(msgspec.Struct, frozen=True):
     person: Person
     paired_at: float
-    origin: Origin
+    origin: PairingOrigin
 
 
 class PairingRequest(msgspec.Struct, frozen=True):
-    """A stranger who was given a code and waits for its approval."""
+    """The open request of a person who was given a code."""
 
     person: Person
     asked_at: float
@@ -44,7 +44,7 @@ class PairingRequest(msgspec.Struct, frozen=True):
 
 
 class PairingList(msgspec.Struct, frozen=True):
-    """Everyone who is paired and everyone who waits, each oldest first."""
+    """All paired people and all open requests, oldest first."""
 
     paired: tuple[Paired, ...]
     requests: tuple[PairingRequest, ...]
@@ -68,29 +68,31 @@ class PairingLimits(msgspec.Struct, frozen=True):
 # -- orders -----------------------------------------------------------------------------------------------
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """A stranger wants in; `code` is that of the request, if one is opened."""
+class RequestPairing(msgspec.Struct, frozen=True):
+    """Open a request for a person, with this code."""
 
     person: Person
     code: CodeHash
     limits: PairingLimits = PairingLimits()
 
 
-class Approve(msgspec.Struct, frozen=True):
+class ApprovePairing(msgspec.Struct, frozen=True):
+    """Pair the person whose request has this code."""
+
     code: CodeHash
     limits: PairingLimits = PairingLimits()
 
 
-class Invite(msgspec.Struct, frozen=True):
-    """One open invitation for a channel; it takes the place of an earlier one."""
+class CreateInvitation(msgspec.Struct, frozen=True):
+    """Open the invitation of a channel; it replaces an earlier one."""
 
     channel: str
     code: CodeHash
     limits: PairingLimits = PairingLimits()
 
 
-class Redeem(msgspec.Struct, frozen=True):
-    """A stranger presents an invitation."""
+class RedeemInvitation(msgspec.Struct, frozen=True):
+    """Pair a person who presents the invitation of the channel."""
 
     person: Person
     code: CodeHash
@@ -100,13 +102,13 @@ class Redeem(msgspec.Struct, frozen=True):
 # -- answers ----------------------------------------------------------------------------------------------
 
 
-class Opened(msgspec.Struct, frozen=True):
-    """The request is open, and its code may be shown."""
+class RequestOpened(msgspec.Struct, frozen=True):
+    """The request is open, and its code may be shown to the person."""
 
     expires_at: float
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class RequestPending(msgspec.Struct, frozen=True):
     """There is an open request already; its code is not known any more. With `may_tell` the person may be
     reminded now. The next order before `quiet_until` has no effect."""
 
@@ -114,25 +116,25 @@ class Waiting(msgspec.Struct, frozen=True):
     quiet_until: float
 
 
-class Crowded(msgspec.Struct, frozen=True):
+class RequestsFull(msgspec.Struct, frozen=True):
     """The channel has too many open requests: strangers get no answer before `until`."""
 
     until: float
 
 
-Asked = Opened | Waiting | Crowded
+RequestOutcome = RequestOpened | RequestPending | RequestsFull
 
 
 class WrongCode(msgspec.Struct, frozen=True):
-    """No open request or invitation has this code: mistyped, used, or expired. It was counted."""
+    """No open request or invitation has this code: it is mistyped, used or expired. It was counted."""
 
     tries_left: int
 
 
-class Locked(msgspec.Struct, frozen=True):
-    """Too many wrong codes: none is looked at before `until`, not even a right one."""
+class CodesLocked(msgspec.Struct, frozen=True):
+    """There were too many wrong codes: no code is accepted before `until`, not even a right one."""
 
     until: float
 
 
-Admission = Paired | WrongCode | Locked
+PairingOutcome = Paired | WrongCode | CodesLocked

@@ -6,7 +6,16 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from talaria.core.access import Admission, Approve, Ask, Asked, Invite, Paired, PairingList, Redeem
+from talaria.core.access import (
+    ApprovePairing,
+    CreateInvitation,
+    Paired,
+    PairingList,
+    PairingOutcome,
+    RedeemInvitation,
+    RequestOutcome,
+    RequestPairing,
+)
 from talaria.core.delivery import Mark, OutboxRow, OutgoingMessage
 from talaria.core.entries import Entry
 from talaria.core.errors import StoreError
@@ -274,19 +283,19 @@ class Pairings(Protocol):
         """One look by key. Always what was last committed, by whichever process."""
         ...
 
-    async def ask(self, order: Ask) -> Asked:
+    async def ask(self, order: RequestPairing) -> RequestOutcome:
         """Open a request, unless there is one or the channel has too many."""
         ...
 
-    async def approve(self, order: Approve) -> Admission:
+    async def approve(self, order: ApprovePairing) -> PairingOutcome:
         """Pair whoever holds this code. Durable. Of several with one code, one is answered `Paired`."""
         ...
 
-    async def invite(self, order: Invite) -> float:
+    async def invite(self, order: CreateInvitation) -> float:
         """Open the channel's invitation, forget wrong presentations, and say when it expires. Durable."""
         ...
 
-    async def redeem(self, order: Redeem) -> Admission:
+    async def redeem(self, order: RedeemInvitation) -> PairingOutcome:
         """Pair whoever presents the channel's invitation, which is then used up. Durable."""
         ...
 

@@ -9,22 +9,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from talaria.core.access import (
-    Admission,
-    Approve,
-    Ask,
-    Asked,
-    Crowded,
-    Invite,
-    Locked,
-    Opened,
-    Origin,
+    ApprovePairing,
+    CodesLocked,
+    CreateInvitation,
     Paired,
     PairingLimits,
     PairingList,
+    PairingOrigin,
+    PairingOutcome,
     PairingRequest,
     Person,
-    Redeem,
-    Waiting,
+    RedeemInvitation,
+    RequestOpened,
+    RequestOutcome,
+    RequestPairing,
+    RequestPending,
+    RequestsFull,
     WrongCode,
 )
 from talaria.store.sql.executor import Connection, Transaction
@@ -41,7 +41,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?)
 """
 
 
-def ask(tx: Transaction, order: Ask) -> Asked:
+def ask(tx: Transaction, order: RequestPairing) -> RequestOutcome:
     person, limits = order.person, order.limits
     key = (person.channel, person.user_id)
     tx.execute(DROP_EXPIRED, (tx.now,))
@@ -52,14 +52,14 @@ def ask(tx: Transaction, order: Ask) -> Asked:
         if may_tell:
             tx.execute(SET_TOLD, (tx.now, *key))
             told_at = tx.now
-        return Waiting(may_tell, min(expires_at, told_at + limits.pause_seconds))
+        return RequestPending(may_tell, min(expires_at, told_at + limits.pause_seconds))
     count, next_expiry = tx.execute(COUNT_REQUESTS, (person.channel,)).fetchone()
     if count >= limits.per_channel:
         # An approval may make room before the next request expires.
-        return Crowded(min(next_expiry, tx.now + limits.pause_seconds))
+        return RequestsFull(min(next_expiry, tx.now + limits.pause_seconds))
     expires_at = tx.now + limits.code_seconds
     tx.execute(INSERT_REQUEST, (*key, person.name, order.code, tx.now, expires_at, tx.now))
-    return Opened(expires_at)
+    return RequestOpened(expires_at)
 
 
 # -- wrong codes ------------------------------------------------------------------------------------------
@@ -87,11 +87,11 @@ class _Tries(NamedTuple):
     def are_forgotten(self, limits: PairingLimits, now: float) -> bool:
         return now >= self.last_at + limits.pause_seconds
 
-    def lock(self, most: int, limits: PairingLimits, now: float) -> Locked | None:
+    def lock(self, most: int, limits: PairingLimits, now: float) -> CodesLocked | None:
         """Return the lock that `most` wrong codes put on the gate. Asked before any code is looked at."""
         if self.wrong < most or self.are_forgotten(limits, now):
             return None
-        return Locked(self.last_at + limits.pause_seconds)
+        return CodesLocked(self.last_at + limits.pause_seconds)
 
 
 def _find_tries(tx: Transaction, gate: str, who: str) -> _Tries:
@@ -128,31 +128,31 @@ DELETE FROM paired WHERE channel = ? AND user_id = ? RETURNING channel, user_id,
 """
 
 
-def approve(tx: Transaction, order: Approve) -> Admission:
+def approve(tx: Transaction, order: ApprovePairing) -> PairingOutcome:
     tries = _find_tries(tx, APPROVALS, ALL_PEOPLE)
     if (locked := tries.lock(order.limits.tries, order.limits, tx.now)) is not None:
         return locked
     row = tx.execute(FIND_BY_CODE, (order.code, tx.now)).fetchone()
     if row is None:
         return _refuse(_count_try(tx, APPROVALS, ALL_PEOPLE, tries, order.limits), order.limits)
-    return _pair(tx, Person(*row), Origin.APPROVED)
+    return _pair(tx, Person(*row), PairingOrigin.APPROVED)
 
 
-def invite(tx: Transaction, order: Invite) -> float:
+def invite(tx: Transaction, order: CreateInvitation) -> float:
     expires_at = tx.now + order.limits.code_seconds
     tx.execute(SET_INVITATION, (order.channel, order.code, expires_at))
     tx.execute(FORGET_TRIES, (_invitation_gate(order.channel),))
     return expires_at
 
 
-def redeem(tx: Transaction, order: Redeem) -> Admission:
+def redeem(tx: Transaction, order: RedeemInvitation) -> PairingOutcome:
     person, limits, gate = order.person, order.limits, _invitation_gate(order.person.channel)
     own, all_tries = _find_tries(tx, gate, person.user_id), _find_tries(tx, gate, ALL_PEOPLE)
     locked = own.lock(limits.tries, limits, tx.now) or all_tries.lock(limits.per_channel, limits, tx.now)
     if locked is not None:
         return locked
     if tx.execute(USE_INVITATION, (person.channel, order.code, tx.now)).rowcount:
-        return _pair(tx, person, Origin.INVITED)
+        return _pair(tx, person, PairingOrigin.INVITED)
     if all_tries.are_forgotten(limits, tx.now):
         # No person of the channel is counted any more, so the rows of all can go.
         tx.execute(FORGET_TRIES, (gate,))
@@ -160,7 +160,7 @@ def redeem(tx: Transaction, order: Redeem) -> Admission:
     return _refuse(_count_try(tx, gate, person.user_id, own, limits), limits)
 
 
-def _pair(tx: Transaction, person: Person, origin: Origin) -> Paired:
+def _pair(tx: Transaction, person: Person, origin: PairingOrigin) -> Paired:
     key = (person.channel, person.user_id)
     tx.execute(DROP_REQUEST, key)
     tx.execute(PAIR, (*key, person.name, tx.now, origin.value))
@@ -199,4 +199,4 @@ def listing(tx: Transaction) -> PairingList:
 
 
 def _paired_from(row: tuple[str, str, str, float, str]) -> Paired:
-    return Paired(Person(*row[:3]), row[3], Origin(row[4]))
+    return Paired(Person(*row[:3]), row[3], PairingOrigin(row[4]))
