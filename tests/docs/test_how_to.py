@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import asdict
 
+import talaria
 from contracts.wire_suite import CALLS, TEXT, WireSuite, as_event
 from rig import start
-from talaria.access.authorizer import Authorizer
+from talaria.app import open_gateway
+from talaria.channels.supervisor import open_channels
+from talaria.cli.doctor import examine
+from talaria.cli.home_gateway import running_gateway
+from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
+from talaria.core.errors import ConfigError
+from talaria.core.findings import Level, ok
 from talaria.models.catalog import Catalog
 from talaria.models.known import Abilities, Prices
 from talaria.models.providers import Providers
 from talaria.models.wire import Wire
 from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore
+from talaria.testing.model_server import ModelServer
 from talaria.tools.toolset import resolve
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
@@ -34,34 +42,87 @@ def example(page: str) -> dict[str, Any]:
     return names
 
 
-class Pager:
-    def __init__(self) -> None:
-        self.sent: list[tuple[str, str]] = []
-        self.rang = asyncio.Event()
+PAGER_TABLE = """\
+[model]
+provider = "scripted"
+[providers.scripted]
+base_url = "{url}"
+[http]
+port = 0
+[shutdown]
+deadline = "1s"
+[channels.pager]
+network = "test"
+allowed = ["ada"]
+"""
 
-    async def send(self, person: str, text: str) -> str:
-        self.sent.append((person, text))
-        self.rang.set()
-        return str(len(self.sent))
 
-
-async def test_the_channel_of_the_how_to_answers_those_who_may(tmp_path: Path) -> None:
+async def test_a_channel_is_one_line_more_in_the_list(tmp_path: Path) -> None:
+    """The example of the how-to, added to the list: nothing else in the program knows it."""
     names = example("add-a-channel.md")
-    clock, platform = SystemClock(), Pager()
-    async with start(MemoryStore(clock), tmp_path) as rig:
-        sending = asyncio.create_task(rig.delivery.run())
-        rig.delivery.attach("pager", names["PagerOutlet"](platform))
-        authorizer = Authorizer(MemoryStore(clock).pairings, {"pager": ["ada"]}, clock)
-        channel = names["PagerChannel"](authorizer, rig.turns, platform)
-        await channel.receive("1", "ada", "hello")
-        await channel.receive("1", "ada", "hello")
-        await platform.rang.wait()
-        assert platform.sent == [("ada", "You said: hello")]
-        await channel.receive("2", "eve", "hello")
-        assert "pairing code" in platform.sent[1][1]
-        assert len(platform.sent) == 2
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
+    pager = names["PAGER"]
+    parts = (pager, *PARTS)
+    file, environ = tmp_path / "config.toml", {"TALARIA_HTTP_TOKEN": "a-token-for-tests"}
+    network = names["PagerNetwork"]("test")
+    async with ModelServer() as model:
+        table = PAGER_TABLE.format(url=model.base_url)
+        file.write_text(table)
+        loaded = load(tmp_path, environ, parts)
+        assert (loaded.warnings, loaded.settings.of(pager).allowed) == ((), ("ada",))
+        async with (
+            open_gateway(Home(tmp_path), loaded, environ, parts=parts) as gateway,
+            open_channels(gateway, parts),
+            running_gateway(Home(tmp_path), environ) as client,
+        ):
+            assert client is not None
+            status = await client.status()
+            assert status["channels"] == {"pager": "ready", "http": "ready"}
+            await network.incoming.put(("1", "ada", "hello"))
+            await network.incoming.put(("1", "ada", "hello"))
+            assert await network.outgoing.get() == ("ada", "You said: hello")
+            await network.incoming.put(("2", "eve", "hello"))
+            person, text = await network.outgoing.get()
+            assert (person, "pairing code" in text) == ("eve", True)
+            assert (await client.invite("pager")).channel == "pager"
+
+            file.write_text(table.replace('["ada"]', '["ada", "eve"]'))
+            gateway.reloader.reload()
+            await network.incoming.put(("3", "eve", "now?"))
+            assert await network.outgoing.get() == ("eve", "You said: now?")
+            assert network.acknowledged == ["1", "1", "2", "3"]
+            found = await examine(Home(tmp_path), environ, parts=parts)
+            assert ok("pager", "The network test is there.") in found
+            assert not [each for each in found if each.level is Level.PROBLEM]
+
+
+def test_the_settings_of_a_channel_are_checked_like_all_others(tmp_path: Path) -> None:
+    parts = (example("add-a-channel.md")["PAGER"], *PARTS)
+    file = tmp_path / "config.toml"
+    file.write_text("[channels.pager]\nwith = 30\n")
+    unknown = "channels.pager.with is not a known key and has no effect. Did you mean width?"
+    assert load(tmp_path, {}, parts).warnings == (f"config.toml line 2: {unknown}",)
+    wrong = {
+        "width = 3": "channels.pager.width is 3: expected a whole number of at least 20.",
+        'network = "A"': 'channels.pager.network is "A": expected the name of a network, in small letters.',
+        'allowed = ["ada"]': "channels.pager.allowed is set: expected channels.pager.network beside it.",
+    }
+    for line, problem in wrong.items():
+        file.write_text(f"[channels.pager]\n{line}\n")
+        with pytest.raises(ConfigError, match=re.escape(f"config.toml line 2: {problem}")):
+            load(tmp_path, {}, parts)
+    file.unlink()
+    assert load(tmp_path, {"TALARIA_CHANNELS__PAGER__WIDTH": "40"}, parts).settings.of(parts[0]).width == 40
+
+
+def test_only_the_list_names_a_chat_platform() -> None:
+    source = Path(talaria.__file__).parent
+    named = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if "telegram" in path.read_text().lower()
+    }
+    ours = ("channels/telegram/", "testing/")
+    assert {path for path in named if not path.startswith(ours)} == {"parts.py"}
 
 
 async def test_the_tools_of_the_how_to_are_called_by_a_model(tmp_path: Path) -> None:
