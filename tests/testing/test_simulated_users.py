@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from talaria.channels.telegram.outlet import REPEATED
-from talaria.testing.simulated_users import DeliveryReport, MessageKind, SentMessage, check_chat
+from talaria.testing.simulated_users import DeliveryReport, MessageKind, SimulatedMessage, check_chat
 from talaria.testing.telegram_platform import ShownMessage
 
 TOLD = "This message was tried 3 times, and it is not tried again."
@@ -16,8 +16,8 @@ def chat(*texts: str) -> list[ShownMessage]:
     return [ShownMessage(n, text, by_bot=True) for n, text in enumerate(texts, 1)]
 
 
-def asked(*kinds: MessageKind) -> list[SentMessage]:
-    return [SentMessage(f"m{n}", kind) for n, kind in enumerate(kinds, 1)]
+def asked(*kinds: MessageKind) -> list[SimulatedMessage]:
+    return [SimulatedMessage(f"m{n}", kind) for n, kind in enumerate(kinds, 1)]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from talaria.testing.model_server import ModelServer
 from talaria.testing.simulated_users import (
     DeliveryReport,
     MessageKind,
-    SentMessage,
+    SimulatedMessage,
     SimulatedUsers,
     replies_by_name,
 )
@@ -188,7 +188,7 @@ class CrashDemo:
         states = [self._state_of(one, len(replies.get(one.name, ()))) for one in sent]
         return tuple(states + [MessageState.TO_COME] * (EACH - len(states)))
 
-    def _state_of(self, sent: SentMessage, replies: int) -> MessageState:
+    def _state_of(self, sent: SimulatedMessage, replies: int) -> MessageState:
         assert self._users is not None
         if self._report is not None and sent.name in self._report.duplicated:
             return MessageState.DUPLICATED

@@ -48,7 +48,7 @@ class MessageKind(StrEnum):
     STOP = "stop"  # may end one message without a reply
 
 
-class SentMessage(msgspec.Struct, frozen=True):
+class SimulatedMessage(msgspec.Struct, frozen=True):
     name: str
     kind: MessageKind
 
@@ -88,7 +88,7 @@ class SimulatedUsers:
         self._updates: deque[Json] = deque(maxlen=50)
         self._update_ids: dict[str, int] = {}
         self._texts: dict[int, list[Json]] = {person: [] for person in people}
-        self.sent: dict[int, list[SentMessage]] = {person: [] for person in people}
+        self.sent: dict[int, list[SimulatedMessage]] = {person: [] for person in people}
         for person in people:
             server.platform.private(server.person(person))
             folder = self._folder(person)
@@ -111,8 +111,8 @@ class SimulatedUsers:
             "LOG__LEVEL": "warning",
         }
 
-    def send(self, person: int, kind: MessageKind) -> SentMessage:
-        message = SentMessage(f"m{next(self._names)}", kind)
+    def send(self, person: int, kind: MessageKind) -> SimulatedMessage:
+        message = SimulatedMessage(f"m{next(self._names)}", kind)
         self._put(person, message)
         self.sent[person].append(message)
         self._updates.append(self._server.platform.queue[-1])
@@ -127,7 +127,7 @@ class SimulatedUsers:
             platform.repeated.append(random.choice(known))
             self._server.notify()
 
-    def is_accepted(self, message: SentMessage) -> bool:
+    def is_accepted(self, message: SimulatedMessage) -> bool:
         """Return whether the gateway has confirmed the message, and so has promised an answer."""
         waiting = self._server.platform.queue
         return not waiting or self._update_ids[message.name] < waiting[0]["update_id"]
@@ -171,7 +171,7 @@ class SimulatedUsers:
                 return left
             await asyncio.sleep(0.05)
 
-    def _put(self, person: int, message: SentMessage) -> None:
+    def _put(self, person: int, message: SimulatedMessage) -> None:
         sender, name = self._server.person(person), message.name
         match message.kind:
             case MessageKind.TEXT:
@@ -200,7 +200,7 @@ class SimulatedUsers:
         return chat_folder(self._home, chat_key("main", ChatTarget(person), ChatKind.PRIVATE))
 
 
-def check_chat(sent: Sequence[SentMessage], shown: Sequence[ShownMessage]) -> DeliveryReport:
+def check_chat(sent: Sequence[SimulatedMessage], shown: Sequence[ShownMessage]) -> DeliveryReport:
     """Compare the messages of a user, in the order of sending, with all messages that the chat shows now."""
     replies = replies_by_name(shown)
     given_up = _count_given_up(shown)

@@ -58,7 +58,7 @@ class ShownMessage:
 
 
 @dataclass(slots=True)
-class TelegramChat:
+class PlatformChat:
     id: int
     kind: str
     title: str = ""
@@ -93,7 +93,7 @@ class TelegramUser:
         fields: Json = {"id": self.id, "is_bot": False, "first_name": self.first_name}
         return fields | ({"username": self.username} if self.username else {})
 
-    def says(self, text: str, chat: TelegramChat | None = None, **more: Any) -> Json:
+    def says(self, text: str, chat: PlatformChat | None = None, **more: Any) -> Json:
         entities = msgspec.to_builtins(found_entities(text))
         body = {"text": text} | ({"entities": entities} if entities else {})
         return self.platform.arrive(self, chat, body | more)
@@ -103,7 +103,7 @@ class TelegramUser:
         self.platform.push("edited_message", edited)
         return edited
 
-    def presses(self, shown: ShownMessage, label: str, chat: TelegramChat | None = None) -> str:
+    def presses(self, shown: ShownMessage, label: str, chat: PlatformChat | None = None) -> str:
         data = dict(shown.buttons)[label]
         query_id = f"query-{len(self.platform.queries) + 1}"
         self.platform.queries[query_id] = None
@@ -114,7 +114,7 @@ class TelegramUser:
         return query_id
 
     def sends(
-        self, kind: str, data: bytes, chat: TelegramChat | None = None, *, name: str = "", **more: Any
+        self, kind: str, data: bytes, chat: PlatformChat | None = None, *, name: str = "", **more: Any
     ) -> Json:
         """Send a photo, document or voice message. `more` are fields such as `caption`."""
         file = self.platform.keep(data, name)
@@ -129,11 +129,11 @@ class TelegramUser:
                 body = {kind: fields | {"file_name": name, "mime_type": more.pop("mime_type", "text/plain")}}
         return self.platform.arrive(self, chat, body | more)
 
-    def forwards(self, text: str, chat: TelegramChat | None = None) -> Json:
+    def forwards(self, text: str, chat: PlatformChat | None = None) -> Json:
         origin = {"type": "hidden_user", "sender_user_name": "Someone", "date": 1}
         return self.says(text, chat, forward_origin=origin)
 
-    def joins(self, chat: TelegramChat) -> Json:
+    def joins(self, chat: PlatformChat) -> Json:
         return self.platform.arrive(self, chat, {"new_chat_members": [self.json()]})
 
 
@@ -141,7 +141,7 @@ class TelegramPlatform:
     """The platform of one bot. `queue` holds the updates that the bot has not confirmed."""
 
     def __init__(self) -> None:
-        self.chats: dict[int, TelegramChat] = {}
+        self.chats: dict[int, PlatformChat] = {}
         self.queries: dict[str, str | None] = {}
         self.files: dict[str, tuple[str, bytes]] = {}
         self.commands: list[Json] = []
@@ -169,13 +169,13 @@ class TelegramPlatform:
     def person(self, id: int, first_name: str = "Ada", username: str = "") -> TelegramUser:
         return TelegramUser(self, id, first_name, username)
 
-    def private(self, person: TelegramUser) -> TelegramChat:
-        return self.chats.setdefault(person.id, TelegramChat(person.id, "private"))
+    def private(self, person: TelegramUser) -> PlatformChat:
+        return self.chats.setdefault(person.id, PlatformChat(person.id, "private"))
 
     def group(
         self, id: int, title: str = "Group", *, kind: str = "supergroup", is_forum: bool = False
-    ) -> TelegramChat:
-        return self.chats.setdefault(id, TelegramChat(id, kind, title, is_forum))
+    ) -> PlatformChat:
+        return self.chats.setdefault(id, PlatformChat(id, kind, title, is_forum))
 
     # -- updates --------------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class TelegramPlatform:
         return update
 
     def arrive(
-        self, sender: TelegramUser | None, chat: TelegramChat | None, body: Json, kind: str = "message"
+        self, sender: TelegramUser | None, chat: PlatformChat | None, body: Json, kind: str = "message"
     ) -> Json:
         """Add a message to a chat, by default the sender's private chat, and push its update."""
         place = chat or self.private(sender)  # type: ignore[arg-type]
@@ -202,14 +202,14 @@ class TelegramPlatform:
         self.push(kind, message)
         return message
 
-    def posts_in_channel(self, chat: TelegramChat, text: str) -> Json:
+    def posts_in_channel(self, chat: PlatformChat, text: str) -> Json:
         return self.arrive(None, chat, {"text": text, "sender_chat": chat.json()}, "channel_post")
 
-    def anonymous_admin_says(self, chat: TelegramChat, text: str) -> Json:
+    def anonymous_admin_says(self, chat: PlatformChat, text: str) -> Json:
         admin = TelegramUser(self, _ANONYMOUS_ADMIN, "Group", "GroupAnonymousBot")
         return admin.says(text, chat, sender_chat=chat.json())
 
-    def migrate(self, chat: TelegramChat, new_id: int) -> TelegramChat:
+    def migrate(self, chat: PlatformChat, new_id: int) -> PlatformChat:
         """Turn a group into a supergroup. Both get a service message, and the old id is refused."""
         new = self.group(new_id, chat.title)
         self.arrive(None, chat, {"migrate_to_chat_id": new_id})
@@ -339,7 +339,7 @@ class TelegramPlatform:
 
     # -- rules ----------------------------------------------------------------------------------------------
 
-    def _writable(self, params: Json) -> TelegramChat:
+    def _writable(self, params: Json) -> PlatformChat:
         try:
             chat = self.chats.get(int(params.get("chat_id", 0)))
         except (TypeError, ValueError):

@@ -19,7 +19,7 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.turns import Inbound
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
-from talaria.testing.telegram_platform import TelegramChat, TelegramUser
+from talaria.testing.telegram_platform import PlatformChat, TelegramUser
 from talaria.testing.telegram_server import TelegramServer
 
 ADA = 7  # who is allowed
@@ -47,10 +47,10 @@ class Line:
         return self.server.person(ADA)
 
     @property
-    def chat(self) -> TelegramChat:
+    def chat(self) -> PlatformChat:
         return self.server.platform.private(self.ada)
 
-    async def answers(self, count: int = 1, chat: TelegramChat | None = None) -> list[str]:
+    async def answers(self, count: int = 1, chat: PlatformChat | None = None) -> list[str]:
         """The bot's messages in the chat, once there are so many and none is unfinished."""
         place = chat or self.chat
         await self.server.until(

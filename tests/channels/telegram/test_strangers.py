@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 from channels.telegram.line import telegram
-from talaria.testing.telegram_platform import Json, ShownMessage, TelegramChat, TelegramPlatform, TelegramUser
+from talaria.testing.telegram_platform import Json, PlatformChat, ShownMessage, TelegramPlatform, TelegramUser
 from talaria.testing.telegram_server import TelegramServer
 
-Deed = Callable[[TelegramPlatform, TelegramUser, TelegramChat], object]
+Deed = Callable[[TelegramPlatform, TelegramUser, PlatformChat], object]
 
 
-def press(world: TelegramPlatform, person: TelegramUser, chat: TelegramChat) -> object:
+def press(world: TelegramPlatform, person: TelegramUser, chat: PlatformChat) -> object:
     return person.presses(ShownMessage(1, "x", by_bot=True, buttons=(("Status", "/status"),)), "Status", chat)
 
 
-def edit(world: TelegramPlatform, person: TelegramUser, chat: TelegramChat) -> object:
+def edit(world: TelegramPlatform, person: TelegramUser, chat: PlatformChat) -> object:
     return person.edits(person.says("@talaria_bot one", chat), "@talaria_bot two")
 
 
 def push(kind: str) -> Deed:
-    def deed(world: TelegramPlatform, person: TelegramUser, chat: TelegramChat) -> object:
+    def deed(world: TelegramPlatform, person: TelegramUser, chat: PlatformChat) -> object:
         body: Json = {"chat": chat.json(), "from": person.json(), "user": person.json(), "date": 1, "id": "1"}
         body |= {"message_id": 1, "text": "@talaria_bot hello", "query": "hello", "offset": ""}
         return world.push(kind, body)

@@ -1,0 +1,52 @@
+"""The table "To change X, open Y" of ARCHITECTURE.md: its files exist, and so do the names in it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from docs.test_docs import exists, rows, section
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "talaria"
+MIN_ROWS = 40
+TABLE = list(rows(section((ROOT / "ARCHITECTURE.md").read_text(), "To change X, open Y")))
+PATH = re.compile(r"[\w./-]+(?:/|\.(?:py|md|js|toml|css|html))")
+NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+
+
+@cache
+def known_names() -> frozenset[str]:
+    """The names of modules, packages, classes, functions, attributes and constants of the source."""
+    names = {part for path in SOURCE.rglob("*.py") for part in path.relative_to(SOURCE).with_suffix("").parts}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    names.add(name)
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    names.add(name)
+                case ast.Assign(targets=targets):
+                    names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return frozenset(names)
+
+
+def test_there_is_a_row_for_every_common_question() -> None:
+    assert len(TABLE) >= MIN_ROWS
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0][:60])
+def test_the_files_and_names_of_a_row_exist(row: list[str]) -> None:
+    _, where = row
+    quoted = re.findall(r"`([^`]+)`", where)
+    linked = re.findall(r"\]\(([^)#\s]+)", where) + re.findall(r"(?<![\w/(])docs/[\w/-]+\.md", where)
+    assert quoted or linked, "the row names no file"
+    for text in [*quoted, *linked]:
+        if PATH.fullmatch(text):
+            assert exists(text), text
+        elif NAME.fullmatch(text):
+            assert set(text.split(".")) <= known_names(), text
