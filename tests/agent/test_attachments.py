@@ -12,8 +12,7 @@ import pytest
 from pictures import png
 from prefixes import PrefixWatch
 from rig import Rig, chat, start
-from talaria.agent.attachments import IMAGE_INPUT_BYTES, as_told
-from talaria.agent.transcript import Transcript
+from talaria.agent.transcript import IMAGE_INPUT_BYTES, Transcript, as_told
 from talaria.core.clock import SystemClock
 from talaria.core.messages import (
     File,

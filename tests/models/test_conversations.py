@@ -244,8 +244,8 @@ async def test_a_stateless_callers_tools_and_sampling_are_translated(
     async with life(tmp_path, server.base_url, wire.name) as gateway:
         receipt = await gateway.turns.call(call)
         assert (await gateway.turns.wait(receipt)).state is TurnState.DONE
-        assert receipt.answer is not None
-        [called] = receipt.answer.completion.message.tool_calls
+        assert receipt.completion is not None
+        [called] = receipt.completion.message.tool_calls
     assert called.name == "look"
     sent = json.loads(server.bodies[-1])
     assert {key: sent[key] for key in expected} == expected

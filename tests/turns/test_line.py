@@ -221,8 +221,8 @@ async def test_client_tools_come_back_as_calls(rig: Rig) -> None:
     receipt = await rig.turns.call(StatelessCall(Sender("api"), context, tools=tools))
     turn = await rig.turns.wait(receipt)
     assert turn.state is TurnState.DONE
-    assert receipt.answer is not None
-    (call,) = receipt.answer.completion.message.tool_calls
+    assert receipt.completion is not None
+    (call,) = receipt.completion.message.tool_calls
     assert (call.name, call.arguments) == ("weather", '{"city":"Bern"}')
     assert tools in rig.model.bodies[-1]
 

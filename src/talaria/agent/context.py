@@ -34,7 +34,7 @@ class TurnTools(Protocol):
 
 
 class Steer(msgspec.Struct, frozen=True):
-    """A message that joins a running turn, and the turn that it would have been."""
+    """A message that joins a running turn. `turn_id` is the message's own turn."""
 
     turn_id: TurnId
     message: UserMessage
@@ -44,18 +44,18 @@ class Steering(Protocol):
     """The messages that join one turn while it runs."""
 
     def waiting(self) -> Sequence[Steer]:
-        """Those that came and may not be in the log yet, in their order."""
+        """Return the messages that may not be in the log yet, in the order of their arrival."""
         ...
 
     async def arrival(self) -> None:
-        """Until another is there that was not among the last `waiting`."""
+        """Wait until a message has arrived that the last call of `waiting` did not return."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """With `tools` None, tool calls belong to the caller and end the turn. With `steering` None nothing can
-    join it."""
+    """What one turn gives its loop. With `tools` None, tool calls belong to the caller and end the turn. With
+    `steering` None, no message can join the turn."""
 
     turn_id: TurnId
     emit: Callable[[Event], None]

@@ -29,13 +29,13 @@ from talaria.core.turns import Step, StepKind, StepState
 
 
 class Journal:
-    """All that a turn writes goes through here, so it always knows where the turn stands.
+    """Writes all commits of one turn, and so knows what the turn has committed.
 
     `unanswered` are the calls of the last assistant message that have no results entry yet; their steps
     stand behind the model step in the order of the calls. `spent` is what the turn's model calls used.
     `questions` are those of earlier attempts, by step. `asked` is set once the turn is parked, `end` once it
-    is settled; nothing can be committed after either. `taken` are turns whose messages joined this one. All
-    of it tells what was committed, never what was only tried.
+    is settled; nothing can be committed after either. `taken` are turns whose messages joined this one. A
+    commit that fails changes none of these.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class Journal:
                 self._note_entry(entry.body)
 
     def attach(self, agent: WarmAgent | None) -> None:
-        """From now on `agent` absorbs what is appended; None when its lease ends before the turn does."""
+        """Let `agent` absorb what is appended from now on. Pass None when the agent's lease ends."""
         self._agent = agent
         self._view = None
 
     def feed(self, view: WarmAgent) -> None:
-        """Beside the agent, `view` absorbs what is appended: the session as a fallback model reads it."""
+        """Let `view`, the session as a fallback model reads it, absorb what is appended, beside the agent."""
         self._view = view
 
     @property
@@ -94,12 +94,12 @@ class Journal:
         return len(self.steps) + 1
 
     def numbered(self, calls: Sequence[ToolCall]) -> Iterable[tuple[int, ToolCall]]:
-        """The calls of the last assistant message with the numbers of their steps."""
+        """Return the calls of the last assistant message with the numbers of their steps."""
         return enumerate(calls, self._last_model + 1)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What the model sent, as paths in the chat's folder: each once, in the order of the calls."""
+        """The files that the model sent, as paths in the chat's folder: each once, in the order of calls."""
         sent = [
             _path_of(self._sends[step.call_id])
             for step in self.steps.values()
@@ -144,9 +144,9 @@ class Journal:
             raise
 
     async def close(self, end: TurnEnd, note: str, partial: AssistantMessage | None = None) -> None:
-        """End the turn before its time and leave a well-formed log.
+        """End the turn early and leave a well-formed log.
 
-        Calls without a result get `note` as theirs; `partial` is what the model had said so far.
+        Calls without a result get `note` as their result. `partial` is what the model had said so far.
         """
         entries: list[EntryBody] = []
         steps: list[StepWrite] = []
@@ -201,5 +201,5 @@ class Journal:
 
 
 def _path_of(call: ToolCall) -> str:
-    """Of a call that went well, so its arguments are as they should be."""
+    """Return the path of a call that succeeded, whose arguments are therefore valid."""
     return str(msgspec.json.decode(call.arguments)["path"])

@@ -16,8 +16,6 @@ import itertools
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-import msgspec
-
 from talaria.agent.calling import Caller
 from talaria.agent.context import Steer, TurnContext, TurnTools
 from talaria.agent.journal import Journal
@@ -35,8 +33,7 @@ from talaria.core.messages import (
 )
 from talaria.core.models import Completion
 from talaria.core.questions import Question
-from talaria.core.spending import Spent
-from talaria.core.turns import Step, StepKind, StepState, TurnState
+from talaria.core.turns import StepKind, StepState, TurnState
 
 _PREVIEW = 200
 UNKNOWN_OUTCOME = (
@@ -47,25 +44,17 @@ REFUSED = "Refused by a person. The call was not run."
 NOT_DECIDED = "No person decided in time. The call was not run."
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """How a turn ended, the completion that ended it, the steps that led there, and what they used."""
-
-    end: TurnEnd
-    completion: Completion
-    steps: tuple[Step, ...]
-    spent: Spent
-
-
 class Loop:
-    """One turn of one agent, whose journal it writes."""
+    """Lets one agent answer one turn, and writes the turn's journal."""
 
     def __init__(self, caller: Caller, journal: Journal, context: TurnContext) -> None:
         self._caller = caller
         self._journal = journal
         self._context = context
 
-    async def run(self) -> Answer | None:
-        """Run to the turn's end, commit it and return it. Return None if the turn was parked instead.
+    async def run(self) -> Completion | None:
+        """Run to the turn's end, commit it, and return the model's last answer. Return None if the turn was
+        parked instead.
 
         Raises `ModelError`, `LimitReached` and store errors. After an error or a cancellation the turn is not
         settled; `said` has what the model said last.
@@ -109,7 +98,7 @@ class Loop:
                 await self._journal.commit((message,), (step,), (usage,))
                 await self._await_steer()
                 continue
-            return Answer(end, completion, tuple(self._journal.steps.values()), self._journal.spent)
+            return completion
 
     def said(self) -> AssistantMessage | None:
         """Return what a model call that did not end has said so far, marked as interrupted."""
@@ -127,14 +116,14 @@ class Loop:
         return [steer for steer in steering.waiting() if steer.turn_id not in self._journal.taken]
 
     async def _take_steers(self) -> None:
-        """Their messages and the mark that they joined, in one commit."""
+        """Append the messages that wait, and mark their turns as joined, in one commit."""
         if steers := self._steers():
             await self._journal.commit(
                 [steer.message for steer in steers], steers=[steer.turn_id for steer in steers]
             )
 
     async def _await_steer(self) -> None:
-        """One is in the store, and on its way to us if it is not here."""
+        """Wait for a message that the store has accepted and that may not have arrived here yet."""
         while not self._steers():
             assert self._context.steering is not None
             await self._context.steering.arrival()
@@ -188,7 +177,7 @@ class Loop:
     # -- tools ----------------------------------------------------------------------------------------------
 
     async def _settle(self, tools: TurnTools) -> None:
-        """Give every call its result; neighbours that only read run side by side."""
+        """Give every call its result. Neighbouring calls of read-only tools run concurrently."""
 
         def only_reads(item: tuple[int, ToolCall]) -> bool:
             spec = tools.spec(item[1].name)
@@ -236,7 +225,7 @@ def _reply_text(completion: Completion) -> str:
 
 
 async def _side_by_side(work: Iterable[Coroutine[Any, Any, ToolResult]]) -> list[ToolResult]:
-    """All of it or, when one fails (the store did), its error; the others are cancelled and awaited."""
+    """Return all results. If one fails, cancel and await the others and raise its error."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(coroutine) for coroutine in work]

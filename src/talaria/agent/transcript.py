@@ -1,25 +1,44 @@
-"""The transcript of a warm agent: each message encoded once, kept as bytes."""
+"""The transcript of a warm agent: each message encoded once, kept as bytes.
+
+Images that the model cannot see and files that it cannot open are replaced by a note. The session's spec
+alone decides, so that a message always has the same bytes. Under another spec (`/model`, `/tools`) the images
+and paths are there, because the log has them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from talaria.agent.attachments import as_told, hidden_weight
-from talaria.core.messages import AssistantMessage, Message, ToolResults, UserMessage
+from talaria.core.messages import (
+    AssistantMessage,
+    File,
+    Image,
+    Message,
+    Part,
+    Text,
+    ToolResult,
+    ToolResults,
+    UserMessage,
+)
 from talaria.core.ports import WireFormat
 from talaria.core.specs import AgentSpec
+from talaria.core.units import format_size
 from talaria.models.openai_chat import adapt_for_model
+
+_READER = "read_file"  # the tool that opens files
+IMAGE_INPUT_BYTES = 8 << 10
+"""How many bytes an image counts for when the tokens of a request are estimated. Its tokens follow from its
+width and height, and providers scale large images down to a few thousand tokens."""
 
 
 class Transcript:
     """Encoded messages in order, for one model.
 
-    Thoughts that another model had, or the same one elsewhere, are left out: most are signed or encrypted,
-    and who has not made them refuses them. So are images where the model does not see. The bytes follow from
-    the message and the session's spec, and from nothing else. `weight` is `size` with images counted as what
-    they take of a model's context.
+    Reasoning of another model, or of the same model at another provider, is left out: most of it is signed or
+    encrypted, and a provider refuses what it has not made. The bytes depend on the message and on the
+    session's spec only. `weight` is `size` with each image counted as what it takes of the model's context.
     """
 
     __slots__ = ("_chunks", "_spec", "_wire", "size", "weight")
@@ -50,7 +69,7 @@ class Transcript:
         self.weight += len(chunk) - hidden
 
     def _is_own(self, message: AssistantMessage) -> bool:
-        """What a stateless caller brought names nobody, and is theirs to send."""
+        """A message that a stateless caller brought names no model and is sent as it is."""
         return not message.provider or (message.provider, message.model) == (
             self._spec.provider,
             self._spec.model,
@@ -59,3 +78,54 @@ class Transcript:
     def clear(self) -> None:
         self._chunks.clear()
         self.size = self.weight = 0
+
+
+def as_told(message: UserMessage | ToolResults, spec: AgentSpec) -> UserMessage | ToolResults:
+    """Return the message for a model of this spec; itself when there is nothing to leave out."""
+    opens = _READER in spec.tools
+    if opens and spec.sees:
+        return message
+    if isinstance(message, ToolResults):
+        if not any(result.parts for result in message.results):
+            return message
+        return ToolResults(tuple(_result(result, sees=spec.sees, opens=opens) for result in message.results))
+    if all(isinstance(part, Text) for part in message.parts):
+        return message
+    parts = tuple(_told(message.parts, sees=spec.sees, opens=opens))
+    return msgspec.structs.replace(message, parts=parts)
+
+
+def _result(result: ToolResult, *, sees: bool, opens: bool) -> ToolResult:
+    if not result.parts:
+        return result
+    parts = tuple(_told(result.parts, sees=sees, opens=opens))
+    return ToolResult.of(result.call_id, result.name, parts, result.outcome)
+
+
+def _told(parts: tuple[Part, ...], *, sees: bool, opens: bool) -> Iterator[Part]:
+    file: File | None = None  # of which the next image is the content
+    for part in parts:
+        if isinstance(part, Image) and not sees:
+            yield Text(f"[image {_name(part, file)}: this model cannot see images]")
+        elif isinstance(part, File) and not opens:
+            about = f"{part.media_type}, {format_size(part.size)}"
+            yield Text(f"[file {part.name} ({about}): there is no tool here to open it with]")
+        else:
+            yield part
+        file = part if isinstance(part, File) else None
+
+
+def _name(image: Image, file: File | None) -> str:
+    if file is not None:
+        return f"{file.name}, {format_size(file.size)}"
+    kind, comma, data = image.url.partition(",")
+    if not comma or not kind.startswith("data:"):
+        return image.url
+    return f"{kind[5:].partition(';')[0]}, {format_size(len(data) * 3 // 4)}"
+
+
+def hidden_weight(message: UserMessage | ToolResults) -> int:
+    """Return how many of a message's bytes belong to images and do not count as input."""
+    holders = message.results if isinstance(message, ToolResults) else (message,)
+    images = [part for holder in holders for part in holder.parts if isinstance(part, Image)]
+    return sum(max(0, len(image.url) - IMAGE_INPUT_BYTES) for image in images)

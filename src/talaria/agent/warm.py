@@ -1,4 +1,4 @@
-"""Warm agents: a view of a session's log, ready for the next request, and the builder that makes them."""
+"""Warm agents, each a view of a session's log that is ready for the next request, and their builder."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SPECS_KEPT = 64
 
 
 class WarmAgent:
-    """Spec, transcript bytes and revision of one session. Releasing it loses nothing: the log has it all.
+    """Spec, transcript bytes and revision of one session. The log has all of it, so releasing loses nothing.
 
-    `reasoning` is the effort that the session asked for, if it did. `workspace` is what its tools act on: a
-    handle, which cannot end what it reaches. Agents of stateless calls have none. `sight` is the last answer,
+    `reasoning` is the session's own effort, empty if it has none. `workspace` is a handle to what the tools act
+    on; it cannot end anything. Agents of stateless calls have none. `sight` is the last answer,
     for the cache watch.
     """
 
@@ -52,8 +52,8 @@ class WarmAgent:
         return self.transcript.size + _OVERHEAD
 
     def absorb(self, entries: Iterable[Entry], hidden: frozenset[int] = frozenset()) -> None:
-        """Take over entries that were committed; those it has already are passed over, and of those that
-        are hidden from the model only their numbers are noted."""
+        """Take over committed entries. Entries that the agent has already are skipped; of `hidden` ones only
+        the number is noted. Raises `StoreError` if entries are missing in between."""
         for entry in entries:
             if entry.seq <= self.revision.seq:
                 continue
@@ -69,9 +69,9 @@ class WarmAgent:
             self.revision = Revision(entry.epoch, entry.seq)
 
     def release(self) -> Coroutine[Any, Any, None] | None:
-        """Free the bytes and give the handle back, once. Touches neither the session nor what tools act on.
+        """Free the bytes and give the workspace handle back. The session and its workspace are not touched.
 
-        Answers with what is left to wait for, if anything.
+        Return a coroutine if the handle takes time to give back.
         """
         self.transcript.clear()
         handle, self.workspace = self.workspace, None
@@ -82,7 +82,7 @@ class WarmAgent:
 
 
 class AgentBuilder:
-    """Builds warm agents from the log. Specs are shared between agents, as are their prefix bytes."""
+    """Builds warm agents from the log. Agents share specs and their prefix bytes."""
 
     def __init__(self, store: Store, models: Models, workspaces: Workspaces) -> None:
         self._store = store
@@ -93,9 +93,9 @@ class AgentBuilder:
     async def build(
         self, session_id: SessionId, spec_id: SpecId, chat_key: ChatKey | None = None
     ) -> WarmAgent:
-        """Reads the whole log. Raises `NoModel` when the spec's provider is not configured any more.
+        """Build an agent from the whole log. Raises `NoModel` if the spec's provider is not configured.
 
-        With a chat it gets a handle on the session's workspace, and whoever has it must release it.
+        With `chat_key` the agent gets a handle to the session's workspace, which the caller must release.
         """
         agent = await self.view(session_id, await self.pinned(spec_id))
         if chat_key is not None:  # last, so that a build which fails or is cancelled has no handle to forget
@@ -103,7 +103,7 @@ class AgentBuilder:
         return agent
 
     async def view(self, session_id: SessionId, pinned: PinnedSpec) -> WarmAgent:
-        """The session as `pinned` would send it, without a workspace. Reads the whole log."""
+        """Build an agent for another spec than the session's, without a workspace."""
         wire = self._models.wire(pinned.spec.provider)
         agent = WarmAgent(session_id, pinned, self.credential(pinned), wire)
         log = await self._store.log(session_id, 0)
@@ -111,7 +111,7 @@ class AgentBuilder:
         return agent
 
     async def catch_up(self, agent: WarmAgent) -> None:
-        """Reads only what was appended since: the prefix survives."""
+        """Absorb what was appended since; the bytes that the agent has stay."""
         agent.absorb(await self._store.log(agent.session_id, agent.revision.seq))
 
     async def pinned(self, spec_id: SpecId) -> PinnedSpec:
@@ -127,5 +127,6 @@ class AgentBuilder:
         return pinned
 
     def credential(self, pinned: PinnedSpec) -> str:
-        """The fingerprint of the provider's secrets now; a changed one rebuilds over the same prefix."""
+        """Return the current fingerprint of the provider's secrets. An agent with another one is rebuilt over
+        the same prefix."""
         return self._models.credential(pinned.spec.provider)

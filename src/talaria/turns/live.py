@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 import msgspec
 
 from talaria.agent.context import Steer
-from talaria.agent.loop import Answer
 from talaria.commands.slash import asks_model
 from talaria.core.clock import Clock
 from talaria.core.events import (
@@ -26,8 +25,10 @@ from talaria.core.events import (
 from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
 from talaria.core.ledger import Began
 from talaria.core.messages import UserMessage
+from talaria.core.models import Completion
 from talaria.core.questions import Question
-from talaria.core.turns import Turn, TurnState
+from talaria.core.spending import Spent
+from talaria.core.turns import Step, Turn, TurnState
 from talaria.observe.metrics import Metrics
 from talaria.turns.states import ENDING, INTERRUPTIONS, MOVES, LiveState, check_move
 
@@ -56,7 +57,8 @@ class LiveTurn:
 
     `began` and `asked_at` are set for a turn that was begun when it was accepted; `asked_at` is when its
     lease was asked for. `begins` counts how often this process began the turn. `steers` are the messages that
-    joined it. `questions` are those that a parked turn waits for, by id.
+    joined it. `questions` are those that a parked turn waits for, by id. `completion` is the model's last
+    answer, `steps` and `spent` are what led to it; they are set when a model has answered the turn here.
     """
 
     def __init__(
@@ -71,7 +73,9 @@ class LiveTurn:
         self.options = options
         self.began = began
         self.asked_at = asked_at
-        self.answer: Answer | None = None
+        self.completion: Completion | None = None
+        self.steps: tuple[Step, ...] = ()
+        self.spent = Spent()
         self.repeats = 0
         self.begins = 0
         self.steers: list[LiveTurn] = []

@@ -219,10 +219,12 @@ class Runner:
             await self._loop(attempt, journal, agent)
 
     async def _loop(self, attempt: _Attempt, journal: Journal, agent: WarmAgent) -> None:
+        live = attempt.live
         journal.attach(agent)
-        attempt.loop = self._agents.loop(attempt.live, agent, journal, self._settings)
+        attempt.loop = self._agents.loop(live, agent, journal, self._settings)
         try:
-            attempt.live.answer = await attempt.loop.run()
+            live.completion = await attempt.loop.run()
+            live.steps, live.spent = tuple(journal.steps.values()), journal.spent
         finally:
             journal.attach(None)
 

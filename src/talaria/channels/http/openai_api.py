@@ -134,8 +134,8 @@ class OpenAiApi:
         """Return the answer of a turn from memory. For a repeated key it comes from the store, where the tool
         calls of a stateless call are in the log only."""
         usage = turn.usage or TokenUsage()
-        if (answer := live.answer) is not None:
-            return _Result.of(answer.completion.message, answer.completion.stop or "stop", usage)
+        if (completion := live.completion) is not None:
+            return _Result.of(completion.message, completion.stop or "stop", usage)
         if is_ephemeral(turn):
             for entry in reversed(await self._gateway.store.log(turn.session_id, 0)):
                 if isinstance(entry.body, AssistantMessage) and entry.turn_id == turn.id:

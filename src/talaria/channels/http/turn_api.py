@@ -104,11 +104,10 @@ class TurnApi:
 
     async def _view(self, live: LiveTurn, turn: Turn) -> TurnView:
         """Return a settled turn. The store is asked only for times of tool calls, which are not in memory."""
-        answer = live.answer
         if not asks_model(turn.command):
             return TurnView.of(turn, (), Spent())
-        if answer is not None and turn.state is TurnState.DONE and len(answer.steps) == 1:
-            return TurnView.of(turn, (StepView.of(answer.steps[0]),), answer.spent)
+        if turn.state is TurnState.DONE and len(live.steps) == 1:
+            return TurnView.of(turn, (StepView.of(live.steps[0]),), live.spent)
         return await self._recorded(turn.id)
 
     async def _recorded(self, turn_id: TurnId) -> TurnView:
