@@ -22,8 +22,8 @@ class WarmAgent:
     """Spec, transcript bytes and revision of one session. The log has all of it, so releasing loses nothing.
 
     `reasoning` is the session's own effort, empty if it has none. `workspace` is a handle to what the tools
-    act on; it cannot end anything. Agents of stateless calls have none. `sight` is the last answer, for the
-    cache watch.
+    act on; it cannot end anything. Agents of stateless calls have none. `cache_sample` is the last answer,
+    for the cache watch.
     """
 
     __slots__ = (
