@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from talaria.channels.console.client import GatewayAddress, GatewayClient
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.settings import HttpSettings
+from talaria.channels.http.token import ensure_http_token, find_http_token
 from talaria.cli.options import Invocation, run_loop
 from talaria.config.home import Home
 from talaria.config.load import load
@@ -39,7 +40,7 @@ def find_running(home: Home, environ: Mapping[str, str]) -> GatewayAddress | Non
     info = home.read_gateway()
     if info is None or not home.is_locked():
         return None
-    return GatewayAddress(info.url, home.find_token(environ, _token_env(home, environ)).value)
+    return GatewayAddress(info.url, find_http_token(home, environ, _token_env(home, environ)).value)
 
 
 @asynccontextmanager
@@ -86,7 +87,7 @@ async def _start_inside(
     environ = {**environ, "TALARIA_HTTP__HOST": "127.0.0.1", "TALARIA_HTTP__PORT": "0"}
     loaded = load(home.path, environ, PARTS)
     home.prepare()
-    token = home.http_token(environ, loaded.settings.of(HTTP).token_env).value
+    token = ensure_http_token(home, environ, loaded.settings.of(HTTP).token_env).value
     redactor = Redactor([*loaded.secrets, token])
     with open_log(home) as stream, configure(loaded.settings.log, redactor, stream) as log:
         async with (

@@ -19,6 +19,7 @@ from talaria.access.settings import BudgetSettings
 from talaria.app import open_gateway
 from talaria.channels.http.channel import HttpChannel
 from talaria.channels.http.part import HTTP
+from talaria.channels.http.token import ensure_http_token
 from talaria.channels.supervisor import open_channels
 from talaria.cli.logs import follow_settings, open_log
 from talaria.cli.model_lines import answers_built_in, model_lines, show_progress
@@ -76,7 +77,7 @@ def command(invocation: Invocation, host: str | None, port: int | None, yes: boo
         )
     loaded = load(home.path, environ, PARTS)
     warnings = [*loaded.warnings, *home.prepare()]
-    token = home.http_token(environ, loaded.settings.of(HTTP).token_env)
+    token = ensure_http_token(home, environ, loaded.settings.of(HTTP).token_env)
     warnings += token.warnings
     redactor = Redactor([*loaded.secrets, token.value])
     with _log_stream(home) as stream, configure(loaded.settings.log, redactor, stream) as log:

@@ -16,6 +16,7 @@ from talaria.channels.http.response import DEFAULT_TIMING, StreamTiming
 from talaria.channels.http.routing import create_app
 from talaria.channels.http.server import HttpServer, allowed_hosts, bind
 from talaria.channels.http.settings import HttpSettings
+from talaria.channels.http.token import ensure_http_token
 from talaria.config.home import GatewayInfo
 from talaria.gateway import Gateway
 from talaria.observe.health import GatewayPhase, Health
@@ -49,7 +50,7 @@ async def open_http(
     On the way out turns are drained before the server stops, so that a client that waits for a turn gets its
     answer; new messages are refused meanwhile.
     """
-    token = gateway.home.http_token(gateway.environ, settings.token_env)
+    token = ensure_http_token(gateway.home, gateway.environ, settings.token_env)
     gateway.reloader.add_secrets([token.value])
     for warning in token.warnings:
         _log.warning("%s", warning)

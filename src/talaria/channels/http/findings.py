@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from talaria.channels.http.server import bind
 from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
+from talaria.channels.http.token import find_http_token
 from talaria.config.home import Home, open_mode
 from talaria.config.issues import dotted
 from talaria.config.origins import read_overrides
@@ -40,7 +41,7 @@ def _examine_token(home: Home, examination: Examination[HttpSettings]) -> Iterat
             yield warn("token", text, "", close_command(file, home.path))
             return
     try:
-        home.find_token(environ, variable)
+        find_http_token(home, environ, variable)
         yield ok("token", fine)
     except TalariaError as error:
         yield failed("token", error, anew)
