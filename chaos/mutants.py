@@ -115,7 +115,9 @@ _CLAIM_LATE = """\
             claimed = await self._store.outbox.claim(row, self._clock.now() + 2 * seconds)
             if claimed is None:
                 return
-            mark = Mark(row.id, claimed.attempts, mark.state, mark.due_at, mark.platform_id, mark.error)
+            mark = DeliveryResult(
+                row.id, claimed.attempts, mark.state, mark.due_at, mark.platform_id, mark.error
+            )
 """
 
 MUTANTS = (

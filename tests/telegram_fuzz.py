@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from talaria.access.authorizer import Authorizer
-from talaria.channels.telegram.client import BotApi, User
+from talaria.channels.telegram.bot_api import BotApi, User
 from talaria.channels.telegram.parse import decode
 from talaria.channels.telegram.updates import UpdateHandler
 from talaria.config.settings import Settings

@@ -16,7 +16,7 @@ from contracts.store_orders import (
     record_of,
     said,
 )
-from talaria.core.delivery import Button, Mark, OutboxRow, OutboxState
+from talaria.core.delivery import Button, DeliveryResult, OutboxRow, OutboxState
 from talaria.core.errors import IllegalMove, NotFound, SteerWaiting
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.ledger import Accept, Begin, Commit, TurnEnd
@@ -144,19 +144,19 @@ class StoreDeliverySuite:
         row = await owed(store)
         later = await owed(store, "two")
         assert await store.outbox.claim(row, clock.now() + 30) is not None
-        assert await store.outbox.mark(Mark(row.id, 1, OutboxState.SENT, platform_id="m7"))
+        assert await store.outbox.mark(DeliveryResult(row.id, 1, OutboxState.SENT, platform_id="m7"))
         clock.forward(100)
         assert tuple(await store.outbox.due("fake", 9)) == (later,)
         record = await record_of(store, row.turn_id)
         sent = record.replies[0]
         assert (sent.platform_id, sent.sent_at) == ("m7", clock.now() - 100)
         with pytest.raises(IllegalMove):
-            await store.outbox.mark(Mark(row.id, 1, OutboxState.PENDING))
+            await store.outbox.mark(DeliveryResult(row.id, 1, OutboxState.PENDING))
 
     async def test_delayed_row_waits_until_its_time(self, store: Store, clock: HandClock) -> None:
         row = await owed(store)
         await store.outbox.claim(row, clock.now() + 30)
-        mark = Mark(row.id, 1, OutboxState.PENDING, clock.now() + 60, error="slow down")
+        mark = DeliveryResult(row.id, 1, OutboxState.PENDING, clock.now() + 60, error="slow down")
         assert await store.outbox.mark(mark)
         clock.forward(59)
         assert tuple(await store.outbox.due("fake", 9)) == ()
@@ -169,15 +169,15 @@ class StoreDeliverySuite:
         first = await store.outbox.claim(row, clock.now())
         assert first is not None
         assert await store.outbox.claim(first, clock.now() + 30) is not None
-        assert not await store.outbox.mark(Mark(row.id, 1, OutboxState.FAILED))
-        assert await store.outbox.mark(Mark(row.id, 2, OutboxState.SENT))
+        assert not await store.outbox.mark(DeliveryResult(row.id, 1, OutboxState.FAILED))
+        assert await store.outbox.mark(DeliveryResult(row.id, 2, OutboxState.SENT))
 
     async def test_unclaimed_row_cannot_be_sent(self, store: Store) -> None:
         row = await owed(store)
         with pytest.raises(IllegalMove):
-            await store.outbox.mark(Mark(row.id, 0, OutboxState.SENT))
+            await store.outbox.mark(DeliveryResult(row.id, 0, OutboxState.SENT))
         with pytest.raises(NotFound):
-            await store.outbox.mark(Mark(99, 0, OutboxState.SENT))
+            await store.outbox.mark(DeliveryResult(99, 0, OutboxState.SENT))
 
     async def test_long_reply_is_split_and_stays_in_front_of_the_next(
         self, store: Store, clock: HandClock
@@ -194,7 +194,7 @@ class StoreDeliverySuite:
             claimed = await store.outbox.claim(due[0], clock.now() + 30)
             assert claimed is not None
             sent.append((claimed.body, claimed.edits, len(claimed.buttons), claimed.nonce))
-            await store.outbox.mark(Mark(claimed.id, 1, OutboxState.SENT))
+            await store.outbox.mark(DeliveryResult(claimed.id, 1, OutboxState.SENT))
         assert [part[:3] for part in sent] == [("one", "m1", 0), ("two", None, 1), ("next", None, 0)]
         assert len({part[3] for part in sent}) == 3
 

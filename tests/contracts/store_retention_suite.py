@@ -20,7 +20,7 @@ from contracts.store_orders import (
     said,
     step,
 )
-from talaria.core.delivery import Mark, OutboxState
+from talaria.core.delivery import DeliveryResult, OutboxState
 from talaria.core.entries import SpecSet
 from talaria.core.ids import SessionId
 from talaria.core.ledger import Begin, Binding, Commit, TurnEnd
@@ -106,7 +106,7 @@ class StoreRetentionSuite:
             assert (await forget(store), await store.retention.prune_ended(LATER)) == (0, 0), state
             if state is OutboxState.PENDING:
                 assert await store.outbox.claim(row, LATER) is not None
-        await store.outbox.mark(Mark(row.id, 1, OutboxState.SENT, platform_id="m1"))
+        await store.outbox.mark(DeliveryResult(row.id, 1, OutboxState.SENT, platform_id="m1"))
         assert await forget(store) == 1
         assert await store.retention.prune_ended(LATER) == 1
 

@@ -19,7 +19,7 @@ MAX_FILE_LINES = 501  # goal: 500
 MAX_FUNCTION_LINES = 60
 MAX_IMPORT_SHARE = 0.09  # of the lines without testing/; goal: 0.07
 MAX_ODD_BEGINNINGS = 125  # docstrings and comments; goal: 0
-DUPLICATE_CLASSES = frozenset({"Account", "Mark", "Retention", "Scope", "Start"})  # goal: none
+DUPLICATE_CLASSES = frozenset({"Account", "Retention", "Scope", "Start"})  # goal: none
 ODD_BEGINNING = re.compile(r' *(?:"""|#) *(?:Who|Whoever|What|One|Those) [a-z]')
 
 

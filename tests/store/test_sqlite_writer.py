@@ -26,7 +26,7 @@ from contracts.store_orders import (
     session_of,
     step,
 )
-from talaria.core.delivery import Mark, OutboxState
+from talaria.core.delivery import DeliveryResult, OutboxState
 from talaria.core.entries import TitleSet
 from talaria.core.errors import NotFound, StaleFence, StoreError
 from talaria.core.ids import Fence
@@ -199,7 +199,7 @@ async def test_orders_that_promise_durability_ask_for_it(clock: HandClock) -> No
     (row,) = await store.outbox.due("http", 1)
     noted.durable.clear()
     await store.outbox.claim(row, clock.now())
-    await store.outbox.mark(Mark(row.id, 1, OutboxState.SENT))
+    await store.outbox.mark(DeliveryResult(row.id, 1, OutboxState.SENT))
     await store.settle((await store.accept(accepting())).turn.id, TurnEnd(TurnState.CANCELLED))
     await store.yield_turns(ME)
     await store.set_cursor("telegram", "7")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from contracts.store_orders import LEASE, HandClock, accepting, pinned, said, step
-from talaria.core.delivery import Mark, OutboxRow, OutboxState
+from talaria.core.delivery import DeliveryResult, OutboxRow, OutboxState
 from talaria.core.entries import EntryBody, Revision, SpecSet, TitleSet
 from talaria.core.errors import IdempotencyConflict, StaleFence, TalariaError
 from talaria.core.ids import ChatKey, Fence, OwnerId, QuestionId, SessionId, TurnId, new_question_id
@@ -344,7 +344,9 @@ class Ledger(RuleBasedStateMachine):
     def mark(self, row: int, state: OutboxState, wait: int, id: bool) -> None:
         due_at = self.clock.now() + wait
         for attempt in (0, 1, 2):
-            self.order(self.store.outbox.mark(Mark(row, attempt, state, due_at, "m1" if id else None)))
+            self.order(
+                self.store.outbox.mark(DeliveryResult(row, attempt, state, due_at, "m1" if id else None))
+            )
 
     @rule(age=st.integers(0, 100))
     def prune(self, age: int) -> None:

@@ -19,7 +19,7 @@ from contracts.store_orders import (
     step,
 )
 from talaria.channels.http.views import ExplainedTurn, explain_turn
-from talaria.core.delivery import Mark, OutboxState
+from talaria.core.delivery import DeliveryResult, OutboxState
 from talaria.core.errors import ErrorInfo, NotFound
 from talaria.core.ledger import Begin, Commit, TurnEnd, UsageWrite
 from talaria.core.messages import TokenUsage
@@ -72,7 +72,7 @@ async def test_a_turn_is_told_from_its_message_to_its_delivered_reply(
     (row,) = await store.outbox.due("http", 9)
     assert await store.outbox.claim(row, clock.now() + 30) is not None
     clock.forward(1)
-    await store.outbox.mark(Mark(row.id, 1, OutboxState.SENT, platform_id="chat-1:4712"))
+    await store.outbox.mark(DeliveryResult(row.id, 1, OutboxState.SENT, platform_id="chat-1:4712"))
 
     told = await tell(store, turn_id)
     assert kinds(told) == ["accepted", "queued", "begun", "model", "tool", "tool", "done", "delivered"]
@@ -114,7 +114,7 @@ async def test_a_failure_and_a_reply_given_up_say_why(store: SqliteStore, clock:
     await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, end=failed))
     (row,) = await store.outbox.due("http", 9)
     assert await store.outbox.claim(row, clock.now() + 30) is not None
-    await store.outbox.mark(Mark(row.id, 1, OutboxState.FAILED, error="The bot was blocked."))
+    await store.outbox.mark(DeliveryResult(row.id, 1, OutboxState.FAILED, error="The bot was blocked."))
     told = await tell(store, turn.turn.id)
     assert kinds(told) == ["accepted", "begun", "failed", "undelivered"]
     assert "The model is gone. Choose another." in told.story[2].text

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from talaria import __version__
-from talaria.channels.console.client import GatewayClient
+from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.descriptor import connected_files
 from talaria.cli.home_gateway import GatewayOrStore, gateway_or_store
 from talaria.cli.options import Invocation, run_loop, spoken, verb

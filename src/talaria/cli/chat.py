@@ -12,7 +12,7 @@ import click
 
 from talaria import __version__
 from talaria.channels.console.chat import Screen, TerminalChat
-from talaria.channels.console.client import GatewayClient
+from talaria.channels.console.gateway_client import GatewayClient
 from talaria.cli.ask import check_session_name, files_option
 from talaria.cli.home_gateway import connect
 from talaria.cli.options import Invocation, run_loop, spoken, verb
@@ -62,7 +62,7 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
     from rich.console import Console
     from rich.text import Text
 
-    from talaria.channels.console.prompt import TerminalPrompt, quiet_keyboard
+    from talaria.channels.console.message_input import TerminalPrompt, quiet_keyboard
     from talaria.channels.console.terminal import TerminalRenderer
     from talaria.core.display import clean
     from talaria.models.local.weights import TINY_NOTICE, is_built_in
@@ -103,8 +103,8 @@ async def _model_of(client: GatewayClient, session: str) -> str | None:
 
 
 def _pipe() -> Screen:
+    from talaria.channels.console.message_input import PipedLines
     from talaria.channels.console.plain import PlainRenderer
-    from talaria.channels.console.prompt import PipedLines
 
     return Screen(
         messages=PipedLines(sys.stdin.fileno()),

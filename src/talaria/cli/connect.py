@@ -14,7 +14,7 @@ import msgspec
 
 from talaria.access.authorizer import Authorizer
 from talaria.access.pairing import PairingAdmin
-from talaria.channels.console.client import GatewayClient
+from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.console.plain import StatusLine
 from talaria.channels.descriptor import Account, Channel, Connector, SecretQuestion, pairing_channels
 from talaria.cli.home_gateway import gateway_or_store, running_gateway

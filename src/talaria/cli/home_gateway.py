@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from talaria.channels.console.client import GatewayAddress, GatewayClient
+from talaria.channels.console.gateway_client import GatewayAddress, GatewayClient
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.token import ensure_http_token, find_http_token

@@ -9,7 +9,7 @@ from typing import TypeVar
 import click
 
 from talaria.access.pairing import PairingAdmin
-from talaria.channels.console.client import GatewayClient
+from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.descriptor import pairing_channels
 from talaria.cli.home_gateway import GatewayOrStore, ask_home
 from talaria.cli.options import Invocation, group

@@ -9,7 +9,7 @@ from typing import TypeVar, assert_never
 
 import click
 
-from talaria.channels.console.client import GatewayClient, SessionList
+from talaria.channels.console.gateway_client import GatewayClient, SessionList
 from talaria.channels.http.views import SessionView, chat_key
 from talaria.cli.home_gateway import GatewayOrStore, ask_home
 from talaria.cli.options import Invocation, group

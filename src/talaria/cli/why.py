@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from talaria.channels.console.client import GatewayClient
+from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.http.views import ExplainedTurn, explain_turn
 from talaria.cli.home_gateway import GatewayOrStore, ask_home
 from talaria.cli.options import Invocation, verb

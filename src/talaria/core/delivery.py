@@ -76,7 +76,7 @@ class OutboxRow(msgspec.Struct, frozen=True):
         return f"{self.turn_id}.{self.head}.{self.part}"
 
 
-class Mark(msgspec.Struct, frozen=True):
+class DeliveryResult(msgspec.Struct, frozen=True):
     """How an attempt ended. `attempt` is its number: the mark of an attempt before the last has no effect."""
 
     row_id: int

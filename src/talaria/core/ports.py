@@ -6,17 +6,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from talaria.core.access import (
-    ApprovePairing,
-    CreateInvitation,
-    Paired,
-    PairingList,
-    PairingOutcome,
-    RedeemInvitation,
-    RequestOutcome,
-    RequestPairing,
-)
-from talaria.core.delivery import Mark, OutboxRow, OutgoingMessage
+from talaria.core import access
+from talaria.core.delivery import DeliveryResult, OutboxRow, OutgoingMessage
 from talaria.core.entries import Entry
 from talaria.core.errors import StoreError
 from talaria.core.events import Event, ModelLoading
@@ -234,7 +225,7 @@ class Outbox(Protocol):
         after which it is due again. None when it was claimed or settled meanwhile."""
         ...
 
-    async def mark(self, order: Mark) -> bool:
+    async def mark(self, order: DeliveryResult) -> bool:
         """Durable. False for an earlier attempt than the last. Raises `IllegalMove`, `NotFound`."""
         ...
 
@@ -273,37 +264,37 @@ class Histories(Protocol):
 
 
 class Pairings(Protocol):
-    """People who were let in from outside the configuration, and those who ask to be.
+    """People who are paired, and people who ask to be.
 
     Every order is one transaction, as in `Store`. Wrong codes are counted in the order that refuses them, so
-    the counts hold over restarts and for all processes on the store. What expired is as good as gone.
+    the counts hold over restarts and for all processes on the store. Expired rows count as absent.
     """
 
     async def is_paired(self, channel: str, user_id: str) -> bool:
-        """One look by key. Always what was last committed, by whichever process."""
+        """Read one row by key: what any process committed last."""
         ...
 
-    async def ask(self, order: RequestPairing) -> RequestOutcome:
-        """Open a request, unless there is one or the channel has too many."""
+    async def ask(self, order: access.RequestPairing) -> access.RequestOutcome:
+        """Open a request, unless the person has one or the channel has too many."""
         ...
 
-    async def approve(self, order: ApprovePairing) -> PairingOutcome:
-        """Pair whoever holds this code. Durable. Of several with one code, one is answered `Paired`."""
+    async def approve(self, order: access.ApprovePairing) -> access.PairingOutcome:
+        """Pair the person with this code. Durable. If several calls race, one gets `Paired`."""
         ...
 
-    async def invite(self, order: CreateInvitation) -> float:
-        """Open the channel's invitation, forget wrong presentations, and say when it expires. Durable."""
+    async def invite(self, order: access.CreateInvitation) -> float:
+        """Open the channel's invitation, forget wrong ones, and return when it expires. Durable."""
         ...
 
-    async def redeem(self, order: RedeemInvitation) -> PairingOutcome:
-        """Pair whoever presents the channel's invitation, which is then used up. Durable."""
+    async def redeem(self, order: access.RedeemInvitation) -> access.PairingOutcome:
+        """Pair the person who presents the channel's invitation, which is then used up. Durable."""
         ...
 
-    async def revoke(self, channel: str, user_id: str) -> Paired | None:
-        """Durable; None when nobody is paired by that id."""
+    async def revoke(self, channel: str, user_id: str) -> access.Paired | None:
+        """End a pairing. Durable. Return None if there was none."""
         ...
 
-    async def listing(self) -> PairingList: ...
+    async def listing(self) -> access.PairingList: ...
 
 
 class StoreEngine(Store, Protocol):

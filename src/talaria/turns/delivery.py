@@ -21,7 +21,7 @@ from talaria.core.delivery import (
     DeliveryDelayed,
     DeliveryError,
     DeliveryRefused,
-    Mark,
+    DeliveryResult,
     OutboxRow,
     OutboxState,
     OutgoingFile,
@@ -189,27 +189,29 @@ class Delivery:
         if len(bodies) > 1:
             await self._store.outbox.split(row.id, bodies)
 
-    async def _attempt(self, outlet: Outlet, row: OutboxRow, *, was_tried: bool) -> Mark:
+    async def _attempt(self, outlet: Outlet, row: OutboxRow, *, was_tried: bool) -> DeliveryResult:
         try:
             post = await self._post(row, is_repeat=was_tried and not outlet.takes_nonce)
             async with asyncio.timeout(self._settings.timeout.total_seconds()):
                 platform_id = await outlet.deliver(post)
         except DeliveryRefused as error:
             _log.warning("the reply of turn %s was refused: %s", row.turn_id, error)
-            return Mark(row.id, row.attempts, OutboxState.FAILED, error=error.user_text)
+            return DeliveryResult(row.id, row.attempts, OutboxState.FAILED, error=error.user_text)
         except DeliveryDelayed as error:
             again = self._again(row, error.retry_after)
             # What may have arrived stays so, whatever a later attempt says of itself.
             state = OutboxState.SENDING if was_tried else OutboxState.PENDING
-            return Mark(row.id, row.attempts, state, again, error=error.user_text)
+            return DeliveryResult(row.id, row.attempts, state, again, error=error.user_text)
         except (DeliveryError, TimeoutError) as error:
             why = str(error) or "no answer in time"
             _log.warning("the reply of turn %s may not have arrived: %s", row.turn_id, why)
-            return Mark(row.id, row.attempts, OutboxState.SENDING, self._again(row), error=why)
+            return DeliveryResult(row.id, row.attempts, OutboxState.SENDING, self._again(row), error=why)
         except Exception as error:
             _log.exception("the reply of turn %s may not have arrived", row.turn_id)
-            return Mark(row.id, row.attempts, OutboxState.SENDING, self._again(row), error=repr(error))
-        return Mark(row.id, row.attempts, OutboxState.SENT, platform_id=platform_id)
+            return DeliveryResult(
+                row.id, row.attempts, OutboxState.SENDING, self._again(row), error=repr(error)
+            )
+        return DeliveryResult(row.id, row.attempts, OutboxState.SENT, platform_id=platform_id)
 
     async def _post(self, row: OutboxRow, *, is_repeat: bool) -> OutgoingMessage:
         """Raises `DeliveryRefused` for a file that is gone, or was never the chat's."""

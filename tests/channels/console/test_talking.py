@@ -16,7 +16,7 @@ from aiohttp import web
 
 from talaria.channels.console.ask import AskRequest, TurnFailed, ask
 from talaria.channels.console.chat import Interrupted, Screen, TerminalChat
-from talaria.channels.console.client import (
+from talaria.channels.console.gateway_client import (
     NO_RETRY,
     GatewayAddress,
     GatewayClient,

@@ -11,8 +11,8 @@ from typing import Any
 
 from rig import Rig, start
 from talaria.access.pairing import PairingAdmin
+from talaria.channels.telegram.bot_api import BotApi
 from talaria.channels.telegram.channel import TelegramChannel, open_telegram
-from talaria.channels.telegram.client import BotApi
 from talaria.channels.telegram.outlet import TelegramOutlet
 from talaria.channels.telegram.settings import TelegramSettings
 from talaria.core.clock import Clock, SystemClock

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from talaria.access.authorizer import ChatKind, Ingress
-from talaria.channels.telegram.client import User
+from talaria.channels.telegram.bot_api import User
 from talaria.channels.telegram.parse import (
     ButtonPress,
     ChatMigration,

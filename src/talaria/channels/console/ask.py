@@ -11,7 +11,7 @@ from typing import TextIO
 
 import msgspec
 
-from talaria.channels.console.client import GatewayClient, GatewayRefusal, RetryPolicy
+from talaria.channels.console.gateway_client import GatewayClient, GatewayRefusal, RetryPolicy
 from talaria.channels.console.plain import PlainRenderer
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.events import Cancelled, Done, Failed

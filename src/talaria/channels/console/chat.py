@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from talaria.channels.console.client import GatewayClient, GatewayGone, RetryPolicy
+from talaria.channels.console.gateway_client import GatewayClient, GatewayGone, RetryPolicy
 from talaria.channels.console.plain import error_text
 from talaria.commands.slash import asks_model, parse_command
 from talaria.core.errors import TalariaError

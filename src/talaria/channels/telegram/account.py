@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from talaria.access.authorizer import Authorized, Authorizer, Ingress
-from talaria.channels.telegram.client import (
+from talaria.channels.telegram.bot_api import (
     WANTED_UPDATES,
     BotApi,
     BotApiError,

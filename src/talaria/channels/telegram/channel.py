@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn, Protocol
 import msgspec
 
 from talaria.access.authorizer import Authorizer
-from talaria.channels.telegram.client import (
+from talaria.channels.telegram.bot_api import (
     WANTED_UPDATES,
     BotApi,
     BotApiError,

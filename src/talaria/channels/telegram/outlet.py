@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import msgspec
 
-from talaria.channels.telegram.client import (
+from talaria.channels.telegram.bot_api import (
     BotApi,
     BotApiError,
     BotApiRefused,
     BotApiUnanswered,
     BotApiUnreachable,
-    SentMessage,
+    PostedMessage,
     Value,
 )
 from talaria.channels.telegram.parse import ChatTarget, button_data
@@ -102,8 +102,8 @@ class TelegramOutlet:
     async def _send(self, target: ChatTarget, post: OutgoingMessage) -> str:
         params = {**_target_params(target), **_keyboard_params(post.buttons)}
 
-        async def send(text: str, mode: str | None) -> SentMessage:
-            return await self._api.call("sendMessage", SentMessage, text=text, parse_mode=mode, **params)
+        async def send(text: str, mode: str | None) -> PostedMessage:
+            return await self._api.call("sendMessage", PostedMessage, text=text, parse_mode=mode, **params)
 
         body = f"{REPEATED}\n\n{post.body}" if post.is_repeat else post.body
         with _as_delivery_error(is_edit=False):
@@ -133,11 +133,11 @@ class TelegramOutlet:
         kind = _file_kind(*file)
         params = {**_target_params(target), **_keyboard_params(post.buttons)}
 
-        async def upload(text: str, mode: str | None) -> SentMessage:
+        async def upload(text: str, mode: str | None) -> PostedMessage:
             method = f"send{kind.capitalize()}"
             caption = text or None
             return await self._api.upload(
-                method, SentMessage, kind, file, caption=caption, parse_mode=mode, **params
+                method, PostedMessage, kind, file, caption=caption, parse_mode=mode, **params
             )
 
         body = f"{REPEATED}\n{post.body}" if post.is_repeat else post.body
@@ -341,7 +341,7 @@ class LiveMessage:
         shown_id = self._view.shown_id
         text: dict[str, Value] = {"text": to_html(self._text.body()), "parse_mode": "HTML"}
         if shown_id is None:
-            sent = await self._api.call("sendMessage", SentMessage, **_target_params(self._target), **text)
+            sent = await self._api.call("sendMessage", PostedMessage, **_target_params(self._target), **text)
             hit(Failpoint.SHOWN)
             await self._view.shown(str(sent.message_id))
             return

@@ -12,10 +12,10 @@ from zlib import crc32
 import msgspec
 
 from talaria.access.authorizer import Actor, ChatKind, Ingress
-from talaria.channels.telegram.client import (
+from talaria.channels.telegram.bot_api import (
     CallbackQuery,
+    ChatInfo,
     Message,
-    TelegramChat,
     TelegramFile,
     Update,
     User,
@@ -172,7 +172,7 @@ def _key(message: Message, said: str) -> str:
     return f"m{message.message_id}e{message.edit_date}.{crc32(said.encode()):08x}"
 
 
-def _actor(sender: User | None, chat: TelegramChat | None, *, speaks_as_chat: bool = False) -> Actor:
+def _actor(sender: User | None, chat: ChatInfo | None, *, speaks_as_chat: bool = False) -> Actor:
     return Actor(
         CHANNEL,
         str(sender.id) if sender else "",

@@ -13,7 +13,7 @@ from typing import Literal, assert_never
 import msgspec
 
 from talaria.access.authorizer import Actor, Authorized, Authorizer, ChatKind, Denied, Ingress, Stranger
-from talaria.channels.telegram.client import (
+from talaria.channels.telegram.bot_api import (
     BotApi,
     BotApiError,
     BotApiTooLarge,

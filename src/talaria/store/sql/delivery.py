@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from talaria.core.delivery import Mark, OutboxRow, OutboxState
+from talaria.core.delivery import DeliveryResult, OutboxRow, OutboxState
 from talaria.core.ids import ChatKey
 from talaria.store.sql import rules
 from talaria.store.sql.executor import Connection, Transaction
@@ -78,7 +78,7 @@ def claim(tx: Transaction, row: OutboxRow, until: float) -> OutboxRow | None:
     return _find(tx, row.id)
 
 
-def mark(tx: Transaction, order: Mark) -> bool:
+def mark(tx: Transaction, order: DeliveryResult) -> bool:
     row = _find(tx, order.row_id)
     if not rules.takes_mark(row, order):
         return False

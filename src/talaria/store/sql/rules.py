@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from talaria.core.delivery import OUTBOX_MOVES, Mark, OutboxRow, OutboxState
+from talaria.core.delivery import OUTBOX_MOVES, DeliveryResult, OutboxRow, OutboxState
 from talaria.core.entries import Entry, EntryBody, Revision, SpecSet, TitleSet, advance
 from talaria.core.errors import (
     IdempotencyConflict,
@@ -195,7 +195,7 @@ def split_reply(row: OutboxRow, bodies: Sequence[str]) -> tuple[OutboxRow, ...]:
     )
 
 
-def takes_mark(row: OutboxRow, mark: Mark) -> bool:
+def takes_mark(row: OutboxRow, mark: DeliveryResult) -> bool:
     """Raises `IllegalMove` for a move that the table does not have."""
     if mark.attempt != row.attempts:
         return False

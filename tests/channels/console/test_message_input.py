@@ -14,7 +14,7 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from talaria.channels.console.chat import Interrupted
-from talaria.channels.console.prompt import (
+from talaria.channels.console.message_input import (
     CommandCompleter,
     PipedLines,
     TerminalPrompt,

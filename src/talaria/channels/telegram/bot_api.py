@@ -43,7 +43,7 @@ class User(msgspec.Struct, frozen=True):
         return " ".join(f"{self.first_name} {self.last_name}".split()) or self.username
 
 
-class TelegramChat(msgspec.Struct, frozen=True):
+class ChatInfo(msgspec.Struct, frozen=True):
     id: int
     type: str
 
@@ -85,9 +85,9 @@ class Message(msgspec.Struct, frozen=True, rename={"sender": "from"}):
     """`sender_chat` is set if a chat speaks and not a person; `edit_date` is set on edited messages."""
 
     message_id: int
-    chat: TelegramChat
+    chat: ChatInfo
     sender: User | None = None
-    sender_chat: TelegramChat | None = None
+    sender_chat: ChatInfo | None = None
     edit_date: int | None = None
     message_thread_id: int | None = None
     is_topic_message: bool = False
@@ -128,7 +128,7 @@ class Update(msgspec.Struct, frozen=True):
     callback_query: CallbackQuery | None = None
 
 
-class SentMessage(msgspec.Struct, frozen=True):
+class PostedMessage(msgspec.Struct, frozen=True):
     """A message of the bot, as Telegram confirms it."""
 
     message_id: int
