@@ -1,4 +1,4 @@
-"""The closer: what takes time when something leaves, done out of everybody's way and within a deadline."""
+"""The closer: closes things beside the turns, within a deadline."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _GRACE_SECONDS = 1.0  # for one that was cancelled to go
 
 
 class Closer:
-    """Nobody waits for what is closed here, and nobody hears of its failures but the log.
+    """Closes things in tasks of their own. Callers do not wait, and failures are only logged.
 
-    One that is not through after `seconds` is cancelled and dropped; one that does not even heed that is left
-    to itself. `what` names in the log what is closed.
+    A close that takes longer than `seconds` is cancelled and dropped. If it ignores the cancellation, it is
+    left running. `what` names in the log what is closed.
     """
 
     def __init__(self, clock: Clock, seconds: float, what: str, log: logging.Logger) -> None:
@@ -29,11 +29,11 @@ class Closer:
         self.failed = 0
 
     def __len__(self) -> int:
-        """How many are being closed now."""
+        """Return how many things are being closed now."""
         return sum(not watch.done() for watch in self._watches)
 
     def close(self, name: str, begin: Callable[[], Coroutine[Any, Any, None] | None]) -> None:
-        """Call `begin`; what it leaves to wait for is watched. With nothing to wait for there is no task."""
+        """Call `begin`. If it returns a coroutine, run that in a task; otherwise the thing is closed."""
         try:
             rest = begin()
         except Exception as error:
@@ -45,7 +45,7 @@ class Closer:
             watch.add_done_callback(self._watches.discard)
 
     async def drain(self) -> None:
-        """Until all that is being closed now is through or was dropped."""
+        """Wait until everything that is being closed now is closed or dropped."""
         if self._watches:
             await asyncio.wait(self._watches)
 

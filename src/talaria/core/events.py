@@ -1,4 +1,4 @@
-"""What a turn says while it runs. The tag is the event's name on every channel."""
+"""The events of a turn. The tag is the event's name on every channel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from talaria.core.units import format_wait
 
 
 class Queued(msgspec.Struct, frozen=True, tag="queued"):
-    """`ahead`: how many turns of the chat come first."""
+    """The turn waits behind `ahead` turns of its chat."""
 
     ahead: int
 
@@ -32,7 +32,7 @@ class ToolStarted(msgspec.Struct, frozen=True, tag="tool.started"):
 
 
 class ToolOutput(msgspec.Struct, frozen=True, tag="tool.output"):
-    """A piece of what a call prints while it runs; the whole of it is bounded per call."""
+    """A piece of the output of a running call. The output of a call is bounded."""
 
     call_id: str
     text: str
@@ -71,7 +71,7 @@ class Retrying(msgspec.Struct, frozen=True, tag="retry"):
 
 
 class FellBack(msgspec.Struct, frozen=True, tag="fallback"):
-    """`model` answers from now on in this turn, since `instead_of` could not, for `reason`."""
+    """From now on `model` answers in this turn, because `instead_of` failed for `reason`."""
 
     model: str
     instead_of: str
@@ -96,7 +96,7 @@ class ModelLoading(msgspec.Struct, frozen=True, tag="model.loading"):
 
     @property
     def is_on_its_way(self) -> bool:
-        """Its weights are not all here: this takes long enough for a message of its own."""
+        """Whether weights are still being fetched, which takes long enough to tell people about it."""
         return self.stage not in ("loading", "reading")
 
     def sentence(self) -> str:
@@ -113,7 +113,7 @@ class ModelLoading(msgspec.Struct, frozen=True, tag="model.loading"):
 
 
 class Reset(msgspec.Struct, frozen=True, tag="reset"):
-    """What was streamed before is void: the turn was resumed and starts its step again."""
+    """The turn was resumed and repeats its step. All events before this one are void."""
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):

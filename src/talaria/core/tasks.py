@@ -28,7 +28,7 @@ class Uncancellable(asyncio.Future[T]):
 
 
 class finish(Generic[T]):  # noqa: N801 - reads as a verb: `await finish(work)`
-    """Run `work` to its end even when the caller is cancelled meanwhile; the cancellation comes after.
+    """Run `work` to its end even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
 
     It runs in the caller's own task, at the price of a condition: whatever `work` awaits refuses to be
     cancelled, as the store's writes do. Then a cancellation reaches the task only when the awaited thing is

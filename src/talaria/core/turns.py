@@ -1,4 +1,4 @@
-"""Turns and steps: what they are and how they may move.
+"""Turns and steps, and the moves between their states.
 
 A turn is one inbound message and all that follows until its reply is settled:
 
@@ -9,7 +9,7 @@ A turn is one inbound message and all that follows until its reply is settled:
         └──▶ done | failed | cancelled
              (a command answered without a model; given up after three crashes; stopped in the queue)
 
-`running ──▶ running` is a restart: the turn is begun again by whoever reclaimed it.
+`running ──▶ running` is a restart: another process, or the same one, begins the turn again.
 
 A step is one model call or tool call within a turn:
 
@@ -99,14 +99,14 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Sender(msgspec.Struct, frozen=True):
-    """Who speaks, by the platform's immutable id; `name` is for people to read only."""
+    """The person who speaks. `id` is the platform's immutable id; `name` is only for people to read."""
 
     id: str
     name: str = ""
 
 
 class Inbound(msgspec.Struct, frozen=True):
-    """What a channel heard, before it is bound to a session.
+    """A message as a channel received it, before it is bound to a session.
 
     `key` is the platform's id of this message within its scope; a second inbound with the same key is the
     same turn. `model` is a wish for the model, `address` is the way back for channels that push replies.

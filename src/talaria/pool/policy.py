@@ -1,11 +1,11 @@
-"""Which warm agents leave: a pure plan over what the pool holds.
+"""Which warm agents leave the pool: a pure function of what the pool holds.
 
 Rules, in this order:
 - idle limit: idle for longer than `idle_ttl`, never while leased;
-- count cap: only the oldest `n − max_agents` are candidates, and of those only the idle ones go: a busy one
-  among them is skipped and nobody newer pays for it, so the pool may stand over its cap while turns run;
+- count cap: only the oldest `n − max_agents` are candidates, and of those only the idle ones go. A busy agent
+  among them is skipped, and no newer agent goes instead, so the pool may exceed its cap while turns run;
 - byte budget: idle ones go, oldest first, until what remains fits.
-An entry being built is neither a candidate nor an obstacle: it does not count.
+An agent that is being built does not count.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Eviction(msgspec.Struct, frozen=True):
 
 
 class EvictionPlan(msgspec.Struct, frozen=True):
-    """`over_cap`: by how many the pool still stands over its cap afterwards, all of them busy or newer."""
+    """`over_cap` is by how many agents the pool exceeds its cap after the evictions."""
 
     evictions: tuple[Eviction, ...]
     over_cap: int

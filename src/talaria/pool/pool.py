@@ -1,8 +1,8 @@
 """The warm pool: agents in memory, leased one turn at a time.
 
-Busy is a lease. State changes between awaits only; slow work (building, catching up) happens while the slot
-says so. Every way out goes through `_forget`: the slot and the counters change first, then the closer lets
-the agent give back what it holds, and nobody waits for that.
+An agent is busy while it is leased. State changes between awaits only; while a slot is BUILDING or BUSY, its
+holder may build or catch up. Every agent that leaves goes through `_forget`: the slot and the counters change
+first, then the closer lets the agent give back what it holds, beside the turns.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from talaria.pool.policy import AgentState, AgentView, Cause, PoolLimits, plan_e
 
 _log = logging.getLogger("talaria.pool")
 RELEASE_SECONDS = 5.0
-_QUIET_SECONDS = 60.0  # within the cap for longer than this, and the next time over it is another episode
+_QUIET_SECONDS = 60.0  # an episode over the cap is over when the pool was within it for so long
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a turn needs: its session at this revision or later, under this spec."""
+    """The agent that a turn needs: of this session, under this spec, at this revision or later."""
 
     session_id: SessionId
     chat_key: ChatKey
@@ -57,8 +57,8 @@ class AgentStats(msgspec.Struct, frozen=True):
 
 
 class PoolStats(msgspec.Struct, frozen=True):
-    """`closing`: agents that left and have not yet given back all they held; `dropped`: those that did not in
-    time, since the start."""
+    """`closing` counts agents that left and still give back what they held, `dropped` those that did not
+    finish that in time, since the start."""
 
     cap: int
     size: int
@@ -78,7 +78,7 @@ class PoolStats(msgspec.Struct, frozen=True):
 
 
 class _Slot:
-    """One session's place. `agent` is None only while it is being built."""
+    """The place of one session's agent. `agent` is None only while it is being built."""
 
     __slots__ = ("agent", "chat_key", "is_leaving", "last_used", "rebuilt", "size", "state", "waiters")
 
@@ -89,7 +89,7 @@ class _Slot:
         self.last_used = now
         self.size = 0
         self.is_leaving = False
-        self.rebuilt = ""  # why it was, the last time
+        self.rebuilt = ""  # the reason of the last rebuild
         self.waiters: list[asyncio.Future[None]] = []
 
     def wake(self) -> None:
@@ -100,7 +100,7 @@ class _Slot:
 
 
 class _Lease:
-    """`async with` takes and gives back. A class, because a generator would cost more than the rest of it."""
+    """The context manager of a lease. A class, because a generator would cost more than the lease itself."""
 
     __slots__ = ("_pool", "_slot", "_wanted")
 
@@ -141,9 +141,9 @@ class Pool:
         return f"<Pool {stats.size}/{stats.cap} agents, {stats.busy} busy, {stats.bytes} bytes>"
 
     def lease(self, wanted: Wanted) -> _Lease:
-        """Exclusive use of the session's agent, built or caught up to `wanted.revision`.
+        """Lease the session's agent exclusively, built or caught up to `wanted.revision`.
 
-        Waits while another turn has it. Raises what building raises; nothing is held then.
+        Entering waits while another turn has the agent. It raises what building raises; nothing is held then.
         """
         return _Lease(self, wanted)
 
@@ -157,23 +157,23 @@ class Pool:
             self._release([session_id])
 
     async def drain(self) -> None:
-        """Release all that is idle now, and the rest as leases end. Returns when what left has given back all
-        it held, or was dropped for taking too long."""
+        """Release idle agents now, and busy ones when their leases end. Return when the released agents have
+        given back what they held, or were dropped."""
         for session_id in list(self._slots):
             self.release(session_id)
         await self._closer.drain()
 
     def change_limits(self, limits: PoolLimits) -> None:
-        """Live by other limits from now on; who is idle and over them leaves at once, who is busy later."""
+        """Use other limits from now on. Idle agents beyond them leave now, busy ones after their lease."""
         self._limits = limits
         self.sweep()
 
     def sweep(self) -> int:
-        """Apply the limits now; the number of agents that left."""
+        """Apply the limits now and return how many agents left."""
         return self._evict()
 
     async def run(self) -> None:
-        """Sweeps on a timer until cancelled."""
+        """Sweep regularly, until cancelled."""
         while True:
             await self._clock.sleep(min(30.0, max(1.0, self._limits.idle_ttl / 4)))
             self.sweep()
@@ -206,7 +206,7 @@ class Pool:
         )
 
     def describe(self, session_id: SessionId) -> str:
-        """For people: what the pool has of this session, or nothing."""
+        """Return a text for people about the session's agent; empty if the pool has none."""
         slot = self._slots.get(session_id)
         if slot is None or slot.agent is None:
             return ""
@@ -245,7 +245,7 @@ class Pool:
         self._resize(slot)
 
     async def _reconcile(self, wanted: Wanted, slot: _Slot) -> None:
-        """Bring a slot that was just taken to what is wanted; on failure it goes back as it was."""
+        """Bring the agent of a slot that was just taken to what is wanted. If that fails, give it back."""
         agent = slot.agent
         assert agent is not None
         try:
@@ -271,7 +271,7 @@ class Pool:
             self.counters.hits += 1
 
     def _outdated(self, agent: WarmAgent, wanted: Wanted) -> str:
-        """Why the agent cannot be brought up to what is wanted; empty when it can."""
+        """Return why the agent must be rebuilt; empty if it can be reused or caught up."""
         if agent.pinned.id != wanted.spec_id:
             return "its spec changed"
         if agent.revision.epoch != wanted.revision.epoch:
@@ -306,7 +306,7 @@ class Pool:
     # -- leaving --------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """After an insert or a lease's end. The common case, within all limits, costs three comparisons."""
+        """Apply the limits after an insert or a lease's end. Within the limits it costs three comparisons."""
         if len(self._slots) > self._limits.max_agents or self._bytes > self._limits.max_bytes:
             self._evict()
             return
@@ -334,7 +334,7 @@ class Pool:
         return len(plan.evictions)
 
     def _note_over_cap(self, by: int) -> None:
-        """Said once per episode: steady load crosses the cap with every lease."""
+        """Log once per episode that the pool exceeds its cap: under steady load every lease crosses it."""
         since = self._within_cap_since
         if by == 0:
             if since is None:

@@ -1,10 +1,10 @@
-"""Delivery: sends what the outbox owes, in order for each address, until it is sent, refused or too old.
+"""Delivery: sends the rows of the outbox, in order for each address, until each is sent, refused or too old.
 
-The row is `sending` before the platform hears a word. How an attempt ended decides what comes next:
+A row is `sending` before the platform hears of it. How an attempt ended decides what comes next:
 - sent: done;
 - refused: failed, with the platform's reason;
-- delayed (the platform took nothing): again when it says, or after a pause that grows;
-- unknown (no answer, a timeout, a crash): again, with a visible mark where the platform cannot dedupe.
+- delayed (the platform took nothing): sent again when the platform says, or after a growing pause;
+- unknown (no answer, a timeout, a crash): sent again, with a visible mark if the platform cannot dedupe.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Delivery:
         live.observe(self._watch)
 
     def attach(self, channel: str, outlet: Outlet) -> None:
-        """The channel can send from now on; what it owes follows, and what runs is shown."""
+        """Send on this channel from now on: its rows that wait, and its running turns as they go."""
         self._outlets[channel] = outlet
         for live in self._live:
             if channel_of(live.turn.chat_key) == channel:
@@ -86,7 +86,7 @@ class Delivery:
         self.wake()
 
     async def detach(self, channel: str) -> None:
-        """The channel is about to close: what it shows ends, and sends under way may finish."""
+        """Stop sending on this channel. Sends under way may finish; turns are no longer shown."""
         self._outlets.pop(channel, None)
         sends = [task for (name, _), task in self._sends.items() if name == channel]
         if sends:
@@ -108,7 +108,7 @@ class Delivery:
         self._woken.set()
 
     async def run(self) -> None:
-        """Sends until cancelled; sends under way are cancelled with it and tried again by the next start."""
+        """Send until cancelled. Sends under way are cancelled too, and tried again by the next start."""
         ticking = asyncio.create_task(self._tick(), name="delivery-tick")
         try:
             while True:
@@ -122,7 +122,7 @@ class Delivery:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def drain(self, deadline: float) -> None:
-        """Give what is due the chance to go out; at most `deadline` seconds."""
+        """Send what is due, for at most `deadline` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(deadline):
                 while await self._look() or self._sends:
@@ -131,7 +131,7 @@ class Delivery:
     # -- sending --------------------------------------------------------------------------------------------
 
     async def _look(self) -> int:
-        """Begin what is due and not under way; how many."""
+        """Start the sends that are due and not under way, and return how many."""
         try:
             await self._expire()
             return sum([await self._begin_due(*attached) for attached in list(self._outlets.items())])
@@ -162,7 +162,7 @@ class Delivery:
                 _log.warning("replies that could not be sent for too long were given up: %d", old)
 
     async def _send(self, outlet: Outlet, row: OutboxRow) -> None:
-        """One attempt, and what is known of it afterwards. Never raises but for cancellation."""
+        """Make one attempt and record how it ended. Raises nothing but `CancelledError`."""
         try:
             await self._end_show(row)
             await self._split(outlet, row)
@@ -181,8 +181,8 @@ class Delivery:
             await self._clock.sleep(_STORE_PAUSE)
 
     async def _split(self, outlet: Outlet, row: OutboxRow) -> None:
-        """A reply that is longer than its platform allows becomes several, before the first attempt. What is
-        claimed then is the row as it has become."""
+        """Split a reply that is longer than its platform allows, before the first attempt. `claim` then
+        returns the first part."""
         if row.attempts or row.part or row.file is not None:
             return
         bodies = outlet.split(row.body)
@@ -214,7 +214,7 @@ class Delivery:
         return DeliveryResult(row.id, row.attempts, OutboxState.SENT, platform_id=platform_id)
 
     async def _post(self, row: OutboxRow, *, is_repeat: bool) -> OutgoingMessage:
-        """Raises `DeliveryRefused` for a file that is gone, or was never the chat's."""
+        """Raises `DeliveryRefused` for a file that is gone or not in the chat's folder."""
         file = None
         if row.file is not None:
             try:
@@ -228,7 +228,7 @@ class Delivery:
         return self._clock.now() + max(wish or 0.0, pause_after(row.attempts, self._random))
 
     async def _tick(self) -> None:
-        """For rows whose time comes while nothing else happens."""
+        """Look at the outbox regularly, for rows that become due later."""
         while True:
             await self._clock.sleep(_LOOK_SECONDS)
             self.wake()
@@ -251,7 +251,7 @@ class Delivery:
             _log.warning("turn %s is not shown while it runs", live.turn.id, exc_info=True)
 
     async def _end_show(self, row: OutboxRow) -> None:
-        """The reply must be the last word: what shows the turn ends first, by itself or not."""
+        """Stop showing the turn before its reply is sent, so that the reply comes last."""
         task = self._shows.get((row.channel, row.turn_id))
         if task is None:
             return
