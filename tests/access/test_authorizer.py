@@ -272,5 +272,5 @@ async def test_when_the_store_cannot_be_asked_nobody_is_let_in(
     await store.close()
     with pytest.raises(StoreError):
         await authorizer.check(ANN, Ingress.MESSAGE)
-    # Who is configured needs no store.
+    # A person in `allowed` is known without the store.
     assert isinstance(await authorizer.check(private("1001"), Ingress.MESSAGE), Authorized)

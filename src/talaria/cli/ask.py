@@ -29,9 +29,9 @@ def files_option(text: str) -> Callable[[F], F]:
     "git diff | talaria ask -",
 )
 @click.argument("text", required=False)
-@click.option("--session", metavar="NAME", help="Go on in this session (default: a new one each time).")
+@click.option("--session", metavar="NAME", help="Continue this session (default: a new one each time).")
 @click.option("--model", metavar="NAME", help="A model, an alias or an agent, for a new session.")
-@files_option("Send a file along; a picture is shown to a model that sees.")
+@files_option("Send a file along; a model that sees gets pictures.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole turn as JSON.")
 def command(  # noqa: PLR0917 - click passes them by name
     invocation: Invocation,
@@ -41,9 +41,9 @@ def command(  # noqa: PLR0917 - click passes them by name
     files: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Send one message, print the reply.
+    """Send one message and print the reply.
 
-    TEXT is read from stdin when it is missing or `-`. A failed turn exits with 1 and says why on stderr.
+    TEXT is read from stdin if it is missing or `-`. If the turn fails, stderr says why and the status is 1.
     """
     check_session_name(session)
     message = _read_stdin() if text is None or text == "-" else text

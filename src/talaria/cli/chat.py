@@ -24,15 +24,15 @@ HISTORY = "chat.history"
 
 @verb("chat", "talaria chat", "talaria chat --session work")
 @click.option(
-    "--session", metavar="NAME", default="terminal", show_default=True, help="Which chat to go on in."
+    "--session", metavar="NAME", default="terminal", show_default=True, help="The chat to continue."
 )
 @files_option("Send a file along with the first message.")
 @click.option("--dir", "folder", metavar="PATH", help="Work on this folder (not in this version yet).")
 def command(invocation: Invocation, session: str, files: tuple[Path, ...], folder: str | None) -> None:
     """Chat in the terminal.
 
-    Goes through the running gateway, or runs one inside when there is none. Enter sends; Alt-Enter or a
-    backslash before Enter begins another line; Ctrl-C cancels a running turn; Ctrl-D leaves.
+    Uses the running gateway, or runs one inside if there is none. Enter sends; Alt-Enter or a backslash
+    before Enter begins another line; Ctrl-C cancels a running turn; Ctrl-D leaves.
     """
     check_session_name(session)
     if folder is not None:
