@@ -15,6 +15,7 @@ from talaria.core.messages import TokenUsage
 from talaria.core.spending import (
     FREE,
     Cap,
+    CapUsage,
     Overrun,
     PlannedCall,
     Price,
@@ -23,7 +24,6 @@ from talaria.core.spending import (
     Spending,
     SpendingQuery,
     Spent,
-    Standing,
 )
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.metrics import Metrics
@@ -151,8 +151,8 @@ async def test_an_unknown_price_under_a_cap_is_refused_and_names_the_key() -> No
 async def test_a_refusal_says_which_cap_how_it_stands_and_what_to_do(
     scope: Scope, text: str, hint: str
 ) -> None:
-    standing = Standing(900_000_000, 50_000_000)
-    store = Recorder(Overrun(Cap(scope, 1_000_000_000), standing))
+    usage = CapUsage(900_000_000, 50_000_000)
+    store = Recorder(Overrun(Cap(scope, 1_000_000_000), usage))
     with pytest.raises(OverBudget) as refusal:
         await make(store).of(TURN).reserve(call(24_000_000 - 10_000))
     assert refusal.value.user_text.startswith(text)

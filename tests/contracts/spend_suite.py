@@ -15,7 +15,7 @@ from talaria.core.ids import Fence, SessionId
 from talaria.core.ledger import Accepted, Began, Begin, Commit, TurnEnd, UsageWrite
 from talaria.core.messages import TokenUsage
 from talaria.core.ports import Store
-from talaria.core.spending import Cap, Overrun, Reserve, Scope, SpendingQuery, Spent, Standing
+from talaria.core.spending import Cap, CapUsage, Overrun, Reserve, Scope, SpendingQuery, Spent
 from talaria.core.turns import TurnState
 
 ADA, BOB = "test:ada", "test:bob"
@@ -71,7 +71,7 @@ class SpendSuite:
     ) -> None:
         turn = await paying(store)
         refusal = await store.reserve(turn.reserve(cap.limit + 1, cap))
-        assert refusal == Overrun(cap, Standing(0, 0))
+        assert refusal == Overrun(cap, CapUsage(0, 0))
         assert await reserved(store) == 0
         assert await store.reserve(turn.reserve(cap.limit, cap)) is None
 
@@ -79,8 +79,8 @@ class SpendSuite:
         ada, again, bob = await paying(store), await paying(store), await paying(store, BOB)
         assert await store.reserve(ada.reserve(30)) is None
         assert await store.reserve(bob.reserve(40)) is None
-        assert await store.reserve(again.reserve(31, DAY)) == Overrun(DAY, Standing(0, 70))
-        assert await store.reserve(again.reserve(21, USER)) == Overrun(USER, Standing(0, 30))
+        assert await store.reserve(again.reserve(31, DAY)) == Overrun(DAY, CapUsage(0, 70))
+        assert await store.reserve(again.reserve(21, USER)) == Overrun(USER, CapUsage(0, 30))
         assert await store.reserve(again.reserve(30, SESSION)) is None
 
     async def test_the_same_step_is_reserved_once_however_often_it_is_tried(self, store: Store) -> None:
@@ -88,7 +88,7 @@ class SpendSuite:
         for amount in (60, 60, 90):
             assert await store.reserve(turn.reserve(amount, DAY)) is None
         assert await reserved(store) == 90
-        assert await store.reserve(turn.reserve(101, DAY)) == Overrun(DAY, Standing(0, 0))
+        assert await store.reserve(turn.reserve(101, DAY)) == Overrun(DAY, CapUsage(0, 0))
         assert await reserved(store) == 90
 
     async def test_a_lost_lease_reserves_nothing(self, store: Store, clock: HandClock) -> None:
@@ -127,7 +127,7 @@ class SpendSuite:
         assert (spending.session, spending.user, spending.everyone) == (paid, paid, paid)
         assert spending.reserved == 0
         refusal = await store.reserve(turn.reserve(89, DAY, n=2))
-        assert refusal == Overrun(DAY, Standing(12, 0))
+        assert refusal == Overrun(DAY, CapUsage(12, 0))
 
     async def test_a_call_settles_its_own_step_only(self, store: Store) -> None:
         turn = await paying(store)

@@ -138,13 +138,11 @@ class Budgets:
         return min(wished, limit) if price.max_output else wished
 
     def _refusal(self, overrun: Overrun, amount: int, until: float) -> OverBudget:
-        cap, standing = overrun.cap, overrun.standing
-        reserved = (
-            f", {show_usd(standing.reserved)} is set aside for calls under way" if standing.reserved else ""
-        )
+        cap, usage = overrun.cap, overrun.usage
+        reserved = f", {show_usd(usage.reserved)} is set aside for calls under way" if usage.reserved else ""
         text = (
             f"The model was not called: {_WHAT[cap.scope]} is {show_usd(cap.limit)}, of which "
-            f"{show_usd(standing.spent)} is spent{reserved}, and this call could cost up to "
+            f"{show_usd(usage.spent)} is spent{reserved}, and this call could cost up to "
             f"{show_usd(amount)}."
         )
         way_out = (

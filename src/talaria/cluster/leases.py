@@ -1,4 +1,4 @@
-"""Keeping the session leases of this process alive, and saying when one is lost."""
+"""Keeps the session leases of this process alive, and tells their holders when one is lost."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ from talaria.core.ports import Store
 _log = logging.getLogger("talaria.leases")
 
 
-def _nothing() -> None:
-    """For a lease that is not held."""
-
-
 class _Held(msgspec.Struct):
     fence: Fence
     fresh_at: float  # `Clock.elapsed` when its last successful renewal *began*
@@ -28,10 +24,10 @@ class _Held(msgspec.Struct):
 
 
 class LeaseKeeper:
-    """Renews what is held every third of a lease.
+    """Renews every held lease each third of its length.
 
-    A lease that could not be renewed for two thirds of its length, counted from when the last good renewal
-    began, counts as lost: its holder stops before anyone else can have it. Fails closed.
+    A lease that could not be renewed for two thirds of its length, counted from when the last successful
+    renewal began, counts as lost. So its holder stops before another owner can take it.
     """
 
     def __init__(self, store: Store, clock: Clock, owner: OwnerId, lease_seconds: float) -> None:
@@ -45,23 +41,23 @@ class LeaseKeeper:
         return len(self._held)
 
     def now(self) -> float:
-        """When a request for a lease begins: pass it to `hold`."""
+        """Return the time at which a request for a lease begins, to pass to `hold`."""
         return self._clock.elapsed()
 
     def hold(self, session_id: SessionId, fence: Fence, asked_at: float, on_lost: Callable[[], None]) -> None:
         self._held[session_id] = _Held(fence, asked_at, on_lost)
 
     def drop(self, session_id: SessionId, fence: Fence) -> Callable[[], None]:
-        """Stop renewing. A newer hold of the same session stays. Answers with the way to take it back, for a
-        lease that was not given up after all."""
+        """Stop renewing a lease; a newer hold of the same session stays. Return a function that undoes this,
+        for a lease that was not given back after all."""
         held = self._held.get(session_id)
         if held is None or held.fence != fence:
-            return _nothing
+            return lambda: None
         del self._held[session_id]
         return lambda: self._held.update({session_id: held})
 
     async def run(self) -> None:
-        """Renews and watches until cancelled. The watch does not wait for a renewal that hangs."""
+        """Renew and watch until cancelled. The watch does not wait for a renewal that hangs."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._every(self.lease_seconds / 3, self.renew), name="lease-renewal")
             tasks.create_task(self._every(self.lease_seconds / 12, self.expire), name="lease-watch")
@@ -91,7 +87,7 @@ class LeaseKeeper:
                 held.fresh_at = began
 
     async def expire(self) -> None:
-        """Give up what could not be renewed in time."""
+        """Give up leases that could not be renewed in time."""
         limit = self._clock.elapsed() - self.lease_seconds * 2 / 3
         for session_id in [key for key, held in self._held.items() if held.fresh_at <= limit]:
             self._lose(session_id, "it could not be renewed in time")

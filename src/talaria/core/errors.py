@@ -153,6 +153,8 @@ class StoreDamaged(StoreError):
 class ForeignDatabase(StoreError):
     """The database was not made by this program."""
 
+    type = "store_foreign"
+
 
 class StaleFence(StoreError):
     """Another owner has taken the session's lease. The holder of the old fence must stop silently."""

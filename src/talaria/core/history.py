@@ -1,4 +1,4 @@
-"""What the ledger knows of one turn, for people who ask why, and what it may forget."""
+"""The history of one turn, for people who ask what happened; and the progress of forgetting turns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from talaria.core.messages import TokenUsage
 
 
 class StepUsage(msgspec.Struct, frozen=True):
-    """What the model calls of step `n` used together, and when the first of them was written down."""
+    """The usage of all model calls of step `n`; `at` is when the first was recorded."""
 
     n: int
     provider: str
@@ -21,8 +21,8 @@ class StepUsage(msgspec.Struct, frozen=True):
 
 
 class TurnHistory(msgspec.Struct, frozen=True):
-    """A turn's whole record. `ahead` turns of its session were unsettled when it came. `begun_at` and
-    `begun_by` are of its latest attempt; an owner is one process."""
+    """A turn's record with more detail. `ahead` is how many turns of its session were unsettled when it was
+    accepted. `begun_at` and `begun_by` are those of its latest attempt; an owner is one process."""
 
     record: TurnRecord
     usage: tuple[StepUsage, ...] = ()
@@ -32,7 +32,8 @@ class TurnHistory(msgspec.Struct, frozen=True):
 
 
 class PruneProgress(msgspec.Struct, frozen=True):
-    """How far one order of forgetting came, and how many turns it forgot; `position` None: that was all."""
+    """The result of one batch of forgetting: how many turns were forgotten, and the position to go on from;
+    None when no more are left."""
 
     position: int | None
     turns: int

@@ -1,7 +1,7 @@
-"""The orders that the store carries out, each in one transaction, and what it answers.
+"""The orders that the store runs, each in one transaction, and their results.
 
-Accepting a message, its turn, every step of it and its reply are rows; after `kill -9` at any point the
-rows say what is owed to whom.
+An accepted message, its turn, each step of the turn and its reply are rows. After `kill -9` at any point the
+rows say which replies are owed to whom.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from talaria.core.turns import Inbound, Step, StepKind, StepState, Turn, TurnSta
 
 
 class Fresh(msgspec.Struct, frozen=True):
-    """The session to make if the chat has none (or a new one is asked for). `context` fills its log."""
+    """The session to make if the chat has none or a new one is wanted. `context` fills its log."""
 
     session_id: SessionId
     spec: PinnedSpec | None
@@ -42,16 +42,19 @@ class Binding(StrEnum):
 
 
 class Accept(msgspec.Struct, frozen=True):
-    """Bind a message to its session and write its turn. Durable before it returns.
+    """Bind a message to its session and write its turn. Durable.
 
-    `inbound.key` dedupes within (`scope`): a known key younger than `key_ttl` seconds returns the turn it
-    made, or raises `IdempotencyConflict` when `digest` differs. With `Binding.NEW` and `Binding.RESUME` the
-    chat's session row moves in the same transaction. An ephemeral fresh session never becomes its chat's.
-    A current session that was not used since `expire_before`, and of which nothing runs or waits, is ended:
-    the message makes a fresh one. With `begin`, an order for the same turn, the turn begins in the same
-    transaction, unless another owner has the session's lease or another turn of the session waits. The caller
-    makes sure that no turn of the chat runs or waits in its own process. With `steers` the message joins that
-    turn, if it still runs in the same session: the row says `merged_into`.
+    - `inbound.key` is unique within `scope`. If the key was used within `key_ttl` seconds, the turn of that
+      message is returned; `IdempotencyConflict` is raised if `digest` differs.
+    - `Binding.NEW` and `Binding.RESUME` change the chat's current session. An ephemeral fresh session never
+      becomes a chat's current one. `Binding.RESUME` raises `NotFound` for a session of another chat.
+    - A current session that was not used since `expire_before` is ended, unless one of its turns is
+      unsettled; the message makes a fresh one.
+    - With `begin`, an order for the same turn, the turn begins in the same transaction, unless another owner
+      has the session's lease or another turn of the session waits for a person. The caller makes sure that
+      no turn of the chat runs or is queued in its own process.
+    - With `steers` the message joins that turn if it is `running` in the same session; `Turn.merged_into`
+      names it then.
     """
 
     turn_id: TurnId
@@ -69,8 +72,8 @@ class Accept(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """`began` tells that the turn was begun as well; `turn` is its row after that. `ended` is the session
-    that had expired and was ended for this message."""
+    """The turn's row. `began` is set if the turn was begun as well. `ended` is the session that had expired
+    and was ended by this order."""
 
     turn: Turn
     is_duplicate: bool
@@ -80,7 +83,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """The session as it stands now; `is_news`: it was this order that ended it."""
+    """The session after the order. `is_news` tells whether this order ended it."""
 
     session: Session
     is_news: bool
@@ -90,9 +93,10 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """Take the session's lease (a new fence) and set the turn running; on its first attempt append `user`,
-    and before it `hide`, for a turn that takes the place of an earlier one. `is_forgiven`: the attempt before
-    did not take the process down, and does not count as if it had.
+    """Take the session's lease under a new fence, and set the turn running.
+
+    The first attempt appends `user`. A turn that replaces an earlier one appends `hide` before it.
+    `is_forgiven` tells that the attempt before did not crash the process.
 
     A `waiting` turn goes on with the attempt that was parked: nothing is appended, and neither `attempts` nor
     `crashes` grows. While a turn waits, no other turn of its session can begin.
@@ -110,8 +114,8 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 class Began(msgspec.Struct, frozen=True):
-    """`before` is the head that a warm agent must be at; `entry` is what this order appended after it.
-    `crashes` are the earlier attempts that ended with their process."""
+    """`before` is the revision that a warm agent must have; `entry` is the user's entry, appended after it.
+    `crashes` is the number of earlier attempts that ended with their process."""
 
     session: Session
     fence: Fence
@@ -122,7 +126,8 @@ class Began(msgspec.Struct, frozen=True):
 
 
 class StepWrite(msgspec.Struct, frozen=True):
-    """`pending` inserts the step; `started` and `ended` move it; a model step may be inserted as `ended`."""
+    """A step's new state. `pending` inserts the step, `started` and `ended` move it. A model step may be
+    inserted as `ended`."""
 
     n: int
     kind: StepKind
@@ -133,8 +138,8 @@ class StepWrite(msgspec.Struct, frozen=True):
 
 
 class UsageWrite(msgspec.Struct, frozen=True):
-    """What one model call of a turn used; `n` is its step. `cost` is in nanodollars, None when the price is
-    not known; `user` is who it is counted for."""
+    """The usage of one model call of step `n`. `cost` is in nanodollars, None if the price is unknown; `user`
+    is the person on whose account it is."""
 
     n: int
     provider: str
@@ -145,10 +150,10 @@ class UsageWrite(msgspec.Struct, frozen=True):
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
-    """The final state of a turn; a failure carries its error, and its sentence as the reply.
+    """The final state of a turn. A failure has an `error`, and the error's sentence as `reply`.
 
-    The store writes what is to be sent back, if the turn has an address: the reply with its `buttons`, then
-    `files`, which are paths in the chat's folder.
+    If the turn has an address, the store writes outbox rows: the reply with its `buttons`, then `files`.
+    Files are paths in the chat's folder.
     """
 
     state: TurnState
@@ -172,19 +177,22 @@ def ended_turn(turn: Turn, end: TurnEnd, at: float) -> Turn:
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """Everything that one moment of a turn changes, under the lease's fence, or nothing of it.
+    """Everything that one moment of a turn changes, under the fence of the session's lease.
 
-    `entries` are appended at `seq = head + 1`. With `end` the turn gets its final state, what it owes its
-    sender is written, the lease is given back, and the commit is durable before it returns. `turn_id` is
-    None for appends outside a turn, which give the lease back with `release`. `specs` are stored (if new)
-    before the entries that name them. `steers` are turns whose messages are among the entries: they run as
-    part of this one and end with it. Raises `StaleFence` when the fence is not the session's current one,
-    `SteerWaiting` when a turn would be done while a message to steer it is not among its entries.
+    `entries` are appended behind the session's head. `specs` are stored, if new, before the entries that name
+    them. `steers` are turns whose messages are among the entries: they run as part of this turn and end with
+    it. `turn_id` is None for appends outside a turn. `release` gives the lease back.
+
+    With `end` the turn gets its final state, its outbox rows are written, the lease is given back, and the
+    commit is durable.
 
     With `ask` the turn becomes `waiting`: the questions are written, the lease and the turn's reservations
-    are given back, and the commit is durable before it returns. The questions replace those that the turn
-    left undecided before. Raises `IllegalMove` for a question about a step that is not `pending`. `ask` and
-    `end` exclude each other.
+    are given back, and the commit is durable. The questions replace those that the turn left undecided
+    before. `ask` and `end` exclude each other.
+
+    Raises `StaleFence` when the fence is not that of the session's lease, `IllegalMove` for a move that the
+    tables of turns and steps do not have or a question about a step that is not `pending`, `NotFound`, and
+    `SteerWaiting` when a turn would be done while a message to steer it is not among its entries.
     """
 
     session_id: SessionId
@@ -216,7 +224,7 @@ class Renewal(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """`after` is what the last page said as `next`."""
+    """`after` is the `next` of the page before; None for the first page."""
 
     limit: int = 50
     after: str | None = None
@@ -248,7 +256,7 @@ class QuestionPage(msgspec.Struct, frozen=True):
 
 
 class ChatSummary(msgspec.Struct, frozen=True):
-    """What commands show: the chat's recent sessions and how many turns its current one has had."""
+    """The chat's current session, its recent sessions, and the number of turns of the current one."""
 
     current: Session
     sessions: tuple[Session, ...]
@@ -265,9 +273,8 @@ class Integrity(StrEnum):
 
 
 class StoreStats(msgspec.Struct, frozen=True):
-    """`owed` counts turns that were accepted and are not settled; `outbox` counts unsent replies; the oldest
-    of both waits for `oldest_seconds`. `integrity` is what is known of the file, `trouble` why it cannot be
-    written now."""
+    """`turns` counts turns by state. `owed` counts unsettled turns, `outbox` unsent replies; the oldest of
+    both is `oldest_seconds` old. `trouble` says why the database cannot be written now, '' if it can."""
 
     engine: str
     schema: int

@@ -44,13 +44,19 @@ from talaria.core.turns import Turn
 
 
 class SpendStore(Protocol):
-    """The store's side of money. What a call cost is written by `Store.commit`, which also frees what was
-    reserved for its step, and at the turn's end for all. `Store.reclaim` frees what dead owners had, and
-    `Store.yield_turns` what its own."""
+    """The store's side of spending caps.
+
+    `Store.commit` writes what a call cost and releases the reservation of its step; when a turn ends, all its
+    reservations are released. `Store.reclaim` releases those of dead owners, `Store.yield_turns` those of the
+    owner that calls it.
+    """
 
     async def reserve(self, order: Reserve) -> Overrun | None:
-        """Check every cap and set the amount aside, in one transaction. Answers the first cap that forbids
-        it; nothing is set aside then. Raises `StaleFence`, `NotFound`."""
+        """Set the amount aside if every cap allows it, in one transaction.
+
+        Returns the first cap that forbids it, and nothing is set aside then; None otherwise. Raises
+        `StaleFence`, `NotFound`.
+        """
         ...
 
     async def spending(self, whose: SpendingQuery) -> Spending: ...
@@ -59,10 +65,11 @@ class SpendStore(Protocol):
 class Store(SpendStore, Protocol):
     """The session log and the answer ledger.
 
-    Every writing method is one transaction: done whole and returned, or raised and nothing done. A write
-    that was taken is finished even if its caller is cancelled, and the cancellation is delivered when it is
-    done, not before (`core.tasks.finish` relies on it). Methods marked *durable* survive a power
-    cut once they return; the others survive the death of the process. Reads see all earlier commits.
+    Every writing method is one transaction: it is done whole and returns, or it raises and nothing was done.
+    A write that was submitted is finished even if its caller is cancelled; the cancellation is delivered when
+    the write is done (`core.tasks.finish` relies on it). Methods marked *durable* survive a power cut once
+    they return; the others survive the death of the process. Reads see all earlier commits. A read of
+    something that does not exist returns None.
     """
 
     @property
@@ -70,13 +77,16 @@ class Store(SpendStore, Protocol):
 
     # -- writing
     async def accept(self, order: Accept) -> Accepted:
-        """Durable."""
+        """Write the message's turn and bind it to a session; see `Accept`. Durable."""
         ...
 
-    async def begin(self, order: Begin) -> Began: ...
+    async def begin(self, order: Begin) -> Began:
+        """Take the session's lease and set the turn running; see `Begin`."""
+        ...
 
     async def commit(self, order: Commit) -> Committed:
-        """Durable when it ends a turn or asks a person."""
+        """Append entries and move the turn's steps; see `Commit`. Durable when it ends a turn or asks a
+        person."""
         ...
 
     async def decide(self, question_id: QuestionId, decision: Decision) -> Turn:
@@ -89,15 +99,16 @@ class Store(SpendStore, Protocol):
         ...
 
     async def settle(self, turn_id: TurnId, end: TurnEnd) -> Turn:
-        """End a turn that never began: stopped in the queue, or a command that appends nothing. Durable.
+        """End a turn that never began, and return it: a turn that was stopped in the queue, or a command that
+        appends nothing. Durable.
 
-        Raises `IllegalMove` for a turn that began, a `waiting` one included: it is ended by `commit`, under
-        its fence.
+        Raises `NotFound`, and `IllegalMove` for a turn that began, a `waiting` one included: such a turn is
+        ended by `commit`, under its fence.
         """
         ...
 
     async def hold(self, session_id: SessionId, owner: OwnerId, lease_seconds: float) -> Fence:
-        """Take the session's lease outside a turn.
+        """Take the session's lease outside a turn, and return its fence.
 
         Raises `LeaseHeld` while any owner has it or a turn of the session waits for a person, `NotFound`.
         """
@@ -106,19 +117,21 @@ class Store(SpendStore, Protocol):
     async def renew(
         self, owner: OwnerId, renewals: Sequence[Renewal], lease_seconds: float
     ) -> frozenset[SessionId]:
-        """Extend these leases; answers with the sessions whose lease was lost."""
+        """Extend these leases, and return the sessions whose lease was lost."""
         ...
 
     async def end_session(self, session_id: SessionId, fence: Fence) -> Ended:
-        """Mark the session ended and give its lease back. If it ended before, or a turn of it waits, only the
-        lease is given back."""
+        """Give the lease back, and end the session unless it ended before or one of its turns is unsettled.
+
+        Raises `StaleFence`, `NotFound`.
+        """
         ...
 
     async def reclaim(self, owner: OwnerId) -> Sequence[Turn]:
         """Expire the leases of every other owner and return the unsettled turns, `waiting` ones included,
         oldest first.
 
-        Only the holder of the home's lock may call it: the other owners are dead by construction.
+        Only the holder of the home's lock may call it: it knows that no other process is alive.
         """
         ...
 
@@ -136,35 +149,44 @@ class Store(SpendStore, Protocol):
         ...
 
     async def yield_turns(self, owner: OwnerId) -> None:
-        """Give back every lease of this owner, who ends in good order: its turns are resumed by another, and
-        the attempt is not counted against them. Durable."""
+        """Give back all leases of an owner that shuts down in good order. Durable.
+
+        Another process resumes its running turns, and this attempt does not count as a crash.
+        """
         ...
 
     async def forgive(self, turn_id: TurnId) -> None:
-        """The turn is not what took the process down: none of its attempts so far counts as a crash."""
+        """Count none of the turn's attempts so far as a crash. Raises `NotFound`."""
         ...
 
     async def show(self, turn_id: TurnId, platform_id: str) -> None:
-        """Note the platform's message that shows the turn: its reply, if not sent yet, is an edit of it."""
+        """Note the platform's message that shows the turn. If the reply was not sent yet, it will edit that
+        message. Raises `NotFound`."""
         ...
 
     async def set_cursor(self, name: str, value: str) -> None:
-        """How far a channel has read: what comes before is accepted. Durable."""
+        """Note how far a channel has read its platform's queue: everything before is accepted. Durable."""
         ...
 
     async def move_chat(self, old: ChatKey, new: ChatKey) -> bool:
-        """The platform gave a chat another id: its sessions and what waits for it go on under `new`. False
-        when `old` is not known, or `new` is in use already."""
+        """Move a chat's sessions, turns and unsent replies to the key that its platform gave it. Durable.
+
+        Returns False, having changed nothing, when `old` is not known or `new` is in use already.
+        """
         ...
 
     async def end_unused(self, before: float) -> Sequence[SessionId]:
-        """End lasting sessions that were not used since `before`, but never one that is leased or of which a
-        turn runs or waits. Answers which, at most a hundred; each is answered once."""
+        """End lasting sessions that were not used since `before`, and return their ids: at most a hundred.
+
+        A session with a lease or with an unsettled turn is left alone.
+        """
         ...
 
     async def prune_ephemeral(self, older_than: float) -> int:
-        """Delete ephemeral sessions not touched since `older_than` with all their rows, but never one with
-        an unsettled turn. Answers how many."""
+        """Delete ephemeral sessions that were not used since `older_than`, with all rows; return how many.
+
+        A session with an unsettled turn is left alone.
+        """
         ...
 
     # -- reading
@@ -173,13 +195,15 @@ class Store(SpendStore, Protocol):
     async def current_session(self, chat_key: ChatKey) -> Session | None: ...
 
     async def sessions(self, page: Page) -> SessionPage:
-        """Lasting sessions, newest activity first."""
+        """Return lasting sessions, the last used first. Raises `BadRequest` for an invalid page."""
         ...
 
-    async def entries(self, session_id: SessionId, page: Page) -> EntryPage: ...
+    async def entries(self, session_id: SessionId, page: Page) -> EntryPage:
+        """Return a page of the session's log. Raises `BadRequest` for an invalid page."""
+        ...
 
     async def log(self, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
-        """All entries after `after_seq`, in order: what a warm agent is built from."""
+        """Return all entries after `after_seq`, in order: a warm agent is built from them."""
         ...
 
     async def spec(self, spec_id: SpecId) -> PinnedSpec | None: ...
@@ -201,63 +225,78 @@ class Store(SpendStore, Protocol):
     async def stats(self) -> StoreStats: ...
 
     async def close(self) -> None:
-        """Finish what was taken, then close. Later calls raise `StoreError`."""
+        """Finish what was submitted, then close. Later calls raise `StoreError`."""
         ...
 
 
 class Outbox(Protocol):
-    """What is to be sent back. The store writes a row in the transaction that ends its turn; rows of one
-    address are sent in their order."""
+    """Replies to send. The store writes a row in the transaction that ends its turn. The rows of one address
+    are sent in order."""
 
     async def due(self, channel: str, limit: int) -> Sequence[OutboxRow]:
-        """The first unsent row of each address of the channel whose time has come, oldest first.
+        """Return the first unsent row of each address of the channel, if its time has come, oldest first.
 
-        Rows that are `SENDING` are among them once the deadline of the attempt is past.
+        A row that is `SENDING` is returned again once the deadline of its attempt is past.
         """
         ...
 
     async def split(self, row_id: int, bodies: Sequence[str]) -> None:
-        """Make several messages of one that was not tried yet: the first stays, the others follow it."""
+        """Replace the text of a row by the first body, and put a row for each other body behind it.
+
+        Raises `NotFound`, and `IllegalMove` for a row that was tried already.
+        """
         ...
 
     async def claim(self, row: OutboxRow, until: float) -> OutboxRow | None:
-        """Mark it `SENDING`, before the platform hears a word: durable. `until` is the attempt's deadline,
-        after which it is due again. None when it was claimed or settled meanwhile."""
+        """Mark the row `SENDING` before the platform is called, and return it. Durable.
+
+        `until` is the attempt's deadline, after which the row is due again. Returns None when another caller
+        claimed or settled it meanwhile.
+        """
         ...
 
     async def mark(self, order: DeliveryResult) -> bool:
-        """Durable. False for an earlier attempt than the last. Raises `IllegalMove`, `NotFound`."""
+        """Record the outcome of an attempt. Durable.
+
+        Returns False, having changed nothing, for an attempt before the last. Raises `IllegalMove`,
+        `NotFound`.
+        """
         ...
 
     async def expire(self, written_before: float, error: str) -> int:
-        """Give up what was not sent in all that time; how many."""
+        """Give up the unsent rows written before `written_before`, and return how many."""
         ...
 
 
 class Retention(Protocol):
-    """Forgetting by rule, in small orders. What is unsettled or unsent is never touched."""
+    """Forgetting by rule, in small transactions. Unsettled turns and unsent replies are never touched."""
 
     async def forget_turns(self, after: int, before: float) -> PruneProgress:
-        """Of turns settled before `before` keep only the bare row: message, reply, steps, sent messages and
-        their keys go, and `Store.record` knows them no more. Goes on behind the position `after`."""
+        """Delete the content of turns that were settled before `before`: message, reply, steps, questions,
+        outbox rows and key. The bare row stays, and `Store.turn_record` returns None for it.
+
+        Looks at turns behind the position `after`; see `PruneProgress` for how to go on.
+        """
         ...
 
     async def prune_ended(self, before: float) -> int:
-        """Delete lasting sessions that ended before `before`, with all their rows; how many. A hundred at a
-        time at most."""
+        """Delete lasting sessions that ended before `before`, with all rows; return how many (up to 100)."""
         ...
 
     async def prune_specs(self) -> int:
-        """Delete specs that no session has any more; how many. A hundred at a time at most."""
+        """Delete specs that no session uses; return how many (up to 100)."""
         ...
 
 
 class Histories(Protocol):
-    """The ledger for people who ask why."""
+    """Turns with everything that the ledger knows about them, for people who ask what happened."""
 
     async def find(self, name: str) -> Sequence[TurnId]:
-        """The turns that are called so, newest first, at most ten: by their id, the platform's id of the
-        message or of a reply to it, or `reply:N` for a row of the outbox."""
+        """Return the turns that go by this name, newest first, at most ten.
+
+        A name is a turn's id, the platform's id of its message or of its reply, or `reply:N` for a row of the
+        outbox.
+        """
         ...
 
     async def history(self, turn_id: TurnId) -> TurnHistory | None: ...

@@ -1,4 +1,4 @@
-"""Money: what tokens cost, what may be spent, and what has been. Whole nanodollars, never floats."""
+"""Money: prices of tokens, caps on spending, and what was spent. Whole nanodollars, never floats."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from talaria.core.messages import TokenUsage
 
 NANO = 1_000_000_000
 MILLION = 1_000_000
-# What is spent is added up in quarters of an hour: no time zone has a midnight within one.
+# Spending is added up in quarters of an hour: in every time zone, midnight is at the edge of one.
 QUARTER_SECONDS = 900
 
 
 class Price(msgspec.Struct, frozen=True):
-    """Nanodollars for a million tokens. `stored` is for those that the provider writes to its prompt cache;
-    `max_output` is the longest answer of the model, 0 if that is not known."""
+    """Nanodollars for a million tokens. `stored` is for tokens that the provider writes to its prompt cache.
+    `max_output` is the model's longest answer in tokens, 0 if unknown."""
 
     input: int
     cached: int
@@ -31,7 +31,7 @@ FREE = Price(0, 0, 0, 0)
 
 
 def cost(tokens: TokenUsage, price: Price) -> int:
-    """In nanodollars, rounded up. Reasoning is a part of the output."""
+    """Return the cost in nanodollars, rounded up. Reasoning is a part of the output."""
     fresh = max(0, tokens.input - tokens.cached - tokens.stored)
     total = (
         fresh * price.input
@@ -43,24 +43,24 @@ def cost(tokens: TokenUsage, price: Price) -> int:
 
 
 def most(input_tokens: int, output_tokens: int, price: Price) -> int:
-    """The most that a call can cost: nothing of its input comes from the cache, all of it may be stored."""
+    """Return the most that a call can cost: no input comes from the cache, and all of it may be stored."""
     dearest = max(price.input, price.cached, price.stored)
     return -(-(input_tokens * dearest + output_tokens * price.output) // MILLION)
 
 
 def from_usd(dollars: float) -> int:
-    """Where a person wrote an amount; from here on it is a whole number."""
+    """Return an amount that a person wrote in dollars, in nanodollars."""
     return round(dollars * NANO)
 
 
 def to_usd(nanodollars: int) -> str:
-    """Exactly, as programs read it: "0.0125"."""
+    """Return the exact amount in dollars, for programs: "0.0125"."""
     whole, rest = divmod(nanodollars, NANO)
     return f"{whole}.{f'{rest:09}'.rstrip('0'):0<2}"
 
 
 def show_usd(nanodollars: int) -> str:
-    """For people: "$1.50", "$0.0125", and "less than $0.0001" for a trace."""
+    """Return the amount for people: "$1.50", "$0.0125", or "less than $0.0001"."""
     steps = (nanodollars + 50_000) // 100_000
     if nanodollars and not steps:
         return "less than $0.0001"
@@ -68,10 +68,10 @@ def show_usd(nanodollars: int) -> str:
 
 
 def day_of(now: float, zone: tzinfo | None) -> tuple[float, float]:
-    """When the day of `now` began and when it ends; `zone` None is the machine's.
+    """Return when the day of `now` began and when it ends; `zone` None is the machine's time zone.
 
-    A midnight that a change of clocks leaves out is the moment behind the gap; one that comes twice is the
-    first.
+    A midnight that a change of clocks skips is the moment behind the gap. Of a midnight that comes twice, the
+    first counts.
     """
     today = datetime.fromtimestamp(now, zone).date()
     begins, ends = (datetime.combine(today + timedelta(days), time(), zone).timestamp() for days in (0, 1))
@@ -82,7 +82,10 @@ def day_of(now: float, zone: tzinfo | None) -> tuple[float, float]:
 
 
 class Scope(StrEnum):
-    """What a cap is for. A day and a user's day begin at midnight in the agent's time zone."""
+    """Whose spending a cap limits: everyone's in a day, a user's in a day, a session's in its life.
+
+    Days begin at midnight in the agent's time zone.
+    """
 
     DAY = "day"
     USER = "user"
@@ -90,7 +93,7 @@ class Scope(StrEnum):
 
 
 class Cap(msgspec.Struct, frozen=True):
-    """So many nanodollars at most."""
+    """At most `limit` nanodollars within a scope."""
 
     scope: Scope
     limit: int
@@ -109,10 +112,10 @@ class PlannedCall(msgspec.Struct, frozen=True):
 
 
 class Reserve(msgspec.Struct, frozen=True):
-    """Set `amount` aside for step `n` of a turn, if each cap allows what is spent, reserved and asked for.
+    """Set `amount` aside for step `n` of a turn, if the sum of spent, reserved and `amount` breaks no cap.
 
-    Under the fence of the session's lease. A second order for the same step takes the place of the first.
-    `user` is who the turn is for, `since` is when the day began.
+    `fence` is that of the session's lease. A second order for the same step replaces the first. `user` is the
+    person whom the turn is for, `since` is when the day began.
     """
 
     session_id: SessionId
@@ -125,25 +128,26 @@ class Reserve(msgspec.Struct, frozen=True):
     caps: tuple[Cap, ...]
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """What is spent and what others have reserved, of one scope."""
+class CapUsage(msgspec.Struct, frozen=True):
+    """What is spent in a cap's scope, and what other calls have reserved there."""
 
     spent: int = 0
     reserved: int = 0
 
 
 class Overrun(msgspec.Struct, frozen=True):
-    """The cap that a reservation would break, and how it stood."""
+    """The cap that a reservation would break, and what was used of it."""
 
     cap: Cap
-    standing: Standing
+    usage: CapUsage
 
 
-def find_overrun(order: Reserve, standings: dict[Scope, Standing]) -> Overrun | None:
+def find_overrun(order: Reserve, usage: dict[Scope, CapUsage]) -> Overrun | None:
+    """Return the first cap that the order would break."""
     for cap in order.caps:
-        standing = standings[cap.scope]
-        if standing.spent + standing.reserved + order.amount > cap.limit:
-            return Overrun(cap, standing)
+        used = usage[cap.scope]
+        if used.spent + used.reserved + order.amount > cap.limit:
+            return Overrun(cap, used)
     return None
 
 
@@ -151,8 +155,8 @@ def find_overrun(order: Reserve, standings: dict[Scope, Standing]) -> Overrun | 
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """Calls, their tokens and what they cost; `unpriced` of the calls have no known price and cost nothing
-    here."""
+    """A number of calls, their tokens and their cost. `unpriced` of the calls have no known price and add
+    nothing to `cost`."""
 
     calls: int = 0
     tokens: TokenUsage = TokenUsage()
@@ -169,12 +173,12 @@ class Spent(msgspec.Struct, frozen=True):
 
     @property
     def cost_usd(self) -> str | None:
-        """None when the whole of it is not known."""
+        """The cost in dollars; None if the price of a call is unknown."""
         return None if self.unpriced else to_usd(self.cost)
 
 
 class SpendingQuery(msgspec.Struct, frozen=True):
-    """Selects spending: of one session in its life, and of one user and of everyone since `since`."""
+    """Selects spending: a session's in its life, a user's since `since`, and everyone's since `since`."""
 
     session_id: SessionId
     user: str
@@ -182,7 +186,7 @@ class SpendingQuery(msgspec.Struct, frozen=True):
 
 
 class Spending(msgspec.Struct, frozen=True):
-    """What a session has used in its life, a user and everyone since a moment, and what is reserved now."""
+    """The answer to a `SpendingQuery`, and the total that is reserved now."""
 
     session: Spent
     user: Spent
@@ -191,7 +195,7 @@ class Spending(msgspec.Struct, frozen=True):
 
 
 class Account(msgspec.Struct, frozen=True):
-    """Where a session and a user stand today, with the caps that hold and the moment when the day ends."""
+    """The spending of a session and a user today, the caps that apply, and when the day ends."""
 
     spending: Spending
     caps: tuple[Cap, ...]

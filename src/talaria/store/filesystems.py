@@ -1,4 +1,4 @@
-"""Which file system a path is on, and whether a database may live there.
+"""The file system that a path is on, and whether a database may live there.
 
 SQLite's WAL needs shared memory and locks that all users of the file see. Network and host-shared file
 systems fake or lose them, and a database there is corrupted sooner or later.
@@ -24,9 +24,9 @@ SHARED_FILESYSTEMS = frozenset(
 
 
 def filesystem_type(path: PurePath, mountinfo: str) -> str:
-    """The type of the mount that an absolute, resolved `path` is on; empty when no mount holds it.
+    """Return the type of the mount that an absolute, resolved `path` is on; '' when no mount holds it.
 
-    Of mounts on the same point the last one listed hides the others.
+    If several mounts have the same mount point, the last one listed hides the others.
     """
     best, found = -1, ""
     for line in mountinfo.splitlines():
@@ -42,7 +42,7 @@ def filesystem_type(path: PurePath, mountinfo: str) -> str:
 
 
 def refuse_shared_filesystem(path: PurePath, mountinfo: str) -> None:
-    """Raises `StoreError` when `path` is where SQLite cannot keep its promises."""
+    """Raise `StoreError` if SQLite cannot keep its promises at `path`."""
     kind = filesystem_type(path, mountinfo)
     if kind in SHARED_FILESYSTEMS:
         raise StoreError(
@@ -52,7 +52,8 @@ def refuse_shared_filesystem(path: PurePath, mountinfo: str) -> None:
 
 
 def check_filesystem(folder: Path) -> None:
-    """`refuse_shared_filesystem` for this machine; where the mounts cannot be read, nothing is refused."""
+    """Raise `StoreError` if the folder is on a shared file system. Where the mounts of this machine cannot be
+    read, nothing is refused."""
     try:
         mountinfo = MOUNTINFO.read_text(errors="surrogateescape")
     except OSError:

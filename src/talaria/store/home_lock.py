@@ -16,10 +16,10 @@ _UNCHECKED = b"unchecked\n"
 class HomeLock:
     """`flock` on `talaria.lock`, which holds the owner's pid for people to read.
 
-    The kernel gives the lock back when its owner dies, however it dies. The file itself stays: removing it
-    would let two processes lock two files of the same name. An owner that leaves in order empties it, so a
-    file that is not empty tells of one that was killed. That is remembered, over owners that do not look at
-    the database, until one of them says `mark_checked`.
+    The kernel releases the lock when its owner dies, however it dies. The file itself stays: if it were
+    removed, two processes could lock two files of the same name. An owner that leaves in good order empties
+    the file, so a file that is not empty means that its owner was killed. That is remembered until an owner
+    has checked the database and calls `mark_checked`.
     """
 
     def __init__(self, home: Path) -> None:
@@ -30,14 +30,14 @@ class HomeLock:
 
     @property
     def follows_crash(self) -> bool:
-        """Whether an owner before this one was killed, and the database was not looked at since."""
+        """Whether an earlier owner was killed and the database was not checked since."""
         return self._follows_crash
 
     def mark_checked(self) -> None:
         self._follows_crash = False
 
     def acquire(self) -> None:
-        """Raises `StoreLocked` when another process has it, `StoreError` when the home cannot be written."""
+        """Raises `StoreLocked` when another process has the lock, `StoreError` when the home is unusable."""
         if self._handle is not None:
             return
         try:

@@ -1,5 +1,5 @@
-"""The rules that every store keeps, written once: how logs are numbered, which moves an order may make, and
-the words in which it is refused."""
+"""The rules of the store that are not SQL: the numbering of logs, the moves that an order may make, the
+replies that a turn owes, and the texts of refusals."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ UNSETTLED = tuple(state for state in TurnState if not state.is_final)
 # `ChatSummary.sessions` shows this many, the current one included.
 SUMMARY_SESSIONS = 10
 
-# So many sessions, or specs, are ended or deleted in one transaction, so that turns do not wait behind it.
+# The most sessions or specs that one transaction ends or deletes, so that turns do not wait long behind it.
 BATCH = 100
 
-# `Retention.forget_turns` looks at this many turns at a time.
+# The number of turns that one call of `Retention.forget_turns` looks at.
 FORGET_BATCH = 200
 
 
 def number(
     session_id: SessionId, head: Revision, bodies: Iterable[EntryBody], turn_id: TurnId | None, at: float
 ) -> tuple[Revision, tuple[Entry, ...]]:
-    """The entries that follow `head`, and the head after them."""
+    """Return the head after these entries, and the entries with their numbers."""
     entries = []
     for body in bodies:
         head = advance(head, body)
@@ -48,12 +48,12 @@ def number(
 
 
 def start_bodies(order: Begin) -> list[EntryBody]:
-    """What the first attempt appends, the user's entry last."""
+    """Return the entries that the first attempt appends, the user's last."""
     return [body for body in (order.hide, order.user) if body is not None]
 
 
 def begun_turn(turn: Turn, now: float) -> Turn:
-    """A turn just accepted, after its first beginning."""
+    """Return a turn that was just accepted as it is after its first begin."""
     return msgspec.structs.replace(turn, state=TurnState.RUNNING, attempts=1, started_at=now)
 
 
@@ -70,7 +70,7 @@ def check_commit_shape(order: Commit) -> None:
 
 
 def check_turn_commit(turn_id: TurnId, old: TurnState, order: Commit) -> None:
-    """A commit finds its turn alive; its `end`, if it has one, is a final state that the table allows."""
+    """Raise `IllegalMove` if the turn is over, or if `end` is not a final state that the table allows."""
     end = order.end
     if end is None:
         check_turn_move(turn_id, old, TurnState.WAITING if order.ask else TurnState.RUNNING)
@@ -81,7 +81,7 @@ def check_turn_commit(turn_id: TurnId, old: TurnState, order: Commit) -> None:
 
 
 def check_question(question: Question, step: StepState | None) -> None:
-    """`step` is the state of the step that the question is about, None if there is none."""
+    """Raise `IllegalMove` unless the step that the question is about is `pending`."""
     if step is not StepState.PENDING:
         raise IllegalMove(f"step {question.turn_id}/{question.n}", step or "nothing", "asked about")
 
@@ -93,14 +93,14 @@ def check_settle(turn_id: TurnId, old: TurnState, end: TurnEnd) -> None:
 
 
 def makes_step(write: StepWrite) -> bool:
-    """Whether a write may be a step's first: `pending` always, and `ended` for a model's."""
+    """Return whether a write may insert its step: `pending` always, and `ended` for a model step."""
     return write.state is StepState.PENDING or (
         write.state is StepState.ENDED and write.kind is StepKind.MODEL
     )
 
 
 def check_step(turn_id: TurnId, write: StepWrite, old: StepState | None) -> None:
-    """`old` is None for a step that does not exist yet."""
+    """Raise `IllegalMove` if the table forbids the write. `old` is None for a step that does not exist."""
     if old is not None:
         check_step_move(turn_id, write.n, old, write.state)
         return
@@ -111,7 +111,7 @@ def check_step(turn_id: TurnId, write: StepWrite, old: StepState | None) -> None
 def latest_marks(
     appended: Iterable[EntryBody], spec_id: SpecId | None, title: str
 ) -> tuple[SpecId | None, str]:
-    """A session's spec and title after these entries."""
+    """Return a session's spec and title after these entries."""
     for body in appended:
         if isinstance(body, SpecSet):
             spec_id = body.spec_id
@@ -121,7 +121,7 @@ def latest_marks(
 
 
 def moved_session(session: Session, head: Revision, at: float) -> Session:
-    """The session after an append brought its log to `head`."""
+    """Return the session after an append moved its head."""
     return Session(
         session.id,
         session.chat_key,
@@ -139,8 +139,11 @@ def moved_session(session: Session, head: Revision, at: float) -> Session:
 
 
 def replies(turn: Turn, end: TurnEnd, now: float) -> tuple[OutboxRow, ...]:
-    """What a turn that ends so owes its sender: nothing where the sender fetches it (no address), or where
-    it was stopped before it showed anything."""
+    """Return the outbox rows of a turn that ends so.
+
+    There are none if the turn has no address (the sender fetches the reply), if it was merged into another,
+    and if it was stopped before it showed anything.
+    """
     address, body = turn.inbound.address, end.reply or ""
     if address is None or turn.merged_into is not None:
         return ()
@@ -172,14 +175,15 @@ def _reply(turn: Turn, address: str, body: str, now: float, file: str | None = N
 
 
 def late_replies(turn: Turn, now: float) -> tuple[OutboxRow, ...]:
-    """For a turn that was stopped in the moment when it was first shown: what is shown says so."""
+    """Return the rows of a turn that was stopped just before it was first shown: the message says so."""
     if turn.state is not TurnState.CANCELLED:
         return ()
     return replies(turn, TurnEnd(turn.state, turn.reply), now)
 
 
 def split_reply(row: OutboxRow, bodies: Sequence[str]) -> tuple[OutboxRow, ...]:
-    """The rows that take the place of one; the buttons stand below the last."""
+    """Return the rows that replace one; the last one has the buttons. Raises `IllegalMove` for a row that was
+    tried already."""
     if row.state is not OutboxState.PENDING or row.attempts or row.part:
         raise IllegalMove(f"reply {row.id}", row.state, "split")
     last = len(bodies) - 1
@@ -196,7 +200,7 @@ def split_reply(row: OutboxRow, bodies: Sequence[str]) -> tuple[OutboxRow, ...]:
 
 
 def takes_mark(row: OutboxRow, mark: DeliveryResult) -> bool:
-    """Raises `IllegalMove` for a move that the table does not have."""
+    """Return whether the mark is of the row's last attempt. Raises `IllegalMove` for a forbidden move."""
     if mark.attempt != row.attempts:
         return False
     if mark.state not in OUTBOX_MOVES[row.state]:

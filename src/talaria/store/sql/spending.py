@@ -11,13 +11,13 @@ from talaria.core.ledger import Commit
 from talaria.core.messages import TokenUsage
 from talaria.core.spending import (
     QUARTER_SECONDS,
+    CapUsage,
     Overrun,
     Reserve,
     Scope,
     Spending,
     SpendingQuery,
     Spent,
-    Standing,
     find_overrun,
 )
 from talaria.store.sql import rules
@@ -55,8 +55,8 @@ def reserve(tx: Transaction, order: Reserve) -> Overrun | None:
     reserved = tx.execute(SUM_RESERVED, (order.user, order.session_id, *key)).fetchone()
     spent = tx.execute(SUM_SPENT, (order.user, int(order.since // QUARTER_SECONDS))).fetchone()
     spent += (session_spent,)
-    standings = {scope: Standing(spent[i], reserved[i]) for i, scope in enumerate(Scope)}
-    overrun = find_overrun(order, standings)
+    usage = {scope: CapUsage(spent[i], reserved[i]) for i, scope in enumerate(Scope)}
+    overrun = find_overrun(order, usage)
     if overrun is None:
         tx.execute(SET_ASIDE, (*key, order.session_id, order.user, owner, order.amount))
     return overrun

@@ -1,4 +1,4 @@
-"""What a failing database means: which kind of failure it is, and the words for each."""
+"""Failures of SQLite as `StoreError`: their kinds, and what a person can do about each."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ RESTORE = (
     "Stop the gateway and restore a backup with `talaria restore FILE`; "
     "without one, keep a copy of the file before anything else is tried."
 )
-_PRIMARY_CODE = 0xFF  # the rest of an extended code says where it happened
+_PRIMARY_CODE = 0xFF  # the higher bits of an extended code say where it happened
 
 
-class Fault(Enum):
-    """SQLite's primary result codes, as far as people can do something about them."""
+class DiskFault(Enum):
+    """The kinds of failure, with SQLite's primary result codes of each."""
 
     FULL = (13,)
     READ_ONLY = (8,)
@@ -25,36 +25,36 @@ class Fault(Enum):
     OTHER = ()
 
 
-_FAULTS = {code: fault for fault in Fault for code in fault.value}
+_FAULTS = {code: fault for fault in DiskFault for code in fault.value}
 
 
-def fault_of(error: Exception) -> Fault:
+def kind_of(error: Exception) -> DiskFault:
     code = getattr(error, "sqlite_errorcode", None)
-    return _FAULTS.get(code & _PRIMARY_CODE, Fault.OTHER) if isinstance(code, int) else Fault.OTHER
+    return _FAULTS.get(code & _PRIMARY_CODE, DiskFault.OTHER) if isinstance(code, int) else DiskFault.OTHER
 
 
 # What happened and what to do. Damage has its own error.
 _FAILURES = {
-    Fault.FULL: (
+    DiskFault.FULL: (
         "The disk of the database is full",
         "Make room on the disk; the gateway goes on by itself.",
     ),
-    Fault.READ_ONLY: (
+    DiskFault.READ_ONLY: (
         "The database can only be read",
         "Make its disk and folder writable; the gateway goes on by itself.",
     ),
-    Fault.BUSY: (
+    DiskFault.BUSY: (
         "Another process keeps the database locked",
         "End the other program that has the file open.",
     ),
-    Fault.OTHER: ("The database failed", "Run `talaria doctor` to look closer."),
+    DiskFault.OTHER: ("The database failed", "Run `talaria doctor` to look closer."),
 }
 
 
 def storage_failure(error: Exception) -> StoreError:
-    """A failure below the store's rules: the disk, the file, another process's lock."""
-    fault = fault_of(error)
-    if fault is Fault.DAMAGED:
+    """Return the error for a failure of the disk, the file, or another process's lock."""
+    fault = kind_of(error)
+    if fault is DiskFault.DAMAGED:
         failure: StoreError = damaged(str(error))
     else:
         what, hint = _FAILURES[fault]
@@ -69,12 +69,12 @@ def damaged(finding: str) -> StoreDamaged:
 
 def cannot_open(path: Path, error: driver.Error) -> StoreError:
     what = f"The database {path} cannot be used: {error}."
-    match fault_of(error):
-        case Fault.DAMAGED:
+    match kind_of(error):
+        case DiskFault.DAMAGED:
             return StoreDamaged(what, RESTORE)
-        case Fault.FULL:
+        case DiskFault.FULL:
             return StoreError(what, "Make room on the disk that holds it.")
-        case Fault.READ_ONLY:
+        case DiskFault.READ_ONLY:
             return StoreError(what, "Make its disk and folder writable for this user.")
         case _:
             return StoreError(
