@@ -1,1 +1,1 @@
-"""What Talaria costs, measured in one run against what others cost."""
+"""The costs of Talaria, measured in one run together with the official SDKs."""

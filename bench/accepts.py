@@ -1,4 +1,4 @@
-"""What it costs to accept: durable orders one by one and side by side, and messages through HTTP."""
+"""The cost of accepting messages: in the store one by one and in parallel, and through HTTP."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _chats = (ChatAddress("main", "bench", "dm", str(number)).key() for number in it
 
 
 async def group_commit_gain(count: int) -> float:
-    """How many times more durable accepts a second 64 tasks get than one alone, on the same file. Each is on
-    the platter before it is answered."""
+    """Return how many times more durable accepts per second 64 tasks get than one. Each accept waits for its
+    fsync."""
     with tempfile.TemporaryDirectory(prefix="talaria-bench-", dir=Path.cwd()) as folder:
         async with await SqliteStore.open(Path(folder) / "talaria.db", SystemClock()) as store:
             alone = await _per_second(store, 1, count)
@@ -43,7 +43,7 @@ async def _per_second(store: SqliteStore, tasks: int, count: int) -> float:
 
 
 async def http_accept_cpu(count: int) -> float:
-    """CPU seconds of the gateway for one message that is accepted and waits: its chat's first turn hangs."""
+    """Return the CPU seconds of the gateway for one message that is accepted and queued behind a turn."""
     with model_server(latency=60) as model, gateway(model.url, deadline="100ms") as (served, token):
         client = Client(served.url, token)
         try:

@@ -1,4 +1,4 @@
-"""What a warm agent costs: building one from the log, and keeping it."""
+"""The cost of a warm agent: the CPU to build it from the log, and its memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TEXT = "What did we say about the second part of the plan, and who takes it on?
 
 
 async def warm_agent_costs(builds: int) -> tuple[float, float, float]:
-    """CPU seconds of one build from 100 messages; bytes that one agent holds, and its transcript's."""
+    """Return the CPU seconds of a build from 100 messages, the bytes of an agent, and of its transcript."""
     with tempfile.TemporaryDirectory(prefix="talaria-bench-") as folder:
         async with await SqliteStore.open(Path(folder) / "talaria.db", SystemClock()) as store:
             models = ScriptedModels()

@@ -18,7 +18,7 @@ _names = (f"bench-{number}" for number in itertools.count())
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a batch of turns took, from the client's side."""
+    """The times of a batch of turns, measured by the client."""
 
     seconds: float
     latencies: list[float]
@@ -33,7 +33,7 @@ class Load:
 
 
 class Client:
-    """Talks to the gateway as a program would."""
+    """A client of the gateway's HTTP API."""
 
     def __init__(self, url: str, token: str) -> None:
         self._url = url
@@ -45,7 +45,7 @@ class Client:
         await self._session.close()
 
     async def turn(self, name: str, text: str) -> float:
-        """One durable turn, waited for; its latency."""
+        """Run one durable turn to its end, and return its latency."""
         began = time.perf_counter()
         url = f"{self._url}/api/sessions/{name}/messages?wait=60"
         async with self._session.post(url, json={"text": text}) as answer:
@@ -59,7 +59,7 @@ class Client:
             return int(msgspec.json.decode(await answer.read())["busy"])
 
     async def accept(self, sessions: Iterable[str], messages: int) -> None:
-        """So many messages to each session one after the other, the sessions side by side. Not waited for."""
+        """Send `messages` to each session, the sessions in parallel. Does not wait for the turns."""
 
         async def one(name: str) -> None:
             for _ in range(messages):
@@ -72,7 +72,7 @@ class Client:
         await asyncio.gather(*(one(name) for name in sessions))
 
     async def run(self, sessions: Iterable[str], turns: int, text: str = "How are you today?") -> Load:
-        """`turns` in each session one after the other, the sessions side by side."""
+        """Run `turns` in each session, the sessions in parallel."""
 
         async def one(name: str) -> list[float]:
             return [await self.turn(name, text) for _ in range(turns)]
@@ -93,7 +93,7 @@ def conversation(messages: int) -> list[dict[str, str]]:
 
 
 async def bare_call_cpu(url: str, calls: int) -> float:
-    """CPU seconds of one streamed call with nothing around it: aiohttp, bytes, no parsing."""
+    """Return the CPU seconds of one streamed call with aiohttp alone, without parsing."""
     body = msgspec.json.encode({"model": "scripted", "messages": conversation(2), "stream": True})
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
@@ -111,7 +111,7 @@ async def bare_call_cpu(url: str, calls: int) -> float:
 
 
 async def sdk_call_cpu(url: str, messages: int, calls: int) -> float:
-    """CPU seconds of one streamed call through the official SDK at this length of conversation."""
+    """Return the CPU seconds of one streamed call with the official SDK, for a conversation this long."""
     from openai import AsyncOpenAI  # noqa: PLC0415 - its import takes longer than most runs
 
     talk: Any = conversation(messages)

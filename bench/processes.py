@@ -24,7 +24,7 @@ class Metered:
         self.url = url
 
     def cpu(self) -> float:
-        """Seconds of CPU used so far, all threads, user and system, by the scheduler's own count."""
+        """Return the CPU seconds of all threads so far, user and system, as the scheduler counts them."""
         threads = Path(f"/proc/{self._process.pid}/task").iterdir()
         return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
@@ -35,7 +35,7 @@ class Metered:
 
 @contextmanager
 def model_server(latency: float = 0.0) -> Iterator[Metered]:
-    """The scripted model server, light and without recording."""
+    """Run the scripted model server without checks and recording."""
     command = [sys.executable, "-m", "talaria.testing.model_server", "--port", "0", "--fast"]
     with _running([*command, "--latency", str(latency)], {}) as process:
         yield process
@@ -45,7 +45,7 @@ def model_server(latency: float = 0.0) -> Iterator[Metered]:
 def gateway(
     model_url: str, deadline: str = "10s", python: str = sys.executable
 ) -> Iterator[tuple[Metered, str]]:
-    """`talaria serve` of that interpreter in a home of its own, and the token for its API."""
+    """Run `talaria serve` with that interpreter in a new home. Gives the process and the token of its API."""
     with tempfile.TemporaryDirectory(prefix="talaria-bench-") as home:
         settings = {
             "TALARIA_HOME": home,
@@ -82,7 +82,7 @@ def _environ(added: dict[str, str]) -> dict[str, str]:
 
 
 def _address(process: subprocess.Popen[bytes]) -> str:
-    """The first address that the child prints."""
+    """Return the first address that the child prints."""
     assert process.stdout is not None
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:

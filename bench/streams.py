@@ -1,6 +1,7 @@
-"""What streaming costs: CPU for each piece of an answer and memory for each open stream, ours and the SDKs'.
+"""The cost of streaming: CPU for each piece of an answer and memory for each open stream.
 
-Each kind runs in a process of its own against the same server, which sends every piece by itself.
+Our clients and the official SDKs are measured, each in its own process. The server sends every piece in an
+HTTP chunk of its own.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from talaria.models.settings import ProviderSettings
 
 STREAMS = 200
 AT_ONCE = 10
-BREATH = 0.02  # seconds between so many beginnings
+OPENING_PAUSE = 0.02  # seconds after each `AT_ONCE` openings
 PAUSE = 0.25  # seconds between the pieces of one answer
-SPARE = 40  # pieces, so that no answer ends while others still begin
+SPARE = 40  # extra pieces, so that no answer ends while others still open
 OURS = "openai-chat", "anthropic-messages"
 SDKS = "openai", "anthropic"
 
 Call = Callable[[str, Callable[[], None]], Coroutine[Any, Any, None]]
-"""One streamed call with this text; tells of each piece."""
+"""Makes one streamed call with this text, and calls back for each piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Cost:
 
 
 def measure(kind: str, url: str, pieces: int) -> Cost:
-    """In a fresh process, so that what one kind leaves in memory is no gain for the next."""
+    """Measure in a new process, so that one kind does not profit from the memory of another."""
     command = [sys.executable, "-m", "bench.streams", kind, url, str(pieces)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return Cost(**json.loads(done.stdout))
@@ -59,11 +60,11 @@ async def _measure(kind: str, url: str, pieces: int) -> Cost:
     )
     gc.collect()
     before = _rss()
-    # A few at a time, as people come: what connecting needs for a moment is no cost of an open stream.
-    async with _opened(call, pieces, BREATH) as streams:
+    # A few at a time: memory that connecting needs for a moment does not belong to an open stream.
+    async with _opened(call, pieces, OPENING_PAUSE) as streams:
         opened = await streams.begun
-    # All at once, so that their pieces come in step: waking up the loop is shared, and what is left is what
-    # a piece costs.
+    # All at once, so that pieces come together: they share the wake-up of the loop, and the rest is the cost
+    # of a piece.
     async with _opened(call, pieces, 0) as streams:
         begun, ended = await streams.begun, await streams.ended
     await close()
@@ -72,9 +73,9 @@ async def _measure(kind: str, url: str, pieces: int) -> Cost:
 
 
 @asynccontextmanager
-async def _opened(call: Call, pieces: int, breath: float) -> AsyncIterator[_Streams]:
+async def _opened(call: Call, pieces: int, pause: float) -> AsyncIterator[_Streams]:
     streams = _Streams(call, pieces)
-    await streams.open(STREAMS, breath)
+    await streams.open(STREAMS, pause)
     try:
         yield streams
     finally:
@@ -82,8 +83,8 @@ async def _opened(call: Call, pieces: int, breath: float) -> AsyncIterator[_Stre
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """Taken when it happens: whoever waits for it may be told some pieces later."""
+class _Measurement:
+    """A measurement at the moment of the event. A waiting task would run some pieces later."""
 
     heard: int
     cpu: float
@@ -91,7 +92,7 @@ class _Look:
 
 
 class _Streams:
-    """Calls under way. `begun` when each has had its first piece, `ended` when one has had all since then."""
+    """Open streams. `begun` is set when each has its first piece, `ended` when one has `pieces` more."""
 
     def __init__(self, call: Call, pieces: int) -> None:
         self._call = call
@@ -99,23 +100,23 @@ class _Streams:
         self._tasks: list[asyncio.Task[None]] = []
         self._silent = 0
         self._heard = 0
-        self.begun: asyncio.Future[_Look] = asyncio.get_running_loop().create_future()
-        self.ended: asyncio.Future[_Look] = asyncio.get_running_loop().create_future()
+        self.begun: asyncio.Future[_Measurement] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[_Measurement] = asyncio.get_running_loop().create_future()
 
-    async def open(self, count: int, breath: float) -> None:
-        """So many seconds after each few of them."""
+    async def open(self, count: int, pause: float) -> None:
+        """Open `count` streams, with a pause after each `AT_ONCE`."""
         self._silent = count
         for _ in range(count // AT_ONCE):
             self._tasks += [asyncio.create_task(self._run()) for _ in range(AT_ONCE)]
-            await asyncio.sleep(breath)
+            await asyncio.sleep(pause)
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _look(self) -> _Look:
-        return _Look(self._heard, time.process_time(), _rss())
+    def _measure_now(self) -> _Measurement:
+        return _Measurement(self._heard, time.process_time(), _rss())
 
     async def _run(self) -> None:
         count = since = 0
@@ -127,11 +128,11 @@ class _Streams:
             if count == 1:
                 self._silent -= 1
                 if not self._silent:
-                    self.begun.set_result(self._look())
+                    self.begun.set_result(self._measure_now())
             elif self.begun.done():
                 since += 1
                 if since == self._pieces and not self.ended.done():
-                    self.ended.set_result(self._look())
+                    self.ended.set_result(self._measure_now())
 
         pieces = self._pieces + SPARE
         await self._call(f"[[chunks {pieces}]] [[words {pieces * 2}]] [[chunk-delay {PAUSE}]]", hear)

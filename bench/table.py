@@ -1,4 +1,4 @@
-"""The figures as a table for people, as JSON for programs, and as a picture for the docs."""
+"""The figures as a table, and as a chart for the docs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Wanted(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. `ratio` is against the bare aiohttp call of the same run."""
+    """One figure. `ratio` compares it with the bare aiohttp call of the same run."""
 
     name: str
     value: float
@@ -49,7 +49,7 @@ def render_text(rows: list[Row]) -> str:
 
 
 def align(table: list[list[str]]) -> str:
-    """The first line is the head."""
+    """Return the table as text. The first line is the head."""
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
     lines.insert(1, "  ".join("─" * width for width in widths))
@@ -63,7 +63,7 @@ def render_markdown(rows: list[Row]) -> str:
 
 
 def render_svg(rows: list[Row], unit: str, title: str) -> str:
-    """Bars on a logarithmic scale, for the rows of one unit."""
+    """Return a bar chart of the rows with this unit, on a logarithmic scale."""
     bars = [row for row in rows if row.unit == unit]
     low, high = min(row.value for row in bars) / 2, max(row.value for row in bars)
     width, left, height = 860, 330, 26

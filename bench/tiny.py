@@ -1,4 +1,4 @@
-"""How well the built-in model does: first answers to requests, answers from results, and plain talk."""
+"""The quality of the built-in model: first answers to requests, answers from results, and small talk."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _REFUSALS = ("cannot", "can't", "can’t", "can only", "unable", "not able to")
 
 
 class Request(msgspec.Struct, frozen=True):
-    """Asked alone; its first answer is a call of `tool`, or a reply."""
+    """A single request. The right answer is a call of `tool`, or a reply if `tool` is empty."""
 
     say: str
     tool: str
@@ -54,7 +54,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Dialogue(msgspec.Struct, frozen=True):
-    """A request whose call has its result; the answer is a reply that tells it."""
+    """A request with a call and its result. The right answer is a reply that contains the result."""
 
     say: str
     tool: str
@@ -77,7 +77,7 @@ class Dialogue(msgspec.Struct, frozen=True):
 
 
 class Chat(msgspec.Struct, frozen=True):
-    """Words that need no tool, alone or `after` a dialogue; the answer is a reply and no refusal."""
+    """Small talk, alone or after a dialogue. The right answer is a reply that is not a refusal."""
 
     say: str
     after: str = ""
@@ -92,7 +92,7 @@ class Cases(msgspec.Struct, frozen=True):
     chat: tuple[Chat, ...]
 
     def each(self) -> Iterator[tuple[Request | Dialogue | Chat, list[Message]]]:
-        """What is asked, and the conversation that asks it."""
+        """Yield each case with its conversation."""
         for request in self.request:
             yield request, [_said(request.say)]
         told = {dialogue.say: dialogue for dialogue in self.dialogue}
@@ -106,7 +106,7 @@ class Cases(msgspec.Struct, frozen=True):
 
 
 class Score(msgspec.Struct, frozen=True):
-    """How many answers were right, by kind of case, and what they cost."""
+    """The numbers of right answers by kind of case, and the costs."""
 
     right: dict[str, int]
     of: dict[str, int]
@@ -116,7 +116,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 def missing(name: str = DEFAULT_MODEL) -> str:
-    """Why it cannot be scored here; empty when it can."""
+    """Return the reason why the model cannot run here, or an empty string."""
     if (refusal := missing_requirement()) is not None:
         return refusal.user_text
     return (
@@ -145,7 +145,7 @@ async def evaluate(name: str = DEFAULT_MODEL, tell: Callable[[str], None] = lamb
         began = time.perf_counter()
         await process.start(name, cache.path(find_weights(name)), lambda: None)
         load_seconds = time.perf_counter() - began
-        await ask([_said("Hi")])  # reads the prefix
+        await ask([_said("Hi")])  # fills the prompt cache with the prefix
         for case, conversation in load_cases().each():
             began = time.perf_counter()
             completion = await ask(conversation)

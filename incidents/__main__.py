@@ -20,7 +20,7 @@ _WIDTH = 76
 
 
 class Recorder:
-    """Outcomes by the name of the test, its parameters left out: a test passed when all of it did."""
+    """Collects outcomes by test, without parameters. A test passed if all of its outcomes are passes."""
 
     def __init__(self) -> None:
         self.outcomes: defaultdict[str, set[str]] = defaultdict(set)
@@ -31,7 +31,7 @@ class Recorder:
 
 
 def run_tests(node_ids: Iterable[str]) -> tuple[Mapping[str, set[str]], str]:
-    """One pytest run over these tests; their outcomes, and what pytest said."""
+    """Run these tests. Returns their outcomes and the output of pytest."""
     recorder, said = Recorder(), io.StringIO()
     options = [
         "-o",

@@ -1,4 +1,4 @@
-"""Names of tests, as documents write them: `tests/pool/test_pool.py::test_x`, `…::TestClass::test_x`."""
+"""Names of tests in documents: `tests/pool/test_pool.py::test_x`, `…::TestClass::test_x`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _QUOTED = re.compile(r"`(tests/[^`\s]+\.py(?:::\w+)+)`")
 
 
 def node_ids(text: str) -> tuple[str, ...]:
-    """The tests that a text names in backquotes."""
+    """Return the tests that a text names in backquotes."""
     return tuple(_QUOTED.findall(text))
 
 
 def exists(node_id: str) -> bool:
-    """Whether the test is written down; nothing is imported or run."""
+    """Return whether the test exists. Imports and runs nothing."""
     path, _, name = node_id.partition("::")
     return name in _tests_in(ROOT / path)
 

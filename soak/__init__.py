@@ -1,4 +1,4 @@
-"""What must hold over weeks, in minutes: interleavings, prefix bytes, memory. Uses the tests' own rigs."""
+"""Long runs that stand for weeks: interleavings, prefix bytes, failures and memory."""
 
 import sys
 from pathlib import Path

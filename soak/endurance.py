@@ -1,4 +1,5 @@
-"""Memory over many turns spread evenly over many sessions: it follows the pool and not the sessions seen."""
+"""Memory over many turns in many sessions: it must follow the size of the pool, not the number of
+sessions."""
 
 from __future__ import annotations
 
@@ -30,18 +31,18 @@ from talaria.tools.function import FunctionTool, parameters
 AT_ONCE = 16
 LIMITS = PoolLimits(max_agents=128, idle_ttl=3600, max_bytes=8 << 20)
 RSS_LIMIT = 0.5  # MB per 10,000 turns
-BLOCKS_LIMIT = 300  # per 1,000 evictions: a third of one forgotten object each …
-SHORT_BLOCKS_LIMIT = 700  # … and in short runs, where caches still fill
-LONG = 20_000  # turns; below that, the allocator's own moods are larger than the limit for RSS
+BLOCKS_LIMIT = 300  # per 1,000 evictions: a third of one forgotten object each
+SHORT_BLOCKS_LIMIT = 700  # in short runs, while caches still fill
+LONG = 20_000  # turns; below that, noise of the allocator is larger than the limit for RSS
 ALLOCATIONS = "allocations kept"
-_MORE = 8  # threads and files that come with the load, up to the sizes of their pools
+_MORE = 8  # more threads and files with more load, up to the sizes of their pools
 _MEGABYTE = "x" * (1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Taken while no turn runs. `blocks` (the interpreter's allocations of any type) and `objects` (those
-    that the collector knows) are counted after all agents were released: what they hold is theirs to hold."""
+    """A measurement while no turn runs. `blocks` (all allocations of the interpreter) and `objects` (those
+    that the garbage collector tracks) are counted after all agents were released."""
 
     turns: int
     released: int
@@ -56,7 +57,7 @@ class Sample:
 
 
 class Endurance:
-    """A run of `turns` over `sessions`; `leak` bytes are kept for each eviction, to see that it is seen."""
+    """A run of `turns` over `sessions`. `leak` plants a leak of so many bytes for each eviction."""
 
     def __init__(
         self, turns: int, sessions: int, progress: Progress, *, leak: int = 0, samples: int = 100
@@ -97,7 +98,7 @@ class Endurance:
             await self._run_batch(rig, work, count)
             done += count
             pace = count / (time.perf_counter() - began)
-            shutil.rmtree(files, ignore_errors=True)  # the megabytes that were kept for the model to read
+            shutil.rmtree(files, ignore_errors=True)  # the large tool results that were kept for the model
             self.samples.append(await self._sample(rig, done, pace))
             last = self.samples[-1]
             more = f", {last.rss / 1e6:.0f} MB, {last.pool} warm, {pace:.0f} turns/s"
@@ -118,7 +119,7 @@ class Endurance:
                 tasks.create_task(take())
 
     def _work(self) -> Iterator[tuple[str, str, str | None]]:
-        """Session, text and wished model, round after round through all sessions."""
+        """Yield a session, a text and perhaps a model, for all sessions in turn, without end."""
         has_undo = "undo" in SLASH_COMMANDS
         number = 0
         while True:
@@ -161,7 +162,7 @@ class Endurance:
             per_second=pace,
         )
 
-    # -- what came out --------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------------
 
     @property
     def second_half(self) -> Sequence[Sample]:
@@ -169,7 +170,7 @@ class Endurance:
 
     @property
     def blocks_per_1000_evictions(self) -> float:
-        """After the first quarter, in which caches fill."""
+        """The slope after the first quarter, in which caches fill."""
         warm = self.samples[len(self.samples) // 4 :]
         return 1000 * slope([(s.released, s.blocks) for s in warm])
 
@@ -206,7 +207,7 @@ _FINAL = [state for state in TurnState if state.is_final]
 
 
 class _Forgetful(ScriptedModel):
-    """Records no bodies: they are not what is measured."""
+    """A model that records no bodies, because their memory would be measured."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,7 +219,7 @@ async def _big(arguments: dict[str, object], context: ToolContext) -> str:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Of the straight line that fits best; 0 where there is nothing to fit."""
+    """Return the slope of the best-fitting line, or 0 for too few points."""
     count = len(points)
     if count < 2:
         return 0.0

@@ -33,19 +33,19 @@ from talaria.testing.clock import HastyClock
 from talaria.testing.model_server import ModelServer
 
 SESSIONS = 8
-TIMES = 2  # that an endpoint falls ill and gets well
+TIMES = 2  # times that an endpoint fails and recovers
 RETRIES = 3
 LIMITS = PoolLimits(max_agents=SESSIONS, idle_ttl=10**9, max_bytes=64 << 20)
 RSS_LIMIT = 2.0  # MB per 10,000 messages
-LONG = 5_000  # messages; below that, the allocator's own moods are larger than the limit for RSS
-_PAUSES = (0.0, 1.0, 30.0, 130.0)  # between two messages, so that some find the endpoint resting
+LONG = 5_000  # messages; below that, noise of the allocator is larger than the limit for RSS
+_PAUSES = (0.0, 1.0, 30.0, 130.0)  # between two messages, so that some find an open breaker
 _BREAKER = BreakerSettings()
-_FIRST_TOKEN = timedelta(milliseconds=50)  # a real wait, for what hangs
+_FIRST_TOKEN = timedelta(milliseconds=50)  # a real wait, for a server that hangs
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`calls` is what one message may cost; `is_sick` tells whether its failures count for the breaker."""
+    """`calls` is the most that one message may cost; with `is_sick`, failures count for the breaker."""
 
     name: str
     text: str
@@ -78,7 +78,7 @@ KINDS = (
 
 
 class Failures:
-    """`messages` of each kind, one after the other, over sessions that stay warm."""
+    """Runs `messages` of each kind, one after the other, in sessions that stay warm."""
 
     def __init__(self, messages: int, progress: Progress) -> None:
         self._messages = messages
@@ -88,8 +88,8 @@ class Failures:
         self._done = 0
         self._rss: list[tuple[float, float]] = []
         self.calls: dict[str, int] = {}
-        self.astray: list[str] = []  # messages that cost another number of calls, or did not fail
-        self.unhealed: list[str] = []
+        self.unexpected: list[str] = []  # messages with a wrong number of calls, or without a failure
+        self.not_recovered: list[str] = []
         self.endpoints = self.clients = self.contexts = self.rebuilds = 0
 
     async def run(self) -> list[Figure]:
@@ -100,13 +100,13 @@ class Failures:
         ):
             async with await SqliteStore.open(Path(name) / "talaria.db", self._clock) as store:
                 for kind in KINDS:
-                    await self._suffer(kind, store, Path(name))
+                    await self._run_kind(kind, store, Path(name))
             self.clients, self.contexts = len(clients), len(contexts)
-        for line in (*self.astray[:10], *self.unhealed):
+        for line in (*self.unexpected[:10], *self.not_recovered):
             print(line)
         return self.figures()
 
-    async def _suffer(self, kind: Kind, store: SqliteStore, folder: Path) -> None:
+    async def _run_kind(self, kind: Kind, store: SqliteStore, folder: Path) -> None:
         async with AsyncExitStack() as scopes:
             lives = await scopes.enter_async_context(AsyncExitStack())
             server = await lives.enter_async_context(ModelServer(record=False))
@@ -135,8 +135,8 @@ class Failures:
                 if kind is REFUSED:
                     server = await lives.enter_async_context(ModelServer(port=port, record=False))
                 if has_opened is not kind.is_sick:
-                    self.unhealed.append(f"{kind.name}: opened: {has_opened}")
-                await self._heal(kind, rig, providers)
+                    self.not_recovered.append(f"{kind.name}: opened: {has_opened}")
+                await self._recover(kind, rig, providers)
             self.endpoints += providers.built
             self.rebuilds += rig.pool.counters.rebuilds + rig.pool.counters.builds - SESSIONS
 
@@ -153,9 +153,11 @@ class Failures:
             turn = await rig.say(kind.text, f"{kind.name}-{number % SESSIONS}")
             calls = _made(rig) - before
             if kind is not REFUSED and server.requests - heard != calls:
-                self.astray.append(f"{kind.name}: {server.requests - heard} requests for {calls} calls")
+                self.unexpected.append(f"{kind.name}: {server.requests - heard} requests for {calls} calls")
             if calls != allowed or turn.state is not TurnState.FAILED:
-                self.astray.append(f"{kind.name} {number}: {calls} calls, {allowed} allowed, {turn.state}")
+                self.unexpected.append(
+                    f"{kind.name} {number}: {calls} calls, {allowed} allowed, {turn.state}"
+                )
             self.calls[kind.name] = self.calls.get(kind.name, 0) + calls
             has_opened |= endpoint.reading().state == "open"
             self._done += 1
@@ -164,33 +166,33 @@ class Failures:
             self._progress.tell("failing messages", self._done, self._messages * len(KINDS))
         return has_opened
 
-    async def _heal(self, kind: Kind, rig: Rig, providers: Providers) -> None:
-        """The endpoint is well again, and the next message after its rest is answered."""
+    async def _recover(self, kind: Kind, rig: Rig, providers: Providers) -> None:
+        """Check that the endpoint answers the first message after the breaker's pause."""
         self._clock.advance(_BREAKER.rests.longest)
         turn = await rig.say("hello", f"{kind.name}-0")
         state = providers.get("acme").reading().state
         if turn.reply != "You said: hello" or state != "closed":
-            self.unhealed.append(f"{kind.name}: {state}, {turn.reply}")
+            self.not_recovered.append(f"{kind.name}: {state}, {turn.reply}")
 
     def figures(self) -> list[Figure]:
         late = self._rss[len(self._rss) // 2 :]
         rss = slope(late) * 10_000 / 1e6
         is_long = self._done >= LONG
         return [
-            Figure(f"{self._done:,} failing messages of {len(KINDS)} kinds: calls not as the rule says",
-                   len(self.astray), "", 0),
+            Figure(f"{self._done:,} failing messages of {len(KINDS)} kinds: with a wrong number of calls",
+                   len(self.unexpected), "", 0),
             Figure("… endpoints built beyond one for each kind", self.endpoints - len(KINDS), "", 0),
             Figure("… HTTP clients built beyond one for each kind", self.clients - len(KINDS), "", 0),
             Figure("… TLS contexts built", self.contexts, "", 0),
             Figure("… agents rebuilt", self.rebuilds, "", 0),
-            Figure("… breakers that did not open and heal as they should", len(self.unhealed), "", 0),
+            Figure("… breakers that did not open and close as they should", len(self.not_recovered), "", 0),
             Figure("… RSS slope", rss, "MB per 10,000 messages", RSS_LIMIT if is_long else None),
             Figure("… model calls in all", sum(self.calls.values())),
         ]  # fmt: skip
 
 
 def _made(rig: Rig) -> int:
-    """Model calls so far, whatever came of them."""
+    """Return the number of model calls so far."""
     lines = rig.metrics.render().decode().splitlines()
     return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(_CALLS))
 
@@ -200,13 +202,13 @@ _CALLS = "talaria_model_calls_total{"
 
 @contextmanager
 def counting(kind: type) -> Iterator[list[None]]:
-    """Grows by one with each instance that is made of a library's class."""
+    """Give a list that grows by one for each new instance of a library's class."""
     made: list[None] = []
     original = kind.__init__  # type: ignore[misc]
 
     def counted(self: object, *args: object, **more: object) -> None:
         made.append(None)
-        if original is not object.__init__:  # which takes nothing
+        if original is not object.__init__:  # it takes no arguments
             original(self, *args, **more)
 
     kind.__init__ = counted  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Prefix bytes over many turns, with evictions, restarts and a foreign writer in between."""
+"""Prefix bytes over many turns, with evictions, restarts and writes of another process in between."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def session_of(raw: bytes) -> str:
 
 
 class WatchedModel(ScriptedModel):
-    """A scripted model that shows each body to a watch and records none."""
+    """A scripted model that passes each body to a watch and records none."""
 
     def __init__(self, watch: PrefixWatch) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class WatchedModel(ScriptedModel):
 
 
 class Prefixes:
-    """`sessions` × `turns` over several lives of a gateway whose pool is far too small."""
+    """Runs `turns` in each of `sessions`, over several lives of a gateway with a small pool."""
 
     def __init__(self, sessions: int, turns: int, progress: Progress) -> None:
         self._sessions = sessions
@@ -106,7 +106,7 @@ class Prefixes:
         self._progress.tell("prefix turns", self._done, self._sessions * self._turns)
 
     async def _write_from_outside(self, rig: Rig, session: str) -> None:
-        """As another process does it: under the session's lease, between two turns."""
+        """Write like another process: under the lease of the session, between two turns."""
         current = await rig.store.current_session(chat(session))
         assert current is not None
         fence = await rig.store.hold(current.id, FOREIGN, 30)

@@ -1,4 +1,4 @@
-"""Figures with what is wanted of them, a progress line, and the curves for the docs."""
+"""Figures with their limits, a progress line, and charts for the docs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECONDS_BETWEEN = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the table. `limit` None: told for comparison only."""
+    """One line of the table. Without a `limit` it is not judged."""
 
     name: str
     value: float
@@ -53,7 +53,7 @@ def _number(value: float) -> str:
 
 
 class Progress:
-    """One line that is written over on a terminal, and now and then a new one elsewhere."""
+    """A progress line: rewritten on a terminal, printed now and then elsewhere."""
 
     def __init__(self, out: TextIO | None = None, *, is_quiet: bool = False) -> None:
         self._out = out or sys.stderr
@@ -82,7 +82,7 @@ class Curve:
 
 
 def render_svg(title: str, curves: Sequence[Curve], over: str = "turns") -> str:
-    """One panel for each curve, all over the same `over`, each with its own scale from zero."""
+    """Return a chart with a panel for each curve. All have the same x axis; each y axis begins at zero."""
     width, left, right, panel, gap = 860, 70, 20, 120, 44
     height = (panel + gap) * len(curves) + 50
     parts = [

@@ -1,4 +1,4 @@
-"""Reservations from several processes on one database: together they never go beyond a cap.
+"""Reservations of several processes on one database: together they never exceed a cap.
 
 `python -m soak.reservations PATH COUNT SEED` is one of the processes.
 """
@@ -39,12 +39,12 @@ _ROOT = Path(__file__).parent.parent
 
 
 def caps_below(limit: int) -> tuple[Cap, Cap]:
-    """For all together, and for one of three users a little more than a third of it."""
+    """Return a cap for all users together, and a cap for each user of two fifths of it."""
     return Cap(Scope.DAY, limit), Cap(Scope.USER, limit * 2 // 5)
 
 
-class Tally(msgspec.Struct):
-    """What one process did. `worst` is the most that it ever saw spent and reserved together."""
+class ReservationResults(msgspec.Struct):
+    """The results of one process. `worst` is the largest sum of spending and reservations that it saw."""
 
     granted: int = 0
     refused: int = 0
@@ -53,28 +53,28 @@ class Tally(msgspec.Struct):
 
 
 class Reservations:
-    """`count` reservations over four processes; the caps let about half of them through."""
+    """Makes `count` reservations in four processes. The caps grant about half of them."""
 
     def __init__(self, count: int, progress: Progress) -> None:
         self._count = count
         self._progress = progress
-        self.total = Tally()
+        self.total = ReservationResults()
         self.day, self.user = caps_below(count * LARGEST // 6)
 
     async def run(self) -> list[Figure]:
         with tempfile.TemporaryDirectory(prefix="talaria-soak-") as folder:
             path = Path(folder) / "talaria.db"
             await (await SqliteStore.open(path, SystemClock())).close()
-            tallies = await asyncio.gather(*(self._process(path, seed) for seed in range(PROCESSES)))
+            all_results = await asyncio.gather(*(self._process(path, seed) for seed in range(PROCESSES)))
             async with await SqliteStore.open(path, SystemClock()) as store:
                 spending, *users = [
                     await store.spending(SpendingQuery(SessionId(""), user, 0.0)) for user in ("", *USERS)
                 ]
-        self.total = Tally(
-            sum(tally.granted for tally in tallies),
-            sum(tally.refused for tally in tallies),
-            sum(tally.paid for tally in tallies),
-            max(tally.worst for tally in tallies),
+        self.total = ReservationResults(
+            sum(results.granted for results in all_results),
+            sum(results.refused for results in all_results),
+            sum(results.paid for results in all_results),
+            max(results.worst for results in all_results),
         )
         assert self.total.granted + self.total.refused == self._count
         over = sum(max(0, total - self.day.limit) for total in (self.total.worst, self.total.paid))
@@ -87,7 +87,7 @@ class Reservations:
             Figure("… refused", self.total.refused),
         ]
 
-    async def _process(self, path: Path, seed: int) -> Tally:
+    async def _process(self, path: Path, seed: int) -> ReservationResults:
         share = self._count // PROCESSES + (seed < self._count % PROCESSES)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "soak.reservations", str(path), str(share), str(seed), str(self.day.limit),
@@ -95,12 +95,12 @@ class Reservations:
         )  # fmt: skip
         said, _ = await process.communicate()
         assert process.returncode == 0
-        return msgspec.json.decode(said, type=Tally)
+        return msgspec.json.decode(said, type=ReservationResults)
 
 
-async def spend(path: Path, share: int, seed: int, limit: int) -> Tally:
-    """One process: calls that are reserved, then paid with less than that, or given up with their turn."""
-    random, tally, numbers = Random(seed), Tally(), count()
+async def spend(path: Path, share: int, seed: int, limit: int) -> ReservationResults:
+    """Run one process: reserve the cost of calls, then pay at most that much."""
+    random, results, numbers = Random(seed), ReservationResults(), count()
     caps = caps_below(limit)
     async with await SqliteStore.open(path, SystemClock()) as store:
 
@@ -112,23 +112,23 @@ async def spend(path: Path, share: int, seed: int, limit: int) -> Tally:
                 amount, user = random.randint(1, LARGEST), random.choice(USERS)
                 order = Reserve(session_id, began.fence, turn_id, n, user, amount, 0.0, caps)
                 if await store.reserve(order) is not None:
-                    tally.refused += 1
+                    results.refused += 1
                     continue
-                tally.granted += 1
+                results.granted += 1
                 if n % 16 == 0:
                     seen = await store.spending(SpendingQuery(session_id, user, 0.0))
-                    tally.worst = max(tally.worst, seen.everyone.cost + seen.reserved)
+                    results.worst = max(results.worst, seen.everyone.cost + seen.reserved)
                 paid = random.randint(0, amount)
                 usage = (UsageWrite(n, "p", "m", TokenUsage(1), paid, user),)
                 await store.commit(Commit(session_id, began.fence, turn_id, usage=usage))
-                tally.paid += paid
+                results.paid += paid
 
         await asyncio.gather(*(work() for _ in range(AT_ONCE)))
-    return tally
+    return results
 
 
 async def _begin(store: SqliteStore, owner: OwnerId, user: str) -> tuple[TurnId, Began]:
-    """A turn in a session of its own, with a lease that outlasts the run."""
+    """Begin a turn in a new session, under a lease that outlasts the run."""
     turn_id = new_turn_id()
     inbound = Inbound(ChatAddress("main", "soak", "dm", turn_id).key(), Sender(user), (Text("hi"),))
     accepted = await store.accept(

@@ -1,4 +1,4 @@
-"""Broken updates for the Telegram channel, in numbers."""
+"""Many broken updates for the Telegram channel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROUND = 500
 
 
 async def flood(count: int, progress: Progress) -> list[Figure]:
-    """Rounds with a seed each, so that a failure can be brought back by its own."""
+    """Run rounds of updates with a seed each, so that a failure can be repeated."""
     uncaught = wrong = turns = 0
     rss: list[int] = []
     logging.getLogger("talaria.telegram").setLevel(logging.ERROR)

@@ -72,7 +72,7 @@ def test_failing_messages_cost_what_the_rule_says_and_build_nothing() -> None:
     failures = Failures(20, QUIET)
     figures = asyncio.run(failures.run())
     assert [figure.name for figure in figures if not figure.is_reached] == []
-    assert failures.astray == failures.unhealed == []
+    assert failures.unexpected == failures.not_recovered == []
     assert failures.calls["400"] == 20
     assert failures.calls["429"] == 80
     assert 0 < failures.calls["500"] < 80

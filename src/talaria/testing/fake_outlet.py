@@ -39,7 +39,8 @@ class FakeOutlet:
     """Implements `core.ports.Outlet`.
 
     With `takes_nonce`, a second message with the same nonce is dropped. With `shows`, a running turn is shown
-    as a live message. `posts` are all attempts; `taken` are those that changed what users see."""
+    as a live message. `posts` are all attempts; `taken` are those that changed what users see.
+    """
 
     def __init__(self, *, takes_nonce: bool = False, limit: int = 1000, shows: bool = False) -> None:
         self.takes_nonce = takes_nonce

@@ -25,7 +25,8 @@ class GatewayProcess:
     """`talaria serve` on one home, started as often as wanted. `log` collects the log of all runs.
 
     `settings` are environment variables without `TALARIA_`. `source` is another source tree to run. The
-    process is killed at the end of the `async with` block."""
+    process is killed at the end of the `async with` block.
+    """
 
     def __init__(
         self, home: Path, log: Path, settings: Mapping[str, str], *, source: Path | None = None

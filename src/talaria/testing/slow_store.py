@@ -40,7 +40,8 @@ class SlowStore(MemoryStore):
 
     Writes run one by one in the order of their calls, and cannot be cancelled. Reads can be cancelled; a
     share of them, `failing`, raises `StoreError` like a broken disk. All methods of the inner store are
-    available; the base class is for the type checker only."""
+    available; the base class is for the type checker only.
+    """
 
     def __init__(self, inner: MemoryStore, random: Random) -> None:
         self.inner = inner
