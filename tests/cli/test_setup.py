@@ -168,7 +168,7 @@ def test_what_is_written_is_shown_by_its_keys(talaria: Talaria, config: Path, st
     assert written == [
         f'  model.name = "{GOOD}"',
         f'  providers.mine.base_url = "{strict_url}"',
-        "  providers.mine.api_key (taken out)",
+        "  providers.mine.api_key (removed)",
         '  providers.mine.api_key_env = "MY_KEY"',
         "",
     ]

@@ -79,7 +79,7 @@ async def _backup(home: Home, target: Path, force: bool) -> Manifest:
 
 
 async def _snapshot(home: Home, found: GatewayOrStore) -> Path:
-    """A copy of the database: by the running gateway, whose file it is, else under the home's lock."""
+    """Return a copy of the database, made by the running gateway, or under the home's lock if none runs."""
     if isinstance(found, GatewayClient):
         return Path(await found.snapshot())
     if isinstance(found, Path):
@@ -98,7 +98,7 @@ def _has_keys(home: Home) -> bool:
 
 @contextmanager
 def progress(verb: str) -> Iterator[Callable[[int, str], None]]:
-    """How much was done, on one line of a terminal; silent elsewhere."""
+    """Show the progress on one line of a terminal; nothing is shown elsewhere."""
     is_shown, done = sys.stderr.isatty(), 0
 
     def tick(size: int, name: str) -> None:

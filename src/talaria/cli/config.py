@@ -176,7 +176,7 @@ def _read(home: Home) -> bytes:
 
 
 def _decoded(data: bytes) -> str:
-    """A file in another encoding is shown as well as it can be, and saved as UTF-8."""
+    """Return the text. Latin-1 is assumed for a file that is not UTF-8; it is saved as UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

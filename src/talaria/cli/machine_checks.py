@@ -13,7 +13,6 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from talaria import __version__
-from talaria.cli.database_check import check_database
 from talaria.cli.text import count
 from talaria.config.home import Home, open_mode
 from talaria.config.settings import Settings
@@ -21,8 +20,9 @@ from talaria.core.errors import ForeignDatabase, TalariaError
 from talaria.core.findings import Finding, end_command, failed, ok, problem, shell, warn
 from talaria.core.parts import Status
 from talaria.core.units import format_age, format_size
-from talaria.store.engines import describe_engine
+from talaria.store.engines import describe_engine, inspect_database
 from talaria.store.filesystems import check_filesystem
+from talaria.store.home_lock import HomeLock
 
 LITTLE_SPACE, NO_SPACE = 1 << 30, 100 << 20
 
@@ -66,7 +66,7 @@ def _check_disk(folder: Path) -> Finding:
 
 
 def check_home(home: Home, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """A path may be mistyped: nothing that is printed here moves or closes what Talaria did not make."""
+    """Check the folder. It may be mistyped, so no command here touches files that Talaria did not make."""
     path, elsewhere = home.path, "Name a folder that you can write with --home or TALARIA_HOME."
     if not path.exists():
         parent = _existing(path)
@@ -97,14 +97,14 @@ def check_home(home: Home, environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether this user's folder looks like a home."""
+    """Return whether the folder belongs to this user and looks like a home."""
     home = Home(path)
     is_home = any(each.exists() for each in (home.lock, home.token_file, home.config))
     return is_home and path.stat().st_uid == os.getuid()
 
 
 def check_gateway(url: str, status: Status) -> Iterator[Finding]:
-    """What the running gateway says of itself; it also speaks for the store, which is its."""
+    """Yield what the status of a running gateway says about it, its channels and its store."""
     version, pid = status.get("version"), status.get("pid")
     if version != __version__:
         text = f"The running gateway is version {version}, this program is {__version__}."
@@ -135,7 +135,7 @@ def check_gateway(url: str, status: Status) -> Iterator[Finding]:
 
 
 def _owed(turns: Mapping[str, int], owed: Mapping[str, float]) -> str:
-    """What was accepted and not answered yet, and for how long the oldest of it waits."""
+    """Return how much was accepted and not answered yet, and the age of the oldest."""
     waiting = [f"{turns[state]} {state}" for state in ("accepted", "running", "waiting") if turns.get(state)]
     if replies := owed.get("replies"):
         waiting.append(f"{count(int(replies), 'reply', 'replies')} unsent")
@@ -161,7 +161,7 @@ def check_idle(home: Home, settings: Settings) -> Iterator[Finding]:
         yield ok("store", f"{home.database} is not there yet; the first start makes it.")
     else:
         try:
-            yield ok("store", check_database(home))
+            yield ok("store", _describe_database(home))
         except TalariaError as error:
             if isinstance(error, ForeignDatabase):
                 yield failed("store", error)
@@ -170,12 +170,28 @@ def check_idle(home: Home, settings: Settings) -> Iterator[Finding]:
                 yield problem("store", error.user_text, fix, _move_aside(home))
 
 
+def _describe_database(home: Home) -> str:
+    """Return in a sentence what the database is. Raises `StoreError` for one that cannot be used as it is.
+
+    Read-only. The home's lock is held, so that no gateway starts meanwhile.
+    """
+    path, latest = home.database, describe_engine().schema
+    with HomeLock(home.path):
+        database = inspect_database(path)
+    owed = ""
+    if database.unsettled or database.unsent:
+        taken = f"{count(database.unsettled, 'turn')} and {count(database.unsent, 'reply', 'replies')}"
+        owed = f"; the next start takes up {taken}"
+    state = "" if database.schema == latest else f", to be upgraded to {latest} at the next start"
+    return f"{path}: whole, schema {database.schema}{state}, {format_size(path.stat().st_size)}{owed}."
+
+
 def _move_aside(home: Home) -> str:
-    """The database with its log, which has the newest of it."""
+    """Return a command that moves the database and its write-ahead log away."""
     aside = home.path / time.strftime("damaged-%Y%m%d-%H%M%S")
     return f"{shell('mkdir', aside)} && mv {shell(home.database)}* {shell(aside)}/"
 
 
 def _existing(path: Path) -> Path:
-    """The path itself, or the nearest folder above it that is there."""
+    """Return the path, or the nearest folder above it that exists."""
     return next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))

@@ -1,4 +1,4 @@
-"""What `talaria doctor` says of models: whether one is configured, has its key, is reached and answers."""
+"""What `talaria doctor` says of the model: its configuration, its key, its server and its answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from talaria.models.providers import Providers
 from talaria.models.settings import LOCAL
 from talaria.tools.builtin import builtin_tools
 
-REACH_SECONDS = 3.0
+_CONNECT_SECONDS = 3.0
 
 
 async def check_agent(
@@ -36,9 +36,10 @@ async def check_agent(
     calls: bool,
     running: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Finding]:
-    """The model's key is looked for and its server's port is knocked at; it is called only when asked to.
+    """Check that the model has its key and that its server accepts connections. With `calls`, also call it.
 
-    `running` is the status of a gateway: it has variables of its own, so its own word on its model counts.
+    `running` is the status of a running gateway. It may have other variables than this shell, so the model
+    and the keys in its status count.
     """
     told = (running or {}).get("model")
     local = open_local(settings.local, environ, SystemClock())
@@ -75,7 +76,7 @@ async def check_agent(
                 yield ok("model", f"{choice}; its key is there or not needed. {about}")
             is_reached = True
             for provider in dict.fromkeys((choice.provider, *_fallbacks(settings, providers))):
-                finding = await _reach(provider, providers.base_url(provider), settings)
+                finding = await _check_server(provider, providers.base_url(provider), settings)
                 is_reached &= finding.level is Level.OK or provider != choice.provider
                 yield finding
             if calls and is_reached:
@@ -123,12 +124,12 @@ def _fallbacks(settings: Settings, providers: Providers) -> list[str]:
     return [each.provider for each in fallback_chain(settings.model) if each.provider in providers.known]
 
 
-async def _reach(provider: str, base_url: str, settings: Settings) -> Finding:
-    """Whether somebody listens there. Nothing is sent."""
+async def _check_server(provider: str, base_url: str, settings: Settings) -> Finding:
+    """Check that the server accepts a connection. Nothing is sent."""
     url = urlsplit(base_url)
     host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
     try:
-        async with asyncio.timeout(REACH_SECONDS):
+        async with asyncio.timeout(_CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(host, port)
         writer.close()
     except (OSError, TimeoutError) as error:

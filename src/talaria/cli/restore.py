@@ -1,4 +1,4 @@
-"""`talaria restore`: a home as it was when a backup was made. What it replaces is kept."""
+"""`talaria restore`: brings a backup back. The files that it replaces are kept."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def command(invocation: Invocation, file: Path) -> None:
 
 
 def restore(home: Home, file: Path) -> tuple[Manifest, Path | None]:
-    """Under the home's lock. Raises `BadRequest` and `StoreError`, having replaced nothing."""
+    """Restore, under the home's lock. Raises `BadRequest` and `StoreError`, having replaced nothing."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     fresh = home.path / f".restoring-{stamp}-{os.getpid()}"
     with progress("unpacking") as tick:
@@ -67,7 +67,8 @@ def restore(home: Home, file: Path) -> tuple[Manifest, Path | None]:
 
 
 def _swap(home: Path, fresh: Path, aside: Path) -> Path | None:
-    """Moves within one disk. The old database goes with its log before the new one comes."""
+    """Move the old files aside and the new ones in, within one disk. The old database is moved with its log
+    before the new one comes."""
     moved = None
     try:
         secrets = [name for name in connected_files(PARTS) if (fresh / name).exists()]

@@ -96,12 +96,12 @@ class Start(NamedTuple):
 
 
 def _log_stream(home: Home) -> AbstractContextManager[TextIO]:
-    """On a terminal that alone; elsewhere also a file, which `talaria logs` shows."""
+    """Return stderr; without a terminal, stderr and the file that `talaria logs` shows."""
     return nullcontext(sys.stderr) if sys.stderr.isatty() else open_log(home, sys.stderr)
 
 
 def _with_options(environ: Mapping[str, str], host: str | None, port: int | None) -> dict[str, str]:
-    """The options are another way to write the variables, and are checked like them."""
+    """Return the environment with the options as variables, so that they are checked like them."""
     given = {"TALARIA_HTTP__HOST": host, "TALARIA_HTTP__PORT": None if port is None else str(port)}
     return {**environ, **{name: value for name, value in given.items() if value is not None}}
 
@@ -137,14 +137,15 @@ async def _open_channels(gateway: Gateway, log: LogControl) -> AsyncIterator[Htt
 
 
 def _settle_memory() -> None:
-    """What a start has made stays for good, and a turn leaves hardly any cycles: look for them less often."""
+    """Collect garbage less often: objects of the start stay alive, and a turn leaves hardly any cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
 
 
 def _stop_on_signals(home: Home) -> asyncio.Event:
-    """The first signal sets the event, the second leaves the process. The ledger is made for that."""
+    """Return an event that the first signal sets. The second signal ends the process at once, which is safe:
+    the next start resumes from the ledger."""
     stop = asyncio.Event()
 
     def on_signal() -> None:
@@ -162,7 +163,7 @@ def _stop_on_signals(home: Home) -> asyncio.Event:
 
 
 def _on_hangup(gateway: Gateway, stop: asyncio.Event) -> Callable[[], None]:
-    """A terminal that was closed ends what ran in it. Otherwise the signal means: read config.toml again."""
+    """Return the handler of SIGHUP: stop if the terminal was closed, else read config.toml again."""
     had_terminal = sys.stderr.isatty()
 
     def on_hangup() -> None:

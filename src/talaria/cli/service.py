@@ -1,4 +1,4 @@
-"""`talaria service`: lets the system start the gateway: a systemd user unit, or a launchd agent."""
+"""`talaria service`: a systemd user unit, or a launchd agent, that starts the gateway."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from talaria.models.providers import Providers
 from talaria.parts import PARTS
 
 ENVIRONMENT = "service.env"
-_PATIENCE = 15
+_WAIT_SECONDS = 15
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f]*")
 
 
@@ -61,8 +61,8 @@ def _install(invocation: Invocation, no_start: bool, variables: tuple[str, ...])
     click.echo(f"Written: {service.file}")
     if names:
         click.echo(f"Written: {home.path / ENVIRONMENT} (mode 0600), with {', '.join(names)}")
-    for lack in _lacking(home, names, invocation):
-        click.echo(lack, err=True)
+    for text in _missing_keys(home, names, invocation):
+        click.echo(text, err=True)
     if not is_started:
         if home.is_locked() and not is_renewed:
             held = _held(home, invocation)
@@ -72,12 +72,12 @@ def _install(invocation: Invocation, no_start: bool, variables: tuple[str, ...])
     if is_renewed:  # launchd starts no service that it knows already
         for line in service.stop:
             _run(line, quiet_failure=True)
-        if not _comes(lambda: not home.is_locked()):
+        if not _wait_for(lambda: not home.is_locked()):
             raise _held(home, invocation)
     if not all(map(_run, service.start)):
         return 1
-    if not _comes(lambda: home.is_locked() and home.read_gateway() is not None):
-        click.echo(f"talaria: It was started, but is not ready after {_PATIENCE} s.", err=True)
+    if not _wait_for(lambda: home.is_locked() and home.read_gateway() is not None):
+        click.echo(f"talaria: It was started, but is not ready after {_WAIT_SECONDS} s.", err=True)
         click.echo(f"  To see why: {invocation.command_line('doctor')}", err=True)
         return 1
     click.echo(spoken("It runs, and starts with your login. `talaria logs -f` shows what it says."))
@@ -107,8 +107,8 @@ def _held(home: Home, invocation: Invocation) -> ConfigError:
     )
 
 
-def _lacking(home: Home, names: Iterable[str], invocation: Invocation) -> Iterator[str]:
-    """The keys that the configuration needs, and that no file and none of the service's variables has."""
+def _missing_keys(home: Home, names: Iterable[str], invocation: Invocation) -> Iterator[str]:
+    """Yield a text for each key that the configuration needs and that the service will not have."""
     given = dict.fromkeys(names, "given")
     loaded = load(home.path, given, PARTS)
     missing = _missing(loaded.settings, given)
@@ -128,7 +128,7 @@ def _missing(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def linger_note(user: str, loginctl: str = "loginctl") -> str:
-    """What to do where the user's services end with the last login; empty where they do not."""
+    """Return what to do if the services of the user end with the last login; empty if they do not."""
     try:
         done = subprocess.run(  # noqa: S603
             [loginctl, "show-user", user, "--property=Linger", "--value"],
@@ -190,10 +190,10 @@ def _service(invocation: Invocation) -> Service:
     raise ConfigError("Services are made for Linux and macOS.", "`talaria serve` runs the gateway anywhere.")
 
 
-def _comes(condition: Callable[[], bool]) -> bool:
-    """A service manager calls a program started that may yet dislike its configuration, and stopped what
-    still ends."""
-    end = time.monotonic() + _PATIENCE
+def _wait_for(condition: Callable[[], bool]) -> bool:
+    """Wait until the condition holds, and return whether it does. A service manager reports a program as
+    started before it has read its configuration, and as stopped before it has ended."""
+    end = time.monotonic() + _WAIT_SECONDS
     while not condition():
         if time.monotonic() > end:
             return False
@@ -212,7 +212,7 @@ def _run(words: tuple[str, ...], *, quiet_failure: bool = False) -> bool:
     return done.returncode == 0
 
 
-# -- what its files say
+# -- the files of the service
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -289,9 +289,9 @@ def launchd_agent(words: Sequence[str], home: Path, user: Path, *, is_usable: bo
 
 
 def write_environment(home: Home, wanted: Iterable[str], environ: Mapping[str, str]) -> list[str]:
-    """The variables that the configuration names and this shell has, for a service, which has no shell; one
-    that this shell has not stays as it was given before. Answers with their names. Raises `ConfigError` for a
-    wanted one that is not set."""
+    """Write the variables that the configuration names, and those `wanted`, to a file for the service. Return
+    their names. A variable that this shell does not have keeps the value of the last time. Raises
+    `ConfigError` for a wanted variable that is not set."""
     settings = load(home.path, environ, PARTS).settings
     named = [*named_variables(settings), *_missing(settings, {}).values()]
     for name in wanted:
@@ -318,14 +318,14 @@ def _given_before(path: Path) -> dict[str, str]:
 
 
 def _name(home: Path) -> str:
-    """One service for each home; the usual one has the plain name."""
+    """Return the name of the service of this home; the default home has the plain name."""
     if home == Path(DEFAULT_HOME).expanduser():
         return "talaria"
     return "talaria-" + re.sub(r"[^A-Za-z0-9]+", "-", str(home)).strip("-")
 
 
 def _quoted(name: str, value: str) -> str:
-    """Read by systemd and by a shell alike."""
+    """Quote a value in a way that systemd and a shell both read. Raises `ConfigError`."""
     if "'" in value or not _PLAIN.fullmatch(value):
         raise ConfigError(
             f"{name} has characters that a service cannot be given.", "Put it into config.toml."

@@ -15,7 +15,7 @@ import msgspec
 from talaria.channels.console.plain import await_with_status
 from talaria.cli.model_servers import is_like_address, read_address, try_model
 from talaria.cli.options import Invocation, run_loop, spoken, verb
-from talaria.cli.setup_plan import Candidate, find_candidates, reach, write
+from talaria.cli.setup_plan import Candidate, find_candidates, list_models, write
 from talaria.cli.setup_questions import (
     KNOWN,
     ask_address,
@@ -43,11 +43,11 @@ MOST_NEAR = 8
 
 
 class UnknownModel(ModelRefused):
-    """The provider lists its models, and this is none of them."""
+    """The provider lists its models, and this model is not among them."""
 
 
 class Trouble(Enum):
-    """What has to be changed before another try."""
+    """What the person has to change before another try."""
 
     KEY = auto()
     MODEL = auto()
@@ -103,10 +103,10 @@ def command(  # noqa: PLR0917 - click passes them by name
         name = model or (DEFAULT_MODEL if given is not None and given.is_built_in else "")
         if given is None or not name:
             raise click.UsageError("With --yes, name --provider and --model.")
-        chosen = _told(given, name)
+        chosen = _choose_by_options(given, name)
     else:
         try:
-            chosen = _asked(given, model or "", settings)
+            chosen = _choose_in_dialogue(given, model or "", settings)
         except click.Abort:
             click.echo("")
             if sys.stdin.isatty():
@@ -116,8 +116,8 @@ def command(  # noqa: PLR0917 - click passes them by name
 
 
 def _settings(invocation: Invocation) -> Settings:
-    """Those of now; where single keys are wrong, perhaps the very ones to be set up, the defaults. A file
-    that cannot be edited at all is told before anything is asked."""
+    """Return the current settings. Wrong keys have their defaults, since they may be the keys to be set up.
+    Raises `ConfigError` for a file that cannot be edited, before any question is asked."""
     try:
         return load(invocation.home().path, os.environ, PARTS).settings
     except BadConfig as error:
@@ -127,7 +127,7 @@ def _settings(invocation: Invocation) -> Settings:
 def _given(
     provider: str, base_url: str | None, key_env: str | None, settings: Settings, *, asks: bool
 ) -> Candidate:
-    """What the options name. Raises `NoModel` for a name that is nobody's."""
+    """Return the candidate of the options. Raises `NoModel` for an unknown provider."""
     if is_like_address(provider) and provider not in settings.providers:
         address = read_address(provider)
         if asks and sys.stdin.isatty() and address and not base_url:
@@ -149,8 +149,8 @@ def _given(
 # -- the two ways to a choice that works
 
 
-def _told(candidate: Candidate, model: str) -> tuple[Candidate, str]:
-    """As the options say; whatever is wrong with them is an error that names the option."""
+def _choose_by_options(candidate: Candidate, model: str) -> tuple[Candidate, str]:
+    """Try the choice of the options. Raises `ModelError` with a hint that names the option to change."""
     variable = candidate.key_env
     if variable and not candidate.key and not os.environ.get(variable):
         raise NoModel(
@@ -159,7 +159,7 @@ def _told(candidate: Candidate, model: str) -> tuple[Candidate, str]:
         )
     try:
         if candidate.lacks_version:
-            candidate, _ = _reached(candidate)
+            candidate, _ = _list_models(candidate)
         run_loop(_try(candidate, model))
     except ModelError as error:
         error.hint = IN_OPTIONS[_trouble(error, candidate)]
@@ -167,15 +167,15 @@ def _told(candidate: Candidate, model: str) -> tuple[Candidate, str]:
     return candidate, model
 
 
-def _asked(candidate: Candidate | None, model: str, settings: Settings) -> tuple[Candidate, str]:
-    """Asks until something works. What does not is told in one sentence, and only that is asked again."""
+def _choose_in_dialogue(candidate: Candidate | None, model: str, settings: Settings) -> tuple[Candidate, str]:
+    """Ask until a choice works. After a failure, only the cause of it is asked for again."""
     tried = ""
     while True:
         try:
             candidate = complete(candidate or _choose(settings))
             model = model or candidate.model
             is_open = not model or candidate.lacks_version
-            candidate, listed = _reached(candidate) if is_open else (candidate, [])
+            candidate, listed = _list_models(candidate) if is_open else (candidate, [])
             model = tried = model or ask_model(candidate, listed, tried)
             run_loop(_try(candidate, model))
             return ask_kept(candidate), model
@@ -235,10 +235,12 @@ def _choose(settings: Settings) -> Candidate:
     return ask_choice([now, *found] if now is not None else found)
 
 
-def _reached(candidate: Candidate) -> tuple[Candidate, list[str]]:
-    """What it lists, and the candidate at the address where it does."""
+def _list_models(candidate: Candidate) -> tuple[Candidate, list[str]]:
+    """Return the candidate with the address that works, and the models that it lists."""
     found, listed = run_loop(
-        _within(LIST_SECONDS, f"Asking {candidate.provider} for its models", reach(candidate, os.environ))
+        _with_timeout(
+            LIST_SECONDS, f"Asking {candidate.provider} for its models", list_models(candidate, os.environ)
+        )
     )
     if found.base_url != candidate.base_url:
         click.echo(f"It lists its models at {found.base_url}: that address is used.")
@@ -256,7 +258,7 @@ async def _try(candidate: Candidate, model: str) -> None:
     async with candidate.providers(os.environ) as providers:
         try:
             call = try_model(providers, choice, Prices())
-            answer = await _within(TRY_SECONDS, f"Trying {choice}", call, late=408)
+            answer = await _with_timeout(TRY_SECONDS, f"Trying {choice}", call, late=408)
         except ModelRefused as error:
             if status_kind(error.status) is not StatusKind.NOT_FOUND:
                 raise
@@ -265,9 +267,9 @@ async def _try(candidate: Candidate, model: str) -> None:
 
 
 async def _unknown(candidate: Candidate, model: str) -> UnknownModel | None:
-    """Whether it is the model that is not known, and which of those that are come near."""
+    """Return an error that names near models, if the provider lists models without this one."""
     try:
-        _, listed = await reach(msgspec.structs.replace(candidate, models=()), os.environ)
+        _, listed = await list_models(msgspec.structs.replace(candidate, models=()), os.environ)
     except ModelError:
         return None
     if not listed or model in listed:
@@ -278,7 +280,7 @@ async def _unknown(candidate: Candidate, model: str) -> UnknownModel | None:
     return UnknownModel(text, status=404)
 
 
-async def _within(seconds: float, text: str, work: Awaitable[T], late: int | None = None) -> T:
+async def _with_timeout(seconds: float, text: str, work: Awaitable[T], late: int | None = None) -> T:
     try:
         return await await_with_status(seconds, text, work, sys.stdout)
     except TimeoutError:

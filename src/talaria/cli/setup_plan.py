@@ -1,4 +1,4 @@
-"""What `talaria setup` can choose from, and what a choice becomes in config.toml."""
+"""The providers that `talaria setup` can offer, and how a choice is written to config.toml."""
 
 from __future__ import annotations
 
@@ -34,9 +34,12 @@ BUILT_IN_MODELS = tuple(weights.name for weights in MANIFEST)
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A provider that could be used, with its `model` where that is settled. `base_url` is empty for a known
-    one at its own address. `key` is one that stands in no variable; it is written, or stays in config.toml,
-    only when `is_kept` says so, and is never shown. `is_keyless` is what a person said."""
+    """A provider that could be used, and its `model` if that is decided.
+
+    `base_url` is empty for a known provider at its usual address. `key` is a key that no variable holds; it
+    is written to config.toml only if `is_kept` is set, and never shown. `is_refused` means that the provider
+    refused the key, `is_keyless` that the person said there is none.
+    """
 
     provider: str
     where: str = ""
@@ -55,10 +58,10 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @classmethod
     def given(cls, provider: str, base_url: str | None, key_env: str | None, settings: Settings) -> Candidate:
-        """From options; what they leave open is as configured, or as the known provider has it."""
+        """Make a candidate from options, completed from the configuration and the known providers."""
         configured = settings.providers.get(provider, ProviderSettings())
         preset = PRESETS.get(provider, ProviderSettings())
-        # A known provider's key goes to that provider's address only.
+        # The key of a known provider is sent to the address of that provider only.
         own = preset.api_key_env if not (base_url or configured.base_url) else ""
         return cls(
             provider,
@@ -79,7 +82,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @classmethod
     def at(cls, address: str) -> Candidate:
-        """The known one that is there, or one that is named by its address."""
+        """Return the known provider at this address, or a new one with a name made from the address."""
         for name, preset in PRESETS.items():
             if preset.base_url == address:
                 return cls(name, key_env=preset.api_key_env)
@@ -91,12 +94,12 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def is_foreign(self) -> bool:
-        """Its key is another program's."""
+        """Whether the key is of another program."""
         return bool(self.key and self.where and not self.is_kept)
 
     @property
     def is_named_only(self) -> bool:
-        """Neither known nor told where it is."""
+        """Whether it is not a known provider, and has no address."""
         return not (self.provider in PRESETS or self.base_url or self.is_built_in)
 
     @property
@@ -109,16 +112,16 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def is_own_variable(self) -> bool:
-        """The known provider's key is where it is looked for anyway."""
+        """Whether the key is in the usual variable of a known provider."""
         return self.is_known and self.key_env == PRESETS[self.provider].api_key_env
 
     @property
     def lacks_version(self) -> bool:
-        """The address may have to be longer."""
+        """Whether the address has no version, such as /v1."""
         return bool(self.base_url) and not re.search(r"/v\d", urlsplit(self.base_url).path)
 
     def without_key(self) -> Candidate:
-        """After it was refused: wherever it came from, it is asked for."""
+        """Return the candidate after its key was refused, so that the person is asked for another."""
         return msgspec.structs.replace(self, where="", key="", is_kept=False, is_refused=True)
 
     def settings(self) -> ProviderSettings:
@@ -130,7 +133,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 async def find_candidates(environ: Mapping[str, str]) -> list[Candidate]:
-    """Keys in the environment, servers on this machine, keys in files of other tools."""
+    """Return candidates from keys in the environment, servers on this machine, and files of other tools."""
     candidates = []
     for found in await detect_providers(environ):
         if found.env:
@@ -143,9 +146,10 @@ async def find_candidates(environ: Mapping[str, str]) -> list[Candidate]:
     return [*candidates, *find_foreign_keys(Path(environ.get("HOME") or "/"))]
 
 
-async def reach(candidate: Candidate, environ: Mapping[str, str]) -> tuple[Candidate, list[str]]:
-    """What the provider lists, empty when that is nothing, and the address where it did: one that was given
-    without /v1 is tried with it too. Raises `ModelError` when the key is refused or nobody is there."""
+async def list_models(candidate: Candidate, environ: Mapping[str, str]) -> tuple[Candidate, list[str]]:
+    """Return the models that the provider lists, and the candidate with the address that listed them: an
+    address without /v1 is also tried with it. The list is empty if the provider has none. Raises `ModelError`
+    if the key is refused or no server answers."""
     listed = await _list(candidate, environ)
     if not listed and candidate.lacks_version:
         longer = msgspec.structs.replace(candidate, base_url=f"{candidate.base_url.rstrip('/')}/v1")
@@ -170,7 +174,7 @@ async def _list(candidate: Candidate, environ: Mapping[str, str]) -> list[str]:
 
 
 def write(home: Home, candidate: Candidate, model: str, environ: Mapping[str, str]) -> list[str]:
-    """Write the choice, checked first, and answer with the keys that have changed. Raises `ConfigError`."""
+    """Check the choice, write it, and return the keys that changed. Raises `ConfigError`."""
     before = text = read_config(home.config) or ""
     tables: dict[KeyPath, dict[str, object | None]] = {
         ("model",): {"provider": candidate.provider, "name": model},
@@ -191,7 +195,7 @@ def write(home: Home, candidate: Candidate, model: str, environ: Mapping[str, st
 
 
 def _provider_keys(candidate: Candidate) -> dict[str, object | None]:
-    """What is called later is what was tried: nothing that stood there before may come between."""
+    """Return the keys that make later calls the same as the call that was tried."""
     keys: dict[str, object | None] = {}
     if candidate.base_url or candidate.is_known:
         keys["base_url"] = candidate.base_url or None
@@ -214,7 +218,7 @@ def _find_table(text: str, path: KeyPath) -> Mapping[str, Any]:
 
 def _line(path: KeyPath, value: object | None) -> str:
     if value is None:
-        return f"{dotted(path)} (taken out)"
+        return f"{dotted(path)} (removed)"
     shown = "(not shown)" if is_marked(settings_type(PARTS), path, Mark.SECRET) else value
     return f"{dotted(path)} = {msgspec.json.encode(shown).decode()}"
 
@@ -223,8 +227,8 @@ def _line(path: KeyPath, value: object | None) -> str:
 
 
 def find_foreign_keys(home: Path) -> list[Candidate]:
-    """Keys in well-known files of other tools. They are only read, and only here; which file is always said.
-    One that is not as expected is passed over. `home` is the person's, not the gateway's."""
+    """Return keys from well-known files of other tools. The files are only read, and the person is told
+    which. A file in another format is ignored. `home` is the person's home folder, not the gateway's."""
     found = []
     for tool, name, read in FILES:
         path = home / name
@@ -257,7 +261,7 @@ def _llm(data: bytes) -> dict[str, object]:
 
 
 def _opencode(data: bytes) -> dict[str, object]:
-    """What it got by a login of its own is not ours to use; only plain keys are."""
+    """Return the plain keys. Credentials of its own login are left alone."""
     entries = msgspec.json.decode(data, type=dict[str, dict[str, object]])
     return {name: entry.get("key") for name, entry in entries.items() if entry.get("type") == "api"}
 

@@ -1,4 +1,4 @@
-"""What `talaria setup` asks a person."""
+"""The questions of `talaria setup`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ask_choice(found: Sequence[Candidate]) -> Candidate:
     width = max(len(each.label) for each in offered)
     for number, each in enumerate(offered, 1):
         click.echo(f"  {number}  {each.label.ljust(width)}  {each.where}")
-    # Another program's key is chosen by somebody who means it.
+    # No default for a key of another program: the person must choose it.
     default = None if offered[0].is_foreign else 1
     number = click.prompt("Which one", default=default, value_proc=_number_up_to(len(offered)))
     return offered[number - 1] if number < len(offered) else _ask_provider()
@@ -58,7 +58,7 @@ def named_by_address(address: str) -> Candidate:
 
 
 def complete(candidate: Candidate) -> Candidate:
-    """With an address and a key, if it needs them."""
+    """Return the candidate with an address and a key, if it needs them. Raises `NoModel` without a key."""
     if candidate.is_built_in:
         return candidate
     if candidate.is_named_only:
@@ -75,7 +75,7 @@ def complete(candidate: Candidate) -> Candidate:
 
 
 def ask_address(candidate: Candidate) -> Candidate:
-    """Asked again until it is one; what it was is offered."""
+    """Ask for the address, until it is one. The present address is the default."""
     address = click.prompt(
         f"Address of {candidate.provider}, up to /v1",
         default=candidate.base_url or None,
@@ -85,7 +85,7 @@ def ask_address(candidate: Candidate) -> Candidate:
 
 
 def taken_address(text: str) -> str:
-    """What was left out is said."""
+    """Return the complete address, and tell the person what was added."""
     address = read_address(text)
     if not address:
         raise click.UsageError(f"expected an address such as http://127.0.0.1:8000/v1, not {text}.")
@@ -121,7 +121,7 @@ def _with_key(candidate: Candidate) -> Candidate:
 
 
 def ask_kept(candidate: Candidate) -> Candidate:
-    """A key that is in no variable of ours, and works, has to be put somewhere."""
+    """Ask whether to write a key that works and that no variable holds to config.toml."""
     if not candidate.key or candidate.is_kept:
         return candidate
     if candidate.is_foreign:
