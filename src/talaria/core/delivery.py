@@ -77,7 +77,7 @@ class OutboxRow(msgspec.Struct, frozen=True):
 
 
 class DeliveryResult(msgspec.Struct, frozen=True):
-    """How an attempt ended. `attempt` is its number: the mark of an attempt before the last has no effect."""
+    """How attempt number `attempt` ended. The result of an attempt before the last has no effect."""
 
     row_id: int
     attempt: int

@@ -159,8 +159,8 @@ def _has_thought(chunks: Sequence[bytes]) -> bool:
 
 
 def _marked(chunks: Sequence[bytes], start: int) -> list[bytes]:
-    """Return the messages from `start` on with the moving marks: on the last message, and on the one before
-    the last answer, where the previous request ended."""
+    """Return the messages from `start` on, with cache marks on the last message and on the message where the
+    previous request ended. The fixed marks are set in `_encode_system` and `_encode_tools`."""
     last = len(chunks) - 1
     if last < start:
         return []

@@ -142,8 +142,10 @@ def _sources(packing: Packing) -> Iterator[tuple[str, Path]]:
 
 
 def _add(tar: tarfile.TarFile, name: str, path: Path) -> Member | None:
-    """None for what is no regular file, or gone by now. Read whole before its size is written down: chats go
-    on meanwhile."""
+    """Add one file. Return None if it is not a regular file or no longer exists.
+
+    The file is copied first: a chat may change it meanwhile, and the tar header needs its final size.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -25,7 +25,7 @@ WATCHED_SECONDS = 3.0
 
 
 def is_suspect(turn: Turn) -> bool:
-    """Return whether one more crash would give the turn up."""
+    """Return whether the turn will be given up after one more crash."""
     return turn.attempts - turn.forgiven >= _SUSPECT_AFTER
 
 
@@ -51,7 +51,7 @@ class Quarantine:
         if not is_suspect(live.turn):
             return
         await self._turnstile.acquire()
-        _log.warning("turn %s was met by crashes and begins alone", live.turn.id)
+        _log.warning("turn %s was running during earlier crashes, so it starts alone", live.turn.id)
         watch = asyncio.create_task(self._watch(live), name=f"quarantine {live.turn.id}")
         self._watches.add(watch)
         watch.add_done_callback(self._let_next_in)

@@ -71,7 +71,7 @@ class TurnSettings:
 
     def user_message(self, parts: tuple[Part, ...], at: float) -> UserMessage | None:
         """Return what the model reads of a message that was accepted at `at`; None if it has no parts."""
-        return UserMessage(parts, stamp=_stamp(int(at // 60), self.zone)) if parts else None
+        return UserMessage(parts, stamp=_local_time(int(at // 60), self.zone)) if parts else None
 
     def message_of(self, turn: Turn) -> UserMessage:
         """Return what the model reads of a message that joins a running turn. Such a message has parts."""
@@ -81,8 +81,8 @@ class TurnSettings:
 
 
 @lru_cache(maxsize=8)
-def _stamp(minute: int, zone: tzinfo | None) -> str:
-    """Return the time as models read it with each message."""
+def _local_time(minute: int, zone: tzinfo | None) -> str:
+    """Return the local time that is put before a user's message, such as `2025-01-31 14:05 CET`."""
     moment = datetime.fromtimestamp(minute * 60, zone)
     return (moment if zone else moment.astimezone()).strftime("%Y-%m-%d %H:%M %Z")
 

@@ -79,8 +79,9 @@ def renew(
 
 # -- the end of sessions ----------------------------------------------------------------------------------
 
-# When the session `s` may end. The parameter is the current time.
+# No turn of the session `s` is unsettled.
 ALL_SETTLED = f"NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = s.id AND t.state IN ({UNSETTLED}))"
+# When the session `s` may end. The parameter is the current time.
 MAY_END = f"s.ended_at IS NULL AND s.lease_expires <= ? AND {ALL_SETTLED}"
 
 END_SESSION = f"UPDATE sessions AS s SET ended_at = ?, lease_expires = 0 WHERE s.id = ? AND {MAY_END}"
