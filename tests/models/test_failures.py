@@ -101,6 +101,7 @@ def test_errors_are_classed_in_a_stream_and_instead_of_it(error: Any, kind: type
         ({"Retry-After": "2"}, 2.0),
         ({"Retry-After": "0.5"}, 0.5),
         ({"retry-after-ms": "250", "Retry-After": "9"}, 0.25),
+        ({"retry-after-ms": "soon", "Retry-After": "9"}, 9.0),
         ({"Retry-After": "-3"}, None),
         ({"Retry-After": "soon"}, None),
         ({"Retry-After": "nan"}, None),

@@ -136,12 +136,12 @@ def parse_error(value: Any) -> ErrorBody:
 
 
 def read_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait, from `retry-after-ms` or `Retry-After`; None if neither can be read.
+    """Return the seconds to wait, from `retry-after-ms` or else `Retry-After`; None if neither can be read.
 
     A date counts from the response's own `Date`.
     """
-    if milliseconds := headers.get("retry-after-ms"):
-        return _seconds(milliseconds, 0.001)
+    if (seconds := _seconds(headers.get("retry-after-ms", ""), 0.001)) is not None:
+        return seconds
     value = headers.get("Retry-After")
     if value is None:
         return None
