@@ -9,7 +9,7 @@ import tracemalloc
 from pathlib import Path
 
 from talaria.agent.settings import AgentSettings
-from talaria.agent.specs import SpecResolver
+from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.core.clock import SystemClock
 from talaria.core.ids import ChatAddress, SessionId, SpecId, new_session_id, new_turn_id

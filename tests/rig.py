@@ -14,7 +14,7 @@ from talaria.access.budgets import Budgets
 from talaria.access.settings import BudgetSettings
 from talaria.agent.calling import Routes
 from talaria.agent.settings import AgentSettings
-from talaria.agent.specs import SpecResolver
+from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.cluster.leases import LeaseKeeper
 from talaria.config.home import Home

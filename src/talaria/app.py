@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 from talaria.access.budgets import Budgets
 from talaria.agent.calling import Routes
-from talaria.agent.specs import SpecResolver
+from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.cluster.leases import LeaseKeeper
 from talaria.config.home import Home

@@ -6,7 +6,7 @@ import pytest
 
 from bench.tiny import Chat, Dialogue, Request, load_cases
 from talaria.core.messages import AssistantMessage, ToolCall
-from talaria.models.local.prompt import offered_tools, opening_messages
+from talaria.models.local.tiny_prompt import offered_tools, opening_messages
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 

@@ -20,7 +20,7 @@ import pytest
 from rig import LIMITS, Rig, start
 from talaria.agent.context import TurnContext
 from talaria.agent.settings import AgentSettings
-from talaria.agent.specs import SpecResolver
+from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import SystemClock
 from talaria.core.entries import Entry

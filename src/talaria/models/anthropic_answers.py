@@ -65,18 +65,18 @@ class _BlockDelta(msgspec.Struct, gc=False):
     stop_reason: str | None = None
 
 
-class _Message(msgspec.Struct, gc=False):
+class _MessageStart(msgspec.Struct, gc=False):
     usage: _Usage | None = None
 
 
-class _Event(msgspec.Struct, gc=False):
+class _StreamEvent(msgspec.Struct, gc=False):
     """An event of the stream, or a whole answer, which is an object of the type "message"."""
 
     type: str
     index: int | None = None
     delta: _BlockDelta | None = None
     content_block: msgspec.Raw = msgspec.Raw()
-    message: _Message | None = None
+    message: _MessageStart | None = None
     usage: _Usage | None = None
     error: Any = None
     content: list[msgspec.Raw] | None = None
@@ -114,7 +114,7 @@ class _Block(msgspec.Struct):
         return "".join(self.pieces) or ("{}" if given in ("", "null") else given)
 
 
-_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_event = msgspec.json.Decoder(_StreamEvent).decode
 _decode_type = msgspec.json.Decoder(_Type).decode
 _decode_block = msgspec.json.Decoder(_BlockStart).decode
 _BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
@@ -173,7 +173,7 @@ class AnthropicReader:
                     calls[call_id] = ToolCall(call_id, name, block.arguments())
         return tuple(calls.values()), tuple(thoughts)
 
-    def _take_message(self, event: _Event, answer: AnswerDecoder) -> None:
+    def _take_message(self, event: _StreamEvent, answer: AnswerDecoder) -> None:
         for index, raw in enumerate(event.content or ()):
             self._begin_block(index, raw, answer)
         self._take_usage(event.usage, answer)
@@ -211,7 +211,7 @@ class AnthropicReader:
         elif start.type == "tool_use":
             self._calls += 1
 
-    def _take_delta(self, event: _Event, answer: AnswerDecoder) -> None:
+    def _take_delta(self, event: _StreamEvent, answer: AnswerDecoder) -> None:
         delta = event.delta
         if delta is None or event.index is None:
             raise answer.errors.malformed("a delta without a block")

@@ -187,7 +187,8 @@ def read_models(body: bytes) -> dict[str, Abilities]:
 
 
 def _read(item: Mapping[str, Any]) -> Abilities:
-    top, meta, built = (_table(item.get(key)) for key in ("top_provider", "meta", "architecture"))
+    inner = (item.get(key) for key in ("top_provider", "meta", "architecture"))
+    top, meta, built = (value if isinstance(value, dict) else {} for value in inner)
     return Abilities(
         context=_first(item, *_CONTEXT)
         or _first(top, "context_length")
@@ -245,10 +246,6 @@ def _first(item: Mapping[str, Any], *keys: str) -> int | None:
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 40:
             return value
     return None
-
-
-def _table(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 # -- detecting servers and keys -----------------------------------------------------------------------------

@@ -189,7 +189,7 @@ def _limit_name(model: str) -> bytes:
 # -- reading answers ----------------------------------------------------------------------------------------
 
 
-class _Function(msgspec.Struct, gc=False):
+class _FunctionPiece(msgspec.Struct, gc=False):
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
 
@@ -197,7 +197,7 @@ class _Function(msgspec.Struct, gc=False):
 class _CallPiece(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
-    function: _Function | None = None
+    function: _FunctionPiece | None = None
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -209,20 +209,34 @@ class _Delta(msgspec.Struct, gc=False):
     refusal: str | None = None
 
 
-class TokenDetails(msgspec.Struct, gc=False):
-    """The parts of a token count; the responses API has them too."""
-
+class _TokenDetails(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct, gc=False):
+class OpenAIUsage(msgspec.Struct, gc=False):
+    """Token counts under the names of chat completions, of the responses API, and of other servers."""
+
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: TokenDetails | None = None
-    completion_tokens_details: TokenDetails | None = None
+    prompt_tokens_details: _TokenDetails | None = None
+    completion_tokens_details: _TokenDetails | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _TokenDetails | None = None
+    output_tokens_details: _TokenDetails | None = None
     prompt_cache_hit_tokens: int | None = None
     cached_tokens: int | None = None
+
+    def counted(self) -> TokenUsage:
+        read = self.prompt_tokens_details or self.input_tokens_details
+        written = self.completion_tokens_details or self.output_tokens_details
+        return TokenUsage(
+            self.prompt_tokens or self.input_tokens or 0,
+            (read and read.cached_tokens) or self.prompt_cache_hit_tokens or self.cached_tokens or 0,
+            self.completion_tokens or self.output_tokens or 0,
+            (written and written.reasoning_tokens) or 0,
+        )
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -230,12 +244,12 @@ class _Choice(msgspec.Struct, gc=False):
     message: _Delta | None = None
     finish_reason: str | None = None
     index: int | None = None
-    usage: _Usage | None = None
+    usage: OpenAIUsage | None = None
 
 
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: OpenAIUsage | None = None
     error: Any = None
     id: str | None = None
 
@@ -281,7 +295,7 @@ class ChatReader:
         if chunk.error:
             raise answer.errors.in_stream(parse_error(chunk.error))
         if chunk.usage is not None:
-            answer.usage = _token_usage(chunk.usage)
+            answer.usage = chunk.usage.counted()
         if chunk.id and not answer.id:
             answer.id = chunk.id
         for choice in chunk.choices or ():
@@ -305,7 +319,7 @@ class ChatReader:
             for piece in delta.tool_calls or ():
                 self._take_call(piece, answer)
         if choice.usage is not None:
-            answer.usage = _token_usage(choice.usage)
+            answer.usage = choice.usage.counted()
         if choice.finish_reason:
             if choice.finish_reason == "error":
                 raise answer.errors.in_stream(parse_error("the provider gave no reason"))
@@ -353,7 +367,7 @@ class ChatReader:
 
     def _take_call(self, piece: _CallPiece, answer: AnswerDecoder) -> None:
         answer.has_started = True
-        function = piece.function or _Function()
+        function = piece.function or _FunctionPiece()
         call = self._find_call(piece, function)
         if call is None:
             if len(self._calls) >= MAX_CALLS:
@@ -372,7 +386,7 @@ class ChatReader:
         elif function.arguments is not None:
             call.arguments.append(_encode(function.arguments).decode())
 
-    def _find_call(self, piece: _CallPiece, function: _Function) -> _PartialCall | None:
+    def _find_call(self, piece: _CallPiece, function: _FunctionPiece) -> _PartialCall | None:
         """Return the call that `piece` continues, or None if it begins one.
 
         Under a known index only a piece with another id *and* a name begins a call. Without an index a new id
@@ -401,14 +415,3 @@ def _continues(last: dict[str, Any], detail: dict[str, Any]) -> bool:
 def _detail_text(detail: dict[str, Any]) -> str:
     text = detail.get("text") or detail.get("summary")
     return text if isinstance(text, str) else ""
-
-
-def _token_usage(usage: _Usage) -> TokenUsage:
-    prompt, output = usage.prompt_tokens_details, usage.completion_tokens_details
-    cached = (prompt and prompt.cached_tokens) or usage.prompt_cache_hit_tokens or usage.cached_tokens or 0
-    return TokenUsage(
-        usage.prompt_tokens or 0,
-        cached,
-        usage.completion_tokens or 0,
-        (output and output.reasoning_tokens) or 0,
-    )

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from talaria.core.messages import Reasoning, TokenUsage, ToolCall
-from talaria.models.failures import ErrorBody, parse_error
-from talaria.models.openai_chat import TokenDetails
+from talaria.core.messages import Reasoning, ToolCall
+from talaria.models.failures import parse_error
+from talaria.models.openai_chat import OpenAIUsage
 from talaria.models.wire import AnswerDecoder
 
 ITEM = "responses.item"
@@ -40,7 +40,7 @@ class ItemPlace(msgspec.Struct, frozen=True, omit_defaults=True):
     end: int = 0
 
 
-class _Event(msgspec.Struct, gc=False):
+class _ResponseEvent(msgspec.Struct, gc=False):
     """Any event. Members are checked where they are used, because unknown events may hold anything."""
 
     type: Any = None
@@ -52,7 +52,7 @@ class _Event(msgspec.Struct, gc=False):
     error: Any = None
 
 
-class _Part(msgspec.Struct, gc=False):
+class _TextPart(msgspec.Struct, gc=False):
     text: str | None = None
     refusal: str | None = None
 
@@ -61,22 +61,15 @@ class _Kind(msgspec.Struct, gc=False):
     type: str
 
 
-class _Item(msgspec.Struct, gc=False):
+class _OutputItem(msgspec.Struct, gc=False):
     type: str
     id: str | None = None
     phase: str | None = None
-    content: list[_Part] | None = None
-    summary: list[_Part] | None = None
+    content: list[_TextPart] | None = None
+    summary: list[_TextPart] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
-
-
-class _Usage(msgspec.Struct, gc=False):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    input_tokens_details: TokenDetails | None = None
-    output_tokens_details: TokenDetails | None = None
 
 
 class _Incomplete(msgspec.Struct, gc=False):
@@ -87,14 +80,14 @@ class _Response(msgspec.Struct, gc=False):
     id: str | None = None
     status: str | None = None
     output: list[msgspec.Raw] | None = None
-    usage: _Usage | None = None
+    usage: OpenAIUsage | None = None
     error: Any = None
     incomplete_details: _Incomplete | None = None
 
 
-_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_event = msgspec.json.Decoder(_ResponseEvent).decode
 _decode_kind = msgspec.json.Decoder(_Kind).decode
-_decode_item = msgspec.json.Decoder(_Item).decode
+_decode_item = msgspec.json.Decoder(_OutputItem).decode
 _decode_response = msgspec.json.Decoder(_Response).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -106,7 +99,7 @@ class _PartialItem(msgspec.Struct):
     last piece belonged to, and `start` the place in the text where a message begins.
     """
 
-    item: _Item
+    item: _OutputItem
     raw: str = ""
     streamed: list[str] = []
     source: str = ""
@@ -163,7 +156,7 @@ class ResponsesReader:
             case _ if decoded.error:
                 raise answer.errors.in_stream(parse_error(decoded.error))
 
-    def _find(self, event: _Event, kind: str, answer: AnswerDecoder) -> _PartialItem:
+    def _find(self, event: _ResponseEvent, kind: str, answer: AnswerDecoder) -> _PartialItem:
         """Find or begin the item of an event: by its index, else the last item if it is of that kind."""
         index = event.output_index
         if not isinstance(index, int):
@@ -176,7 +169,7 @@ class ResponsesReader:
             if len(self._items) >= MAX_ITEMS:
                 raise answer.errors.malformed(f"more than {MAX_ITEMS} items at once")
             answer.has_started = True
-            partial = self._items[index] = _PartialItem(_Item(kind))
+            partial = self._items[index] = _PartialItem(_OutputItem(kind))
             self._last = max(self._last, index)
         elif partial.item.type != kind:
             raise answer.errors.malformed(f"item {index} is a {partial.item.type}, and then a {kind}")
@@ -186,13 +179,14 @@ class ResponsesReader:
         response = _decode_response(data)
         status = status or response.status or ("completed" if response.output is not None else "")
         if response.error or status in ("failed", "cancelled"):
-            raise answer.errors.in_stream(_complaint(response, status))
+            reason = response.error or f"the answer {'has' if status == 'failed' else 'was'} {status}"
+            raise answer.errors.in_stream(parse_error(reason))
         if status not in ("completed", "incomplete"):
             return
         answer.id = response.id or ""
         self._take_missing(response.output or [], answer)
         if response.usage is not None:
-            answer.usage = _token_usage(response.usage)
+            answer.usage = response.usage.counted()
         if status == "incomplete":
             reason = response.incomplete_details and response.incomplete_details.reason
             answer.stop = _STOPS.get(reason, reason) if reason else "length"
@@ -203,14 +197,16 @@ class ResponsesReader:
         done = {index: partial.item.id for index, partial in self._items.items() if partial.is_done}
         if len(done) >= len(output):
             return
+        ids = set(done.values())
         for index, raw in enumerate(output):
             if index not in done:
                 item = _read_item(raw)
-                if not item.id or item.id not in done.values():
-                    _finish(self._find(_Event(output_index=index), item.type, answer), item, raw, answer)
+                if not item.id or item.id not in ids:
+                    partial = self._find(_ResponseEvent(output_index=index), item.type, answer)
+                    _finish(partial, item, raw, answer)
 
 
-def _finish(partial: _PartialItem, item: _Item, raw: msgspec.Raw, answer: AnswerDecoder) -> None:
+def _finish(partial: _PartialItem, item: _OutputItem, raw: msgspec.Raw, answer: AnswerDecoder) -> None:
     """Take a whole item: add what no piece has brought."""
     if partial.is_done:
         return
@@ -241,7 +237,7 @@ def _say(partial: _PartialItem, text: str, answer: AnswerDecoder) -> None:
     answer.add_text(text)
 
 
-def _think(partial: _PartialItem, event: _Event, answer: AnswerDecoder) -> None:
+def _think(partial: _PartialItem, event: _ResponseEvent, answer: AnswerDecoder) -> None:
     """Thoughts may come in full and as a summary; the kind that comes first is used."""
     partial.source = partial.source or event.type
     text = _piece(event)
@@ -254,13 +250,13 @@ def _think(partial: _PartialItem, event: _Event, answer: AnswerDecoder) -> None:
     answer.add_thought(text)
 
 
-def _read_item(raw: msgspec.Raw) -> _Item:
+def _read_item(raw: msgspec.Raw) -> _OutputItem:
     """Read an item. Of an unknown kind only the type is read."""
     kind = _decode_kind(raw).type
-    return _decode_item(raw) if kind in _KINDS else _Item(kind)
+    return _decode_item(raw) if kind in _KINDS else _OutputItem(kind)
 
 
-def _piece(event: _Event) -> str:
+def _piece(event: _ResponseEvent) -> str:
     if not isinstance(event.delta, str):
         raise msgspec.ValidationError(f"Expected `str`, got `{type(event.delta).__name__}` - at `$.delta`")
     return event.delta
@@ -284,19 +280,3 @@ def _reasoning(items: list[_PartialItem]) -> tuple[Reasoning, ...]:
             )
             kept.append(Reasoning(ITEM, "", _encode(place).decode()))
     return tuple(kept)
-
-
-def _complaint(response: _Response, status: str) -> ErrorBody:
-    if response.error:
-        return parse_error(response.error)
-    return ErrorBody(f"the answer has {status}" if status == "failed" else f"the answer was {status}")
-
-
-def _token_usage(usage: _Usage) -> TokenUsage:
-    taken, given = usage.input_tokens_details, usage.output_tokens_details
-    return TokenUsage(
-        usage.input_tokens or 0,
-        (taken and taken.cached_tokens) or 0,
-        usage.output_tokens or 0,
-        (given and given.reasoning_tokens) or 0,
-    )

@@ -10,7 +10,7 @@ from talaria.agent.calling import Caller, Routes
 from talaria.agent.context import TurnContext
 from talaria.agent.journal import Journal
 from talaria.agent.loop import Loop
-from talaria.agent.specs import SpecResolver
+from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import Clock
 from talaria.core.entries import Revision, SpecSet

@@ -1,8 +1,8 @@
 """The wire format "local-chat": chat completions for the built-in model, which is tiny.
 
 A tiny model gets no tools. It gets a JSON schema of what it may answer, and examples in its prompt
-(`prompt`). The schema takes the place of the tool list: it is rendered once and frozen with the prefix. An
-answer is one JSON object, which becomes an ordinary tool call or text. In the history a call is the object
+(`tiny_prompt`). The schema takes the place of the tool list: it is rendered once and frozen with the prefix.
+An answer is one JSON object, which becomes an ordinary tool call or text. In the history a call is the object
 that made it, and a result is the next message of the person: small models know no other roles.
 """
 
@@ -33,7 +33,7 @@ from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
 from talaria.models.failures import ProviderErrors
-from talaria.models.local.prompt import (
+from talaria.models.local.tiny_prompt import (
     allowed_answers,
     answer_schema,
     offered_tools,

@@ -8,7 +8,7 @@ import pytest
 
 from talaria.agent.prompt import render_prompt
 from talaria.agent.settings import AgentSettings
-from talaria.agent.specs import SpecResolver
+from talaria.agent.spec_resolver import SpecResolver
 from talaria.core.errors import NoModel, NotFound
 from talaria.core.specs import PinnedSpec
 from talaria.models.catalog import Catalog
