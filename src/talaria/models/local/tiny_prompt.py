@@ -147,7 +147,6 @@ _THEIR_FILES = re.compile(
     rb"\b((my|this|these|every|which)\s+(files?|folders?|notes|documents|directory)|the\s+(folder|directory))\b",
     re.IGNORECASE,
 )
-_PERHAPS_A_FILE = re.compile(rb"\w[./]\w|\b(README|LICENSE|Makefile|Dockerfile)\b")
 
 
 def allowed_answers(schema: bytes, chunks: Sequence[bytes]) -> bytes:
@@ -157,7 +156,7 @@ def allowed_answers(schema: bytes, chunks: Sequence[bytes]) -> bytes:
     - After files were found: a reply, or reading one of them.
     - After a failure: anything.
     - After words that name a file, or speak of the person's files: a tool.
-    - After other words: anything, but reading a file only if a file was named before.
+    - After other words: anything.
     """
     last = chunks[-1] if chunks else b""
     if last.startswith(_WAS_READ) or _has_looked_enough(chunks):
@@ -166,8 +165,6 @@ def allowed_answers(schema: bytes, chunks: Sequence[bytes]) -> bytes:
         return _READ_OR_REPLY if _READ in schema else _REPLY
     if last.startswith(RESULT):
         return schema
-    if not any(map(_PERHAPS_A_FILE.search, chunks)):
-        schema = schema.replace(_READ + b",", b"")
     wants_a_look = _FILE.search(last) or _THEIR_FILES.search(last)
     return schema.replace(b"," + _REPLY, b"") if wants_a_look else schema
 
