@@ -241,6 +241,18 @@ async def test_a_lease_that_ran_out_while_the_machine_slept_is_taken_again(tmp_p
         assert len(rig.model.bodies) == 3
 
 
+async def test_a_lease_lost_in_the_moment_of_a_shutdown_does_not_bring_the_turn_back(rig: Rig) -> None:
+    live = await rig.submit("[[hang]]")
+    await until_asked(rig)
+    live.lose()
+    [lane] = [task for task in asyncio.all_tasks() if task.get_name().startswith("lane ")]
+    lane.cancel()
+    await asyncio.wait([lane], timeout=5)
+    assert lane.cancelled()
+    assert live.state is LiveState.LET_GO
+    assert len(rig.model.bodies) == 1
+
+
 async def test_who_waits_for_a_lease_has_it_soon_after_it_is_free(tmp_path: Path) -> None:
     clock = FakeClock()
     store = SickStore(clock)

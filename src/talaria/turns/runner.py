@@ -107,9 +107,9 @@ class Runner:
                 live.hold_task(task)
                 await self._answer(attempt)
             except asyncio.CancelledError:
-                if live.state not in INTERRUPTIONS:
-                    raise  # the gateway shuts down
-                task.uncancel()
+                is_shutdown = live.state not in INTERRUPTIONS or task.uncancel() > 0
+                if is_shutdown and live.state not in ENDING:
+                    raise
             finally:
                 live.hold_task(None)
             if live.state in ENDING:
