@@ -43,7 +43,7 @@ _WORDS = {
 
 
 class CacheSample(msgspec.Struct, frozen=True):
-    """What one answer says about the cache. `at` is elapsed time.
+    """The cached tokens of an answer, and what may explain a miss. `at` is elapsed time.
 
     `own` is the session's model and `answered` the one that answered, both as provider/model. `caches` is
     whether this agent ever got cached tokens.

@@ -12,7 +12,7 @@ from talaria.core.specs import Prefix
 
 
 class ModelCall(msgspec.Struct, frozen=True):
-    """One request. `chunks` are the encoded messages after the prefix; they are never decoded again.
+    """A request. `chunks` are the encoded messages after the prefix; they are never decoded again.
 
     `session_id` lets sessions take turns at a busy endpoint; it is not sent.
     """

@@ -42,7 +42,7 @@ _MAX_DETECTED_BYTES = 1 << 20
 
 
 class ModelList(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the server at `url` listed at `asked_at`, or why it did not."""
+    """The models that the server at `url` listed at `asked_at`, or why it did not."""
 
     url: str
     asked_at: float

