@@ -213,6 +213,36 @@ MUTANTS = (
         ),
         Tests("tests/turns/test_stopping.py::test_queued_turns_keep_their_order_over_a_restart"),
     ),
+    Mutant(
+        "agent kept while a turn waits",
+        "a parked turn keeps its agent busy",
+        (
+            Edit(
+                "turns/runner.py",
+                "        async with agents.pool.lease(wanted) as agent:\n",
+                "        if agent := await agents.pool.lease(wanted).__aenter__():\n",
+            ),
+        ),
+        Tests("tests/turns/test_parking.py::test_a_parked_turn_waits_in_the_store_and_holds_only_its_lane"),
+    ),
+    Mutant(
+        "drain waits for a person",
+        "a shutdown waits for a turn that waits for a decision",
+        (
+            Edit(
+                "turns/lanes.py",
+                "            if live.state is LiveState.PARKED:\n                self.live.let_go(live)\n",
+                "            live.resume_if_decided()\n",
+            ),
+        ),
+        Tests("tests/turns/test_parking.py::test_a_drain_lets_a_parked_turn_go_at_once"),
+    ),
+    Mutant(
+        "waiting counted as an attempt",
+        "a turn that asks three times is taken for one that kills the process",
+        (Edit("store/sql/orders.py", "    if state == TurnState.WAITING.value:\n", "    if not state:\n"),),
+        Tests("tests/turns/test_parking.py::test_neither_waiting_nor_restarts_meanwhile_are_attempts"),
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""Intake, mailbox and runner under many interleavings, with people who stop, leave and restart things.
+"""Intake, lanes and runner under many interleavings, with people who stop, leave and restart things.
 
 `./dev soak --only seeds` explores 20,000 seeds.
 """

@@ -1,1 +1,1 @@
-"""The line a message travels: intake, mailbox, runner, recovery."""
+"""The line a message travels: intake, lanes, runner, delivery, recovery."""
