@@ -18,7 +18,7 @@ from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.cluster.leases import LeaseKeeper
 from talaria.config.home import Home
-from talaria.config.live import LiveSettings, Reloader
+from talaria.config.reload import LiveSettings, Reloader
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.ids import ChatAddress, ChatKey, new_owner_id

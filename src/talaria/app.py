@@ -22,14 +22,14 @@ from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.cluster.leases import LeaseKeeper
 from talaria.config.home import Home
-from talaria.config.live import LiveSettings, Reloader
 from talaria.config.load import Loaded
+from talaria.config.reload import LiveSettings, Reloader
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
+from talaria.core.gateway_part import Parts, ToolPart, ToolScope
 from talaria.core.ids import ChatKey, new_owner_id
-from talaria.core.parts import Parts, Scope, ToolPart
 from talaria.core.ports import Store, StoreEngine
-from talaria.core.schema import KeyPath
+from talaria.core.setting_marks import KeyPath
 from talaria.core.tasks import run_loops
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.core.turns import Turn
@@ -184,7 +184,7 @@ async def _open_agents(
     """Open the warm pool, and what agents need to answer: tools, specs, models, money."""
     settings, clock, live, metrics = start.settings, start.clock, start.live, start.metrics
     async with AsyncExitStack() as scopes:
-        scope = Scope(start.home.path, start.environ, clock)
+        scope = ToolScope(start.home.path, start.environ, clock)
         sources = [
             await scopes.enter_async_context(part.open(scope, settings.of(part)))
             for part in start.parts

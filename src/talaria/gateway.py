@@ -16,11 +16,11 @@ from talaria.workspace.folder import chat_folder
 if TYPE_CHECKING:
     from talaria.access.budgets import Budgets
     from talaria.config.home import Home
-    from talaria.config.live import Reloader
+    from talaria.config.reload import Reloader
     from talaria.config.settings import Settings
     from talaria.core.clock import Clock
+    from talaria.core.gateway_part import Parts
     from talaria.core.ids import ChatKey
-    from talaria.core.parts import Parts
     from talaria.core.ports import StoreEngine
     from talaria.models.catalog import Catalog
     from talaria.models.local.local_endpoint import LocalEndpoint

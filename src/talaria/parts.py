@@ -6,12 +6,12 @@ from typing import Any
 
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
-from talaria.core.parts import Part
+from talaria.core.gateway_part import GatewayPart
 from talaria.tools.builtin import FILES, TODO
 
 # They are opened in this order and closed in the reverse one. HTTP is last: while it closes, turns are
 # drained, and the other channels still deliver their replies.
-PARTS: tuple[Part[Any], ...] = (
+PARTS: tuple[GatewayPart[Any], ...] = (
     FILES,
     TODO,
     TELEGRAM,

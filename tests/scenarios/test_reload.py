@@ -17,7 +17,7 @@ from talaria.config.settings import Settings
 from talaria.core.errors import NotFound
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
-from talaria.core.schema import Mark
+from talaria.core.setting_marks import Mark
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.gateway import Gateway
 from talaria.models.local.runtime import missing_requirement

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from talaria.core.schema import Check, Mark
+from talaria.core.setting_marks import Check, Mark
 from talaria.core.suggest import nearest
 
 

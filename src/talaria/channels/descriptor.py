@@ -7,14 +7,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol
 
-from talaria.core.parts import Part, Parts, S
+from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.gateway import Gateway, OpenChannel
 
 if TYPE_CHECKING:
     from talaria.access.authorizer import Authorizer
 
 
-class Account(Protocol):
+class PlatformAccount(Protocol):
     """An account on the platform, with secrets that the platform accepts."""
 
     @property
@@ -49,14 +49,14 @@ class Connector(Generic[S]):
     help: str
     secrets: tuple[SecretQuestion, ...]
     options: Mapping[str, str] = field(default_factory=dict)
-    open: Callable[[S, Mapping[str, str]], AbstractAsyncContextManager[Account]]
+    open: Callable[[S, Mapping[str, str]], AbstractAsyncContextManager[PlatformAccount]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Channel(Part[S]):
-    """`open` starts the channel, until its context is left; it raises `ConfigError` if the settings do not
-    allow that. `is_on` tells from the settings whether the channel is wanted at all. With `has_pairing`,
-    strangers are paired: see docs/access.md."""
+class Channel(GatewayPart[S]):
+    """`open` starts the channel, until its context is left. It does not wait for the platform, and raises
+    `ConfigError` if the settings do not allow it to start. `is_on` returns whether the settings want the
+    channel at all. With `has_pairing`, strangers are paired: see docs/access.md."""
 
     open: Callable[[Gateway, S], AbstractAsyncContextManager[OpenChannel]]
     is_on: Callable[[S], bool] = lambda settings: True

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Generic
 
 from talaria.channels.descriptor import Channel
-from talaria.config.live import merge
 from talaria.config.load import read_secrets
+from talaria.config.reload import merge
 from talaria.core.errors import ConfigError
-from talaria.core.parts import Parts, S
+from talaria.core.gateway_part import Parts, S
 from talaria.gateway import Gateway
 
 _log = logging.getLogger("talaria.channels")

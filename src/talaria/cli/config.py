@@ -22,7 +22,7 @@ from talaria.config.load import Loaded, held_secrets, load, load_text, read_conf
 from talaria.config.origins import key_lines, read_overrides
 from talaria.config.settings import settings_type
 from talaria.core.errors import ConfigError, NotFound
-from talaria.core.schema import KeyPath, Mark
+from talaria.core.setting_marks import KeyPath, Mark
 from talaria.parts import PARTS
 
 _NEW = """\

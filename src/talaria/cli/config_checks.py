@@ -14,8 +14,8 @@ from talaria.config.load import Loaded, secret_files
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError
 from talaria.core.findings import Finding, close_command, failed, ok, problem, shell, type_key, warn
-from talaria.core.parts import Parts
-from talaria.core.schema import KeyPath
+from talaria.core.gateway_part import Parts
+from talaria.core.setting_marks import KeyPath
 
 
 def check_broken_config(home: Home, error: ConfigError, parts: Parts) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from talaria.access.authorizer import Authorizer
 from talaria.access.pairing import PairingAdmin
 from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.console.plain import StatusLine
-from talaria.channels.descriptor import Account, Channel, Connector, SecretQuestion, pairing_channels
+from talaria.channels.descriptor import Channel, Connector, PlatformAccount, SecretQuestion, pairing_channels
 from talaria.cli.home_gateway import gateway_or_store, running_gateway
 from talaria.cli.options import Group, Invocation, group, run_loop, verb
 from talaria.config.edit import set_keys, write_secret
@@ -136,7 +136,7 @@ def _write(
     set_keys(home.config, channel.table, keys)
 
 
-def _tell(account: Account, code: str, wait: int) -> None:
+def _tell(account: PlatformAccount, code: str, wait: int) -> None:
     lines = ["", *account.invite(code), "Whoever does so first may talk to your agent."]
     if wait:
         lines.append(f"Waiting for that, {wait} seconds at most (Ctrl-C: do not wait; the code stays good).")

@@ -21,7 +21,7 @@ from talaria.config.settings import Settings, settings_type
 from talaria.core.display import clean
 from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.findings import Finding, Level, failed, problem
-from talaria.core.parts import Examination, Parts, Status
+from talaria.core.gateway_part import Examination, Parts, Status
 from talaria.parts import PARTS
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.PROBLEM: "red"}

@@ -78,7 +78,7 @@ async def _start_inside(
     home: Home, environ: Mapping[str, str], session: str | None
 ) -> AsyncIterator[GatewayClient]:
     from talaria.app import open_gateway
-    from talaria.channels.http.channel import open_http
+    from talaria.channels.http.http_channel import open_http
     from talaria.cli.logs import follow_settings, open_log
     from talaria.core.redaction import Redactor
     from talaria.observe.logs import configure

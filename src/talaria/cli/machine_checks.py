@@ -18,7 +18,7 @@ from talaria.config.home import Home, open_mode
 from talaria.config.settings import Settings
 from talaria.core.errors import ForeignDatabase, TalariaError
 from talaria.core.findings import Finding, end_command, failed, ok, problem, shell, warn
-from talaria.core.parts import Status
+from talaria.core.gateway_part import Status
 from talaria.core.units import format_age, format_size
 from talaria.store.engines import describe_engine, inspect_database
 from talaria.store.filesystems import check_filesystem

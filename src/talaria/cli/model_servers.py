@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from talaria.core.messages import Text, UserMessage
 from talaria.core.models import ModelCall
-from talaria.core.schema import web_address
+from talaria.core.setting_marks import web_address
 from talaria.core.spending import cost, show_usd
 from talaria.models.catalog import ModelChoice
 from talaria.models.known import Prices

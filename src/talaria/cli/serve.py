@@ -17,7 +17,7 @@ import click
 from talaria import __version__
 from talaria.access.settings import BudgetSettings
 from talaria.app import open_gateway
-from talaria.channels.http.channel import HttpChannel
+from talaria.channels.http.http_channel import HttpChannel
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.token import ensure_http_token
 from talaria.channels.supervisor import open_channels

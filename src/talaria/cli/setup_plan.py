@@ -20,7 +20,7 @@ from talaria.config.issues import dotted
 from talaria.config.load import read_config
 from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ModelError
-from talaria.core.schema import KeyPath, Mark
+from talaria.core.setting_marks import KeyPath, Mark
 from talaria.models.discovery import detect_providers, read_models
 from talaria.models.failures import StatusKind, status_kind
 from talaria.models.local.weights import MANIFEST

@@ -1,7 +1,7 @@
 """From the values of TOML to the types of the settings, and what the types say about each key.
 
 `SettingsDecoder` reports every problem and stops at none. The functions below it look a key up in a settings
-type: its kind, and the marks of `core.schema` on it or on a table around it.
+type: its kind, and the marks of `core.setting_marks` on it or on a table around it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import msgspec
 
 from talaria.config.issues import IssueCollector, dotted, quoted
 from talaria.config.origins import Override
-from talaria.core.parts import Parts, ToolPart
-from talaria.core.schema import Check, CheckedSettings, KeyPath, Mark
+from talaria.core.gateway_part import Parts, ToolPart
+from talaria.core.setting_marks import Check, CheckedSettings, KeyPath, Mark
 from talaria.core.suggest import did_you_mean
 from talaria.core.units import DURATION_FORMS, SIZE_FORMS, Size, parse_duration, parse_size
 
@@ -244,7 +244,7 @@ def _table(raw: Any, hint: Hint) -> dict[str, Any]:
 # -- what the types say about each key
 
 
-class Value(NamedTuple):
+class SettingValue(NamedTuple):
     """A key with its value and all marks on it and on the tables around it."""
 
     path: KeyPath
@@ -281,12 +281,12 @@ def known_keys(root: type[msgspec.Struct], path: KeyPath = ()) -> tuple[KeyPath,
     return tuple(found)
 
 
-def values_of(settings: msgspec.Struct) -> Iterator[Value]:
+def values_of(settings: msgspec.Struct) -> Iterator[SettingValue]:
     """Yield every key, in the order of the settings."""
     return _values(settings, (), Hint(type(settings)), frozenset())
 
 
-def _values(value: object, path: KeyPath, hint: Hint, marks: frozenset[Mark]) -> Iterator[Value]:
+def _values(value: object, path: KeyPath, hint: Hint, marks: frozenset[Mark]) -> Iterator[SettingValue]:
     marks |= hint.marks
     if isinstance(value, msgspec.Struct):
         for name, inner in hints_of(type(value)).items():
@@ -295,7 +295,7 @@ def _values(value: object, path: KeyPath, hint: Hint, marks: frozenset[Mark]) ->
         for name, each in value.items():
             yield from _values(each, (*path, name), hint.items, marks)
     else:
-        yield Value(path, value, marks)
+        yield SettingValue(path, value, marks)
 
 
 def read_text(kind: Any, text: str) -> Any:

@@ -18,8 +18,8 @@ from talaria.config.load import FILE_NAME, Loaded, load_text, read_config
 from talaria.config.origins import key_lines, read_overrides
 from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import BadRequest, ConfigError
-from talaria.core.parts import Parts
-from talaria.core.schema import KeyPath, Mark
+from talaria.core.gateway_part import Parts
+from talaria.core.setting_marks import KeyPath, Mark
 from talaria.core.suggest import nearest
 from talaria.core.units import Size, format_duration, write_size
 

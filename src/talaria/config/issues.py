@@ -15,7 +15,7 @@ import msgspec
 
 from talaria.config.origins import Override, key_lines
 from talaria.core.errors import ConfigError
-from talaria.core.schema import KeyPath
+from talaria.core.setting_marks import KeyPath
 from talaria.core.suggest import nearest
 from talaria.observe.lines import escape
 

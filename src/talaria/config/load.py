@@ -19,8 +19,8 @@ from talaria.config.issues import Issue, IssueCollector, IssueKind, dotted, quot
 from talaria.config.origins import Override, apply_overrides, read_overrides
 from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ConfigError
-from talaria.core.parts import Parts
-from talaria.core.schema import KeyPath, Mark
+from talaria.core.gateway_part import Parts
+from talaria.core.setting_marks import KeyPath, Mark
 from talaria.core.suggest import did_you_mean, nearest
 from talaria.models.known import Prices
 from talaria.models.local.weights import MANIFEST

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from talaria.core.schema import KeyPath
+from talaria.core.setting_marks import KeyPath
 
 _PREFIX = "TALARIA_"
 _SEPARATOR = "__"

@@ -10,8 +10,8 @@ import msgspec
 
 from talaria.access.settings import BudgetSettings
 from talaria.agent.settings import AgentSettings
-from talaria.core.parts import Part, Parts, S
-from talaria.core.schema import KeyPath, Mark
+from talaria.core.gateway_part import GatewayPart, Parts, S
+from talaria.core.setting_marks import KeyPath, Mark
 from talaria.models.known import Abilities, PriceSettings
 from talaria.models.settings import (
     AliasTarget,
@@ -48,7 +48,7 @@ class Settings(msgspec.Struct, frozen=True):
     log: LogSettings = LogSettings()
     local: LocalSettings = LocalSettings()
 
-    def of(self, part: Part[S]) -> S:
+    def of(self, part: GatewayPart[S]) -> S:
         """Return the settings of a part; its defaults if these settings are of a type without its table."""
         value: object = self
         for name in part.table:

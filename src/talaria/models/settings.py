@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from talaria.core.schema import Check, Mark, matching, short_name, variable_name, web_address
+from talaria.core.setting_marks import Check, Mark, matching, short_name, variable_name, web_address
 
 ProviderName = Annotated[str, Check(short_name)]
 ModelPattern = Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from talaria.core.schema import Mark
+from talaria.core.setting_marks import Mark
 
 
 class LogSettings(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from talaria.core.schema import Check
+from talaria.core.setting_marks import Check
 
 
 def usable_url(url: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
-from talaria.core.parts import ToolPart
+from talaria.core.gateway_part import ToolPart
 from talaria.tools.settings import ToolSettings
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from talaria.core.schema import Mark
+from talaria.core.setting_marks import Mark
 from talaria.core.units import Size
 
 FAMILIES = ("files", "todo")

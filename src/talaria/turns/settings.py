@@ -12,7 +12,7 @@ import msgspec
 
 from talaria.agent.settings import AgentSettings
 from talaria.core.messages import Part, UserMessage
-from talaria.core.schema import Check, Mark
+from talaria.core.setting_marks import Check, Mark
 from talaria.core.turns import Turn
 from talaria.core.units import DURATION_FORMS, parse_duration
 

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from talaria.app import open_gateway
-from talaria.channels.http.channel import open_http
+from talaria.channels.http.http_channel import open_http
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.response import DEFAULT_TIMING, StreamTiming
 from talaria.channels.http.server import HttpServer

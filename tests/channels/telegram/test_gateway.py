@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 
 from talaria.app import open_gateway
-from talaria.channels.http.channel import HttpChannel
+from talaria.channels.http.http_channel import HttpChannel
 from talaria.channels.http.server import HttpServer
 from talaria.channels.supervisor import open_channels
 from talaria.config.home import Home

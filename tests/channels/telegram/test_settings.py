@@ -12,7 +12,7 @@ from talaria.channels.telegram.settings import TelegramSettings, find_token
 from talaria.cli.machine_checks import check_gateway
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
-from talaria.core.parts import Examination
+from talaria.core.gateway_part import Examination
 from talaria.parts import PARTS
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer, WebhookState
 

@@ -9,18 +9,18 @@ from typing import Final
 from talaria.channels.descriptor import Channel
 from talaria.channels.http.settings import HttpSettings
 from talaria.core.findings import Finding
-from talaria.core.parts import Examination
+from talaria.core.gateway_part import Examination
 from talaria.gateway import Gateway, OpenChannel
 
 
 def _open(gateway: Gateway, settings: HttpSettings) -> AbstractAsyncContextManager[OpenChannel]:
-    from talaria.channels.http.channel import open_http  # noqa: PLC0415 - heavy
+    from talaria.channels.http.http_channel import open_http  # noqa: PLC0415 - heavy
 
     return open_http(gateway, settings)
 
 
 def _examine(examination: Examination[HttpSettings]) -> AsyncIterator[Finding]:
-    from talaria.channels.http.findings import examine_http  # noqa: PLC0415
+    from talaria.channels.http.checks import examine_http  # noqa: PLC0415
 
     return examine_http(examination)
 

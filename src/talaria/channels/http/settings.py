@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from talaria.core.schema import Check, Mark, matching, variable_name
+from talaria.core.setting_marks import Check, Mark, matching, variable_name
 from talaria.core.units import Size
 
 DEFAULT_PORT = 8765

@@ -23,7 +23,7 @@ from talaria.channels.telegram.settings import TelegramSettings, find_token
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.findings import Finding, failed, ok, problem, warn
-from talaria.core.parts import Examination
+from talaria.core.gateway_part import Examination
 
 _ANSWER_SECONDS = 10.0
 _CONNECT = "talaria connect telegram --wait 0"

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
-from talaria.channels.descriptor import Account, Channel, Connector, SecretQuestion
+from talaria.channels.descriptor import Channel, Connector, PlatformAccount, SecretQuestion
 from talaria.channels.telegram.settings import TelegramSettings
 from talaria.core.findings import Finding
-from talaria.core.parts import Examination
+from talaria.core.gateway_part import Examination
 from talaria.gateway import Gateway, OpenChannel
 
 
@@ -26,7 +26,9 @@ def _examine(examination: Examination[TelegramSettings]) -> AsyncIterator[Findin
     return examine_bot(examination)
 
 
-def _connect(settings: TelegramSettings, secrets: Mapping[str, str]) -> AbstractAsyncContextManager[Account]:
+def _connect(
+    settings: TelegramSettings, secrets: Mapping[str, str]
+) -> AbstractAsyncContextManager[PlatformAccount]:
     from talaria.channels.telegram.account import open_bot  # noqa: PLC0415
 
     return open_bot(settings, secrets["token"])

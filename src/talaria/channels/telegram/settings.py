@@ -13,7 +13,7 @@ import msgspec
 
 from talaria.access.settings import UserNumbers
 from talaria.core.errors import ConfigError
-from talaria.core.schema import Check, Mark, variable_name, web_address
+from talaria.core.setting_marks import Check, Mark, variable_name, web_address
 
 API_URL = "https://api.telegram.org"
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talaria.config.origins import key_lines
-from talaria.core.schema import KeyPath
+from talaria.core.setting_marks import KeyPath
 
 EVERYTHING = '''\
 top = 1 # a = 2

@@ -15,8 +15,8 @@ from talaria.config.load import FILE_NAME, load
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock
 from talaria.core.errors import ConfigError
-from talaria.core.parts import Part, Parts, S
-from talaria.core.schema import KeyPath, Mark
+from talaria.core.gateway_part import GatewayPart, Parts, S
+from talaria.core.setting_marks import KeyPath, Mark
 
 _log = logging.getLogger("talaria.config")
 EVERY_SECONDS = 3.0
@@ -43,7 +43,7 @@ class LiveSettings:
         self._told.append((paths, tell))
 
     @contextmanager
-    def follow(self, part: Part[S], tell: Callable[[S], None]) -> Iterator[None]:
+    def follow(self, part: GatewayPart[S], tell: Callable[[S], None]) -> Iterator[None]:
         """Call `tell` with the part's new settings when a key of its table changes, while this is open."""
         told = ((part.table,), lambda new: tell(new.of(part)))
         self._told.append(told)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from talaria.core.findings import Finding
-from talaria.core.schema import KeyPath
+from talaria.core.setting_marks import KeyPath
 
 if TYPE_CHECKING:
     from talaria.core.clock import Clock
@@ -33,13 +33,13 @@ class Examination(Generic[S]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part(Generic[S]):
+class GatewayPart(Generic[S]):
     """One folder of the program and one line in the list `talaria.parts`.
 
     `settings` is the struct of its table in config.toml, whose path is `table`. The fields say how they are
-    checked, which of them change live and which secrets they hold or name (`core.schema`). `findings` are the
-    checks of `talaria doctor`. The gateway does not start without a required part, which is opened once; any
-    other part is opened again when its settings change.
+    checked, which of them change live and which secrets they hold or name: see `core.setting_marks`.
+    `findings` are the checks of `talaria doctor`. The gateway does not start without a required part, which
+    is opened once; any other part is opened again when its settings change.
 
     Importing a part must be cheap: what is heavy is imported when the part is opened or examined.
     """
@@ -52,7 +52,7 @@ class Part(Generic[S]):
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ToolScope:
     """What a part that is opened before the turns may use."""
 
     home: Path
@@ -61,15 +61,15 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolPart(Part[S]):
+class ToolPart(GatewayPart[S]):
     """A part that brings tools, from a source that is open until its context is left. A built-in source is
     used if `tools.enabled` has the name of its part."""
 
-    open: Callable[[Scope, S], AbstractAsyncContextManager[ToolSource]]
+    open: Callable[[ToolScope, S], AbstractAsyncContextManager[ToolSource]]
 
 
 class NoSettings(msgspec.Struct, frozen=True):
     """For a part without a table."""
 
 
-Parts: TypeAlias = Sequence[Part[Any]]
+Parts: TypeAlias = Sequence[GatewayPart[Any]]

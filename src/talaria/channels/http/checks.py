@@ -12,7 +12,7 @@ from talaria.config.issues import dotted
 from talaria.config.origins import read_overrides
 from talaria.core.errors import TalariaError
 from talaria.core.findings import Finding, close_command, failed, ok, shell, warn
-from talaria.core.parts import Examination
+from talaria.core.gateway_part import Examination
 
 
 async def examine_http(examination: Examination[HttpSettings]) -> AsyncIterator[Finding]:
