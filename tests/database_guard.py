@@ -1,4 +1,4 @@
-"""Forbids every open of a live database file but SQLite's own.
+"""Refuses to open a live database file except through SQLite.
 
 POSIX locks belong to the process: when any descriptor of a file is closed, all locks that the process has on
 that file are gone, and two writers can corrupt it. SQLite opens its files in C, which no audit event tells,
@@ -18,7 +18,7 @@ _ENDINGS = (".db", ".db-wal", ".db-shm", "?mode=ro", "?mode=rwc")
 
 
 class DatabaseGuard:
-    """`faults` are the opens that were refused, for tests whose code swallows the refusal."""
+    """`faults` lists the refused opens, for tests whose code swallows the exception."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
@@ -28,7 +28,7 @@ class DatabaseGuard:
             sys.addaudithook(self._watch)
 
     def _watch(self, event: str, arguments: tuple[object, ...]) -> None:
-        # Every event of the process comes through here: the cheapest question first.
+        # Every audit event of the process comes through here, so the cheapest check is first.
         if event != "open" and event != "sqlite3.connect":
             return
         path = arguments[0]
@@ -46,7 +46,7 @@ class DatabaseGuard:
 
 
 def _is_live(path: str) -> bool:
-    """Whether the database that the path belongs to is open here. Other threads open and close meanwhile."""
+    """Return whether this process has the database of this path open. Other threads may change that."""
     database = path.removesuffix("-wal").removesuffix("-shm")
     for name in os.listdir(_DESCRIPTORS):
         try:

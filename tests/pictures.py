@@ -1,4 +1,4 @@
-"""The smallest pictures of each kind that models are shown, for tests."""
+"""The smallest picture of each format that models accept."""
 
 from __future__ import annotations
 

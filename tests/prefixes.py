@@ -1,4 +1,4 @@
-"""Prefix bytes: does each request of a session begin with the bytes of the one before?"""
+"""A check that each request of a session begins with the bytes of the one before."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 
 
 class _Body(msgspec.Struct):
-    """The two members that must never change, as they stood in the request."""
+    """The raw bytes of the two members that must never change."""
 
     messages: msgspec.Raw
     tools: msgspec.Raw = msgspec.Raw(b"")
 
 
 class PrefixWatch:
-    """Looks at raw request bodies one by one and keeps only the last of each session.
+    """Checks raw request bodies one by one, and keeps only the last of each session.
 
     `session_of` tells whose request a body is. `breaks` says where one did not begin with the one before.
     """
@@ -33,7 +33,7 @@ class PrefixWatch:
         messages, tools = bytes(body.messages), bytes(body.tools)
         if session in self._last:
             earlier, earlier_tools = self._last[session]
-            if not messages.startswith(earlier[:-1]):  # all but the bracket that closes the list
+            if not messages.startswith(earlier[:-1]):  # without the closing bracket of the list
                 self.breaks.append(f"session {session}: messages of request {self.requests[session]}")
             if tools != earlier_tools:
                 self.breaks.append(f"session {session}: tools of request {self.requests[session]}")

@@ -1,4 +1,4 @@
-"""A store whose disk the test breaks, mends and holds back."""
+"""A store whose disk a test can break, repair and delay."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Order = Accept | Begin | Commit | TurnEnd
 
 
 class SickStore(MemoryStore):
-    """`fails` tells which writes the disk refuses, `holds` which wait until `let_go`; like those of the real
-    store they cannot be cancelled. While `is_unreadable` no log and no summary can be read."""
+    """Writes for which `fails` is true are refused; those for which `holds` is true wait until `let_go`. As
+    in the real store, writes cannot be cancelled. With `is_unreadable`, logs and summaries cannot be read."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock or SystemClock())

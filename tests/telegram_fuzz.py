@@ -1,4 +1,4 @@
-"""Updates as no platform should send them, thrown at the Telegram channel: what gets through, what breaks."""
+"""Random broken updates for the Telegram channel, and a check of the turns that come from them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PLACES = ("from", "sender_chat", "chat", "text", "id", "entities")
 
 @dataclass
 class Fuzzed:
-    """What came of it. `wrong`: turns of updates that were not an allowed person's own."""
+    """The results. `wrong` are turns from updates that the allowed user did not send."""
 
     updates: int = 0
     decoded: int = 0
@@ -49,7 +49,7 @@ class Fuzzed:
 
 
 def corpus() -> list[Json]:
-    """Whole updates of every kind, from the allowed one and from others."""
+    """Return valid updates of every kind, from the allowed user and from others."""
     world = TelegramPlatform()
     world.allowed = frozenset(KINDS)
     group, channel = world.group(-100, is_forum=True), world.group(-200, kind="channel")
@@ -76,8 +76,7 @@ def corpus() -> list[Json]:
 
 
 def mutate(update: Json, random: Random) -> Json:
-    """One to three changes anywhere in it, most of them of the same type, so that they get past the first
-    look."""
+    """Change one to three values. Most new values have the type of the old one, to get past the decoder."""
     changed: Json = json.loads(json.dumps(update))
     for _ in range(random.randint(1, 3)):
         table: Any = changed
@@ -101,7 +100,7 @@ def mutate(update: Json, random: Random) -> Json:
 
 
 def is_their_own(update: Json) -> bool:
-    """Whether the allowed person did this, by the platform's words alone."""
+    """Return whether the update says that the allowed user sent it."""
     for kind in ("callback_query", "message", "edited_message", "channel_post", "edited_channel_post"):
         body = update.get(kind)
         if not isinstance(body, dict):
@@ -177,5 +176,5 @@ async def _throw(updates: UpdateHandler, bot: User, data: bytes, result: Fuzzed)
         if update is not None:
             result.decoded += 1
             await updates.handle([update], bot)
-    except Exception as error:  # what this is about
+    except Exception as error:  # counting these is the purpose
         result.uncaught.append(f"{error!r} {data[:500]!r}")

@@ -1,4 +1,4 @@
-"""The page in a real Chromium before a real gateway: one of each for all tests, and a clean console."""
+"""The page in a real Chromium with a real gateway. All tests share them; the console must stay clean."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _is_here(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """On one loop, since the browser lives on it, and after all others, so that it lives for no other."""
+    """Run the browser tests on one loop, which the browser needs, and after all other tests."""
     items.sort(key=_is_here)
     for item in filter(_is_here, items):
         item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
@@ -50,7 +50,7 @@ async def gateway() -> AsyncIterator[GatewayProcess]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def mortal() -> AsyncIterator[GatewayProcess]:
-    """A gateway to be killed: it comes back at the same address."""
+    """A gateway that tests may kill. It restarts at the same address."""
     with socket.create_server(("127.0.0.1", 0)) as place:
         port = place.getsockname()[1]
     async with running_gateway({"HTTP__PORT": str(port), "SHUTDOWN__DEADLINE": "100ms"}) as (gateway, _):
@@ -59,7 +59,7 @@ async def mortal() -> AsyncIterator[GatewayProcess]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def regular(browser: Any, gateway: GatewayProcess) -> AsyncIterator[Visitor]:
-    """Logged in once for all."""
+    """A browser context that is logged in, shared by all tests."""
     visitor = await Visitor.of(await browser.new_context(viewport=WIDE), gateway)
     await visitor.follow_link(await visitor.new_link())
     yield visitor
@@ -68,7 +68,7 @@ async def regular(browser: Any, gateway: GatewayProcess) -> AsyncIterator[Visito
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def visitor(regular: Visitor) -> AsyncIterator[Visitor]:
-    """In a chat of their own."""
+    """A visitor in a new chat."""
     await regular.page.locator("#new").click()
     regular.requests.clear()
     yield regular
@@ -79,7 +79,7 @@ async def visitor(regular: Visitor) -> AsyncIterator[Visitor]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def visit(browser: Any, gateway: GatewayProcess) -> AsyncIterator[Visit]:
-    """Opens the page in a browser of one's own, logged in by a link unless told otherwise."""
+    """Open the page in a new browser context, logged in by a link unless told otherwise."""
     visitors: list[Visitor] = []
     async with AsyncExitStack() as scopes:
 

@@ -1,4 +1,4 @@
-"""Somebody with a browser: what they do on the page, and what they see there."""
+"""A user of the web page: actions on the page, and checks of its content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WATCH_POLICY = """addEventListener("securitypolicyviolation",
 
 @dataclass
 class Visitor:
-    """`troubles` are errors of the page's code and of its security policy, `requests` what it asked for."""
+    """`troubles` are errors of the page's code and of its security policy; `requests` are its requests."""
 
     page: Any
     gateway: GatewayProcess
@@ -56,30 +56,30 @@ class Visitor:
         await self.page.keyboard.press("Enter")
 
     async def has_written(self, text: str) -> None:
-        """In the field, now or soon."""
+        """Wait until the message field has this text."""
         from playwright.async_api import expect
 
         await expect(self.page.locator("#text")).to_have_value(text)
 
     async def sees(self, text: str, selector: str = "#scroll") -> None:
-        """Exactly once, now or soon."""
+        """Wait until the page shows this text exactly once."""
         await self.page.locator(selector).get_by_text(text).wait_for()
         assert await self.page.locator(selector).get_by_text(text).count() == 1
 
     async def settled(self) -> None:
-        """No turn runs any more, and everything that is shown comes from the log."""
+        """Wait until no turn runs and everything on the page comes from the log."""
         await self.page.locator("#stop").wait_for(state="hidden")
         await self.page.locator("#live:empty").wait_for(state="attached")
 
     async def conversation(self) -> list[str]:
-        """What stands there, from the first line to the last."""
+        """Return the visible lines of the chat."""
         said, told = "> * > :is(.bubble, .words, summary)", "> :is(p, .error)"
         pieces = self.page.locator(f":is(#log, #live, #waiting) {said}, :is(#log, #live) {told}")
         texts: list[str] = await pieces.all_text_contents()  # a tab behind another is not laid out
         return [" ".join(text.split()) for text in texts]
 
     async def count_in_every_frame(self, text: str) -> Callable[[], Awaitable[int]]:
-        """How often it stood there at most, in any frame from now on."""
+        """Count how often the text is on the page, and keep the maximum over all frames from now on."""
         await self.page.evaluate(
             """(text) => {
               const scroll = document.getElementById("scroll");
@@ -104,7 +104,7 @@ class Visitor:
         return address.removeprefix("#chat=")
 
     async def entries(self) -> list[dict[str, Any]]:
-        """What the gateway has of the open chat."""
+        """Return the entries of the open chat from the gateway."""
         log = await self.gateway.call("GET", f"/api/sessions/{await self.name()}/entries?limit=500")
         return [entry["body"] for entry in log["entries"]]
 

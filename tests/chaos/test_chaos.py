@@ -1,4 +1,4 @@
-"""The chaos in small: about a twentieth of `./dev chaos`, over real processes."""
+"""A twentieth of `./dev chaos`, with real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real terminal for tests: keys are typed into tmux, and the screen is read."""
+"""A real terminal for tests: tmux types keys and reads the screen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEADLINE = 20.0
 
 
 class Terminal:
-    """A tmux server of its own with one pane."""
+    """A tmux server with one pane."""
 
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
         self._environ = environ
@@ -45,7 +45,7 @@ class Terminal:
         return self._tmux("display-message", "-p", "#{pane_title}")
 
     def until(self, *texts: str) -> str:
-        """The screen as soon as it shows all of these, the last of them on the last line with text."""
+        """Wait until the screen shows all texts, the last of them on its last line, and return the screen."""
         end = time.monotonic() + DEADLINE
         while True:
             screen = self.screen()

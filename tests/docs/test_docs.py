@@ -1,4 +1,4 @@
-"""The documentation says what the program does: its calls, keys, commands, paths and examples."""
+"""The documentation agrees with the code: calls, keys, commands, paths and examples."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ README = (ROOT / "README.md").read_text()
 
 
 def section(page: str, title: str) -> str:
-    """The text under a heading, up to the next one of its level."""
+    """Return the text below a heading, up to the next heading of its level."""
     return page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def rows(text: str) -> Iterator[list[str]]:
-    """The cells of every table row below a head."""
+    """Yield the cells of every table row, without the heads."""
     for table in re.findall(r"^\|[-|]+\|\n((?:\|.*\n?)+)", text, re.MULTILINE):
         for line in table.splitlines():
             yield [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
@@ -100,7 +100,7 @@ def keys(kind: type[msgspec.Struct], path: tuple[str, ...] = ()) -> Iterator[str
 
 
 def test_every_key_is_documented_with_its_default(tmp_path: Path) -> None:
-    """A file that spells out all documented defaults is the same as no file."""
+    """A file with all documented defaults is the same as no file."""
     table = {cells[0].strip("`"): cells[2].strip("`") for cells in rows(section(CONFIGURATION, "Keys"))}
     assert set(table) == set(keys(SETTINGS))
     given = {key: default for key, default in table.items() if default not in ("not set", "none")}
@@ -201,6 +201,6 @@ def test_the_files_that_architecture_names_exist() -> None:
 
 
 def exists(path: str) -> bool:
-    """From the root, from the package, or, for a bare name, in some package."""
+    """Look in the root, in the package, and, for a bare file name, in all of its packages."""
     source = ROOT / "src" / "talaria"
     return (ROOT / path).exists() or (source / path).exists() or ("/" not in path and any(source.rglob(path)))

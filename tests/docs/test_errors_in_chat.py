@@ -1,4 +1,4 @@
-"""What goes wrong in a chat is told in one sentence with one action: every error's text, as it is written."""
+"""Every error text for a chat is one sentence with one action."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def is_one_sentence(text: str) -> bool:
 
 
 def written(node: ast.expr) -> str | None:
-    """A text of the source, with an x for what is filled in; None for what is made elsewhere."""
+    """Return a text of the source with an x for each placeholder, or None if it is built elsewhere."""
     match node:
         case ast.Constant(value=str(text)):
             return text

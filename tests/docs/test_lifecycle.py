@@ -1,4 +1,4 @@
-"""docs/lifecycle.md: its diagrams show the moves of the tables, and the pool moves as its diagram says."""
+"""docs/lifecycle.md: its diagrams show the transitions of the code, and the pool follows its diagram."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TABLES: dict[str, Mapping[StrEnum, Collection[StrEnum]]] = {
 
 
 def diagrams() -> dict[str, set[tuple[str, str]]]:
-    """The moves of each diagram. All but those that only lead to the end say when they are made."""
+    """Return the transitions of each diagram. All but those to the end must have a label."""
     found = {}
     for name, body in re.findall(
         r"<!-- diagram: (\w+) -->\n```mermaid\n(.*?)```", DOCUMENT.read_text(), re.S
@@ -79,7 +79,7 @@ def spec(model: str) -> PinnedSpec:
 
 
 class WatchedBuilder(AgentBuilder):
-    """Looks at the pool while it builds and catches up: the two things that take time there."""
+    """Observes the pool while it builds and catches up, the two slow operations."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, ScriptedModels(), FakeWorkspaces(lambda key: Path()))

@@ -1,4 +1,4 @@
-"""The pictures of the quickstart are there, are drawings, and show what the program still says."""
+"""The pictures of the quickstart exist and show texts that the program still prints."""
 
 from __future__ import annotations
 

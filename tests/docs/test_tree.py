@@ -1,4 +1,4 @@
-"""What the repository holds: text and small pictures, nothing that a run has left."""
+"""The repository contains text and small pictures, and no files that a run has made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The soak in small: its parts run, and what is planted is seen."""
+"""A small part of `./dev soak`. Planted faults are found."""
 
 from __future__ import annotations
 

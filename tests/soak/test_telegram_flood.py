@@ -1,4 +1,4 @@
-"""The flood of broken updates in small."""
+"""A small number of broken Telegram updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model server, and somebody who asks it."""
+"""A model server and a client for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model server takes and refuses on each of its APIs, as the real ones do."""
+"""The model server accepts and refuses the same requests as the real servers, on each of its APIs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def responses(*items: Any, **more: Any) -> tuple[str, Any]:
 
 
 def thought(**more: Any) -> tuple[str, Any]:
-    """Reasoning that was issued otherwise, in front of what it led to."""
+    """Return reasoning with another signature, before the item that it led to."""
     return responses(USER, ITEM_THOUGHT | more, ITEM_LED_TO, ITEM_OUTPUT)
 
 

@@ -1,4 +1,4 @@
-"""The model server: strict, recording, light, and gone when it is told to go."""
+"""The model server is strict, records requests, is cheap, and stops when told to."""
 
 from __future__ import annotations
 

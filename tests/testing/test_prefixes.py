@@ -1,4 +1,4 @@
-"""The watch over prefix bytes sees what it is there to see."""
+"""The check of prefix bytes finds broken prefixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script: what is said for which marks."""
+"""The answers of the script to each mark."""
 
 from __future__ import annotations
 

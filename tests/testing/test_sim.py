@@ -1,4 +1,4 @@
-"""The seeded loop: replayable, shuffling, without waiting, and better at races than the stock loop."""
+"""The seeded loop repeats a seed, shuffles, never waits, and finds races that the stock loop misses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEEDS = 200
 
 
 async def interleaving() -> str:
-    """Four tasks that each take three steps: who took which, in order."""
+    """Run four tasks of three steps each, and return the order of the steps."""
     taken: list[str] = []
 
     async def walk(name: str) -> None:
@@ -150,7 +150,7 @@ def test_threads_are_refused() -> None:
 
 
 class ToyPool:
-    """A pool with the ancestor's fault: between finding an agent and pinning it, it lets others run."""
+    """A pool with a race: other tasks run between finding an agent and pinning it."""
 
     def __init__(self) -> None:
         self.agents = {"session": True}

@@ -1,4 +1,4 @@
-"""What counts as lost, doubled, marked and out of order in a chat."""
+"""Lost, duplicated, marked and misplaced replies in the report on a chat."""
 
 from __future__ import annotations
 
