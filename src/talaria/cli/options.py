@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass
 class Invocation:
-    """One run of the program, with the options that all commands have."""
+    """A run of the program, with the options that all commands have."""
 
     home_option: str | None = None
 

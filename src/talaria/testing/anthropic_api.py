@@ -40,7 +40,7 @@ _Mark = dict[str, Any] | None
 
 
 class _Strict(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What it does not list is an extra input, which is not permitted."""
+    """The base of all schemas. A member that is not listed is refused."""
 
 
 class _Text(_Strict, tag="text"):

@@ -17,7 +17,7 @@ CURSOR = " ▌"
 
 
 class OutletFault(Enum):
-    """What goes wrong with the next message."""
+    """A failure of the platform for the next message."""
 
     DELAY = auto()
     REFUSE = auto()

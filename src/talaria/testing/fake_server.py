@@ -1,4 +1,4 @@
-"""What the fake servers share: waiting for changes, and running until a signal."""
+"""Common parts of the fake servers: waiting for changes, and running until a signal."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from talaria.core.ids import ChatKey, SessionId
 
 
 class ReleaseBehaviour(Enum):
-    """What happens when a handle is released."""
+    """The course of a release."""
 
     AT_ONCE = "at once"
     SLOW = "slow"

@@ -79,7 +79,7 @@ class AnswerEvents(msgspec.Struct, frozen=True):
 
 
 class ModelApi(ABC):
-    """One wire format: how requests are read, answered and refused."""
+    """A wire format: how requests are read, answered and refused."""
 
     path: ClassVar[str]
     id_prefix: ClassVar[str]

@@ -129,7 +129,7 @@ class ModelServer(ChangeNotifier):
 
 
 class _Connection(asyncio.Protocol):
-    """One client's connection. Each request is answered before the next one is read."""
+    """A client's connection. Each request is answered before the next one is read."""
 
     def __init__(self, server: ModelServer) -> None:
         self._server = server

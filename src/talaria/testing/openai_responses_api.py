@@ -38,7 +38,7 @@ _Filled = Annotated[str, Meta(min_length=1)]
 
 
 class _Strict(Struct, forbid_unknown_fields=True):
-    """What it does not list is an unknown parameter."""
+    """The base of all schemas. A member that is not listed is refused."""
 
 
 class _InputText(_Strict, tag="input_text"):

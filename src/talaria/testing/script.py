@@ -81,7 +81,7 @@ MARKS = (
 
 
 class ScriptedAnswer(msgspec.Struct, frozen=True):
-    """One answer: its content, how it is sent, and what goes wrong."""
+    """An answer: its content, how it is sent, and what goes wrong."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
