@@ -18,8 +18,9 @@ from talaria.core.errors import LeaseHeld, NoModel, StoreError
 from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, SpecId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Commit, Fresh
 from talaria.core.messages import AssistantMessage, Text, UserMessage
-from talaria.core.ports import Store, Workspaces
+from talaria.core.ports import Workspaces
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
+from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Sender
 from talaria.pool.policy import PoolLimits

@@ -23,7 +23,8 @@ from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.ids import ChatAddress, ChatKey, new_owner_id
 from talaria.core.messages import Text
-from talaria.core.ports import Models, PendingModels, Store
+from talaria.core.ports import Models, PendingModels
+from talaria.core.store_ports import Store
 from talaria.core.tools import ToolSource
 from talaria.core.turns import Inbound, Sender, Turn
 from talaria.gateway import Gateway

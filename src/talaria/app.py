@@ -28,8 +28,8 @@ from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.gateway_part import Parts, ToolPart, ToolScope
 from talaria.core.ids import ChatKey, new_owner_id
-from talaria.core.ports import Store, StoreEngine
 from talaria.core.setting_marks import KeyPath
+from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.tasks import run_loops
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.core.turns import Turn

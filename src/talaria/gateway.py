@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from talaria.core.clock import Clock
     from talaria.core.gateway_part import Parts
     from talaria.core.ids import ChatKey
-    from talaria.core.ports import StoreEngine
+    from talaria.core.store_ports import StoreEngine
     from talaria.models.catalog import Catalog
     from talaria.models.local.local_endpoint import LocalEndpoint
     from talaria.models.providers import Providers

@@ -13,7 +13,7 @@ from cli.conftest import Serve, Talaria
 from talaria.access.authorizer import Actor, Authorizer, ChatKind
 from talaria.core.access import Paired, PairingList
 from talaria.core.clock import SystemClock
-from talaria.core.ports import Pairings
+from talaria.core.store_ports import Pairings
 from talaria.store.home_lock import HomeLock
 from talaria.store.sqlite.store import SqliteStore
 

@@ -10,7 +10,7 @@ from contracts.outlet_suite import Trouble
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
 from talaria.core.ledger import Accept, Accepted
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 

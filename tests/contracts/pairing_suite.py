@@ -1,4 +1,4 @@
-"""What every implementation of `core.ports.Pairings` does. A test class gives `pairings` and `clock`."""
+"""The contract of `core.store_ports.Pairings`. A test class gives `pairings` and `clock`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from talaria.core.access import (
     RequestsFull,
     WrongCode,
 )
-from talaria.core.ports import Pairings
+from talaria.core.store_ports import Pairings
 
 HOUR = 3600.0
 LIMITS = PairingLimits()

@@ -1,4 +1,4 @@
-"""The contract of `core.ports.SpendStore`, together with what `Store.commit` and `Store.reclaim` do to money.
+"""The contract of `core.store_ports.SpendStore`, and what `Store.commit` and `Store.reclaim` do to money.
 
 A subclass gives the fixtures `clock`, a `HandClock`, and `store`, an empty store that runs by it.
 """
@@ -14,8 +14,8 @@ from talaria.core.errors import NotFound, StaleFence
 from talaria.core.ids import Fence, SessionId
 from talaria.core.ledger import Accepted, Began, Begin, Commit, TurnEnd, UsageWrite
 from talaria.core.messages import TokenUsage
-from talaria.core.ports import Store
 from talaria.core.spending import Cap, CapUsage, Overrun, Reserve, Scope, SpendingQuery, Spent
+from talaria.core.store_ports import Store
 from talaria.core.turns import TurnState
 
 ADA, BOB = "test:ada", "test:bob"

@@ -21,7 +21,7 @@ from talaria.core.errors import IllegalMove, NotFound, SteerWaiting
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.ledger import Accept, Begin, Commit, TurnEnd
 from talaria.core.messages import AssistantMessage
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
 
 ROOM = ChatKey("agent:main:fake:group:room")

@@ -21,10 +21,10 @@ from talaria.core.ledger import (
     TurnRecord,
 )
 from talaria.core.messages import AssistantMessage, Message, Text, UserMessage
-from talaria.core.ports import Store
 from talaria.core.questions import APPROVE, Decision, Question, QuestionKind
 from talaria.core.sessions import Session
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
+from talaria.core.store_ports import Store
 from talaria.core.turns import Inbound, Sender, StepKind, StepState, TurnState
 
 CHAT = ChatKey("agent:main:http:api:home")

@@ -30,9 +30,9 @@ from talaria.core.errors import BadRequest, IllegalMove, LeaseHeld, NotFound, St
 from talaria.core.ids import ChatKey, QuestionId, TurnId
 from talaria.core.ledger import Begin, Binding, Commit, Page, Renewal, TurnEnd
 from talaria.core.messages import AssistantMessage
-from talaria.core.ports import Store
 from talaria.core.questions import DENY, Decision, Question, QuestionKind
 from talaria.core.spending import Reserve, SpendingQuery
+from talaria.core.store_ports import Store
 from talaria.core.turns import StepState, TurnState
 
 

@@ -24,7 +24,7 @@ from talaria.core.delivery import DeliveryResult, OutboxState
 from talaria.core.entries import SpecSet
 from talaria.core.ids import SessionId
 from talaria.core.ledger import Begin, Binding, Commit, TurnEnd
-from talaria.core.ports import Retention, Store
+from talaria.core.store_ports import RetentionStore, Store
 from talaria.core.turns import StepState, TurnState
 from talaria.store.sql.rules import FORGET_BATCH
 
@@ -35,7 +35,7 @@ class RetentionSubject(Store, Protocol):
     """A store with its retention."""
 
     @property
-    def retention(self) -> Retention: ...
+    def retention(self) -> RetentionStore: ...
 
 
 async def forget(store: RetentionSubject, before: float = LATER) -> int:

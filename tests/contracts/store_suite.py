@@ -1,4 +1,4 @@
-"""The store's contract: every implementation of `core.ports.Store` passes these.
+"""The store's contract: every implementation of `core.store_ports.Store` passes these.
 
 A subclass gives two fixtures: `clock`, a `HandClock`, and `store`, an empty store that runs by it.
 This file holds the life of a turn; `store_upkeep_suite` holds leases, recovery, delivery and reading.
@@ -54,8 +54,8 @@ from talaria.core.messages import (
     ToolOutcome,
     ToolResult,
 )
-from talaria.core.ports import Store
 from talaria.core.spending import Spent
+from talaria.core.store_ports import Store
 from talaria.core.turns import StepKind, StepState, TurnState
 
 

@@ -42,8 +42,8 @@ from talaria.core.ledger import (
 from talaria.core.messages import (
     TokenUsage,
 )
-from talaria.core.ports import Store
 from talaria.core.spending import SpendingQuery
+from talaria.core.store_ports import Store
 from talaria.core.turns import StepState, TurnState
 
 

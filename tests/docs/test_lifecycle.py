@@ -18,8 +18,8 @@ from talaria.core.errors import StoreError
 from talaria.core.ids import ChatKey, OwnerId, SessionId, SpecId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Commit, Fresh
 from talaria.core.messages import AssistantMessage, Text, UserMessage
-from talaria.core.ports import Store
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
+from talaria.core.store_ports import Store
 from talaria.core.turns import STEP_MOVES, TURN_MOVES, Inbound, Sender
 from talaria.models.limiter import BREAKER_MOVES
 from talaria.pool.policy import AgentState

@@ -17,8 +17,8 @@ from talaria.core.errors import NoModel, StoreError
 from talaria.core.ids import OwnerId, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Commit, Fresh
 from talaria.core.messages import AssistantMessage, Text, UserMessage
-from talaria.core.ports import Store
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
+from talaria.core.store_ports import Store
 from talaria.core.turns import Inbound, Sender
 from talaria.pool.policy import AgentState, PoolLimits
 from talaria.pool.pool import Pool, Wanted

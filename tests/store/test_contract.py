@@ -13,7 +13,7 @@ from contracts.store_orders import HandClock
 from contracts.store_questions_suite import StoreQuestionsSuite
 from contracts.store_retention_suite import StoreRetentionSuite
 from contracts.store_suite import StoreSuite
-from talaria.core.ports import Pairings
+from talaria.core.store_ports import Pairings
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 

@@ -24,7 +24,7 @@ from talaria.core.access import (
     RequestPairing,
     WrongCode,
 )
-from talaria.core.ports import Pairings
+from talaria.core.store_ports import Pairings
 from talaria.store.memory import MemoryStore
 
 TIGHT = PairingLimits(

@@ -9,7 +9,7 @@ import pytest
 
 from rig import Rig, start
 from talaria.core.clock import SystemClock
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 

@@ -11,7 +11,7 @@ from rig import Rig, start
 from talaria.commands.slash import parse_command
 from talaria.core.ids import OwnerId
 from talaria.core.messages import AssistantMessage, UserMessage
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 from talaria.core.turns import TurnState
 from talaria.testing.clock import FakeClock
 from talaria.testing.scripted_model import ScriptedModel

@@ -14,7 +14,8 @@ import pytest
 from rig import Rig, inbound, start
 from talaria.core.delivery import OutboxRow, OutboxState, OutgoingFile
 from talaria.core.ids import OwnerId, TurnId
-from talaria.core.ports import Store, TurnFeed
+from talaria.core.ports import TurnFeed
+from talaria.core.store_ports import Store
 from talaria.core.turns import Turn
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore

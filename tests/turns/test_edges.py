@@ -16,7 +16,7 @@ from talaria.core.events import Done, Failed, Reset
 from talaria.core.ids import OwnerId, SessionId
 from talaria.core.ledger import Accept, Begin, Commit, TurnEnd
 from talaria.core.messages import AssistantMessage, Message, ToolResults, UserMessage
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 from talaria.core.tools import ToolContext, ToolSpec
 from talaria.core.turns import StepState, Turn, TurnState
 from talaria.testing.clock import FakeClock

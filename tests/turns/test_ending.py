@@ -16,7 +16,7 @@ from talaria.core.clock import SystemClock
 from talaria.core.errors import LeaseHeld
 from talaria.core.ids import OwnerId, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Fresh, TurnEnd
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 from talaria.core.turns import TurnState
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock

@@ -11,7 +11,7 @@ import pytest
 from rig import chat, start
 from talaria.core.clock import SystemClock
 from talaria.core.ids import SessionId
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.settings import SessionSettings

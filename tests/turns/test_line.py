@@ -14,7 +14,7 @@ from talaria.core.errors import IdempotencyConflict, NotFound
 from talaria.core.events import Delta, Done, Event, Queued, ToolFinished, ToolStarted, UsageReported
 from talaria.core.ids import SessionId
 from talaria.core.messages import AssistantMessage, Message, ToolOutcome, ToolResults, UserMessage
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 from talaria.core.turns import Sender, StepKind, StepState, TurnState
 from talaria.models.settings import ModelSettings
 from talaria.turns.intake import Draining, StatelessCall

@@ -12,8 +12,8 @@ from rig import Rig, start
 from talaria.access.settings import BudgetSettings
 from talaria.core.ids import SessionId
 from talaria.core.messages import TokenUsage
-from talaria.core.ports import Store
 from talaria.core.spending import Overrun, Reserve, Spending, SpendingQuery
+from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
 from talaria.models.known import PriceSettings
 from talaria.store.memory import MemoryStore

@@ -33,9 +33,9 @@ from talaria.core.events import (
 from talaria.core.ids import OwnerId, QuestionId, SessionId, TurnId
 from talaria.core.ledger import Commit
 from talaria.core.messages import ToolOutcome, ToolResults, UserMessage
-from talaria.core.ports import Store
 from talaria.core.questions import APPROVE, DENY, Decision, QuestionDraft, QuestionKind
 from talaria.core.spending import SpendingQuery
+from talaria.core.store_ports import Store
 from talaria.core.tools import Risk, ToolContext, ToolSpec
 from talaria.core.turns import StepState, TurnState
 from talaria.models.known import PriceSettings

@@ -15,7 +15,7 @@ from talaria.core.errors import StoreError
 from talaria.core.ids import SessionId, TurnId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Commit, Committed, Fresh, TurnRecord
 from talaria.core.messages import AssistantMessage, Message, ToolResults
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 from talaria.core.turns import TurnState
 from talaria.store.memory import MemoryStore
 from talaria.testing.scripted_model import ScriptedModel

@@ -10,7 +10,7 @@ from typing import Any
 from rig import Rig, start
 from talaria.agent.settings import AgentSettings
 from talaria.core.entries import Hidden
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 from talaria.core.turns import TurnState
 
 

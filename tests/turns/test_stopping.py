@@ -13,7 +13,7 @@ from talaria.agent.loop import UNKNOWN_OUTCOME
 from talaria.core.events import Cancelled, Delta, Reset
 from talaria.core.ids import OwnerId, SessionId
 from talaria.core.messages import AssistantMessage, Message, ToolOutcome, ToolResults, UserMessage
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 from talaria.core.tools import ToolContext, ToolSpec
 from talaria.core.turns import StepState, TurnState
 from talaria.store.memory import MemoryStore

@@ -32,7 +32,7 @@ from talaria.core.access import (
     WrongCode,
 )
 from talaria.core.clock import Clock
-from talaria.core.ports import Pairings
+from talaria.core.store_ports import Pairings
 from talaria.core.turns import Sender
 
 _log = logging.getLogger("talaria.access")

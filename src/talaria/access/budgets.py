@@ -18,7 +18,6 @@ from talaria.core.errors import OverBudget
 from talaria.core.ids import SessionId, channel_of
 from talaria.core.ledger import UsageWrite
 from talaria.core.messages import TokenUsage
-from talaria.core.ports import SpendStore
 from talaria.core.spending import (
     FREE,
     Account,
@@ -36,6 +35,7 @@ from talaria.core.spending import (
     show_usd,
     to_usd,
 )
+from talaria.core.store_ports import SpendStore
 from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
 

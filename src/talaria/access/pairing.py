@@ -22,7 +22,7 @@ from talaria.core.access import (
     WrongCode,
 )
 from talaria.core.errors import BadRequest, NotFound, TooManyTries
-from talaria.core.ports import Pairings
+from talaria.core.store_ports import Pairings
 
 _log = logging.getLogger("talaria.access")
 

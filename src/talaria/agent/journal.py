@@ -19,10 +19,10 @@ from talaria.core.messages import (
     ToolResult,
     ToolResults,
 )
-from talaria.core.ports import Store
 from talaria.core.questions import Question
 from talaria.core.specs import PinnedSpec
 from talaria.core.spending import Spent
+from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.tools import SEND_FILE
 from talaria.core.turns import Step, StepKind, StepState

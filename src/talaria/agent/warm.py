@@ -11,8 +11,9 @@ from talaria.agent.transcript import Transcript
 from talaria.core.entries import Entry, ReasoningSet, Revision, hidden_seqs
 from talaria.core.errors import StoreError
 from talaria.core.ids import ChatKey, SessionId, SpecId
-from talaria.core.ports import Models, Store, WireFormat, WorkspaceHandle, Workspaces
+from talaria.core.ports import Models, WireFormat, WorkspaceHandle, Workspaces
 from talaria.core.specs import PinnedSpec
+from talaria.core.store_ports import Store
 
 _OVERHEAD = 2048  # the objects around the bytes, so that a thousand empty agents are not free
 _SPECS_KEPT = 64

@@ -22,7 +22,7 @@ from talaria.core.ids import ChatAddress
 from talaria.parts import PARTS
 
 if TYPE_CHECKING:
-    from talaria.core.ports import StoreEngine
+    from talaria.core.store_ports import StoreEngine
     from talaria.core.turns import Turn
 
 T = TypeVar("T")

@@ -32,8 +32,8 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.ports import Store
 from talaria.core.sessions import Session
+from talaria.core.store_ports import Store
 from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore
 from talaria.turns.lifecycle import SessionLifecycle

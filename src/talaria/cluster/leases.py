@@ -12,7 +12,7 @@ from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
 from talaria.core.ids import Fence, OwnerId, SessionId
 from talaria.core.ledger import Renewal
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 
 _log = logging.getLogger("talaria.leases")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from talaria.core.clock import Clock
-from talaria.core.ports import StoreEngine
+from talaria.core.store_ports import StoreEngine
 from talaria.store.sql import queries, rules
 from talaria.store.sqlite.database import checked_reader
 from talaria.store.sqlite.driver import driver, is_single_process_only

@@ -7,7 +7,7 @@ import logging
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreDamaged, StoreError
 from talaria.core.ledger import Integrity
-from talaria.core.ports import StoreEngine
+from talaria.core.store_ports import StoreEngine
 from talaria.store.home_lock import HomeLock
 
 _log = logging.getLogger("talaria.store")

@@ -17,8 +17,9 @@ from talaria.core.entries import Revision, SpecSet
 from talaria.core.errors import TalariaError
 from talaria.core.events import ModelLoading
 from talaria.core.ledger import Began
-from talaria.core.ports import PendingModels, Store
+from talaria.core.ports import PendingModels
 from talaria.core.specs import AgentSpec, PinnedSpec
+from talaria.core.store_ports import Store
 from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
 from talaria.pool.pool import Pool

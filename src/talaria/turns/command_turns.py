@@ -20,8 +20,8 @@ from talaria.core.backoff import Backoff
 from talaria.core.entries import Exchange, ReasoningSet, SpecSet, exchanges
 from talaria.core.errors import LeaseHeld, NoModel, NotFound, TalariaError
 from talaria.core.ledger import Begin, TurnEnd, ended_turn
-from talaria.core.ports import Store
 from talaria.core.specs import PinnedSpec
+from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
 from talaria.turns.agents import Agents
 from talaria.turns.live import LiveTurn, LiveTurns

@@ -11,7 +11,7 @@ import msgspec
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 from talaria.core.turns import Turn
 from talaria.turns.live import LiveTurn
 from talaria.turns.states import LiveState

@@ -31,7 +31,8 @@ from talaria.core.errors import StoreError, ToolError
 from talaria.core.events import Event
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey, TurnId, channel_of
-from talaria.core.ports import Outlet, Store
+from talaria.core.ports import Outlet
+from talaria.core.store_ports import Store
 from talaria.core.turns import Turn
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import DeliverySettings

@@ -14,8 +14,8 @@ from talaria.core.events import Queued
 from talaria.core.ids import ChatAddress, ChatKey, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Begin, Binding, Fresh
 from talaria.core.messages import Message, Text
-from talaria.core.ports import Store
 from talaria.core.specs import PinnedSpec
+from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Sender, Turn
 from talaria.turns.agents import Agents

@@ -8,13 +8,13 @@ from datetime import datetime, time, timedelta, tzinfo
 from functools import partial
 from typing import Protocol
 
-from talaria.core import ports
 from talaria.core.clock import Clock
 from talaria.core.closer import Closer
 from talaria.core.errors import LeaseHeld
 from talaria.core.ids import SessionId, new_owner_id
-from talaria.core.ports import Store, Workspaces
+from talaria.core.ports import Workspaces
 from talaria.core.sessions import Session
+from talaria.core.store_ports import RetentionStore, Store
 from talaria.core.tasks import finish
 from talaria.turns.settings import RetentionSettings, SessionSettings
 
@@ -126,9 +126,11 @@ class SessionLifecycle:
         await self._closer.drain()
 
 
-class RetentionStore(Protocol):
+class PrunableStore(Protocol):
+    """The part of a store that retention needs."""
+
     @property
-    def retention(self) -> ports.Retention: ...
+    def retention(self) -> RetentionStore: ...
 
     async def prune_ephemeral(self, older_than: float) -> int: ...
 
@@ -141,7 +143,7 @@ class Retention:
 
     def __init__(
         self,
-        store: RetentionStore,
+        store: PrunableStore,
         clock: Clock,
         settings: RetentionSettings,
         drop_results: Callable[[float], Awaitable[int]],

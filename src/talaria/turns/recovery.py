@@ -10,7 +10,7 @@ from talaria.cluster.leases import LeaseKeeper
 from talaria.core.clock import Clock
 from talaria.core.ids import ChatKey
 from talaria.core.ledger import Begin, TurnEnd
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
 from talaria.turns.intake import is_ephemeral
 from talaria.turns.lanes import Lanes

@@ -31,7 +31,7 @@ from talaria.core.errors import (
 from talaria.core.events import QuestionAsked, Reset
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ledger import Began, Begin, TurnEnd, ended_turn
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.turns import Turn, TurnState
 from talaria.observe.lines import log_turn

@@ -11,9 +11,9 @@ from talaria.cluster.leases import LeaseKeeper
 from talaria.core.errors import IllegalMove, NotFound, StoreError
 from talaria.core.events import Event
 from talaria.core.ids import QuestionId, SessionId, TurnId
-from talaria.core.ports import Store
 from talaria.core.questions import Decision
 from talaria.core.sessions import Session
+from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Turn
 from talaria.turns.agents import Agents

@@ -12,7 +12,7 @@ from channels.telegram.line import Line, telegram, way_back
 from contracts.channel_suite import ChannelSuite
 from contracts.outlet_suite import OutletSuite, Trouble
 from talaria.channels.telegram.outlet import REPEATED, TelegramOutlet
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 from talaria.testing.clock import FakeClock
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer
 

@@ -12,7 +12,7 @@ from talaria.access.logins import CODE_SECONDS, COOKIE_SECONDS, Logins
 from talaria.channels.http.request import HttpError, RawHeaders, Request
 from talaria.channels.http.response import Response, json_response
 from talaria.core.errors import BadRequest
-from talaria.core.ports import Store
+from talaria.core.store_ports import Store
 
 ENDED_LOGINS: Final = "logins.ended"  # the store's cursor that keeps them
 _OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/api/login"})

@@ -10,9 +10,9 @@ from msgspec import UNSET, UnsetType
 from talaria.core.errors import ErrorInfo, NotFound
 from talaria.core.ids import ChatAddress, ChatKey, SessionId, TurnId
 from talaria.core.messages import TokenUsage, ToolOutcome
-from talaria.core.ports import Histories
 from talaria.core.sessions import Session
 from talaria.core.spending import Spent
+from talaria.core.store_ports import Histories
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
 from talaria.turns.explain import HistoryLine, explain_history
 

@@ -15,7 +15,7 @@ from talaria.store.sql.executor import Executor, SqlPort, reads, writes
 
 
 class SqlStore(SqlPort):
-    """See `core.ports.Store` for what each method promises. The caller closes the executor."""
+    """See `core.store_ports.Store` for what each method promises. The caller closes the executor."""
 
     def __init__(self, executor: Executor, clock: Clock) -> None:
         super().__init__(executor)
@@ -93,7 +93,7 @@ class SqlStore(SqlPort):
 
 
 class SqlOutbox(SqlPort):
-    """See `core.ports.Outbox`."""
+    """See `core.store_ports.Outbox`."""
 
     def __init__(self, executor: Executor, clock: Clock) -> None:
         super().__init__(executor)
@@ -110,7 +110,7 @@ class SqlOutbox(SqlPort):
 
 
 class SqlRetention(SqlPort):
-    """See `core.ports.Retention`."""
+    """See `core.store_ports.Retention`."""
 
     forget_turns = writes(retention.forget_turns)
     prune_ended = writes(retention.prune_ended)
@@ -118,14 +118,14 @@ class SqlRetention(SqlPort):
 
 
 class SqlHistories(SqlPort):
-    """See `core.ports.Histories`."""
+    """See `core.store_ports.Histories`."""
 
     find = reads(queries.find)
     history = reads(queries.history)
 
 
 class SqlPairings(SqlPort):
-    """See `core.ports.Pairings`."""
+    """See `core.store_ports.Pairings`."""
 
     is_paired = reads(pairing.is_paired)
     ask = writes(pairing.ask)

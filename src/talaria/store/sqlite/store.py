@@ -27,7 +27,7 @@ from talaria.store.sqlite.writer import Writer
 
 
 class SqliteStore(SqlStore):
-    """See `core.ports.StoreEngine` for what each method promises.
+    """See `core.store_ports.StoreEngine` for what each method promises.
 
     Belongs to the event loop that opened it. Disk errors come out as `StoreError`; nothing of the order was
     done then.

@@ -1,0 +1,370 @@
+"""The ports of the store: the session log, the answer ledger, and what operators do with the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from talaria.core import access
+from talaria.core.delivery import DeliveryResult, OutboxRow
+from talaria.core.entries import Entry
+from talaria.core.errors import StoreError
+from talaria.core.history import PruneProgress, TurnHistory
+from talaria.core.ids import ChatKey, Fence, OwnerId, QuestionId, SessionId, SpecId, TurnId
+from talaria.core.ledger import (
+    Accept,
+    Accepted,
+    Began,
+    Begin,
+    ChatSummary,
+    Commit,
+    Committed,
+    Ended,
+    EntryPage,
+    Integrity,
+    Page,
+    QuestionPage,
+    Renewal,
+    SessionPage,
+    StoreStats,
+    TurnEnd,
+    TurnRecord,
+)
+from talaria.core.questions import Decision, Question
+from talaria.core.sessions import Session
+from talaria.core.specs import PinnedSpec
+from talaria.core.spending import Overrun, Reserve, Spending, SpendingQuery
+from talaria.core.turns import Turn
+
+
+class SpendStore(Protocol):
+    """The store's side of spending caps.
+
+    `Store.commit` writes what a call cost and releases the reservation of its step; when a turn ends, all its
+    reservations are released. `Store.reclaim` releases those of dead owners, `Store.yield_turns` those of the
+    owner that calls it.
+    """
+
+    async def reserve(self, order: Reserve) -> Overrun | None:
+        """Set the amount aside if every cap allows it, in one transaction.
+
+        Returns the first cap that forbids it, and nothing is set aside then; None otherwise. Raises
+        `StaleFence`, `NotFound`.
+        """
+        ...
+
+    async def spending(self, whose: SpendingQuery) -> Spending: ...
+
+
+class Store(SpendStore, Protocol):
+    """The session log and the answer ledger.
+
+    Every writing method is one transaction: it is done whole and returns, or it raises and nothing was done.
+    A write that was submitted is finished even if its caller is cancelled; the cancellation is delivered when
+    the write is done (`core.tasks.finish` relies on it). Methods marked *durable* survive a power cut once
+    they return; the others survive the death of the process. Reads see all earlier commits. A read of
+    something that does not exist returns None.
+    """
+
+    @property
+    def outbox(self) -> Outbox: ...
+
+    # -- writing
+    async def accept(self, order: Accept) -> Accepted:
+        """Write the message's turn and bind it to a session; see `Accept`. Durable."""
+        ...
+
+    async def begin(self, order: Begin) -> Began:
+        """Take the session's lease and set the turn running; see `Begin`."""
+        ...
+
+    async def commit(self, order: Commit) -> Committed:
+        """Append entries and move the turn's steps; see `Commit`. Durable when it ends a turn or asks a
+        person."""
+        ...
+
+    async def decide(self, question_id: QuestionId, decision: Decision) -> Turn:
+        """Record the decision and return the question's turn, which stays `waiting`. Durable.
+
+        The caller resumes the turn with `begin` once each of its questions is decided. `expires_at` is not
+        checked. Raises `NotFound`, and `IllegalMove` when the question has a decision already or its turn is
+        not waiting.
+        """
+        ...
+
+    async def settle(self, turn_id: TurnId, end: TurnEnd) -> Turn:
+        """End a turn that never began, and return it: a turn that was stopped in the queue, or a command that
+        appends nothing. Durable.
+
+        Raises `NotFound`, and `IllegalMove` for a turn that began, a `waiting` one included: such a turn is
+        ended by `commit`, under its fence.
+        """
+        ...
+
+    async def hold(self, session_id: SessionId, owner: OwnerId, lease_seconds: float) -> Fence:
+        """Take the session's lease outside a turn, and return its fence.
+
+        Raises `LeaseHeld` while any owner has it or a turn of the session waits for a person, `NotFound`.
+        """
+        ...
+
+    async def renew(
+        self, owner: OwnerId, renewals: Sequence[Renewal], lease_seconds: float
+    ) -> frozenset[SessionId]:
+        """Extend these leases, and return the sessions whose lease was lost."""
+        ...
+
+    async def end_session(self, session_id: SessionId, fence: Fence) -> Ended:
+        """Give the lease back, and end the session unless it ended before or one of its turns is unsettled.
+
+        Raises `StaleFence`, `NotFound`.
+        """
+        ...
+
+    async def reclaim(self, owner: OwnerId) -> Sequence[Turn]:
+        """Expire the leases of every other owner and return the unsettled turns, `waiting` ones included,
+        oldest first.
+
+        Only the holder of the home's lock may call it: it knows that no other process is alive.
+        """
+        ...
+
+    async def orphans(self, owner: OwnerId, accepted_before: float) -> Sequence[Turn]:
+        """Return the unsettled turns that no process works on, oldest first. Read-only.
+
+        These are turns of sessions without a lease: begun by another owner, or accepted before
+        `accepted_before`. A turn that waits for a person has no lease and needs no process. It is returned,
+        with the turns merged into it, once each of its questions was decided or expired before
+        `accepted_before`, so that a decision is not lost with the process that recorded it. The other turns
+        of its session are not returned meanwhile.
+
+        The caller claims a turn with `begin`; if two callers race, the second gets `LeaseHeld`.
+        """
+        ...
+
+    async def yield_turns(self, owner: OwnerId) -> None:
+        """Give back all leases of an owner that shuts down in good order. Durable.
+
+        Another process resumes its running turns, and this attempt does not count as a crash.
+        """
+        ...
+
+    async def forgive(self, turn_id: TurnId) -> None:
+        """Count none of the turn's attempts so far as a crash. Raises `NotFound`."""
+        ...
+
+    async def show(self, turn_id: TurnId, platform_id: str) -> None:
+        """Note the platform's message that shows the turn. If the reply was not sent yet, it will edit that
+        message. Raises `NotFound`."""
+        ...
+
+    async def set_cursor(self, name: str, value: str) -> None:
+        """Note how far a channel has read its platform's queue: everything before is accepted. Durable."""
+        ...
+
+    async def move_chat(self, old: ChatKey, new: ChatKey) -> bool:
+        """Move a chat's sessions, turns and unsent replies to the key that its platform gave it. Durable.
+
+        Returns False, having changed nothing, when `old` is not known or `new` is in use already.
+        """
+        ...
+
+    async def end_unused(self, before: float) -> Sequence[SessionId]:
+        """End lasting sessions that were not used since `before`, and return their ids: at most a hundred.
+
+        A session with a lease or with an unsettled turn is left alone.
+        """
+        ...
+
+    async def prune_ephemeral(self, older_than: float) -> int:
+        """Delete ephemeral sessions that were not used since `older_than`, with all rows; return how many.
+
+        A session with an unsettled turn is left alone.
+        """
+        ...
+
+    # -- reading
+    async def session(self, session_id: SessionId) -> Session | None: ...
+
+    async def current_session(self, chat_key: ChatKey) -> Session | None: ...
+
+    async def sessions(self, page: Page) -> SessionPage:
+        """Return lasting sessions, the last used first. Raises `BadRequest` for an invalid page."""
+        ...
+
+    async def entries(self, session_id: SessionId, page: Page) -> EntryPage:
+        """Return a page of the session's log. Raises `BadRequest` for an invalid page."""
+        ...
+
+    async def log(self, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
+        """Return all entries after `after_seq`, in order: a warm agent is built from them."""
+        ...
+
+    async def spec(self, spec_id: SpecId) -> PinnedSpec | None: ...
+
+    async def turn_record(self, turn_id: TurnId) -> TurnRecord | None: ...
+
+    async def questions(self, turn_id: TurnId) -> Sequence[Question]:
+        """Return all questions of the turn in the order in which they were put, decided or not."""
+        ...
+
+    async def open_questions(self, page: Page) -> QuestionPage:
+        """Return the undecided questions of `waiting` turns, oldest first."""
+        ...
+
+    async def summary(self, session_id: SessionId) -> ChatSummary | None: ...
+
+    async def cursor(self, name: str) -> str | None: ...
+
+    async def stats(self) -> StoreStats: ...
+
+    async def close(self) -> None:
+        """Finish what was submitted, then close. Later calls raise `StoreError`."""
+        ...
+
+
+class Outbox(Protocol):
+    """Replies to send. The store writes a row in the transaction that ends its turn. The rows of one address
+    are sent in order."""
+
+    async def due(self, channel: str, limit: int) -> Sequence[OutboxRow]:
+        """Return the first unsent row of each address of the channel, if its time has come, oldest first.
+
+        A row that is `SENDING` is returned again once the deadline of its attempt is past.
+        """
+        ...
+
+    async def split(self, row_id: int, bodies: Sequence[str]) -> None:
+        """Replace the text of a row by the first body, and put a row for each other body behind it.
+
+        Raises `NotFound`, and `IllegalMove` for a row that was tried already.
+        """
+        ...
+
+    async def claim(self, row: OutboxRow, until: float) -> OutboxRow | None:
+        """Mark the row `SENDING` before the platform is called, and return it. Durable.
+
+        `until` is the attempt's deadline, after which the row is due again. Returns None when another caller
+        claimed or settled it meanwhile.
+        """
+        ...
+
+    async def mark(self, order: DeliveryResult) -> bool:
+        """Record the outcome of an attempt. Durable.
+
+        Returns False, having changed nothing, for an attempt before the last. Raises `IllegalMove`,
+        `NotFound`.
+        """
+        ...
+
+    async def expire(self, written_before: float, error: str) -> int:
+        """Give up the unsent rows written before `written_before`, and return how many."""
+        ...
+
+
+class RetentionStore(Protocol):
+    """Forgetting by rule, in small transactions. Unsettled turns and unsent replies are never touched."""
+
+    async def forget_turns(self, after: int, before: float) -> PruneProgress:
+        """Delete the content of turns that were settled before `before`: message, reply, steps, questions,
+        outbox rows and key. The bare row stays, and `Store.turn_record` returns None for it.
+
+        Looks at turns behind the position `after`; see `PruneProgress` for how to go on.
+        """
+        ...
+
+    async def prune_ended(self, before: float) -> int:
+        """Delete lasting sessions that ended before `before`, with all rows; return how many (up to 100)."""
+        ...
+
+    async def prune_specs(self) -> int:
+        """Delete specs that no session uses; return how many (up to 100)."""
+        ...
+
+
+class Histories(Protocol):
+    """Turns with everything that the ledger knows about them, for people who ask what happened."""
+
+    async def find(self, name: str) -> Sequence[TurnId]:
+        """Return the turns that go by this name, newest first, at most ten.
+
+        A name is a turn's id, the platform's id of its message or of its reply, or `reply:N` for a row of the
+        outbox.
+        """
+        ...
+
+    async def history(self, turn_id: TurnId) -> TurnHistory | None: ...
+
+
+class Pairings(Protocol):
+    """People who are paired, and people who ask to be.
+
+    Every order is one transaction, as in `Store`. Wrong codes are counted in the order that refuses them, so
+    the counts hold over restarts and for all processes on the store. Expired rows count as absent.
+    """
+
+    async def is_paired(self, channel: str, user_id: str) -> bool:
+        """Read one row by key: what any process committed last."""
+        ...
+
+    async def ask(self, order: access.RequestPairing) -> access.RequestOutcome:
+        """Open a request, unless the person has one or the channel has too many."""
+        ...
+
+    async def approve(self, order: access.ApprovePairing) -> access.PairingOutcome:
+        """Pair the person with this code. Durable. If several calls race, one gets `Paired`."""
+        ...
+
+    async def invite(self, order: access.CreateInvitation) -> float:
+        """Open the channel's invitation, forget wrong ones, and return when it expires. Durable."""
+        ...
+
+    async def redeem(self, order: access.RedeemInvitation) -> access.PairingOutcome:
+        """Pair the person who presents the channel's invitation, which is then used up. Durable."""
+        ...
+
+    async def revoke(self, channel: str, user_id: str) -> access.Paired | None:
+        """End a pairing. Durable. Return None if there was none."""
+        ...
+
+    async def listing(self) -> access.PairingList: ...
+
+
+class StoreEngine(Store, Protocol):
+    """A store as the program opens it: all its ports, and the care of its database."""
+
+    @property
+    def pairings(self) -> Pairings: ...
+
+    @property
+    def retention(self) -> RetentionStore: ...
+
+    @property
+    def histories(self) -> Histories: ...
+
+    @property
+    def integrity(self) -> Integrity: ...
+
+    @property
+    def trouble(self) -> StoreError | None:
+        """Why the last write failed; None once a write has succeeded. `probe` tries whether one does."""
+        ...
+
+    async def probe(self) -> None:
+        """Write to the disk, changing nothing. Raises `StoreError` while that fails."""
+        ...
+
+    async def verify(self) -> str | None:
+        """Look whether the database is whole, beside all other work, and return the damage found, or None.
+
+        Nothing is written any more once damage was found. Raises `StoreError` if the store closes meanwhile.
+        """
+        ...
+
+    async def snapshot(self, path: Path) -> None:
+        """Write a whole, compact copy of the database to the new file `path` (0600), beside all other work.
+
+        Raises `StoreError`; then there is no file.
+        """
+        ...
