@@ -58,12 +58,12 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def new_snapshot(home: Path) -> Path:
-    """A name for a copy of the database that lives only while a backup is made."""
+    """Return a new name for a copy of the database that exists only while a backup is made."""
     return home / f"{_SNAPSHOT}{secrets.token_hex(8)}.db"
 
 
 def drop_snapshots(home: Path) -> None:
-    """Under the home's lock: copies that a killed backup has left."""
+    """Delete copies that a killed backup has left. The caller holds the home's lock."""
     for path in home.glob(f"{_SNAPSHOT}*"):
         path.unlink(missing_ok=True)
 
@@ -84,7 +84,10 @@ class Packing(msgspec.Struct, frozen=True):
 
 
 def pack(packing: Packing, target: Path, *, overwrite: bool, on_progress: Progress) -> Manifest:
-    """Write the archive, 0600. A half-written one never has the target's name. Raises `StoreError`."""
+    """Write the archive (0600) and return its manifest. A half-written archive never has the target's name.
+
+    Raises `StoreError`, and `BadRequest` for a target that is there and must not be replaced.
+    """
     if target.exists() and not overwrite:
         raise BadRequest(f"{target} is there already.", "Name another file, or add --force to replace it.")
     draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
@@ -173,9 +176,11 @@ def _info(name: str, size: int) -> tarfile.TarInfo:
 
 
 def unpack(archive: Path, target: Path, on_progress: Progress, secrets: Collection[str] = ()) -> Manifest:
-    """Unpack into the new folder `target`, and compare with the manifest. Raises `BadRequest` for what is no
-    whole backup, and for names that lead elsewhere; then there is no `target`. `secrets` are the names of
-    files with secrets that it may have."""
+    """Unpack into the new folder `target`, and compare it with the manifest.
+
+    `secrets` are the names of files with secrets that the archive may have. Raises `BadRequest`, leaving no
+    `target`, for an archive that is not a whole backup or has names that lead out of `target`.
+    """
     target.mkdir(mode=0o700)
     try:
         with tarfile.open(archive, mode="r|gz") as tar:

@@ -3,7 +3,7 @@
 An *order* is a plain function `order(tx, …)` that reads and writes inside one transaction. It depends on its
 arguments and on what it reads, and on nothing else, so that an engine may roll it back and run it again. A
 *query* is a plain function `query(db, …)` that only reads, in one transaction of its own. An engine brings an
-`Executor` that runs both where they hold up nobody else.
+`Executor` that runs both without holding up the event loop.
 """
 
 from __future__ import annotations
