@@ -61,7 +61,7 @@ class Transcript:
                 message = msgspec.structs.replace(message, reasoning=())
             message = adapt_for_model(message, self._spec.api, self._spec.model)
         elif isinstance(message, (UserMessage, ToolResults)):
-            message = as_told(message, self._spec)
+            message = as_replace_unreadable(message, self._spec)
             hidden = hidden_weight(message)
         chunk = self._wire.encode(message)
         self._chunks.append(chunk)
@@ -80,7 +80,7 @@ class Transcript:
         self.size = self.weight = 0
 
 
-def as_told(message: UserMessage | ToolResults, spec: AgentSpec) -> UserMessage | ToolResults:
+def as_replace_unreadable(message: UserMessage | ToolResults, spec: AgentSpec) -> UserMessage | ToolResults:
     """Return the message for a model of this spec; itself when there is nothing to leave out."""
     opens = _READER in spec.tools
     if opens and spec.sees:
@@ -91,19 +91,19 @@ def as_told(message: UserMessage | ToolResults, spec: AgentSpec) -> UserMessage 
         return ToolResults(tuple(_result(result, sees=spec.sees, opens=opens) for result in message.results))
     if all(isinstance(part, Text) for part in message.parts):
         return message
-    parts = tuple(_told(message.parts, sees=spec.sees, opens=opens))
+    parts = tuple(_replace_unreadable(message.parts, sees=spec.sees, opens=opens))
     return msgspec.structs.replace(message, parts=parts)
 
 
 def _result(result: ToolResult, *, sees: bool, opens: bool) -> ToolResult:
     if not result.parts:
         return result
-    parts = tuple(_told(result.parts, sees=sees, opens=opens))
+    parts = tuple(_replace_unreadable(result.parts, sees=sees, opens=opens))
     return ToolResult.of(result.call_id, result.name, parts, result.outcome)
 
 
-def _told(parts: tuple[Part, ...], *, sees: bool, opens: bool) -> Iterator[Part]:
-    file: File | None = None  # of which the next image is the content
+def _replace_unreadable(parts: tuple[Part, ...], *, sees: bool, opens: bool) -> Iterator[Part]:
+    file: File | None = None  # the file whose content is the next image
     for part in parts:
         if isinstance(part, Image) and not sees:
             yield Text(f"[image {_name(part, file)}: this model cannot see images]")

@@ -59,7 +59,7 @@ def command(invocation: Invocation, as_json: bool, calls: bool) -> int:
 
 
 def _typable(finding: Finding, invocation: Invocation) -> Finding:
-    """With commands as they are typed here: this program, on this home."""
+    """Return the finding with each `talaria` command as the user has to type it (program, `--home`)."""
     texts = (finding.text, finding.fix, finding.command)
     typed = (_PROGRAM.sub(lambda match: match[1] + invocation.command_line(match[2]), text) for text in texts)
     return Finding(finding.name, finding.level, *typed)

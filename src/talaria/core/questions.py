@@ -42,7 +42,8 @@ class Decision(msgspec.Struct, frozen=True):
 class Question(msgspec.Struct, frozen=True):
     """One question about step `n` of a turn. `text` is what the person is shown, whole.
 
-    `choices` are suggested answers. A question without a decision at `expires_at` counts as denied.
+    `choices` are suggested answers. A question without a decision at `expires_at` has
+    expired: its call does not run, and the model is told that nobody decided.
     """
 
     id: QuestionId

@@ -188,7 +188,10 @@ class BoundTools:
 
 
 class _Output:
-    """What one call emits, bounded. Pieces that come within one round of the event loop are one event."""
+    """The output of one call while it runs, at most `MAX_OUTPUT_BYTES` in total.
+
+    Pieces that come within one round of the event loop are one event.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, show: Callable[[str], None]) -> None:
         self._loop = loop

@@ -32,7 +32,7 @@ from talaria.core.turns import Step, Turn, TurnState
 from talaria.observe.metrics import Metrics
 from talaria.turns.states import ENDING, INTERRUPTIONS, MOVES, LiveState, check_move
 
-_MERGE_BELOW = 1024
+_MERGE_BELOW = 1024  # an event with fewer characters takes in the next one
 
 
 class CallOptions(msgspec.Struct, frozen=True):

@@ -83,8 +83,8 @@ class TurnApi:
     async def _stream(self, live: LiveTurn, after: int) -> AsyncGenerator[bytes, None]:
         """Yield the events numbered above `after`.
 
-        Numbers are counted per process. The first event of a resumed turn is `reset`. All events follow it,
-        since a number from before the restart means nothing in this process.
+        Numbers are counted per process. After a restart they begin again at 1, and a resumed turn starts with
+        `reset`: then `after` is ignored, and all events follow.
         """
         if live.is_recorded:
             turn = live.turn

@@ -195,7 +195,10 @@ async def _race(sources: Sequence[WeightsSource]) -> tuple[WeightsSource | None,
 
 
 async def _verify(job: _Job) -> None:
-    """Give the partial file its final name. Raises `SourceFailed`, and deletes a file with a wrong hash."""
+    """Check the size and the hash of the partial file, then rename it. A file with a wrong hash is deleted.
+
+    Raises `SourceFailed`.
+    """
     weights, partial, meter = job.weights, job.partial, job.meter
     is_cancelled = False
     if size_of(partial) != weights.size:

@@ -342,7 +342,11 @@ def _take_steers(tx: Transaction, turn_id: TurnId, steers: Iterable[TurnId]) -> 
 
 
 def _end_steers(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> None:
-    """Messages that were taken in end as their host does; those that were not are turns of their own."""
+    """End the steers that the turn has read together with it.
+
+    If a steer is unread, a turn that would be `done` gets `SteerWaiting`; otherwise the unread steer becomes
+    a turn of its own.
+    """
     for position, state in tx.execute(FIND_STEERS, (turn_id,)).fetchall():
         if state == TurnState.RUNNING.value:
             _end_turn(tx, position, end)

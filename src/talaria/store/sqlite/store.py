@@ -50,9 +50,8 @@ class SqliteStore(SqlStore):
     ) -> SqliteStore:
         """Open the database; see `store.engines.open_store`.
 
-        A suspect file up to `look_first_bytes` is looked at before anything is written to it: a kill leaves
-        the file whole as long as the disk kept its promises, so the look is for the disk's sake. A larger
-        file is opened at once, and `verify` looks at it beside the other work.
+        With `is_suspect` the last owner did not close the file. A file up to `look_first_bytes` is checked
+        for damage before the first write. A larger file is checked by `verify`, beside other work.
         """
         look_first = is_suspect and _size(path) <= look_first_bytes
         writer = await Writer.start(partial(open_writer, path, look_first=look_first), clock)
