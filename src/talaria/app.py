@@ -26,14 +26,14 @@ from talaria.config.load import Loaded
 from talaria.config.reload import LiveSettings, Reloader
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
-from talaria.core.gateway_part import Parts, ToolPart, ToolScope
+from talaria.core.gateway_part import Parts, StorePart, StoreScope, ToolPart, ToolScope
 from talaria.core.ids import ChatKey, new_owner_id
 from talaria.core.setting_marks import KeyPath
 from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.tasks import run_loops
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.core.turns import Turn
-from talaria.gateway import Gateway
+from talaria.gateway import Gateway, ServicePart
 from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
 from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
 from talaria.models.known import Prices
@@ -44,15 +44,13 @@ from talaria.observe.metrics import Metrics
 from talaria.parts import PARTS
 from talaria.pool.pool import Pool
 from talaria.store.archive import drop_snapshots
-from talaria.store.engines import open_store
 from talaria.store.home_lock import HomeLock
 from talaria.store.watch import StoreWatch
 from talaria.tools.execution import ToolRunner
-from talaria.tools.result import drop_old_results
 from talaria.turns.agents import Agents
 from talaria.turns.crashes import RestartGuard
 from talaria.turns.delivery import Delivery
-from talaria.turns.lifecycle import Retention, SessionLifecycle, reset_cutoff
+from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.settings import TurnSettings
 from talaria.turns.turns import Turns
 from talaria.workspace.folder import Folder, chat_folder
@@ -131,8 +129,11 @@ async def _open_store(start: _Start) -> AsyncIterator[StoreEngine]:
     home.prepare()
     with HomeLock(home.path) as lock:
         drop_snapshots(home.path)
-        path = home.find_database(start.settings.store.url)
-        async with open_store(path, clock, is_suspect=lock.follows_crash) as store:
+        url = start.settings.store.url
+        engines = (part for part in start.parts if isinstance(part, StorePart))
+        engine = next(part for part in engines if part.serves(url))
+        scope = StoreScope(home.database, clock, is_suspect=lock.follows_crash)
+        async with engine.open(scope, start.settings.of(engine)) as store:
             watch = StoreWatch(store, lock, clock)
             start.health.watch("store", watch.trouble)
             async with run_loops(clock, {"store": watch.run}):
@@ -241,19 +242,16 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         turns = Turns(store, keeper, agents, sessions, turn_settings)
         delivery = Delivery(store, turns.live, settings.delivery, partial(_read_sent, home))
         uploads = Uploads(home.files, partial(chat_folder, home.path), clock)
-        drop_files = partial(_drop_files, home, uploads)
-        retention = Retention(store, clock, settings.retention, partial(asyncio.to_thread, drop_files))
         loops = {
             "leases": keeper.run,
             "delivery": delivery.run,
             "deadlines": turns.watch,
             "orphans": turns.watch_orphans,
             "expiry": sessions.run,
-            "retention": retention.run,
             "config": start.reloader.run,
         }
         await scopes.enter_async_context(run_loops(clock, loops))
-        yield Gateway(
+        gateway = Gateway(
             home=home,
             settings=settings,
             environ=start.environ,
@@ -273,10 +271,10 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             started_at=clock.now(),
             parts=start.parts,
         )
-
-
-def _drop_files(home: Home, uploads: Uploads, before: float) -> int:
-    return drop_old_results(home.files, before) + uploads.forget()
+        for part in start.parts:
+            if isinstance(part, ServicePart):
+                await scopes.enter_async_context(part.open(gateway, settings.of(part)))
+        yield gateway
 
 
 def _read_sent(home: Home, key: ChatKey, path: str) -> bytes:

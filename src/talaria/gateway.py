@@ -6,11 +6,13 @@ nothing heavy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from talaria.core.gateway_part import GatewayPart, S
 from talaria.workspace.folder import chat_folder
 
 if TYPE_CHECKING:
@@ -59,6 +61,16 @@ class Webhook(Protocol):
     async def receive(self, body: bytes | bytearray) -> None:
         """Take one request. Return once its content is durable; raise if the platform must send it again."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePart(GatewayPart[S]):
+    """A background service of the gateway, such as the deletion of old data or, later, a scheduler.
+
+    It is opened when everything but the channels is open, and closed before anything else is.
+    """
+
+    open: Callable[[Gateway, S], AbstractAsyncContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,17 @@ from typing import Any
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.core.gateway_part import GatewayPart
+from talaria.services.retention import RETENTION
+from talaria.store.part import SQLITE
 from talaria.tools.builtin import FILES, TODO
 
 # They are opened in this order and closed in the reverse one. HTTP is last: while it closes, turns are
 # drained, and the other channels still deliver their replies.
 PARTS: tuple[GatewayPart[Any], ...] = (
+    SQLITE,
     FILES,
     TODO,
+    RETENTION,
     TELEGRAM,
     HTTP,
 )

@@ -61,7 +61,7 @@ class Transcript:
                 message = msgspec.structs.replace(message, reasoning=())
             message = adapt_for_model(message, self._spec.api, self._spec.model)
         elif isinstance(message, (UserMessage, ToolResults)):
-            message = as_replace_unreadable(message, self._spec)
+            message = as_told(message, self._spec)
             hidden = hidden_weight(message)
         chunk = self._wire.encode(message)
         self._chunks.append(chunk)
@@ -80,7 +80,7 @@ class Transcript:
         self.size = self.weight = 0
 
 
-def as_replace_unreadable(message: UserMessage | ToolResults, spec: AgentSpec) -> UserMessage | ToolResults:
+def as_told(message: UserMessage | ToolResults, spec: AgentSpec) -> UserMessage | ToolResults:
     """Return the message for a model of this spec; itself when there is nothing to leave out."""
     opens = _READER in spec.tools
     if opens and spec.sees:

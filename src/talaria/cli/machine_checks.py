@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from talaria.cli.text import count
 from talaria.config.home import Home, open_mode
 from talaria.config.settings import Settings
 from talaria.core.errors import ForeignDatabase, TalariaError
-from talaria.core.findings import Finding, end_command, failed, ok, problem, shell, warn
+from talaria.core.findings import Finding, end_command, failed, install_command, ok, problem, shell, warn
 from talaria.core.gateway_part import Status
 from talaria.core.units import format_age, format_size
 from talaria.store.engines import describe_engine, inspect_database
@@ -29,11 +28,6 @@ LITTLE_SPACE, NO_SPACE = 1 << 30, 100 << 20
 
 def check_machine(home: Home) -> Iterator[Finding]:
     yield ok("talaria", f"Talaria {__version__} on Python {platform.python_version()}, {platform.system()}.")
-    engine = describe_engine()
-    if engine.warning:
-        yield warn(engine.name.lower(), engine.warning, "", _install(engine.package))
-    else:
-        yield ok(engine.name.lower(), f"{engine.name} {engine.version}.")
     if time.time() < Path(__file__).stat().st_mtime - 86_400:
         text = time.strftime("The clock says %Y-%m-%d %H:%M, which is before this program was installed.")
         yield problem("clock", text, "", "timedatectl set-ntp true")
@@ -43,12 +37,8 @@ def check_machine(home: Home) -> Iterator[Finding]:
         ZoneInfo("Europe/Berlin")
     except (ZoneInfoNotFoundError, OSError):
         text = "This machine has no time zone database, so agent.timezone cannot be used."
-        yield warn("clock", text, "", _install("tzdata"))
+        yield warn("clock", text, "", install_command("tzdata"))
     yield _check_disk(_existing(home.path))
-
-
-def _install(package: str) -> str:
-    return shell(sys.executable, "-m", "pip", "install", package)
 
 
 def _check_disk(folder: Path) -> Finding:

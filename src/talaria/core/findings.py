@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from enum import StrEnum
 from pathlib import Path
 
@@ -42,6 +43,11 @@ def problem(name: str, text: str, fix: str = "", command: str = "") -> Finding:
 
 def failed(name: str, error: TalariaError, command: str = "") -> Finding:
     return problem(name, error.user_text, error.hint, command)
+
+
+def install_command(package: str) -> str:
+    """Return the command that installs a package into the Python that runs this program."""
+    return shell(sys.executable, "-m", "pip", "install", package)
 
 
 def end_command(pid: object) -> str:

@@ -15,6 +15,7 @@ from talaria.core.setting_marks import KeyPath
 
 if TYPE_CHECKING:
     from talaria.core.clock import Clock
+    from talaria.core.store_ports import StoreEngine
     from talaria.core.tools import ToolSource
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -49,6 +50,24 @@ class GatewayPart(Generic[S]):
     settings: type[S]
     is_required: bool = False
     findings: Callable[[Examination[S]], AsyncIterator[Finding]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreScope:
+    """What an engine of the store may use. The caller holds the home's lock. `is_suspect` tells that the last
+    process did not close the database; an engine without an `url` keeps it at `default_path`."""
+
+    default_path: Path
+    clock: Clock
+    is_suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorePart(GatewayPart[S]):
+    """An engine that the store can run on. The gateway opens the first one that serves `store.url`."""
+
+    serves: Callable[[str], bool]
+    open: Callable[[StoreScope, S], AbstractAsyncContextManager[StoreEngine]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,31 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from talaria.core import access
+from talaria.core import access, ledger
 from talaria.core.delivery import DeliveryResult, OutboxRow
 from talaria.core.entries import Entry
 from talaria.core.errors import StoreError
 from talaria.core.history import PruneProgress, TurnHistory
 from talaria.core.ids import ChatKey, Fence, OwnerId, QuestionId, SessionId, SpecId, TurnId
-from talaria.core.ledger import (
-    Accept,
-    Accepted,
-    Began,
-    Begin,
-    ChatSummary,
-    Commit,
-    Committed,
-    Ended,
-    EntryPage,
-    Integrity,
-    Page,
-    QuestionPage,
-    Renewal,
-    SessionPage,
-    StoreStats,
-    TurnEnd,
-    TurnRecord,
-)
 from talaria.core.questions import Decision, Question
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
@@ -71,15 +52,15 @@ class Store(SpendStore, Protocol):
     def outbox(self) -> Outbox: ...
 
     # -- writing
-    async def accept(self, order: Accept) -> Accepted:
+    async def accept(self, order: ledger.Accept) -> ledger.Accepted:
         """Write the message's turn and bind it to a session; see `Accept`. Durable."""
         ...
 
-    async def begin(self, order: Begin) -> Began:
+    async def begin(self, order: ledger.Begin) -> ledger.Began:
         """Take the session's lease and set the turn running; see `Begin`."""
         ...
 
-    async def commit(self, order: Commit) -> Committed:
+    async def commit(self, order: ledger.Commit) -> ledger.Committed:
         """Append entries and move the turn's steps; see `Commit`. Durable when it ends a turn or asks a
         person."""
         ...
@@ -93,7 +74,7 @@ class Store(SpendStore, Protocol):
         """
         ...
 
-    async def settle(self, turn_id: TurnId, end: TurnEnd) -> Turn:
+    async def settle(self, turn_id: TurnId, end: ledger.TurnEnd) -> Turn:
         """End a turn that never began, and return it: a turn that was stopped in the queue, or a command that
         appends nothing. Durable.
 
@@ -110,12 +91,12 @@ class Store(SpendStore, Protocol):
         ...
 
     async def renew(
-        self, owner: OwnerId, renewals: Sequence[Renewal], lease_seconds: float
+        self, owner: OwnerId, renewals: Sequence[ledger.Renewal], lease_seconds: float
     ) -> frozenset[SessionId]:
         """Extend these leases, and return the sessions whose lease was lost."""
         ...
 
-    async def end_session(self, session_id: SessionId, fence: Fence) -> Ended:
+    async def end_session(self, session_id: SessionId, fence: Fence) -> ledger.Ended:
         """Give the lease back, and end the session unless it ended before or one of its turns is unsettled.
 
         Raises `StaleFence`, `NotFound`.
@@ -189,11 +170,11 @@ class Store(SpendStore, Protocol):
 
     async def current_session(self, chat_key: ChatKey) -> Session | None: ...
 
-    async def sessions(self, page: Page) -> SessionPage:
+    async def sessions(self, page: ledger.Page) -> ledger.SessionPage:
         """Return lasting sessions, the last used first. Raises `BadRequest` for an invalid page."""
         ...
 
-    async def entries(self, session_id: SessionId, page: Page) -> EntryPage:
+    async def entries(self, session_id: SessionId, page: ledger.Page) -> ledger.EntryPage:
         """Return a page of the session's log. Raises `BadRequest` for an invalid page."""
         ...
 
@@ -203,21 +184,21 @@ class Store(SpendStore, Protocol):
 
     async def spec(self, spec_id: SpecId) -> PinnedSpec | None: ...
 
-    async def turn_record(self, turn_id: TurnId) -> TurnRecord | None: ...
+    async def turn_record(self, turn_id: TurnId) -> ledger.TurnRecord | None: ...
 
     async def questions(self, turn_id: TurnId) -> Sequence[Question]:
         """Return all questions of the turn in the order in which they were put, decided or not."""
         ...
 
-    async def open_questions(self, page: Page) -> QuestionPage:
+    async def open_questions(self, page: ledger.Page) -> ledger.QuestionPage:
         """Return the undecided questions of `waiting` turns, oldest first."""
         ...
 
-    async def summary(self, session_id: SessionId) -> ChatSummary | None: ...
+    async def summary(self, session_id: SessionId) -> ledger.ChatSummary | None: ...
 
     async def cursor(self, name: str) -> str | None: ...
 
-    async def stats(self) -> StoreStats: ...
+    async def stats(self) -> ledger.StoreStats: ...
 
     async def close(self) -> None:
         """Finish what was submitted, then close. Later calls raise `StoreError`."""
@@ -344,7 +325,7 @@ class StoreEngine(Store, Protocol):
     def histories(self) -> Histories: ...
 
     @property
-    def integrity(self) -> Integrity: ...
+    def integrity(self) -> ledger.Integrity: ...
 
     @property
     def trouble(self) -> StoreError | None:

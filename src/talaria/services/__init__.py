@@ -1,0 +1,1 @@
+"""Background services of the gateway, each a part of its own."""
