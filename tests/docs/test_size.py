@@ -15,11 +15,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "talaria"
 
-MAX_FILE_LINES = 540  # core/ports.py; goal: 500
+MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 MAX_IMPORT_SHARE = 0.089  # of the lines without testing/; goal: 0.07
 MAX_ODD_BEGINNINGS = 58  # docstrings and comments; goal: 0
-DUPLICATE_CLASSES = frozenset({"Retention"})  # goal: none
+DUPLICATE_CLASSES: frozenset[str] = frozenset()
 ODD_BEGINNING = re.compile(r' *(?:"""|#) *(?:Who|Whoever|What|One|Those) [a-z]')
 
 
