@@ -63,7 +63,7 @@ _MODEL_KEYS: tuple[KeyPath, ...] = (("providers",), ("aliases",), ("model", "pro
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What a gateway is started with, and what needs no opening."""
+    """The values that a gateway is started with, and its objects that need no opening."""
 
     home: Home
     settings: Settings

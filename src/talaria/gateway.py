@@ -75,7 +75,7 @@ class ServicePart(GatewayPart[S]):
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """One running gateway.
+    """A running gateway.
 
     `settings` are those of the start; `reloader.live.settings` are the current ones. `channels` are the open
     channels by name. A channel registers the `webhooks` that its platform calls, by path.

@@ -1,4 +1,4 @@
-"""Who may use the agents: one pure rule for every kind of input, and the `Authorizer` that channels ask.
+"""Access to the agents: one pure rule for every kind of input, and the `Authorizer` that channels ask.
 
 match await authorizer.check(actor, Ingress.MESSAGE):
     case Authorized(sender):  hand the message to the intake as `sender`
@@ -131,7 +131,7 @@ Verdict = Authorized | Stranger | Denied
 def authorize(actor: Actor, ingress: Ingress, membership: Membership) -> Verdict:
     """Decide about one input. Pure; denies by default.
 
-    Only the sender counts: a chat entitles nobody. A listed id that appears as a bot or behind a chat's name
+    Only the sender counts, never the chat. A listed id that appears as a bot or behind a chat's name
     is denied, because it is not the person who was listed.
     """
     reason = find_denial(actor)

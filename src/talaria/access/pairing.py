@@ -99,8 +99,8 @@ class Invitation(msgspec.Struct, frozen=True):
 
 
 class PairingAdmin:
-    """What the operator does about pairing; the command line and the HTTP API both use it. `channels` are
-    those whose people can be paired."""
+    """The operator's commands for pairing; the command line and the HTTP API both use them. `channels` are
+    the names of the channels whose people can be paired."""
 
     def __init__(
         self, pairings: Pairings, channels: Collection[str], limits: PairingLimits | None = None

@@ -1,4 +1,4 @@
-"""What belongs to one turn and not to its agent: limits, tools, and where its events go."""
+"""The context of a turn, which its agent does not keep: limits, tools, and the receiver of its events."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Steering(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """What one turn gives its loop. With `tools` None, tool calls belong to the caller and end the turn. With
-    `steering` None, no message can join the turn."""
+    """The context that a turn gives to its loop. With `tools` None, tool calls belong to the caller and end
+    the turn. With `steering` None, no message can join the turn."""
 
     turn_id: TurnId
     emit: Callable[[Event], None]

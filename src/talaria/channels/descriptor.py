@@ -42,9 +42,9 @@ class SecretQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connector(Generic[S]):
-    """What `talaria connect NAME` needs. `options` are keys of the table, each with its help. `open` is given
-    the settings as they would be and the secrets by key; it raises `ConfigError` if the platform refuses
-    them."""
+    """The needs of `talaria connect NAME`. `options` are keys of the table, each with its help. `open` takes
+    the settings that would be written and the secrets by key; it raises `ConfigError` if the platform
+    refuses them."""
 
     help: str
     secrets: tuple[SecretQuestion, ...]

@@ -1,4 +1,4 @@
-"""What `talaria doctor` says of the configuration, and the command that mends each issue."""
+"""The checks of `talaria doctor` for the configuration, and the command that mends each issue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `talaria doctor` says of the machine, the home, the running gateway and the store. The checks change
+"""The checks of `talaria doctor` for the machine, the home, the running gateway and the store. They change
 nothing."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `talaria doctor` says of the model: its configuration, its key, its server and its answer."""
+"""The checks of `talaria doctor` for the model: its configuration, its key, its server and its answer."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def command(invocation: Invocation, host: str | None, port: int | None, yes: boo
 
 
 class Start(NamedTuple):
-    """What a gateway is started with."""
+    """The values that a gateway is started with."""
 
     home: Home
     loaded: Loaded

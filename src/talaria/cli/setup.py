@@ -47,7 +47,7 @@ class UnknownModel(ModelRefused):
 
 
 class Trouble(Enum):
-    """What the person has to change before another try."""
+    """The thing that the person has to change before another try."""
 
     KEY = auto()
     MODEL = auto()

@@ -111,8 +111,8 @@ class CommandResult(msgspec.Struct, frozen=True):
 
 
 class CommandSpec(msgspec.Struct, frozen=True):
-    """One row of the table. `reads_log`: the handler needs `exchanges` and `reasoning`, which costs a read of
-    the session's log."""
+    """A row of the table of commands. With `reads_log`, the handler needs `exchanges` and `reasoning`, which
+    costs a read of the session's log."""
 
     name: str
     usage: str

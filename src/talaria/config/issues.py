@@ -1,4 +1,4 @@
-"""What is wrong with the configuration, each issue with the place where it stands."""
+"""Issues of the configuration, each with its place: the file and line, or the environment variable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SUGGESTION = re.compile(r"\(did you mean (\S+)\?\)")
 
 
 class IssueKind(StrEnum):
-    """What kind of issue it is; `talaria doctor` knows a remedy for each."""
+    """The kind of an issue; `talaria doctor` knows a remedy for each."""
 
     WRONG = "wrong"  # the value is not allowed, or has no effect
     UNKNOWN = "unknown"  # nothing reads this key

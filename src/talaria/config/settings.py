@@ -29,7 +29,7 @@ from talaria.turns.settings import DeliverySettings, RetentionSettings, SessionS
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """One field for each table of config.toml. `settings_type` adds the tables of parts."""
+    """The settings, with a field for each table of config.toml. `settings_type` adds the tables of parts."""
 
     agent: AgentSettings = AgentSettings()
     model: ModelSettings = ModelSettings()

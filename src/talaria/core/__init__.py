@@ -1,1 +1,1 @@
-"""What things are: ids, messages, entries, sessions, turns, events, errors and every port. Pure."""
+"""The types that all packages share: ids, messages, entries, sessions, turns, events, errors, ports. Pure."""

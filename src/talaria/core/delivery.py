@@ -44,7 +44,7 @@ class Button(msgspec.Struct, frozen=True):
 
 
 class OutboxRow(msgspec.Struct, frozen=True):
-    """One message of a reply, as last committed.
+    """A message of a reply, as last committed.
 
     A reply that is too long for one message becomes several rows. They share `head`, the id of the first row,
     and are sent in the order of `part`. `edits` is the id of the platform's message that this one replaces.
@@ -95,7 +95,7 @@ class OutgoingFile(msgspec.Struct, frozen=True):
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True):
-    """One message for a platform, to be sent or, with `edits`, to replace an earlier message.
+    """A message for a platform, to be sent or, with `edits`, to replace an earlier message.
 
     `nonce` is for platforms that dedupe by it. With `is_repeat` an earlier attempt may have arrived, so a new
     message carries a visible mark; an edit needs none. With `file`, the body is the file's caption.

@@ -1,4 +1,4 @@
-"""What a check of `talaria doctor` finds, and the commands that mend it."""
+"""The findings of the checks of `talaria doctor`, and the commands that mend them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The descriptor of a part of the gateway: what the program knows of it without opening it."""
+"""The descriptors of the gateway's parts, which the program can read without opening a part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Status: TypeAlias = Mapping[str, Any]  # the answer of `GET /api/status`
 
 @dataclass(frozen=True, slots=True)
 class Examination(Generic[S]):
-    """What `talaria doctor` gives to the checks of a part. `status` is None if no gateway runs. A running
+    """The arguments of a part's checks in `talaria doctor`. `status` is None if no gateway runs. A running
     gateway has environment variables of its own, which this shell may not have."""
 
     home: Path
@@ -35,14 +35,14 @@ class Examination(Generic[S]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayPart(Generic[S]):
-    """One folder of the program and one line in the list `talaria.parts`.
+    """A part of the gateway: a folder of the program, and a line in the list `talaria.parts`.
 
     `settings` is the struct of its table in config.toml, whose path is `table`. The fields say how they are
     checked, which of them change live and which secrets they hold or name: see `core.setting_marks`.
     `findings` are the checks of `talaria doctor`. The gateway does not start without a required part, which
     is opened once; any other part is opened again when its settings change.
 
-    Importing a part must be cheap: what is heavy is imported when the part is opened or examined.
+    Importing a part must be cheap: heavy modules are imported when the part is opened or examined.
     """
 
     name: str
@@ -54,8 +54,9 @@ class GatewayPart(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class StoreScope:
-    """What an engine of the store may use. The caller holds the home's lock. `is_suspect` tells that the last
-    process did not close the database; an engine without an `url` keeps it at `default_path`."""
+    """The arguments for opening an engine of the store. The caller holds the home's lock. `is_suspect` is
+    True if the last process did not close the database. An engine without a URL keeps the database at
+    `default_path`."""
 
     default_path: Path
     clock: Clock
@@ -72,7 +73,7 @@ class StorePart(GatewayPart[S]):
 
 @dataclass(frozen=True, slots=True)
 class ToolScope:
-    """What a part that is opened before the turns may use."""
+    """The arguments for opening a tool part, which is opened before the turns."""
 
     home: Path
     environ: Mapping[str, str]
@@ -88,7 +89,7 @@ class ToolPart(GatewayPart[S]):
 
 
 class NoSettings(msgspec.Struct, frozen=True):
-    """For a part without a table."""
+    """The settings of a part without a table."""
 
 
 Parts: TypeAlias = Sequence[GatewayPart[Any]]

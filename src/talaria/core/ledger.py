@@ -264,7 +264,7 @@ class ChatSummary(msgspec.Struct, frozen=True):
 
 
 class Integrity(StrEnum):
-    """What is known about the wholeness of the database since this process opened it."""
+    """The state of knowledge about damage to the database, since this process opened it."""
 
     CLEAN_END = "clean end"
     CHECKING = "checking"

@@ -35,7 +35,7 @@ class File(msgspec.Struct, frozen=True, tag="file"):
 
 Part = Text | Image | File
 Content = str | tuple[Part, ...]
-"""What a tool returns: a text, or parts if there is more than text."""
+"""The content of a tool's result: a text, or parts if there is more than text."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):

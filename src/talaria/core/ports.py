@@ -24,19 +24,19 @@ class Budget(Protocol):
     """The money of one turn."""
 
     async def reserve(self, call: PlannedCall) -> None:
-        """Before each try of a call: set aside the most it can cost. A further try of the same step takes the
-        place of the one before. It is settled by the commit that has the call's usage, and released by the
-        turn's end. Raises `OverBudget` when a cap forbids it: the call must not be made then."""
+        """Reserve the most that a call can cost; to be called before each try. The reservation of a further
+        try replaces that of the earlier one. The commit with the call's usage settles a reservation, and the
+        turn's end releases it. Raises `OverBudget` if a cap forbids the call, which must not be made then."""
         ...
 
     def charge(self, n: int, provider: str, model: str, tokens: TokenUsage) -> UsageWrite:
-        """What a call used, priced."""
+        """Return the usage of a call, with its cost."""
         ...
 
 
 class WireFormat(Protocol):
-    """How one provider API writes a conversation. Encoding depends on the message alone, never on where it
-    stands, so that bytes once sent are a prefix of all that is sent later."""
+    """The format in which a provider's API takes a conversation. The encoding of a message does not depend on
+    its position, so that the bytes of a request are a prefix of those of later requests."""
 
     @property
     def name(self) -> str: ...
@@ -44,68 +44,69 @@ class WireFormat(Protocol):
     def render_prefix(self, prompt: str, tools: Sequence[ToolSpec]) -> Prefix: ...
 
     def encode(self, message: Message) -> bytes:
-        """One or more JSON objects joined by commas."""
+        """Return one or more JSON objects, joined by commas."""
         ...
 
 
 class Model(Protocol):
-    """One place to call models at.
+    """An endpoint at which models are called.
 
-    `complete` streams deltas to `sink` and returns the whole; it raises `ModelError` (`EndpointResting` when
-    no call was made) and, on cancellation, closes its connection before it lets go.
+    `complete` streams deltas to `sink` and returns the whole answer. It raises `ModelError`, of the kind
+    `EndpointResting` if no call was made. When it is cancelled, it closes its connection before it ends.
     """
 
     @property
     def max_retries(self) -> int:
-        """How often a call that failed for now may be tried again."""
+        """The number of further tries for a call that failed for a passing reason."""
         ...
 
     @property
     def is_resting(self) -> bool:
-        """Whether a call would be turned away now, unmade, because too many have failed in a row."""
+        """Whether a call would be refused now without being made, because too many have failed in a row."""
         ...
 
     async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion: ...
 
 
 class Models(Protocol):
-    """The models of this process by provider name. Raises `NoModel` for one that cannot be used."""
+    """The models of this process by provider name. Raises `NoModel` for a provider that cannot be used."""
 
     def wire(self, provider: str) -> WireFormat:
-        """How the provider's requests are written; connects to nothing."""
+        """Return the format of the provider's requests, without connecting to it."""
         ...
 
     def get(self, provider: str) -> Model: ...
 
     def credential(self, provider: str) -> str:
-        """The fingerprint of the provider's secrets as they are now."""
+        """Return the fingerprint of the provider's current secrets."""
         ...
 
 
 class PendingModels(Protocol):
-    """Models that are still on their way to this machine. A turn waits for its own before it begins, so that
-    the wait is nobody's attempt and no deadline's time."""
+    """The models that are being downloaded to this machine. A turn waits for its model before it begins, so
+    the wait counts neither as an attempt nor towards the turn's time limit."""
 
     @property
     def is_any(self) -> bool:
-        """Whether anything is on its way; costs nothing to ask."""
+        """Whether a download is pending. Cheap."""
         ...
 
     def is_coming(self, provider: str, model: str) -> bool: ...
 
     async def arrival(self, tell: Callable[[ModelLoading], None]) -> bool:
-        """Until nothing is on its way any more, whatever became of it. False: let go, the gateway ends."""
+        """Wait until no download is pending; `tell` its progress. Return False if `let_go` ended the wait."""
         ...
 
     def let_go(self) -> None:
-        """Nobody waits any longer."""
+        """End every wait, because the gateway shuts down."""
         ...
 
 
 class TurnFeed(Protocol):
-    """A turn under way, as the channel that shows it sees it.
+    """A running turn, for the channel that shows it.
 
-    `shown_id` is the platform's message that shows it already: of this attempt, or of one before a restart.
+    `shown_id` is the platform's id of the message that already shows the turn, from this attempt or from one
+    before a restart.
     """
 
     @property
@@ -115,16 +116,16 @@ class TurnFeed(Protocol):
     def shown_id(self) -> str | None: ...
 
     def events(self) -> AsyncIterator[Event]:
-        """From the beginning to the final one; ends early when this process lets go of the turn."""
+        """Yield the events from first to final. Ends early if this process lets go of the turn."""
         ...
 
     async def shown(self, platform_id: str) -> None:
-        """Stored at once: the final reply will be an edit of this message."""
+        """Store the id of the message that shows the turn; the final reply will be an edit of it."""
         ...
 
 
 class Outlet(Protocol):
-    """The way back to the people of one channel. An address is what the channel wrote into `Inbound`."""
+    """The sending side of a channel. An address is the one that the channel wrote into `Inbound`."""
 
     @property
     def takes_nonce(self) -> bool:
@@ -132,25 +133,25 @@ class Outlet(Protocol):
         ...
 
     def split(self, reply: str) -> tuple[str, ...]:
-        """The messages in which a reply is sent, each within the platform's limit. Pure."""
+        """Return the messages in which a reply is sent, each within the platform's limit. Pure."""
         ...
 
     async def deliver(self, post: OutgoingMessage) -> str:
-        """Send or edit; answers with the platform's id of the message. Raises `DeliveryError` of the kind
-        that says what is known; anything else counts as `DeliveryUnknown`."""
+        """Send the message, or edit an earlier one, and return the platform's id of it. Raises the kind of
+        `DeliveryError` that fits; any other exception counts as `DeliveryUnknown`."""
         ...
 
     async def show(self, view: TurnFeed) -> None:
-        """Show a turn while it runs: typing, what it does, text as it comes. Cancelled, or left to end by
-        itself, before the reply is delivered; an error here costs the show and nothing else."""
+        """Show a turn while it runs: that it types, its tool calls, and its text as it comes. The reply is
+        delivered after this has ended or was cancelled. An error here ends only the showing."""
         ...
 
 
 class WorkspaceHandle(Protocol):
-    """What an agent and the tools of its turns hold of a session's workspace: use, and no way to end it.
+    """The access of an agent and its tools to a session's workspace. A handle cannot end the workspace.
 
-    It touches nothing before it is used. Whatever the session has (working directory, environment, background
-    processes, a browser) is found again through the next handle.
+    Nothing is opened before it is used. The session's working directory, environment, background processes
+    and browser outlive the handle: the next handle finds them again.
     """
 
     @property
@@ -158,28 +159,28 @@ class WorkspaceHandle(Protocol):
 
     @property
     def folder(self) -> Path:
-        """Where the chat's files are; made when a tool first needs it."""
+        """The folder of the chat's files; made when a tool first needs it."""
         ...
 
     def release(self) -> Coroutine[Any, Any, None] | None:
-        """Give the handle back: the agent leaves memory and the session goes on. Answers with what is left to
-        wait for, if anything; it may be cancelled, and nothing of the session is lost by that."""
+        """Give the handle back, because the agent leaves memory. The session goes on. Return a coroutine for
+        the work that is left, or None; cancelling it loses nothing of the session."""
         ...
 
 
 class Workspaces(Protocol):
-    """What tools act on: files belong to the chat, the rest to the session. Owned by `app`."""
+    """The workspaces that tools act on. Files belong to the chat, the rest to the session. Owned by `app`."""
 
     def open(self, session_id: SessionId, chat_key: ChatKey) -> WorkspaceHandle:
-        """A handle for an agent of this session. Costs nothing: no disk, no process."""
+        """Return a handle for an agent of this session. Cheap: it touches no disk and starts no process."""
         ...
 
     async def end(self, session_id: SessionId) -> None:
-        """The session is over: stop its processes, close its browser. Files stay, and so do working directory
-        and environment, for when it is resumed; nobody waits with that for the end to be through, so what is
-        started afterwards must not be hit. A session that has nothing: nothing happens."""
+        """Stop the processes of a session that is over and close its browser, if it has any. The files, the
+        working directory and the environment stay, for when the session is resumed. It may be resumed before
+        this returns, so processes that are started afterwards must be left alone."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything without ending any session; what can outlive the gateway does."""
+        """Let go of everything without ending a session. Whatever can outlive the gateway goes on."""
         ...

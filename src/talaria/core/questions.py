@@ -23,7 +23,7 @@ DENY = "deny"
 
 
 class QuestionDraft(msgspec.Struct, frozen=True):
-    """What to ask a person before a call runs. The person has `timeout` seconds to decide."""
+    """A question for a person, to be asked before a call runs. The person has `timeout` seconds to decide."""
 
     kind: QuestionKind
     text: str
@@ -32,7 +32,7 @@ class QuestionDraft(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What a person decided. `text` is `APPROVE`, `DENY` or the answer; `by` is the person's immutable id."""
+    """A person's decision. `text` is `APPROVE`, `DENY` or the answer; `by` is the person's immutable id."""
 
     text: str
     by: str
@@ -40,10 +40,10 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One question about step `n` of a turn. `text` is what the person is shown, whole.
+    """A question about step `n` of a turn. `text` is the whole text that the person is shown.
 
-    `choices` are suggested answers. A question without a decision at `expires_at` has
-    expired: its call does not run, and the model is told that nobody decided.
+    `choices` are suggested answers. A question without a decision at `expires_at` has expired: its call does
+    not run, and the model is told that there was no decision.
     """
 
     id: QuestionId

@@ -1,4 +1,4 @@
-"""What a settings field says about itself beside its type and default, as marks in its annotation.
+"""Marks in the annotations of settings fields, which describe them beyond their types and defaults.
 
     token_env: Annotated[str, Mark.SECRET_VARIABLE, Check(variable_name)] = ""
     allowed: Annotated[UserNumbers, Mark.LIVE] = ()

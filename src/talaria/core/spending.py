@@ -129,7 +129,7 @@ class Reserve(msgspec.Struct, frozen=True):
 
 
 class CapUsage(msgspec.Struct, frozen=True):
-    """What is spent in a cap's scope, and what other calls have reserved there."""
+    """The amounts that are spent and, by other calls, reserved in the scope of a cap."""
 
     spent: int = 0
     reserved: int = 0

@@ -1,4 +1,4 @@
-"""What a tool is: a frozen description and a handler; what a handler gets, and what it gives back."""
+"""The types of tools: a frozen description and a handler, the handler's context and its result."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ class CallScope:
         return self._is_cancelled
 
     def cancel(self) -> None:
-        """Called by the gateway, once it waits for the handler no longer."""
+        """Mark the call as cancelled. The gateway does so when it no longer waits for the handler."""
         self._is_cancelled = True
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What one call may know and touch.
+    """The context of a call: the things that its handler may know and use.
 
     `workspace` is the session's workspace: the chat's files, and whatever else belongs to the session. The
     handle cannot end anything that outlives the call. `decision` is what a person decided about this call,

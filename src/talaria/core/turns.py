@@ -85,7 +85,7 @@ class StepKind(StrEnum):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One model call or tool call; `n` counts from 1 within its turn."""
+    """A model call or tool call; `n` counts from 1 within its turn."""
 
     turn_id: TurnId
     n: int

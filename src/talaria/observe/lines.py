@@ -1,4 +1,4 @@
-"""One log line: the values that are kept of a record, and their text without secrets or control characters.
+"""A log line: the values that are kept of a record, and their text without secrets or control characters.
 
 Order matters: secrets are replaced in the raw text, before it is cut (a cut could leave half a secret) and
 before it is escaped (an escape could hide a secret from the comparison).

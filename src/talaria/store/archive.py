@@ -72,7 +72,7 @@ def drop_snapshots(home: Path) -> None:
 
 
 class Packing(msgspec.Struct, frozen=True):
-    """What goes into an archive: a `snapshot` of the database, and the rest of the home as it is found.
+    """The content of an archive: a `snapshot` of the database, and the other files of the home.
     `secrets` are the names of files with secrets of chat platforms."""
 
     home: Path

@@ -1,4 +1,5 @@
-"""What a model gets of a result: of a long text its two ends, of images and files as many as are allowed.
+"""The part of a result that a model gets: the two ends of a long text, and a limited number of images and
+files.
 
 The whole of a long text is saved in the chat's folder, where the model can read it in parts.
 """

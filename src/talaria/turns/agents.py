@@ -1,4 +1,4 @@
-"""What answers turns: warm agents with their specs, their tools and the models they may call."""
+"""The agents that answer turns, with their specs, their tools and the models that they may call."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NO_PENDING_MODELS = NoPendingModels()
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """How a turn gets its agent, and the agent its tools."""
+    """The agents, and all that is needed to give one to a turn."""
 
     pool: Pool
     specs: SpecResolver

@@ -200,7 +200,7 @@ class Delivery:
             return DeliveryResult(row.id, row.attempts, OutboxState.FAILED, error=error.user_text)
         except DeliveryDelayed as error:
             again = self._again(row, error.retry_after)
-            # What may have arrived stays so, whatever a later attempt says of itself.
+            # An earlier attempt may have arrived, whatever this one reports: the row then stays SENDING.
             state = OutboxState.SENDING if was_tried else OutboxState.PENDING
             return DeliveryResult(row.id, row.attempts, state, again, error=error.user_text)
         except (DeliveryError, TimeoutError) as error:

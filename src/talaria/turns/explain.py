@@ -14,7 +14,7 @@ _PREVIEW = 80
 
 
 class HistoryLine(msgspec.Struct, frozen=True):
-    """One thing that happened. `at` is None if the ledger has no time for it; `kind` is for programs."""
+    """A line of a turn's history. `at` is None if the ledger has no time for it; `kind` is for programs."""
 
     at: float | None
     kind: str

@@ -18,7 +18,7 @@ from talaria.turns.states import LiveState
 
 
 class Lanes:
-    """One lane for each chat that has turns. A lane's task hands its turns to the runner one by one."""
+    """The lanes, one for each chat that has turns. A lane's task hands its turns to the runner one by one."""
 
     def __init__(self, runner: Runner, live: LiveTurns) -> None:
         self._runner = runner

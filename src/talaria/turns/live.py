@@ -36,7 +36,7 @@ _MERGE_BELOW = 1024  # an event with fewer characters takes in the next one
 
 
 class CallOptions(msgspec.Struct, frozen=True):
-    """What a stateless caller asks of the model call. Never stored, because such a call is never resumed."""
+    """A stateless caller's options for the model call. Never stored, because such a call is never resumed."""
 
     reasoning: str | None = None
     max_output: int | None = None
@@ -47,7 +47,7 @@ NO_OPTIONS = CallOptions()
 
 
 class LiveTurn:
-    """One turn as channels and this process see it.
+    """A turn in this process, which channels can follow.
 
     `turn` is the row as last known. `state` follows the table in `states`. `settled` is done when the state
     is SETTLED or LET_GO. `repeats` counts how often the same message was submitted again.

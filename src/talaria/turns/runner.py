@@ -52,7 +52,7 @@ _FAILED = "The turn failed before this call ended."
 
 @dataclass(slots=True)
 class _Attempt:
-    """One try at a turn. `began` and `journal` are set while this process holds the session's lease."""
+    """An attempt at a turn. `began` and `journal` are set while this process holds the session's lease."""
 
     live: LiveTurn
     began: Began | None = None

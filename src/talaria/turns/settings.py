@@ -30,7 +30,7 @@ def time_or_forever(text: str) -> str | None:
 
 
 class Busy(StrEnum):
-    """What becomes of a message that comes while a turn of its chat runs.
+    """The treatment of a message that comes while a turn of its chat runs.
 
     QUEUE: it waits until the turn is over. STEER: the running turn reads it before its next model call, if no
     other message waits. INTERRUPT: the running turn is stopped, and the message is next.
@@ -43,7 +43,7 @@ class Busy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TurnSettings:
-    """What the configuration says about turns.
+    """The settings of turns.
 
     `turn_seconds` is a turn's time limit, 0 for none; `reasoning` is the configured effort, None for none;
     `zone` is the agent's time zone, None for the machine's.

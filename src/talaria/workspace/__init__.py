@@ -1,1 +1,1 @@
-"""What tools act on: the folder of a chat."""
+"""The workspace that tools act on: the folder of a chat."""

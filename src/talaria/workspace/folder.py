@@ -100,7 +100,7 @@ class FileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FolderItem:
-    """One name in a folder. Links are not followed."""
+    """An item of a folder. Links are not followed."""
 
     name: str
     kind: FileKind

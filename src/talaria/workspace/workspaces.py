@@ -12,7 +12,7 @@ from talaria.workspace.folder import chat_folder
 
 
 class Belongings(Protocol):
-    """One kind of things that belong to sessions, such as background processes or browsers."""
+    """A kind of things that belong to sessions, such as background processes or browsers."""
 
     async def end(self, session_id: SessionId) -> None:
         """End what the session has of this kind, if anything."""

@@ -76,7 +76,7 @@ NO_RETRY = RetryPolicy()
 
 
 class GatewayClient:
-    """One HTTP session, from `async with` to its end.
+    """An HTTP session, from `async with` to its end.
 
     Every method raises `GatewayGone` if there is no answer and `GatewayRefusal` if the answer is an error.
     `find` is called before each retry, because a restarted gateway may have another address. Without it the

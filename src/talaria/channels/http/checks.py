@@ -1,4 +1,4 @@
-"""What `talaria doctor` says of the HTTP API: its token and its port."""
+"""The checks of `talaria doctor` for the HTTP API: its token and its port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One HTTP request: reading it within limits, writing the response, noticing that the client has left."""
+"""An HTTP request: reading it within limits, writing the response, noticing that the client has left."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ClientDisconnected(Exception):
 
 
 class Request:
-    """What a handler gets. The body is read only when the handler asks for it."""
+    """A request, as a handler gets it. The body is read only when the handler asks for it."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope

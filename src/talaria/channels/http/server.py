@@ -50,7 +50,7 @@ class BoundSocket:
 
     @property
     def address(self) -> str:
-        """The URL for a client on this machine: nobody can call "every address"."""
+        """The URL for a client on this machine; for a socket on every address, that of the loopback."""
         return f"http://{_bracketed(_LOOPBACK.get(self.host, self.host))}:{self.port}"
 
 

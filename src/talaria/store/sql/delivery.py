@@ -1,4 +1,4 @@
-"""What channels send and note, in SQL: the outbox, how far they have read, and chats that get another id."""
+"""Orders and queries of channels: the outbox, the cursors of what they have read, chats with a new id."""
 
 # ruff: noqa: S608 (statements are put together from constant column lists only)
 

@@ -30,13 +30,13 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """What a query reads from. Placeholders are question marks."""
+    """The connection that a query reads from. Placeholders are question marks."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Cursor: ...
 
 
 class Transaction:
-    """What an order works with: `execute` runs a statement in the transaction, `now` is the store's time."""
+    """The transaction of an order. `execute` runs a statement in it; `now` is the store's time."""
 
     __slots__ = ("execute", "now")
 
@@ -46,7 +46,7 @@ class Transaction:
 
 
 class Executor(Protocol):
-    """One engine's way to run orders and queries. Raises `StoreError` once it is closed.
+    """The part of an engine that runs orders and queries. Raises `StoreError` once it is closed.
 
     A write that was submitted is finished even if its caller is cancelled; the cancellation is delivered
     afterwards. A caller that is cancelled while it reads gets the cancellation at once.
@@ -70,7 +70,7 @@ class Executor(Protocol):
 
 
 class SqlPort:
-    """One port of the store, whose methods are orders and queries; see `writes` and `reads`."""
+    """A port of the store, whose methods are orders and queries; see `writes` and `reads`."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor

@@ -89,7 +89,7 @@ RELEASE_OWN = "DELETE FROM reservations WHERE owner = ?"
 
 
 def settle(tx: Transaction, turn_id: TurnId, order: Commit) -> None:
-    """What a turn's commit does to money: calls are paid, what was set aside for them is free again."""
+    """Record the usage and the cost of the calls in a turn's commit, and release their reservations."""
     quarter = int(tx.now // QUARTER_SECONDS)
     for call in order.usage:
         tokens = call.tokens

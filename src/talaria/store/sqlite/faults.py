@@ -33,7 +33,7 @@ def kind_of(error: Exception) -> DiskFault:
     return _FAULTS.get(code & _PRIMARY_CODE, DiskFault.OTHER) if isinstance(code, int) else DiskFault.OTHER
 
 
-# What happened and what to do. Damage has its own error.
+# The text and the hint of the error for each fault. Damage has its own error.
 _FAILURES = {
     DiskFault.FULL: (
         "The disk of the database is full",

@@ -197,7 +197,7 @@ class Writer:
             self._is_full_sync = is_full
 
 
-# What SQLite says about an order's own values, as opposed to the state of the disk.
+# Errors of SQLite about an order's own values, as opposed to the state of the disk.
 _ORDER_FAULTS = (driver.IntegrityError, driver.DataError, driver.ProgrammingError, driver.InterfaceError)
 
 
