@@ -21,7 +21,7 @@ from talaria.turns.settings import RetentionSettings, SessionSettings
 _log = logging.getLogger("talaria.turns")
 _retention_log = logging.getLogger("talaria.retention")
 END_SECONDS = 10.0
-_LEASE_SECONDS = 30.0
+_ENDING_LEASE_SECONDS = 30.0  # for the moment in which a session is ended
 _EXPIRY_SECONDS = 60.0
 _RETENTION_SECONDS = 600.0
 
@@ -92,7 +92,7 @@ class SessionLifecycle:
         return await finish(self._end(session_id))
 
     async def _end(self, session_id: SessionId) -> Session:
-        fence = await self._store.hold(session_id, new_owner_id(), _LEASE_SECONDS)
+        fence = await self._store.hold(session_id, new_owner_id(), _ENDING_LEASE_SECONDS)
         ended = await self._store.end_session(session_id, fence)
         if ended.session.ended_at is None:
             raise LeaseHeld(f"A turn of {session_id} waits.", "Try again when it is over.")
