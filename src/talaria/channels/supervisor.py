@@ -81,6 +81,8 @@ class _Supervisor(Generic[S]):
                 await self._stay_closed(error.user_text)
             except Exception:
                 _log.exception("the channel %s failed", name)
+                if _is_cancelled():
+                    return  # the error of its close took the place of the cancellation
                 await self._stay_closed("an error, which the log tells")
             finally:
                 self._gateway.channels.pop(name, None)
@@ -103,7 +105,9 @@ class _Supervisor(Generic[S]):
             self._gateway.channels[self._channel.name] = opened
             self.tried.set()
             await self._changed.wait()
-        _log.info("the settings of %s changed: it is opened again", self._channel.name)
+        settings, _ = self._read()
+        news = "it is opened again" if self._channel.is_on(settings) else "it is closed"
+        _log.info("the settings of %s changed: %s", self._channel.name, news)
 
     async def _stay_closed(self, reason: str) -> None:
         self._gateway.channels[self._channel.name] = _Closed(f"stopped: {reason}")
@@ -113,3 +117,8 @@ class _Supervisor(Generic[S]):
     def _read(self) -> tuple[S, frozenset[str]]:
         settings = self._gateway.reloader.live.settings.of(self._channel)
         return settings, read_secrets(settings, self._gateway.home.path, self._gateway.environ)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
