@@ -35,6 +35,7 @@ class Recovery:
         self._lanes = lanes
         self._takes_up: Callable[[Turn], bool] = _any_turn
         self._left: dict[ChatKey, list[Turn]] = {}
+        self._has_recovered = False
 
     async def recover(self, takes_up: Callable[[Turn], bool] = _any_turn) -> int:
         """Take up what earlier processes left unsettled and return how many turns that are.
@@ -42,22 +43,24 @@ class Recovery:
         Turns for which `takes_up` is False are left alone. Only the holder of the home's lock may call this.
         """
         self._takes_up = takes_up
-        return await self._take_up(await self._store.reclaim(self._keeper.owner))
+        count = await self._take_up(await self._store.reclaim(self._keeper.owner))
+        self._has_recovered = True
+        return count
 
     async def adopt(self) -> int:
         """Take up what other processes on the same store have let go, and return how many turns that are."""
         lease_seconds = self._keeper.lease_seconds
         orphans = await self._store.orphans(self._keeper.owner, self._clock.now() - 2 * lease_seconds)
         known = {turn.id for turns in self._left.values() for turn in turns}
-        return await self._take_up(
-            [turn for turn in orphans if self._lanes.live.get(turn.id) is None and turn.id not in known]
-        )
+        return await self._take_up([turn for turn in orphans if turn.id not in known])
 
     async def run(self) -> None:
-        """Adopt once in each lease's time, until cancelled."""
+        """Adopt once in each lease's time, until cancelled. Nothing is adopted before `recover`: a start that
+        waits after crashes takes up no turns."""
         while True:
             await self._clock.sleep(self._keeper.lease_seconds)
-            await self.adopt()
+            if self._has_recovered:
+                await self.adopt()
 
     def take_up_chat(self, chat_key: ChatKey) -> None:
         """Take up the chat's turns that were left alone, because the chat is spoken to."""
@@ -70,6 +73,8 @@ class Recovery:
     async def _take_up(self, unsettled: Sequence[Turn]) -> int:
         ours: list[Turn] = []
         for turn in unsettled:
+            if self._lanes.live.get(turn.id) is not None:
+                continue
             if is_ephemeral(turn):
                 await self._cancel(turn)
             elif self._takes_up(turn):

@@ -100,7 +100,7 @@ class Runner:
 
     async def _attempt(self, attempt: _Attempt) -> None:
         """Try once. Afterwards the turn is over, or has to be tried again before its chat goes on."""
-        live, task = attempt.live, asyncio.current_task()
+        live, task, is_shutdown = attempt.live, asyncio.current_task(), False
         assert task is not None
         try:
             try:
@@ -119,6 +119,8 @@ class Runner:
             self._live.let_go(live)
         except StoreError as error:
             _log.error("turn %s waits for the store: %s", live.turn.id, error)
+            if is_shutdown:
+                self._live.let_go(live)
         except Exception:
             _log.exception("turn %s was left unsettled", live.turn.id)
             self._live.let_go(live)
@@ -254,7 +256,7 @@ class Runner:
                     await finish(self._take(attempt, order))
                     break
                 except LeaseHeld:
-                    if live.begins:
+                    if live.begins or self._live.has_parked_behind(live):
                         raise
                     await self._clock.sleep(pause)
         await self._recall(attempt)
