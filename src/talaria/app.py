@@ -26,7 +26,7 @@ from talaria.config.load import Loaded
 from talaria.config.reload import LiveSettings, Reloader
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
-from talaria.core.gateway_part import Parts, StorePart, StoreScope, ToolPart, ToolScope
+from talaria.core.gateway_part import Parts, StoreScope, ToolPart, ToolScope, find_engine
 from talaria.core.ids import ChatKey, new_owner_id
 from talaria.core.setting_marks import KeyPath
 from talaria.core.store_ports import Store, StoreEngine
@@ -129,9 +129,7 @@ async def _open_store(start: _Start) -> AsyncIterator[StoreEngine]:
     home.prepare()
     with HomeLock(home.path) as lock:
         drop_snapshots(home.path)
-        url = start.settings.store.url
-        engines = (part for part in start.parts if isinstance(part, StorePart))
-        engine = next(part for part in engines if part.serves(url))
+        engine = find_engine(start.parts, start.settings.store.url)
         scope = StoreScope(home.database, clock, is_suspect=lock.follows_crash)
         async with engine.open(scope, start.settings.of(engine)) as store:
             watch = StoreWatch(store, lock, clock)

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from talaria.app import open_gateway
 from talaria.config.home import Home
 from talaria.config.load import load
-from talaria.core.gateway_part import StoreScope
+from talaria.core.errors import ConfigError
+from talaria.core.gateway_part import StoreScope, find_engine
 from talaria.core.store_ports import StoreEngine
 from talaria.gateway import Gateway, ServicePart
 from talaria.parts import PARTS
@@ -58,3 +60,8 @@ async def test_the_gateway_opens_the_first_engine_that_serves_the_url(tmp_path: 
     async with open_gateway(home, load(tmp_path, {}, PARTS), {}, parts=(deaf, noting, *PARTS)) as gateway:
         assert (await gateway.store.stats()).schema > 0
     assert opened == [home.database]
+
+
+def test_a_url_that_no_engine_serves_is_refused_in_words() -> None:
+    with pytest.raises(ConfigError, match="No engine of the store serves other: URLs"):
+        find_engine(PARTS, "other://host/name")

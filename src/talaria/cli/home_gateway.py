@@ -18,6 +18,7 @@ from talaria.cli.options import Invocation, run_loop
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
+from talaria.core.gateway_part import StoreScope, find_engine
 from talaria.core.ids import ChatAddress
 from talaria.parts import PARTS
 
@@ -130,17 +131,17 @@ async def gateway_or_store(home: Home, *, make: bool = False) -> AsyncIterator[G
             yield client
             return
     from talaria.core.clock import SystemClock
-    from talaria.store.engines import open_store
     from talaria.store.home_lock import HomeLock
 
-    database = home.find_database(load(home.path, os.environ, PARTS).settings.store.url)
+    settings = load(home.path, os.environ, PARTS).settings
+    engine, database = find_engine(PARTS, settings.store.url), home.find_database(settings.store.url)
     if make:
         home.prepare()
     elif not database.exists():
         yield database
         return
     with HomeLock(home.path):
-        async with open_store(database, SystemClock()) as store:
+        async with engine.open(StoreScope(home.database, SystemClock()), settings.of(engine)) as store:
             yield store
 
 

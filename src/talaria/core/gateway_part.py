@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from talaria.core.errors import ConfigError
 from talaria.core.findings import Finding
 from talaria.core.setting_marks import KeyPath
 
@@ -93,3 +94,12 @@ class NoSettings(msgspec.Struct, frozen=True):
 
 
 Parts: TypeAlias = Sequence[GatewayPart[Any]]
+
+
+def find_engine(parts: Parts, url: str) -> StorePart[Any]:
+    """Return the first engine of the list that serves `store.url`. Raise `ConfigError` if there is none."""
+    for part in parts:
+        if isinstance(part, StorePart) and part.serves(url):
+            return part
+    scheme = url.partition(":")[0]
+    raise ConfigError(f"No engine of the store serves {scheme}: URLs.", "Change store.url in config.toml.")
