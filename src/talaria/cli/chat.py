@@ -27,16 +27,13 @@ HISTORY = "chat.history"
     "--session", metavar="NAME", default="terminal", show_default=True, help="The chat to continue."
 )
 @files_option("Send a file along with the first message.")
-@click.option("--dir", "folder", metavar="PATH", help="Work on this folder (not in this version yet).")
-def command(invocation: Invocation, session: str, files: tuple[Path, ...], folder: str | None) -> None:
+def command(invocation: Invocation, session: str, files: tuple[Path, ...]) -> None:
     """Chat in the terminal.
 
     Uses the running gateway, or runs one inside if there is none. Enter sends; Alt-Enter or a backslash
     before Enter begins another line; Ctrl-C cancels a running turn; Ctrl-D leaves.
     """
     check_session_name(session)
-    if folder is not None:
-        raise click.UsageError("`--dir` is not in this version yet.")
     run_loop(_chat(invocation, session, files))
 
 
