@@ -28,6 +28,7 @@ from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.gateway_part import Parts, StoreScope, ToolPart, ToolScope, find_engine
 from talaria.core.ids import ChatKey, new_owner_id
+from talaria.core.limits import Limits
 from talaria.core.setting_marks import KeyPath
 from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.tasks import run_loops
@@ -71,6 +72,7 @@ class _Start:
     clock: Clock
     parts: Parts
     reloader: Reloader
+    limits: Limits
     metrics: Metrics = field(default_factory=Metrics)
     health: Health = field(default_factory=Health)
 
@@ -101,7 +103,9 @@ async def open_gateway(
     """
     settings, clock = loaded.settings, clock or SystemClock()
     reloader = Reloader(home.path, environ, parts, LiveSettings(settings), clock)
-    start = _Start(home, settings, environ, clock, parts, reloader)
+    start = _Start(home, settings, environ, clock, parts, reloader, Limits(settings.limits))
+    start.live.on(("limits",), tell=lambda new: start.limits.change(new.limits))
+    start.metrics.watch_limits(start.limits.readings)
     async with (
         _open_store(start) as store,
         _open_models(start) as models,
@@ -265,6 +269,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             uploads=uploads,
             metrics=start.metrics,
             health=start.health,
+            limits=start.limits,
             reloader=start.reloader,
             started_at=clock.now(),
             parts=start.parts,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from talaria.core.clock import Clock
     from talaria.core.gateway_part import Parts
     from talaria.core.ids import ChatKey
+    from talaria.core.limits import Limits
     from talaria.core.store_ports import StoreEngine
     from talaria.models.catalog import Catalog
     from talaria.models.local.local_endpoint import LocalEndpoint
@@ -96,6 +97,7 @@ class Gateway:
     uploads: Uploads
     metrics: Metrics
     health: Health
+    limits: Limits
     reloader: Reloader
     started_at: float
     parts: Parts = ()

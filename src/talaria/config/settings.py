@@ -11,6 +11,7 @@ import msgspec
 from talaria.access.settings import BudgetSettings
 from talaria.agent.settings import AgentSettings
 from talaria.core.gateway_part import GatewayPart, Parts, S
+from talaria.core.limits import LimitSettings
 from talaria.core.setting_marks import KeyPath, Mark
 from talaria.models.known import Abilities, PriceSettings
 from talaria.models.settings import (
@@ -38,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True):
     models: dict[ModelPattern, Abilities] = {}
     prices: Annotated[dict[ModelPattern, PriceSettings], Mark.LIVE] = {}
     budgets: Annotated[BudgetSettings, Mark.LIVE] = BudgetSettings()
+    limits: Annotated[LimitSettings, Mark.LIVE] = LimitSettings()
     pool: Annotated[PoolSettings, Mark.LIVE] = PoolSettings()
     sessions: SessionSettings = SessionSettings()
     tools: ToolSettings = ToolSettings()

@@ -69,9 +69,20 @@ class ToolError(TalariaError):
 
 
 class LimitReached(TalariaError):
-    """A turn used up its steps or its time."""
+    """A turn used up its steps, its time or another limit of one answer, turn or chat."""
 
     type = "limit"
+
+
+class Overloaded(TalariaError):
+    """The gateway has too much to do and took nothing on. The same request may succeed `retry_after` seconds
+    later."""
+
+    type = "overloaded"
+
+    def __init__(self, user_text: str, hint: str = "", *, retry_after: float = 5.0) -> None:
+        super().__init__(user_text, hint)
+        self.retry_after = retry_after
 
 
 class OverBudget(TalariaError):

@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from talaria.core.ledger import StoreStats
+from talaria.core.limits import LimitReading
 from talaria.core.messages import TokenUsage
 from talaria.observe.health import read_rss
 
@@ -140,6 +141,10 @@ class Metrics:
         """Call `read` at each scrape; its keys are providers. It must be quick and must not raise."""
         self._registry.register(_ScrapeCollector(lambda: _endpoint_metrics(read())))
 
+    def watch_limits(self, read: Callable[[], Mapping[str, LimitReading]]) -> None:
+        """Call `read` at each scrape; its keys are those of `[limits]`. It must be quick and not raise."""
+        self._registry.register(_ScrapeCollector(lambda: _limit_metrics(read())))
+
     def note_store(self, stats: StoreStats) -> None:
         """Set the store's gauges. The store answers asynchronously, so the caller asks it before `render`."""
         self._wal.set(stats.wal_bytes)
@@ -212,3 +217,17 @@ def _endpoint_metrics(now: Mapping[str, EndpointReading]) -> Iterator[Metric]:
     yield gauge("waiting", "Model calls that wait for a permit.", lambda reading: reading.waiting)
     yield gauge("failures", "Failures in a row.", lambda reading: reading.failures)
     yield gauge("resting", "1 while the breaker is not closed.", lambda reading: reading.state != "closed")
+
+
+def _limit_metrics(now: Mapping[str, LimitReading]) -> Iterator[Metric]:
+    limit = GaugeMetricFamily(
+        "talaria_limit", "Limits of [limits], in bytes, seconds or counts.", labels=("limit",)
+    )
+    used = GaugeMetricFamily("talaria_limit_used", "How much of a limit is in use.", labels=("limit",))
+    refused = CounterMetricFamily("talaria_limit_refused", "What a limit refused.", labels=("limit",))
+    for key, reading in now.items():
+        limit.add_metric((key,), reading.limit)
+        refused.add_metric((key,), reading.refused)
+        if reading.used is not None:
+            used.add_metric((key,), reading.used)
+    yield from (limit, used, refused)

@@ -79,6 +79,7 @@ class OperatorApi:
                 "mcp_servers": {},
                 "spending": await gateway.budgets.status(),
                 "config": gateway.reloader.status(),
+                "limits": gateway.limits.readings(),
                 "store": {
                     "engine": stats.engine,
                     "schema": stats.schema,

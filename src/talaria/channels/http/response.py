@@ -52,6 +52,7 @@ STATUS: Mapping[str, int] = {
     "model_resting": 503,
     "model_unavailable": 503,
     "draining": 503,
+    "overloaded": 503,
     "store": 503,
     "store_locked": 503,
     "store_damaged": 503,

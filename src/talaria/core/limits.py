@@ -1,0 +1,104 @@
+"""`[limits]`: the most that one answer, turn, chat, caller and the whole process may use.
+
+`LimitSettings` are the limits as they are configured. `Limits` holds the ones in force and counts what they
+refused. Code reads `limits.now.KEY` where it enforces a limit, so a change of config.toml counts at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Annotated
+
+import msgspec
+
+from talaria.core.units import Size, format_duration, write_size
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class LimitSettings(msgspec.Struct, frozen=True):
+    """The defaults are far above what ordinary use needs."""
+
+    # One answer of a model.
+    answer_bytes: Size = Size(64 << 20)  # received, with the framing of the stream
+    answer_text: Size = Size(8 << 20)  # text, reasoning and arguments together
+    answer_pieces: Count = 500_000
+    answer_calls: Count = 128
+    call_arguments: Size = Size(4 << 20)
+    answer_cpu: timedelta = timedelta(seconds=20)
+    # One turn.
+    turn_tools: Count = 8  # calls side by side
+    # One chat.
+    chat_queue: Count = 100  # messages that wait
+    chat_files: Size = Size(2 << 30)
+    reply_messages: Count = 20  # messages of a chat platform that one reply is split into
+    # Callers of the HTTP server.
+    connections: Count = 1000
+    connections_per_address: Count = 400
+    request_head: timedelta = timedelta(seconds=10)
+    request_body: timedelta = timedelta(seconds=60)
+    slow_reader: timedelta = timedelta(seconds=60)
+    # The process.
+    tools: Count = 64  # calls side by side
+    tool_threads: Count = 8
+    children: Count = 8
+    answer_memory: Size = Size(256 << 20)  # answers that are being received, together
+    loop_lag: timedelta = timedelta(seconds=2)  # from here on new turns are refused
+
+
+class LimitReading(msgspec.Struct, frozen=True):
+    """One limit at one moment. `used` is None where only single uses are bounded."""
+
+    limit: float
+    used: float | None
+    refused: int
+
+
+class Limits:
+    """The limits in force, how much of each is in use, and how often each refused something."""
+
+    def __init__(self, settings: LimitSettings | None = None) -> None:
+        self.now = settings or LimitSettings()
+        self._refused: Counter[str] = Counter()
+        self._used: dict[str, Callable[[], float]] = {}
+
+    def change(self, settings: LimitSettings) -> None:
+        """Apply other limits from now on. What is in use already stays."""
+        self.now = settings
+
+    def watch(self, key: str, used: Callable[[], float]) -> None:
+        """Read the use of a limit with `used`. It must be quick and must not raise."""
+        self._check(key)
+        self._used[key] = used
+
+    def refuse(self, key: str) -> str:
+        """Count a refusal and return its hint: which limit it was, and how to raise it."""
+        self._check(key)
+        self._refused[key] += 1
+        return f"The limit is limits.{key} = {self.show(key)} in config.toml; the operator can raise it."
+
+    def show(self, key: str) -> str:
+        """Return the value of a limit as config.toml has it."""
+        value = getattr(self.now, key)
+        if isinstance(value, timedelta):
+            return f'"{format_duration(value)}"'
+        if LimitSettings.__annotations__[key] == "Size":
+            written = write_size(value)
+            return f'"{written}"' if isinstance(written, str) else str(written)
+        return str(value)
+
+    def readings(self) -> dict[str, LimitReading]:
+        return dict(self._read())
+
+    def _read(self) -> Iterator[tuple[str, LimitReading]]:
+        for key in LimitSettings.__struct_fields__:
+            value = getattr(self.now, key)
+            limit = value.total_seconds() if isinstance(value, timedelta) else float(value)
+            used = self._used.get(key)
+            yield key, LimitReading(limit, None if used is None else float(used()), self._refused[key])
+
+    def _check(self, key: str) -> None:
+        if key not in LimitSettings.__struct_fields__:
+            raise KeyError(key)
