@@ -21,26 +21,26 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 class LimitSettings(msgspec.Struct, frozen=True):
     """The defaults are far above what ordinary use needs."""
 
-    # One answer of a model.
+    # For each answer of a model.
     answer_bytes: Size = Size(64 << 20)  # received, with the framing of the stream
     answer_text: Size = Size(8 << 20)  # text, reasoning and arguments together
     answer_pieces: Count = 500_000
     answer_calls: Count = 128
     call_arguments: Size = Size(4 << 20)
     answer_cpu: timedelta = timedelta(seconds=20)
-    # One turn.
+    # For each turn.
     turn_tools: Count = 8  # calls side by side
-    # One chat.
+    # For each chat.
     chat_queue: Count = 100  # messages that wait
     chat_files: Size = Size(2 << 30)
     reply_messages: Count = 20  # messages of a chat platform that one reply is split into
-    # Callers of the HTTP server.
+    # For callers of the HTTP server.
     connections: Count = 1000
     connections_per_address: Count = 400
     request_head: timedelta = timedelta(seconds=10)
     request_body: timedelta = timedelta(seconds=60)
     slow_reader: timedelta = timedelta(seconds=60)
-    # The process.
+    # For the process.
     tools: Count = 64  # calls side by side
     tool_threads: Count = 8
     children: Count = 8
@@ -49,7 +49,7 @@ class LimitSettings(msgspec.Struct, frozen=True):
 
 
 class LimitReading(msgspec.Struct, frozen=True):
-    """One limit at one moment. `used` is None where only single uses are bounded."""
+    """A limit at a moment. `used` is None where only single uses are bounded."""
 
     limit: float
     used: float | None
