@@ -103,6 +103,7 @@ def test_marks_belong_to_the_step_they_stand_in() -> None:
         ("[[malformed]]", {"fault": ScriptedFault.MALFORMED}),
         ("[[error-in-stream]]", {"fault": ScriptedFault.ERROR_IN_STREAM}),
         ("[[half-call]]", {"fault": ScriptedFault.HALF_CALL}),
+        ("[[hostile details 99]]", {"fault": ScriptedFault.HOSTILE, "hostile": ("details", 99)}),
     ],
 )
 def test_how_it_is_sent(text: str, fields: dict[str, Any]) -> None:

@@ -148,6 +148,7 @@ def sign(thought: str) -> str:
 
 
 class MessagesApi(ModelApi):
+    wire = "anthropic-messages"
     path = "/v1/messages"
     id_prefix = "msg_"
 

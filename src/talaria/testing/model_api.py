@@ -81,6 +81,7 @@ class AnswerEvents(msgspec.Struct, frozen=True):
 class ModelApi(ABC):
     """A wire format: how requests are read, answered and refused."""
 
+    wire: ClassVar[str]  # the name of the wire format
     path: ClassVar[str]
     id_prefix: ClassVar[str]
     end: ClassVar[bytes] = b""  # sent after the last event

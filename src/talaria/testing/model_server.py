@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self, cast
 
@@ -25,6 +25,7 @@ import msgspec
 from talaria.testing import script
 from talaria.testing.anthropic_api import MessagesApi
 from talaria.testing.fake_server import ChangeNotifier, print_and_wait
+from talaria.testing.hostile_answers import HostileAnswer, find_attack
 from talaria.testing.model_api import ModelApi, ModelNotFound, RequestRefused, ScriptedReply, WrongKey
 from talaria.testing.openai_chat_api import ChatCompletionsApi
 from talaria.testing.openai_responses_api import ResponsesApi
@@ -140,6 +141,8 @@ class _Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._frames: list[bytes] = []  # of the answer being sent, in reverse
         self._timer: asyncio.TimerHandle | None = None
+        self._attack: Iterator[bytes] | None = None  # the rest of a hostile answer
+        self._is_full = False  # the client does not read
         self.is_answering = False
 
     # -- asyncio.Protocol
@@ -161,6 +164,14 @@ class _Connection(asyncio.Protocol):
             self._timer.cancel()
         self._server.connections.discard(self)
         self._server.notify()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        if self._attack is not None:
+            self._go_on()
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -221,6 +232,9 @@ class _Connection(asyncio.Protocol):
         match answer.fault:
             case ScriptedFault.HANG:
                 return
+            case ScriptedFault.HOSTILE:
+                self._begin_attack(api, *answer.hostile)
+                return
             case ScriptedFault.STATUS:
                 frames = [_error_response(answer, api)]
             case _ if is_streamed:
@@ -274,6 +288,29 @@ class _Connection(asyncio.Protocol):
             self.is_answering = False
             self._server.notify()
 
+    def _begin_attack(self, api: ModelApi, name: str, size: int) -> None:
+        try:
+            attack = find_attack(api.wire, name)
+        except KeyError as error:
+            self._play([_response(400, api.refusal(str(error), "invalid_request_error"))], 0.0, 0.0)
+            return
+        self._write(_attack_head(attack))
+        self._attack = attack.pieces(size)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Send the hostile answer as fast as the client reads it."""
+        assert self._attack is not None
+        while not self._is_full and self._transport is not None:
+            piece = next(self._attack, None)
+            if piece is None:
+                self._write(_STREAM_END)
+                self._attack, self.is_answering = None, False
+                self._server.notify()
+                return
+            if piece:
+                self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
+
     def _json(self, value: object) -> None:
         self._send(200, msgspec.json.encode(value))
 
@@ -293,6 +330,15 @@ def _response(status: int, body: bytes, header: bytes = b"") -> bytes:
         len(body),
         header,
         body,
+    )
+
+
+def _attack_head(attack: HostileAnswer) -> bytes:
+    kind = b"application/json" if attack.is_json else b"text/event-stream"
+    return b"HTTP/1.1 %d Hostile\r\nContent-Type: %b\r\nTransfer-Encoding: chunked\r\n%b\r\n" % (
+        attack.status,
+        kind,
+        attack.headers,
     )
 
 

@@ -98,6 +98,7 @@ class _Request(Struct):
 
 
 class ChatCompletionsApi(ModelApi):
+    wire = "openai-chat"
     path = "/v1/chat/completions"
     id_prefix = "chatcmpl-"
     end = b"data: [DONE]\n\n"

@@ -127,6 +127,7 @@ def seal(reasoning_id: str, next_id: str) -> str:
 
 
 class ResponsesApi(ModelApi):
+    wire = "openai-responses"
     path = "/v1/responses"
     id_prefix = "resp_"
 

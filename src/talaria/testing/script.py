@@ -20,6 +20,7 @@ A message without marks is echoed: "You said: …". Marks are read from left to 
   [[malformed]]               send a piece that is no JSON
   [[error-in-stream]]         send an error object after the first piece
   [[half-call]]               lose the connection in the middle of a tool call
+  [[hostile NAME BYTES]]      play an attack of `talaria.testing.hostile_answers`, about so many bytes long
   [[first N FAULT]]           the fault for the first N attempts only: [[first 2 status 503]]
 
 Calls are steps: the model calls the first, sees its results, calls the next, and after the last one answers
@@ -55,6 +56,12 @@ class ScriptedFault(StrEnum):
     MALFORMED = "malformed"
     ERROR_IN_STREAM = "error-in-stream"
     HALF_CALL = "half-call"
+    HOSTILE = "hostile"
+
+
+def _attack(argument: str) -> tuple[str, int]:
+    name, size = argument.split()
+    return name, int(size)
 
 
 _FAULTS = frozenset(ScriptedFault)
@@ -67,6 +74,7 @@ _FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "usage": ("usage", lambda numbers: TokenUsage(*map(int, numbers.split()))),
     "status": ("status", int),
     "cut": ("cut_after", int),
+    "hostile": ("hostile", _attack),
 }
 MARKS = (
     "call",
@@ -94,6 +102,7 @@ class ScriptedAnswer(msgspec.Struct, frozen=True):
     status: int = 0
     retry_after: str = ""
     cut_after: int = 0
+    hostile: tuple[str, int] = ("", 0)  # the name of an attack, and its size
 
     def pieces(self) -> list[str]:
         """Cut the text for streaming: into `chunks` pieces, or into at most 8 of about 20 characters."""
