@@ -9,6 +9,8 @@ import platform
 import sys
 from pathlib import Path
 
+from chaos.attacks import all_attacks
+from chaos.hostile import HostileRun
 from chaos.kills import KillResults, KillRun
 from chaos.mutants import MUTANTS, Kills, Pauses, Tests, render, try_all
 from chaos.nonces import explore_many
@@ -16,7 +18,7 @@ from chaos.pauses import PauseRun
 from chaos.stops import CancelRun, DrainRun, PoisonRun
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
 
-PARTS = ("kills", "nonces", "pauses", "cancels", "sigterm", "poison")
+PARTS = ("kills", "nonces", "pauses", "cancels", "sigterm", "poison", "hostile")
 
 
 def main() -> None:
@@ -66,6 +68,11 @@ async def _run(options: argparse.Namespace) -> tuple[list[Figure], KillResults |
         figures += await DrainRun(50, 3.0 if options.quick else 10.0).run()
     if "poison" in parts:
         figures += await PoisonRun().run()
+    if "hostile" in parts:
+        attacks = all_attacks()
+        run = HostileRun(attacks[:: 20 if options.quick else 1], progress)
+        figures += await run.run()
+        print(run.table(), *run.evidence, sep="\n")
     return figures, results
 
 

@@ -56,6 +56,11 @@ class GatewayProcess:
         return self._process.pid
 
     @property
+    def url(self) -> str:
+        """The root of the gateway's address, once it is ready."""
+        return self._url
+
+    @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 

@@ -1,0 +1,300 @@
+"""Attacks on a running gateway while other people chat with it: hostile models, tools, clients and chats.
+
+The gateway, the bystanders, their scripted model and the hostile model run in processes of their own. The
+attackers run here. Each attack must end with a clear error while the bystanders' turns
+stay quick, no lease is lost, and memory and descriptors stay within their bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from soak.report import Figure, Progress
+from talaria.testing.gateway_process import GatewayProcess
+from talaria.testing.telegram_server import TelegramServer
+
+REST_SECONDS = 5.0
+_MOST_SECONDS = 90.0  # for one attack
+_SETTLE_SECONDS = 0.3
+_SLACK_DESCRIPTORS = 8  # connection pools keep some connections open
+_MOST_RSS = 400e6
+PERSON = 4711
+WIRES = {"chat": "openai-chat", "responses": "openai-responses", "messages": "anthropic-messages"}
+_LOST = "lost the lease"
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """`run` carries the attack out and returns how it ended, in words; it raises `Unclear` otherwise."""
+
+    name: str
+    run: Callable[[Stage], Awaitable[str]]
+
+
+class Unclear(Exception):
+    """An attack did not end with a clear error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An attack and its effect on the others. `p99` is of the bystanders' turns that overlap with it."""
+
+    name: str
+    ending: str
+    is_clear: bool
+    seconds: float
+    turns: int
+    failed: int
+    p99: float
+    rss: int
+
+
+@dataclass(slots=True)
+class Stage:
+    """The gateway under attack, and what attackers need to know."""
+
+    gateway: GatewayProcess
+    url: str
+    token: str
+    telegram: TelegramServer
+    samples: list[tuple[float, float, str]] = field(default_factory=list)
+    rss: int = 0
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    async def turn(self, chat: str, text: str, model: str = "") -> dict[str, Any]:
+        """Send a message and wait until its turn has ended. Return the turn."""
+        body = {"text": text} | ({"model": model} if model else {})
+        taken = await self.gateway.call("POST", f"/api/sessions/{chat}/messages", json=body)
+        return await self.gateway.ended_turn(taken["turn_id"])
+
+
+def clear_error(turn: dict[str, Any]) -> str:
+    """Return the error of a turn that must have failed. Raises `Unclear` if it has not, or has no hint."""
+    error = turn.get("error") or {}
+    if turn["state"] != "failed" or not error.get("message") or not error.get("hint"):
+        raise Unclear(f"{turn['state']}: {error or turn.get('reply')}"[:300])
+    return f"{error['message']} {error['hint']}"
+
+
+class HostileRun:
+    """Runs the attacks one after the other against one gateway."""
+
+    def __init__(self, attacks: Sequence[Attack], progress: Progress, rest: float = REST_SECONDS) -> None:
+        self._attacks = attacks
+        self._progress = progress
+        self._rest = rest
+        self.outcomes: list[Outcome] = []
+        self.rest_p99 = 0.0
+        self.evidence: list[str] = []
+
+    async def run(self) -> list[Figure]:
+        async with open_stage() as stage:
+            await asyncio.sleep(1.0)  # everybody is warm
+            begin = time.monotonic()
+            await asyncio.sleep(self._rest)
+            self.rest_p99 = percentile(_overlapping(stage.samples, begin, time.monotonic()), 0.99)
+            descriptors = _descriptors(stage.gateway.pid)
+            for n, attack in enumerate(self._attacks, 1):
+                self.outcomes.append(await self._attempt(stage, attack))
+                self._progress.tell("attacks", n, len(self._attacks), f" ({attack.name})")
+            left = await _left_over(stage, descriptors)
+            log = stage.gateway.log.read_text(errors="replace")
+            lost = log.count(_LOST)
+            if lost:
+                self.evidence += [line for line in log.splitlines() if _LOST in line][:5]
+            peak = _high_water(stage.gateway.pid)
+        return self._figures(lost, left, peak)
+
+    async def _attempt(self, stage: Stage, attack: Attack) -> Outcome:
+        begin, is_clear = time.monotonic(), True
+        stage.rss = 0
+        try:
+            async with asyncio.timeout(_MOST_SECONDS):
+                ending = await attack.run(stage)
+        except TimeoutError:
+            ending, is_clear = f"it did not end within {_MOST_SECONDS:g} s", False
+        except Exception as error:
+            ending, is_clear = f"{type(error).__name__}: {error}", False
+        await asyncio.sleep(_SETTLE_SECONDS)
+        end = time.monotonic()
+        seen = _overlapping(stage.samples, begin, end)
+        failed = [state for at, took, state in stage.samples if at + took >= begin and state != "done"]
+        outcome = Outcome(
+            attack.name,
+            ending,
+            is_clear,
+            end - begin,
+            len(seen),
+            len(failed),
+            percentile(seen, 0.99),
+            stage.rss,
+        )
+        if not is_clear or failed:
+            self.evidence.append(f"{attack.name}: {ending} {set(failed) or ''}")
+        return outcome
+
+    def _figures(self, lost: int, left: int, peak: int) -> list[Figure]:
+        worst = max(self.outcomes, key=lambda one: one.p99, default=None)
+        allowed = max(3 * self.rest_p99, 0.05) * 1000
+        slow = sum(one.p99 * 1000 > allowed for one in self.outcomes)
+        count = len(self.outcomes)
+        return [
+            Figure(
+                f"{count} attacks: not ended with a clear error",
+                sum(not one.is_clear for one in self.outcomes),
+                "",
+                0,
+            ),
+            Figure("… turns of bystanders that failed", sum(one.failed for one in self.outcomes), "", 0),
+            Figure("… p99 of a bystander's turn at rest", self.rest_p99 * 1000, "ms"),
+            Figure("… its worst p99 during one attack", worst.p99 * 1000 if worst else 0, "ms", allowed),
+            Figure("… attacks in which it was slower than allowed", slow, "", 0),
+            Figure("… leases lost", lost, "", 0),
+            Figure("… highest memory of the gateway", peak / 1e6, "MB", _MOST_RSS / 1e6),
+            Figure("… descriptors left open", left, "", 0),
+        ]
+
+    def table(self) -> str:
+        lines = ["| attack | ended with | seconds | p99 of the others | memory |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {one.name} | {one.ending[:160].replace('|', '/')} | {one.seconds:.1f} "
+            f"| {one.p99 * 1000:.0f} ms | {one.rss / 1e6:.0f} MB |"
+            for one in self.outcomes
+        ]
+        return "\n".join(lines)
+
+
+# -- the stage --------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_stage() -> AsyncIterator[Stage]:
+    """Start every process. Leaving ends them all."""
+    with tempfile.TemporaryDirectory(prefix="talaria-hostile-") as folder:
+        home = Path(folder) / "home"
+        home.mkdir(mode=0o700)
+        async with (
+            _child("talaria.testing.model_server", "--port", "0", "--fast") as calm,
+            _child("talaria.testing.model_server", "--port", "0", "--fast") as hostile,
+            TelegramServer() as telegram,
+        ):
+            telegram.platform.private(telegram.person(PERSON))
+            (home / "config.toml").write_text(_config(_address(calm[1]), _address(hostile[1]), telegram))
+            async with GatewayProcess(home, Path(folder) / "log", {"LOG__LEVEL": "warning"}) as gateway:
+                await gateway.start()
+                await gateway.call("GET", "/api/status")
+                stage = Stage(gateway, gateway.url, (home / "http.token").read_text().strip(), telegram)
+                async with _child("chaos.bystander", stage.url, stage.token, first_line=False) as bystander:
+                    watch = asyncio.gather(_collect(bystander[0], stage), _sample_rss(stage))
+                    try:
+                        yield stage
+                    finally:
+                        watch.cancel()
+                        with suppress(asyncio.CancelledError):
+                            await watch
+
+
+def _config(calm: str, hostile: str, telegram: TelegramServer) -> str:
+    providers = "\n".join(
+        f'[providers.{name}]\napi = "{api}"\nbase_url = "{hostile}"\nmax_retries = 1\nsilence = "5s"\n'
+        'first_token = "10s"'
+        for name, api in WIRES.items()
+    )
+    return f"""
+[model]
+provider = "scripted"
+name = "scripted"
+[providers.scripted]
+base_url = "{calm}"
+{providers}
+[limits]
+request_head = "2s"
+request_body = "3s"
+slow_reader = "3s"
+[channels.telegram]
+token = "{telegram.token}"
+api_url = "{telegram.url}"
+allowed = [{PERSON}]
+"""
+
+
+@asynccontextmanager
+async def _child(
+    module: str, *arguments: str, first_line: bool = True
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """Run a module in its own process, and read the first line that it prints."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, *arguments, cwd=Path(__file__).parent.parent,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert child.stdout is not None
+        yield child, (await child.stdout.readline()).decode() if first_line else ""
+    finally:
+        with suppress(ProcessLookupError):
+            child.kill()
+        await child.wait()
+
+
+def _address(greeting: str) -> str:
+    """Return the address in the first line of a fake server."""
+    return next(word for word in greeting.split() if word.startswith("http")).rstrip(";,.")
+
+
+async def _collect(bystander: asyncio.subprocess.Process, stage: Stage) -> None:
+    assert bystander.stdout is not None
+    while line := await bystander.stdout.readline():
+        begin, seconds, state = line.decode().split()
+        stage.samples.append((float(begin), float(seconds), state))
+
+
+async def _sample_rss(stage: Stage) -> None:
+    statm, page = Path(f"/proc/{stage.gateway.pid}/statm"), 4096
+    while True:
+        with suppress(OSError):
+            stage.rss = max(stage.rss, int(statm.read_text().split()[1]) * page)
+        await asyncio.sleep(0.05)
+
+
+# -- measuring --------------------------------------------------------------------------------------------
+
+
+def percentile(samples: Sequence[float], share: float) -> float:
+    """Return the smallest sample that is not below `share` of all; 0 for none."""
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def _overlapping(samples: Sequence[tuple[float, float, str]], begin: float, end: float) -> list[float]:
+    return [took for at, took, _ in samples if at < end and at + took > begin]
+
+
+def _descriptors(pid: int) -> int:
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def _high_water(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+async def _left_over(stage: Stage, before: int) -> int:
+    """Return how many descriptors more than before are open, once broken connections are closed."""
+    left = 0
+    for _ in range(100):
+        left = max(0, _descriptors(stage.gateway.pid) - before - _SLACK_DESCRIPTORS)
+        if not left:
+            break
+        await asyncio.sleep(0.1)
+    return left
