@@ -45,9 +45,9 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", MESSAGES, {"json": {"text": "a", "files": [1]}}, 400, "`files[0]`"),
     ("POST", MESSAGES, {"json": {"text": "a", "files": ["../../http.token"]}}, 404, "no file ../"),
     ("POST", MESSAGES, {"json": {"text": "a", "files": ["f"] * 11}}, 400, "too many"),
-    ("POST", MESSAGES + "?wait=soon", {"json": {"text": "a"}}, 400, "wait=soon"),
-    ("POST", MESSAGES + "?wait=nan", {"json": {"text": "a"}}, 400, "wait=nan"),
-    ("POST", MESSAGES + "?wait=-1", {"json": {"text": "a"}}, 400, "wait=-1"),
+    ("POST", MESSAGES + "?wait=soon", {"json": {"text": "a"}}, 400, "wait='soon'"),
+    ("POST", MESSAGES + "?wait=nan", {"json": {"text": "a"}}, 400, "wait='nan'"),
+    ("POST", MESSAGES + "?wait=-1", {"json": {"text": "a"}}, 400, "wait='-1'"),
     ("POST", MESSAGES, {"json": {"text": "a"}, "headers": {"Idempotency-Key": "k" * 256}}, 400, "256"),
     ("POST", MESSAGES, {"json": {"text": "a"}, "headers": {"Idempotency-Key": ""}}, 400, "0 characters"),
     ("POST", "/api/sessions/no name/messages", {"json": {"text": "a"}}, 400, "'no name'"),
@@ -57,7 +57,17 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("GET", "/api/sessions/never/entries", {}, 404, "never"),
     ("POST", "/api/sessions/never/end", {}, 404, "never"),
     ("GET", "/api/sessions?limit=0", {}, 400, "limit=0"),
-    ("GET", "/api/sessions?limit=many", {}, 400, "limit=many"),
+    ("GET", "/api/sessions?limit=many", {}, 400, "limit 'many'"),
+    ("GET", "/api/sessions?limit=" + "0" * 5000 + "1", {}, 400, "is no number"),
+    ("GET", "/api/sessions?limit=000000001000000000", {}, 400, "is no number"),
+    ("GET", "/api/sessions?limit=501", {}, 400, "limit=501"),
+    ("GET", "/api/sessions?limit=١", {}, 400, "is no number"),
+    ("GET", "/api/sessions?after=" + "9" * 5000, {}, 400, "no place in a list"),
+    ("GET", "/api/sessions?after=" + "9" * 5000 + "~x", {}, 400, "no place in a list"),
+    ("POST", MESSAGES + "?wait=" + "9" * 5000, {"json": {"text": "a"}}, 400, "no number of seconds"),
+    ("POST", MESSAGES + "?wait=1e400", {"json": {"text": "a"}}, 400, "no number of seconds"),
+    ("POST", MESSAGES + "?wait=1_0", {"json": {"text": "a"}}, 400, "no number of seconds"),
+    ("GET", "/api/turns/x/events", {"headers": {"Last-Event-ID": "0" * 5000}}, 400, "Last-Event-ID"),
     ("GET", "/api/sessions?after=nowhere", {}, 400, "nowhere"),
     ("GET", "/api/turns/turn_unknown", {}, 404, "turn_unknown"),
     ("GET", "/api/turns/turn_unknown/events", {}, 404, "turn_unknown"),
@@ -263,6 +273,15 @@ async def test_an_endless_head_is_cut_off(api: Api, head: bytes) -> None:
     status, body = await speak(api, head)
     assert status == 431
     check(body, "64 KiB")
+
+
+async def test_a_length_of_5000_digits_is_refused(api: Api) -> None:
+    length = "0" * 5000 + "2"
+    status, body = await speak(
+        api, head(api, f"Content-Length: {length}", f"Authorization: Bearer {TOKEN}") + b"{}"
+    )
+    assert status == 400
+    check(body, "Content-Length")
 
 
 async def test_a_second_host_header_is_refused(api: Api) -> None:

@@ -23,7 +23,21 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 _BODY_TIMEOUT: Final = 30.0  # seconds without a byte of an announced body
 _DISCARD_SECONDS: Final = 2.0  # how long the rest of an unwanted body is read and thrown away
 _MAX_KEY: Final = 255
+_MAX_DIGITS: Final = 15
+_MAX_QUOTED: Final = 80
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+
+
+def read_number(name: str, text: str) -> int:
+    """Return a number of a query or header: up to 15 decimal digits. Raises `BadRequest`."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise BadRequest(f"{name} {quoted(text)} is no number.", f"Send up to {_MAX_DIGITS} digits.")
+    return int(text)
+
+
+def quoted(text: str) -> str:
+    """Return the text in quotes for an error, shortened to a length that a person reads."""
+    return repr(text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "…")
 
 
 class HttpError(TalariaError):
@@ -77,8 +91,9 @@ class Request:
 
     @property
     def content_length(self) -> int:
-        """The announced length of the body, or 0 if none was announced."""
-        return int(self.headers.get(b"content-length", b"0"))
+        """The announced length of the body, or 0 if none was announced. Raises `BadRequest`."""
+        given = self.headers.get(b"content-length")
+        return 0 if given is None else read_number("Content-Length", given.decode("latin-1"))
 
     async def json(self, kind: type[T], max_bytes: int) -> T:
         """Return the decoded body. Raises `BadRequest`, which says what is wrong and where, and what `body`

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote, unquote
 
-from talaria.channels.http.request import HttpError, Request
+from talaria.channels.http.request import HttpError, Request, quoted, read_number
 from talaria.channels.http.response import Response, json_response
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.views import SessionView, chat_key
@@ -19,6 +19,7 @@ from talaria.workspace.uploads import too_large
 
 CALLER: Final = Sender("api", "API")
 _MAX_PAGE: Final = 500
+_MAX_CURSOR: Final = 200  # characters
 
 
 class SessionLookup:
@@ -106,10 +107,15 @@ class SessionApi:
 
 def _read_page(request: Request) -> Page:
     query = request.query()
-    limit = query.get("limit", "50")
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= _MAX_PAGE):
+    limit = read_number("limit", query.get("limit", "50"))
+    if not 1 <= limit <= _MAX_PAGE:
         raise BadRequest(f"limit={limit} is no size for a page.", f"Write a number from 1 to {_MAX_PAGE}.")
-    return Page(int(limit), query.get("after") or None)
+    after = query.get("after") or None
+    if after is not None and len(after) > _MAX_CURSOR:
+        raise BadRequest(
+            f"after={quoted(after)} is no place in a list.", "Pass the `next` of the page before as `after`."
+        )
+    return Page(limit, after)
 
 
 class FileApi:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import math
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
 import msgspec
 
-from talaria.channels.http.request import ClientDisconnected, Request
+from talaria.channels.http.request import ClientDisconnected, Request, quoted, read_number
 from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
 from talaria.channels.http.session_api import CALLER, SessionLookup
 from talaria.channels.http.settings import HttpSettings
@@ -26,6 +26,7 @@ from talaria.gateway import Gateway
 from talaria.turns.live import LiveTurn
 
 _MAX_WAIT: Final = 3600.0
+_SECONDS: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}")
 # Most turns of quick models are over by then, and watching for a disconnect costs a task.
 _UNWATCHED: Final = 0.05
 _encode = msgspec.json.Encoder().encode
@@ -145,20 +146,13 @@ def _encode_event(number: int, event: Event) -> bytes:
 
 
 def _read_last_event(request: Request) -> int:
-    given = request.header(b"last-event-id") or "0"
-    if not (given.isascii() and given.isdigit() and len(given) < 16):
-        raise BadRequest(f"Last-Event-ID {given!r} is no number.", "Send the id of the last event seen.")
-    return int(given)
+    return read_number("Last-Event-ID", request.header(b"last-event-id") or "0")
 
 
 def _read_wait(request: Request) -> float:
     given = request.query().get("wait")
     if given is None:
         return 0.0
-    try:
-        seconds = float(given)
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise BadRequest(f"wait={given} is no number of seconds.", "Write for example ?wait=30.")
-    return min(seconds, _MAX_WAIT)
+    if _SECONDS.fullmatch(given) is None:
+        raise BadRequest(f"wait={quoted(given)} is no number of seconds.", "Write for example ?wait=30.")
+    return min(float(given), _MAX_WAIT)
