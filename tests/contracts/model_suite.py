@@ -22,7 +22,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
+from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
 from talaria.core.ports import Model, WireFormat
 from talaria.core.tools import ToolSpec
 
@@ -177,7 +177,34 @@ class ModelSuite:
         call = subject.call("[[words 40]] [[chunks 10]] [[cut 3]]")
         with pytest.raises(ModelUnavailable, match="the answer was cut off"):
             await subject.model.complete(call, deltas.append)
-        assert len(deltas) == 3
+        *texts, cut = deltas
+        assert len(texts) == 3
+        assert cut == CallCut(sum(len(text.text) for text in texts if isinstance(text, TextDelta)))
+
+    @pytest.mark.parametrize(
+        ("marks", "output_bytes"),
+        [
+            ("[[status 503]]", 0),
+            ("[[reply Größe]] [[chunks 1]] [[cut 1]]", len("Größe".encode())),
+        ],
+    )
+    async def test_a_call_that_was_sent_and_failed_tells_what_arrived(
+        self, subject: Subject, marks: str, output_bytes: int
+    ) -> None:
+        deltas: list[ModelDelta] = []
+        with pytest.raises(ModelUnavailable):
+            await subject.model.complete(subject.call(marks), deltas.append)
+        assert deltas[-1] == CallCut(output_bytes)
+
+    async def test_a_call_that_was_sent_and_cancelled_tells_what_arrived(self, subject: Subject) -> None:
+        deltas: list[ModelDelta] = []
+        task = asyncio.create_task(subject.model.complete(subject.call("[[hang]]"), deltas.append))
+        await subject.until_busy()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert deltas == [CallCut(0)]
+        await subject.until_idle()
 
     async def test_a_fault_may_pass(self, subject: Subject) -> None:
         for _ in range(2):

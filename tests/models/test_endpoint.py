@@ -197,12 +197,14 @@ class TestFailures:
         async with ModelServer() as server:
             url = server.base_url
         endpoint = Endpoint("acme", ProviderSettings(url), WIRE)
+        deltas: list[ModelDelta] = []
         with pytest.raises(
             ModelUnavailable,
             match=r"acme \(model gpt-x\) cannot be reached at http.*completions: Connection refused\. ",
         ) as caught:
-            await endpoint.complete(call(), ignore)
+            await endpoint.complete(call(), deltas.append)
         assert "Start its server" in caught.value.hint
+        assert not deltas, "no byte of the request was sent"
         await endpoint.close()
 
     async def test_no_answer_at_all(self) -> None:

@@ -19,7 +19,7 @@ from talaria.core.clock import Clock
 from talaria.core.errors import EndpointResting, ModelError, NoModel
 from talaria.core.events import Delta, FellBack, ModelLoading, ReasoningDelta, Retrying
 from talaria.core.messages import TokenUsage
-from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
+from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta, TextDelta
 from talaria.core.ports import Models, WireFormat
 from talaria.core.specs import AgentSpec, PinnedSpec, pin
 from talaria.core.spending import PlannedCall
@@ -164,6 +164,8 @@ class Caller:
         agent.cache_sample = watch(agent.session_id, agent.cache_sample, sample, self._context.metrics)
 
     def _on_delta(self, delta: ModelDelta) -> None:
+        if isinstance(delta, CallCut):
+            return
         if isinstance(delta, ModelLoading):
             self._context.emit(delta)
             return

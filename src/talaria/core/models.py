@@ -34,7 +34,16 @@ class ThoughtDelta(msgspec.Struct, frozen=True):
     text: str
 
 
-ModelDelta = TextDelta | ThoughtDelta | ModelLoading
+class CallCut(msgspec.Struct, frozen=True):
+    """The last delta of a call that was sent, in whole or in part, and did not end with a completion.
+
+    `output_bytes` counts what arrived of the answer: text, thoughts, names and arguments of tool calls.
+    """
+
+    output_bytes: int
+
+
+ModelDelta = TextDelta | ThoughtDelta | ModelLoading | CallCut
 
 
 class Completion(msgspec.Struct, frozen=True):

@@ -53,6 +53,7 @@ class Model(Protocol):
 
     `complete` streams deltas to `sink` and returns the whole answer. It raises `ModelError`, of the kind
     `EndpointResting` if no call was made. When it is cancelled, it closes its connection before it ends.
+    Before any exception leaves it, `sink` gets `CallCut` if a byte of the request may have been sent.
     """
 
     @property

@@ -12,7 +12,7 @@ from aiohttp.payload import Payload
 from yarl import URL
 
 from talaria import __version__
-from talaria.core.models import Completion, ModelCall, ModelDelta
+from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta
 from talaria.core.redaction import Redactor
 from talaria.models.failures import ProviderErrors
 from talaria.models.limiter import CallLimiter
@@ -115,6 +115,24 @@ class Endpoint:
     ) -> Completion:
         answer = self._wire.decoder(call.model, errors)
         body = SplicedBody(self._wire.body(call))
+        try:
+            await self._exchange(body, answer, sink, errors, started)
+            for delta in answer.end():
+                sink(delta)
+            return answer.completion()
+        except BaseException:
+            if body.is_sent:
+                sink(CallCut(answer.output_bytes()))
+            raise
+
+    async def _exchange(
+        self,
+        body: SplicedBody,
+        answer: AnswerDecoder,
+        sink: Callable[[ModelDelta], None],
+        errors: ProviderErrors,
+        started: Callable[[], None],
+    ) -> None:
         response: aiohttp.ClientResponse | None = None
         limit = asyncio.timeout(self._settings.first_token.total_seconds() or None)
         try:
@@ -136,9 +154,6 @@ class Endpoint:
                 body.abort()
             if response is not None:
                 response.close()
-        for delta in answer.end():
-            sink(delta)
-        return answer.completion()
 
     async def _read(
         self,
@@ -246,7 +261,8 @@ class SplicedBody(Payload):
     """A request body of known length, written from its pieces.
 
     A short body goes out in one write with the headers. A long one is handed to the transport piece by piece;
-    the transport sends what the socket takes and keeps a reference to the rest.
+    the transport sends what the socket takes and keeps a reference to the rest. `is_sent` tells whether any
+    of it may have been sent.
     """
 
     _default_content_type = "application/json"
@@ -257,6 +273,7 @@ class SplicedBody(Payload):
         self._pieces = pieces
         self._size = sum(map(len, pieces))
         self._transport: asyncio.Transport | None = None
+        self.is_sent = False
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         return b"".join(self._pieces).decode(encoding, errors)
@@ -268,6 +285,7 @@ class SplicedBody(Payload):
 
     async def write(self, writer: AbstractStreamWriter) -> None:
         self._transport = getattr(writer, "transport", None)
+        self.is_sent = True
         is_short = self._size is not None and self._size <= SHORT_BODY_BYTES
         for piece in [b"".join(self._pieces)] if is_short else self._pieces:
             await writer.write(piece)

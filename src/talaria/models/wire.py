@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from talaria.core.errors import ModelError
 from talaria.core.messages import (
     AssistantMessage,
     File,
@@ -164,6 +165,17 @@ class AnswerDecoder:
             raise self.errors.malformed(str(error)) from None
         message = AssistantMessage("".join(self._text), calls, thoughts, self._model)
         return Completion(message, self.usage, self.stop or ("tool_calls" if calls else "stop"))
+
+    def output_bytes(self) -> int:
+        """Return how many bytes of output arrived so far. If they cannot be told apart from the bytes around
+        them, all received bytes count."""
+        try:
+            calls, thoughts = self._reader.finish(self)
+        except (ModelError, *DECODE_ERRORS):
+            return self._received
+        said = [*self._text, *(thought.text for thought in thoughts)]
+        said += [part for call in calls for part in (call.name, call.arguments)]
+        return sum(len(part.encode("utf-8", "surrogatepass")) for part in said)
 
     def _read(self, events: list[SseEvent]) -> list[ModelDelta]:
         deltas = self._deltas = []

@@ -12,7 +12,7 @@ import msgspec
 
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.messages import AssistantMessage, Reasoning
-from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
+from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
 from talaria.core.specs import fingerprint_secrets
 from talaria.models.failures import ErrorBody, ProviderErrors
 from talaria.models.limiter import BreakerSettings, CallLimiter
@@ -80,12 +80,16 @@ class ScriptedModel:
                     began()
                     sink(delta)
 
-                return await self._complete(call, hear, errors)
+                return await self._complete(call, hear, sink, errors)
         finally:
             self.busy -= 1
 
     async def _complete(
-        self, call: ModelCall, sink: Callable[[ModelDelta], None], errors: ProviderErrors
+        self,
+        call: ModelCall,
+        sink: Callable[[ModelDelta], None],
+        cut: Callable[[CallCut], None],
+        errors: ProviderErrors,
     ) -> Completion:
         if self.is_down:
             raise errors.unreachable("http://nowhere", "Connection refused")
@@ -94,8 +98,19 @@ class ScriptedModel:
         parts = [part for part in (call.prefix.system, *call.chunks) if part]
         context = read_context(_decode(b"[%b]" % b",".join(parts)))
         answer = decide(context, self._attempts.count(context))
-        await self._clock.sleep(self.latency + answer.delay)
-        await self._play(answer, sink, errors)
+        heard = list[str]()
+
+        def hear(delta: ModelDelta) -> None:
+            if isinstance(delta, TextDelta | ThoughtDelta):
+                heard.append(delta.text)
+            sink(delta)
+
+        try:
+            await self._clock.sleep(self.latency + answer.delay)
+            await self._play(answer, hear, errors)
+        except BaseException:
+            cut(CallCut(sum(len(text.encode()) for text in heard)))
+            raise
         thoughts = (
             (Reasoning("reasoning_content", answer.thought, _json(answer.thought)),) if answer.thought else ()
         )
