@@ -20,7 +20,7 @@ from talaria.access.authorizer import (
     authorize,
 )
 from talaria.access.pairing import hash_code, new_code
-from talaria.core.access import CreateInvitation, Person, RedeemInvitation
+from talaria.core.access import EVERY_ROLE, CreateInvitation, Person, RedeemInvitation, Role
 from talaria.core.turns import Sender
 from talaria.store.memory import MemoryStore
 
@@ -76,6 +76,21 @@ TABLE: list[tuple[Actor, Membership, set[Ingress], Verdict]] = [
 @pytest.mark.parametrize(("actor", "membership", "ways", "verdict"), TABLE)
 def test_the_rule(actor: Actor, membership: Membership, ways: set[Ingress], verdict: Verdict) -> None:
     assert {way: authorize(actor, way, membership) for way in ways} == dict.fromkeys(ways, verdict)
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("needed", [frozenset({role}) for role in Role] + [EVERY_ROLE, frozenset[Role]()])
+@pytest.mark.parametrize("membership", Membership)
+def test_a_known_sender_needs_one_of_the_roles(
+    role: Role, needed: frozenset[Role], membership: Membership
+) -> None:
+    verdict = authorize(private("1"), Ingress.API, membership, role, needed)
+    if membership is Membership.UNKNOWN:
+        assert verdict == Denied(DenialReason.NOT_A_MESSAGE)
+    elif role in needed:
+        assert verdict == Authorized(Sender("1"), membership)
+    else:
+        assert verdict == Denied(DenialReason.ROLE)
 
 
 async def test_without_configuration_nobody_is_entitled() -> None:

@@ -19,6 +19,7 @@ import msgspec
 from talaria.access import pairing
 from talaria.access.pairing import Code, hash_code, new_code, read_code
 from talaria.core.access import (
+    EVERY_ROLE,
     CodesLocked,
     Paired,
     PairingLimits,
@@ -29,6 +30,7 @@ from talaria.core.access import (
     RequestPairing,
     RequestPending,
     RequestsFull,
+    Role,
     WrongCode,
 )
 from talaria.core.clock import Clock
@@ -106,6 +108,7 @@ class DenialReason(StrEnum):
     NO_USER_ID = "no_user_id"
     NOT_PRIVATE = "not_private"
     NOT_A_MESSAGE = "not_a_message"
+    ROLE = "role"
 
 
 class Authorized(msgspec.Struct, frozen=True):
@@ -128,16 +131,25 @@ class Denied(msgspec.Struct, frozen=True):
 Verdict = Authorized | Stranger | Denied
 
 
-def authorize(actor: Actor, ingress: Ingress, membership: Membership) -> Verdict:
+def authorize(
+    actor: Actor,
+    ingress: Ingress,
+    membership: Membership,
+    role: Role = Role.CHAT,
+    needed: frozenset[Role] = EVERY_ROLE,
+) -> Verdict:
     """Decide about one input. Pure; denies by default.
 
     Only the sender counts, never the chat. A listed id that appears as a bot or behind a chat's name
-    is denied, because it is not the person who was listed.
+    is denied, because it is not the person who was listed. A known sender is denied whose `role` is not one
+    of those `needed`; people on chat platforms chat.
     """
     reason = find_denial(actor)
     if reason is not None:
         return Denied(reason)
     if membership is not Membership.UNKNOWN:
+        if role not in needed:
+            return Denied(DenialReason.ROLE)
         return Authorized(Sender(actor.user_id, actor.person.name), membership)
     if actor.chat_kind is not ChatKind.PRIVATE:
         return Denied(DenialReason.NOT_PRIVATE)

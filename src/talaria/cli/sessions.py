@@ -10,7 +10,8 @@ from typing import TypeVar, assert_never
 import click
 
 from talaria.channels.console.gateway_client import GatewayClient, SessionList
-from talaria.channels.http.views import SessionView, chat_key
+from talaria.channels.http.callers import HOME_CALLER
+from talaria.channels.http.views import SessionView
 from talaria.cli.home_gateway import GatewayOrStore, ask_home
 from talaria.cli.options import Invocation, group
 from talaria.cli.text import columns, when
@@ -133,7 +134,7 @@ class StoredSessions:
         if name_or_id.startswith(SESSION_PREFIX):
             found = await self._store.session(SessionId(name_or_id))
         elif is_session_name(name_or_id):
-            found = await self._store.current_session(chat_key(self._agent_name, name_or_id))
+            found = await self._store.current_session(HOME_CALLER.chat_key(self._agent_name, name_or_id))
         if found is None:
             raise NotFound(f"There is no session {name_or_id}.")
         return found

@@ -1,4 +1,4 @@
-"""Pairing: people who were let in, people who ask to be, and the limits of what strangers can cause.
+"""Roles; and pairing: people who were let in, people who ask to be, and what strangers can cause at most.
 
 The store has the hash of a code only, so a copy of the database lets nobody in. All times are of the store's
 clock.
@@ -7,11 +7,26 @@ clock.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NewType
+from typing import Final, NewType
 
 import msgspec
 
 CodeHash = NewType("CodeHash", str)
+
+
+class Role(StrEnum):
+    """The rights of a caller.
+
+    `READ` sees everything and changes nothing. `CHAT` has chats of its own, decides about their tool calls,
+    and sees no others. `OPERATE` may do everything: pairing, other people's chats, backups, tokens.
+    """
+
+    READ = "read"
+    CHAT = "chat"
+    OPERATE = "operate"
+
+
+EVERY_ROLE: Final = frozenset(Role)
 
 
 class PairingOrigin(StrEnum):

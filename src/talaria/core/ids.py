@@ -21,6 +21,7 @@ Fence = NewType("Fence", int)
 
 SESSION_PREFIX = "ses_"
 TURN_PREFIX = "turn_"
+EPHEMERAL = "ephemeral"  # the kind of chat that a stateless call has
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]

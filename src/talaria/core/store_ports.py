@@ -170,8 +170,9 @@ class Store(SpendStore, Protocol):
 
     async def current_session(self, chat_key: ChatKey) -> Session | None: ...
 
-    async def sessions(self, page: ledger.Page) -> ledger.SessionPage:
-        """Return lasting sessions, the last used first. Raises `BadRequest` for an invalid page."""
+    async def sessions(self, page: ledger.Page, within: str = "") -> ledger.SessionPage:
+        """Return lasting sessions, the last used first. With `within`, only those of chats whose keys begin
+        with it. Raises `BadRequest` for an invalid page."""
         ...
 
     async def entries(self, session_id: SessionId, page: ledger.Page) -> ledger.EntryPage:

@@ -11,7 +11,7 @@ from talaria.commands.slash import Command, canonical, find_session, parse_comma
 from talaria.core.entries import settled_bodies
 from talaria.core.errors import NoModel, TalariaError
 from talaria.core.events import Queued
-from talaria.core.ids import ChatAddress, ChatKey, SessionId, new_session_id, new_turn_id
+from talaria.core.ids import EPHEMERAL, ChatAddress, ChatKey, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Begin, Binding, Fresh
 from talaria.core.messages import Message, Text
 from talaria.core.specs import PinnedSpec
@@ -24,8 +24,6 @@ from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import NO_OPTIONS, CallOptions, LiveTurn
 from talaria.turns.settings import Busy, TurnSettings
 
-EPHEMERAL = "ephemeral"
-
 
 class Draining(TalariaError):
     """The gateway is shutting down and accepts no more messages."""
@@ -34,7 +32,8 @@ class Draining(TalariaError):
 
 
 class StatelessCall(msgspec.Struct, frozen=True):
-    """A call that brings its whole context. `tools` are the caller's, encoded."""
+    """A call that brings its whole context. `tools` are the caller's, encoded. `owner` is the name of a token
+    whose chats are apart from those of other callers; it is empty for all others."""
 
     sender: Sender
     context: tuple[Message, ...]
@@ -42,6 +41,7 @@ class StatelessCall(msgspec.Struct, frozen=True):
     tools: bytes = b""
     options: CallOptions = CallOptions()
     key: str | None = None
+    owner: str = ""
 
 
 def is_ephemeral(turn: Turn) -> bool:
@@ -126,7 +126,8 @@ class Intake:
         """Accept a stateless call: an ephemeral session of its own, with the caller's context and tools."""
         pinned = self._agents.specs.resolve_stateless(call.model, call.tools)
         session_id = new_session_id()
-        chat = ChatAddress(self._settings.agent_name, "http", EPHEMERAL, session_id)
+        place = (call.owner, session_id) if call.owner else (session_id,)
+        chat = ChatAddress(self._settings.agent_name, "http", EPHEMERAL, *place)
         digest = _digest(call.context, call.model, call.tools, call.options) if call.key is not None else ""
         order = Accept(
             turn_id=new_turn_id(),

@@ -9,15 +9,14 @@ import msgspec
 
 from talaria.access.authorizer import Actor, Authorized, ChatKind, Ingress, Membership, authorize
 from talaria.access.logins import CODE_SECONDS, COOKIE_SECONDS, Logins
+from talaria.channels.http.callers import HOME_CALLER, ApiCaller, Credential, RouteAccess
 from talaria.channels.http.request import HttpError, RawHeaders, Request
 from talaria.channels.http.response import Response, json_response
+from talaria.core.access import Role
 from talaria.core.errors import BadRequest
 from talaria.core.store_ports import Store
 
 ENDED_LOGINS: Final = "logins.ended"  # the store's cursor that keeps them
-_OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/api/login"})
-_ASSETS: Final = "/assets/"
-_CALLER: Final = Actor("http", "api", ChatKind.PRIVATE, "api")
 _SINGLE_HEADERS: Final = (b"host", b"origin", b"authorization", b"cookie")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
@@ -46,16 +45,30 @@ class Guard:
         self._origins = frozenset(origin.encode("latin-1") for origin in origins)
         self._logins = logins
 
-    def check(self, request: Request) -> None:
-        """Raise `HttpError` (401, 403, 421) or `BadRequest` for a request that may not go on."""
+    async def check(self, request: Request, access: RouteAccess) -> None:
+        """Set the request's caller. Raises `HttpError` (401, 403, 421) or `BadRequest` for a request that may
+        not go on."""
         self._check_place(request)
-        if request.path in _OPEN_PATHS or request.path.startswith(_ASSETS):
+        if access is RouteAccess.OPEN:
             return
         authorization = request.headers.get(b"authorization", b"")
-        if not _is_bearer(authorization):
-            self._check_cookie(request)
-        elif not _may_call(self._logins.is_token(authorization[7:].strip())):
-            raise _unauthorized("The token is wrong.")
+        if _is_bearer(authorization):
+            caller = self._find_token(authorization[7:].strip())
+        else:
+            caller = self._find_login(request)
+        if not _may_call(caller, access):
+            needed = " or ".join(f"`{role}`" for role in Role if role in access.roles)
+            raise HttpError(
+                "forbidden",
+                f"This call needs the role {needed}, and {caller} has `{caller.role}`.",
+                "Use a token with that role; `talaria token add NAME --role ROLE` makes one.",
+            )
+        request.caller = caller
+
+    def _find_token(self, given: bytes) -> ApiCaller:
+        if self._logins.is_token(given):
+            return HOME_CALLER
+        raise _unauthorized("The token is wrong.")
 
     def _check_place(self, request: Request) -> None:
         headers = request.headers
@@ -80,9 +93,10 @@ class Guard:
                 "Call it from its own page or from a program; http.hosts names further addresses of it.",
             )
 
-    def _check_cookie(self, request: Request) -> None:
+    def _find_login(self, request: Request) -> ApiCaller:
         cookies = _cookies(request)
-        if not _may_call(any(map(self._logins.is_cookie, cookies))):
+        found = next(filter(self._logins.is_cookie, cookies), None)
+        if found is None:
             raise _unauthorized("This login is over." if cookies else "This call needs the gateway's token.")
         is_own_page = request.headers.get(b"sec-fetch-site") in _OWN_PAGE
         if not is_own_page or (request.method not in _SAFE_METHODS and b"origin" not in request.headers):
@@ -91,11 +105,13 @@ class Guard:
                 "A login's cookie is good for the gateway's own page only.",
                 "Programs send `Authorization: Bearer TOKEN`; the token is in http.token in the home.",
             )
+        return ApiCaller(Credential.LOGIN, "", Role.OPERATE, HOME_CALLER.sender)
 
 
-def _may_call(has_secret: bool) -> bool:
-    membership = Membership.TOKEN if has_secret else Membership.UNKNOWN
-    return isinstance(authorize(_CALLER, Ingress.API, membership), Authorized)
+def _may_call(caller: ApiCaller, access: RouteAccess) -> bool:
+    actor = Actor("http", caller.sender.id, ChatKind.PRIVATE, caller.sender.id)
+    verdict = authorize(actor, Ingress.API, Membership.TOKEN, caller.role, access.roles)
+    return isinstance(verdict, Authorized)
 
 
 def _is_bearer(authorization: bytes) -> bool:
@@ -146,11 +162,12 @@ class LoginApi:
         return Response(b"", 204, _set_cookie(request, "", 0))
 
     async def new_code(self, request: Request) -> Response:
-        """Make a code. Needs the token: a cookie that could make codes would never end."""
-        if not _is_bearer(request.headers.get(b"authorization", b"")):
+        """Make a code. Needs the home's own token: a login that could make codes would never end, and a login
+        that another token made would outlive that token."""
+        if request.caller.credential is not Credential.HOME:
             raise HttpError(
                 "token_needed",
-                "A login from a browser cannot make another one.",
+                "Only the home's own token can log a browser in.",
                 "Run `talaria open` on the gateway's machine.",
             )
         return json_response({"code": self._logins.new_code(), "seconds": CODE_SECONDS}, 201)

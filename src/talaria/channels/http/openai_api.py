@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from talaria.channels.http.callers import ApiCaller
 from talaria.channels.http.openai_requests import (
     CompletionRequest,
     last_user_parts,
@@ -22,7 +23,7 @@ from talaria.channels.http.response import (
     json_response,
     turn_error,
 )
-from talaria.channels.http.session_api import CALLER, SessionLookup
+from talaria.channels.http.session_api import SessionLookup
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.turn_api import wait_for_turn
 from talaria.core.errors import BadRequest, ErrorInfo
@@ -61,9 +62,9 @@ class OpenAiApi:
         body.check()
         session = request.header(b"x-talaria-session")
         if session is None:
-            live = await self._call(body, key)
+            live = await self._call(request.caller, body, key)
         else:
-            live = await self._submit(session, body, key)
+            live = await self._submit(request.caller, session, body, key)
         is_owned = session is None and not live.repeats
         turn = live.turn
         headers = (
@@ -92,27 +93,30 @@ class OpenAiApi:
             raise error
         return Response(_encode_whole(completion, await self._result(live, turn)), headers=headers)
 
-    async def _call(self, body: CompletionRequest, key: str | None) -> LiveTurn:
+    async def _call(self, caller: ApiCaller, body: CompletionRequest, key: str | None) -> LiveTurn:
         return await self._turns.call(
             StatelessCall(
-                sender=CALLER,
+                sender=caller.sender,
                 context=whole_context(body.messages),
                 model=self._wanted_model(body),
                 tools=body.encoded_tools(),
                 options=body.options(),
                 key=key,
+                owner=caller.owner,
             )
         )
 
-    async def _submit(self, session: str, body: CompletionRequest, key: str | None) -> LiveTurn:
+    async def _submit(
+        self, caller: ApiCaller, session: str, body: CompletionRequest, key: str | None
+    ) -> LiveTurn:
         if body.tools:
             raise BadRequest(
                 "In the field `tools`: a session has tools of its own.",
                 "Leave `tools` out, or leave out X-Talaria-Session and send the whole conversation.",
             )
         parts = last_user_parts(body.messages)
-        chat = await self._lookup.chat(session)
-        return await self._turns.submit(Inbound(chat, CALLER, parts, key, self._wanted_model(body)))
+        chat = await self._lookup.chat(session, caller)
+        return await self._turns.submit(Inbound(chat, caller.sender, parts, key, self._wanted_model(body)))
 
     def _wanted_model(self, body: CompletionRequest) -> str | None:
         return None if body.model in (None, "", self._agent_name) else body.model

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from talaria.channels.http.callers import ApiCaller
 from talaria.core.errors import BadRequest, TalariaError
 from talaria.core.units import format_size
 
@@ -63,12 +64,24 @@ class Request:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.route = "refused"  # for the metrics: the pattern of the route, once the guard has let it pass
+        self._caller: ApiCaller | None = None
         self.params: dict[str, str] = {}  # parts of the path, by their names in the pattern
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.has_started = False  # the status has been sent
         self.is_read = not (
             self.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in self.headers
         )
+
+    @property
+    def caller(self) -> ApiCaller:
+        """The caller that the guard has let in. A route that is open to everybody has none."""
+        if self._caller is None:
+            raise RuntimeError(f"{self.path} was reached without a caller")
+        return self._caller
+
+    @caller.setter
+    def caller(self, caller: ApiCaller) -> None:
+        self._caller = caller
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final, NamedTuple
 
 from talaria.access.logins import Logins
 from talaria.channels.http.auth import Guard, LoginApi
+from talaria.channels.http.callers import RouteAccess
 from talaria.channels.http.openai_api import OpenAiApi
 from talaria.channels.http.operator_api import OperatorApi
 from talaria.channels.http.request import ClientDisconnected, HttpError, Receive, Request, Scope, Send
@@ -29,6 +30,17 @@ Handler = Callable[[Request], Awaitable[Response | EventStream]]
 _CLIENT_GONE = 499  # the status of a request whose client left, in the metrics
 
 
+class ApiRoute(NamedTuple):
+    """The handler of a method on a path, and the roles that may call it."""
+
+    handle: Handler
+    access: RouteAccess
+
+
+Routes = Mapping[str, Mapping[str, ApiRoute]]
+_UNKNOWN: Final[Mapping[str, ApiRoute]] = {}
+
+
 def create_app(
     gateway: Gateway, settings: HttpSettings, logins: Logins, hosts: frozenset[str], timing: StreamTiming
 ) -> HttpApp:
@@ -39,34 +51,36 @@ def create_app(
     turns, openai = TurnApi(gateway, settings, timing), OpenAiApi(gateway, settings, timing)
     sessions, files = SessionApi(gateway), FileApi(gateway, settings)
     operator, login, pages = OperatorApi(gateway), LoginApi(logins, gateway.store), PageFiles()
-    routes: dict[str, dict[str, Handler]] = {
-        "/api/sessions/{x}/messages": {"POST": turns.send},
-        "/v1/chat/completions": {"POST": openai.complete},
-        "/api/turns/{id}": {"GET": turns.show},
-        "/api/turns/{id}/events": {"GET": turns.events},
-        "/api/turns/{id}/cancel": {"POST": turns.cancel},
-        "/api/sessions": {"GET": sessions.list},
-        "/api/sessions/{x}": {"GET": sessions.show},
-        "/api/sessions/{x}/entries": {"GET": sessions.entries},
-        "/api/sessions/{x}/end": {"POST": sessions.end},
-        "/api/files": {"POST": files.upload},
-        "/api/files/{id}": {"GET": files.show},
-        "/v1/models": {"GET": openai.models},
-        "/api/login": {"POST": login.log_in},
-        "/api/login/codes": {"POST": login.new_code},
-        "/api/logout": {"POST": login.log_out},
-        "/api/pairings": {"GET": operator.pairings},
-        "/api/pairings/approve": {"POST": operator.approve},
-        "/api/pairings/revoke": {"POST": operator.revoke},
-        "/api/pairings/invite": {"POST": operator.invite},
-        "/api/pool": {"GET": operator.pool},
-        "/api/status": {"GET": operator.status},
-        "/api/backup": {"POST": operator.backup},
-        "/healthz": {"GET": operator.healthz},
-        "/readyz": {"GET": operator.readyz},
-        "/metrics": {"GET": operator.metrics},
-        "/": {"GET": pages.index},
-        "/assets/{name}": {"GET": pages.asset},
+    open_, all_ = RouteAccess.OPEN, RouteAccess.ALL
+    read, chat, operate = RouteAccess.READ, RouteAccess.CHAT, RouteAccess.OPERATE
+    routes: dict[str, dict[str, ApiRoute]] = {
+        "/api/sessions/{x}/messages": {"POST": ApiRoute(turns.send, chat)},
+        "/v1/chat/completions": {"POST": ApiRoute(openai.complete, chat)},
+        "/api/turns/{id}": {"GET": ApiRoute(turns.show, all_)},
+        "/api/turns/{id}/events": {"GET": ApiRoute(turns.events, all_)},
+        "/api/turns/{id}/cancel": {"POST": ApiRoute(turns.cancel, chat)},
+        "/api/sessions": {"GET": ApiRoute(sessions.list, all_)},
+        "/api/sessions/{x}": {"GET": ApiRoute(sessions.show, all_)},
+        "/api/sessions/{x}/entries": {"GET": ApiRoute(sessions.entries, all_)},
+        "/api/sessions/{x}/end": {"POST": ApiRoute(sessions.end, chat)},
+        "/api/files": {"POST": ApiRoute(files.upload, chat)},
+        "/api/files/{id}": {"GET": ApiRoute(files.show, all_)},
+        "/v1/models": {"GET": ApiRoute(openai.models, all_)},
+        "/api/login": {"POST": ApiRoute(login.log_in, open_)},
+        "/api/login/codes": {"POST": ApiRoute(login.new_code, operate)},
+        "/api/logout": {"POST": ApiRoute(login.log_out, all_)},
+        "/api/pairings": {"GET": ApiRoute(operator.pairings, operate)},
+        "/api/pairings/approve": {"POST": ApiRoute(operator.approve, operate)},
+        "/api/pairings/revoke": {"POST": ApiRoute(operator.revoke, operate)},
+        "/api/pairings/invite": {"POST": ApiRoute(operator.invite, operate)},
+        "/api/pool": {"GET": ApiRoute(operator.pool, read)},
+        "/api/status": {"GET": ApiRoute(operator.status, read)},
+        "/api/backup": {"POST": ApiRoute(operator.backup, operate)},
+        "/healthz": {"GET": ApiRoute(operator.healthz, open_)},
+        "/readyz": {"GET": ApiRoute(operator.readyz, open_)},
+        "/metrics": {"GET": ApiRoute(operator.metrics, read)},
+        "/": {"GET": ApiRoute(pages.index, open_)},
+        "/assets/{name}": {"GET": ApiRoute(pages.asset, open_)},
     }
     return HttpApp(routes, Guard(hosts, logins), gateway.metrics, gateway.webhooks)
 
@@ -80,7 +94,7 @@ class HttpApp:
 
     def __init__(
         self,
-        routes: Mapping[str, Mapping[str, Handler]],
+        routes: Routes,
         guard: Guard,
         metrics: Metrics,
         webhooks: Mapping[str, Webhook],
@@ -88,10 +102,11 @@ class HttpApp:
         self._guard = guard
         self._metrics = metrics
         self._webhooks = webhooks
-        self._paths = {path: handlers for path, handlers in routes.items() if "{" not in path}
+        self.routes = routes
+        self._paths = {path: methods for path, methods in routes.items() if "{" not in path}
         self._patterns = [
-            (re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path)).fullmatch, path, handlers)
-            for path, handlers in routes.items()
+            (re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path)).fullmatch, path, methods)
+            for path, methods in routes.items()
             if "{" in path
         ]
 
@@ -110,13 +125,7 @@ class HttpApp:
         """Send the response and return its status."""
         response: Response | EventStream
         try:
-            webhook = self._webhooks.get(request.path)
-            if webhook is None:
-                self._guard.check(request)
-                handlers = self._find(request)
-            else:
-                request.route, handlers = request.path, {"POST": partial(_receive, webhook)}
-            response = await _handler(request, handlers)(request)
+            response = await self._handle(request)
             await response.send(request)
         except ClientDisconnected:
             raise
@@ -128,27 +137,42 @@ class HttpApp:
                 await response.send(request)
         return response.status
 
-    def _find(self, request: Request) -> Mapping[str, Handler]:
-        """Return the handlers of the path by method, none for an unknown path; set `route` and `params`."""
-        request.route = "unknown"
-        if (handlers := self._paths.get(request.path)) is not None:
-            request.route = request.path
-            return handlers
-        for match, route, handlers in self._patterns:
+    async def _handle(self, request: Request) -> Response | EventStream:
+        if (webhook := self._webhooks.get(request.path)) is not None:
+            return await _receive(webhook, request)
+        pattern, methods = self._find(request)
+        route = methods.get("GET" if request.method == "HEAD" else request.method)
+        await self._guard.check(request, _access(route, methods))
+        request.route = pattern
+        if route is None:
+            raise _unknown(request, methods)
+        return await route.handle(request)
+
+    def _find(self, request: Request) -> tuple[str, Mapping[str, ApiRoute]]:
+        """Return the pattern of the path and its routes by method, none for an unknown path; set `params`."""
+        if (methods := self._paths.get(request.path)) is not None:
+            return request.path, methods
+        for match, pattern, methods in self._patterns:
             if (matched := match(request.path)) is not None:
-                request.route, request.params = route, matched.groupdict()
-                return handlers
-        return {}
+                request.params = matched.groupdict()
+                return pattern, methods
+        return "unknown", _UNKNOWN
 
 
-def _handler(request: Request, handlers: Mapping[str, Handler]) -> Handler:
-    handler = handlers.get("GET" if request.method == "HEAD" else request.method)
-    if handler is not None:
-        return handler
-    if not handlers:
-        raise not_found(request)
-    allow = ", ".join(sorted({*handlers, "HEAD"} if "GET" in handlers else handlers))
-    raise HttpError(
+def _access(route: ApiRoute | None, methods: Mapping[str, ApiRoute]) -> RouteAccess:
+    """Return what the guard asks for. Callers of any role are told that a path or method does not exist; on a
+    path that is open to everybody, everybody is."""
+    if route is not None:
+        return route.access
+    is_open = any(other.access is RouteAccess.OPEN for other in methods.values())
+    return RouteAccess.OPEN if is_open else RouteAccess.ALL
+
+
+def _unknown(request: Request, methods: Collection[str]) -> TalariaError:
+    if not methods:
+        return not_found(request)
+    allow = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+    return HttpError(
         "wrong_method",
         f"{request.path} does not know {request.method}.",
         f"It knows {allow}.",
@@ -157,6 +181,9 @@ def _handler(request: Request, handlers: Mapping[str, Handler]) -> Handler:
 
 
 async def _receive(webhook: Webhook, request: Request) -> Response:
+    request.route = request.path
+    if request.method != "POST":
+        raise _unknown(request, ["POST"])
     if not webhook.is_genuine(request.headers):
         raise HttpError("forbidden", "This address is for a chat platform only.", "")
     await webhook.receive(await request.body(webhook.max_body))

@@ -5,52 +5,53 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote, unquote
 
+from talaria.channels.http.callers import HOME_CALLER, ApiCaller
 from talaria.channels.http.request import HttpError, Request, quoted, read_number
 from talaria.channels.http.response import Response, json_response
 from talaria.channels.http.settings import HttpSettings
-from talaria.channels.http.views import SessionView, chat_key
+from talaria.channels.http.views import SessionView
 from talaria.core.errors import BadRequest, LeaseHeld, NotFound
 from talaria.core.ids import SESSION_PREFIX, ChatKey, SessionId, is_session_name
 from talaria.core.ledger import Page
 from talaria.core.sessions import Session
-from talaria.core.turns import Sender
 from talaria.gateway import Gateway
 from talaria.workspace.uploads import too_large
 
-CALLER: Final = Sender("api", "API")
 _MAX_PAGE: Final = 500
 _MAX_CURSOR: Final = 200  # characters
 
 
 class SessionLookup:
-    """Finds the session or chat that `X` in a path or header means: a name or an id."""
+    """Finds the session or chat that `X` in a path or header means to a caller: a name or an id."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._store = gateway.store
-        self._prefix = chat_key(gateway.settings.agent.name, "")
+        self._agent_name = gateway.settings.agent.name
+        self._shared = HOME_CALLER.chat_key(self._agent_name, "")
 
-    async def session(self, x: str) -> Session:
-        """Return the session with this id, or the current session of the chat with this name.
+    async def session(self, x: str, caller: ApiCaller) -> Session:
+        """Return the session with this id, or the current session of the caller's chat with this name.
 
-        Raises `NotFound`, and `BadRequest` for a text that is neither.
+        Raises `NotFound`, also for a chat that the caller may not see, and `BadRequest` for a text that is
+        neither.
         """
         if x.startswith(SESSION_PREFIX):
             found = await self._store.session(SessionId(x))
         else:
-            found = await self._store.current_session(self._key(x))
-        if found is None:
+            found = await self._store.current_session(self._key(x, caller))
+        if found is None or not caller.may_see(found.chat_key):
             raise NotFound(f"There is no session {x}.", "GET /api/sessions lists them.")
         return found
 
-    async def chat(self, x: str) -> ChatKey:
+    async def chat(self, x: str, caller: ApiCaller) -> ChatKey:
         """Return the chat for a message to X. A chat with a name need not exist yet.
 
         Raises `HttpError` (409) for the id of a session that is not the current one of its chat, and what
         `session` raises.
         """
         if not x.startswith(SESSION_PREFIX):
-            return self._key(x)
-        session = await self.session(x)
+            return self._key(x, caller)
+        session = await self.session(x, caller)
         current = await self._store.current_session(session.chat_key)
         if current is None or current.id != session.id:
             raise HttpError(
@@ -60,13 +61,15 @@ class SessionLookup:
             )
         return session.chat_key
 
-    def _key(self, name: str) -> ChatKey:
+    def _key(self, name: str, caller: ApiCaller) -> ChatKey:
         if not is_session_name(name):
             raise BadRequest(
                 f"{name!r} is no name for a session.",
                 "A name has 1 to 128 of the characters A-Z a-z 0-9 . _ - and does not start with ses_.",
             )
-        return ChatKey(self._prefix + name)  # a name has no character that a key would have to quote
+        if caller.owner:
+            return caller.chat_key(self._agent_name, name)
+        return ChatKey(self._shared + name)  # a name has no character that a key would have to quote
 
 
 class SessionApi:
@@ -74,25 +77,26 @@ class SessionApi:
         self._store = gateway.store
         self._turns = gateway.turns
         self._lookup = SessionLookup(gateway)
+        self._agent_name = gateway.settings.agent.name
 
     async def list(self, request: Request) -> Response:
-        page = await self._store.sessions(_read_page(request))
-        return json_response(
-            {"items": [SessionView.of(session) for session in page.items], "next": page.next}
-        )
+        caller = request.caller
+        page = await self._store.sessions(_read_page(request), caller.prefix(self._agent_name))
+        items = [SessionView.of(session, caller=caller) for session in page.items]
+        return json_response({"items": items, "next": page.next})
 
     async def show(self, request: Request) -> Response:
-        session = await self._lookup.session(request.params["x"])
+        session = await self._lookup.session(request.params["x"], request.caller)
         pinned = session.spec_id and await self._store.spec(session.spec_id)
         model = f"{pinned.spec.provider}/{pinned.spec.model}" if pinned else None
-        return json_response(SessionView.of(session, model))
+        return json_response(SessionView.of(session, model, request.caller))
 
     async def entries(self, request: Request) -> Response:
-        session = await self._lookup.session(request.params["x"])
+        session = await self._lookup.session(request.params["x"], request.caller)
         return json_response(await self._store.entries(session.id, _read_page(request)))
 
     async def end(self, request: Request) -> Response:
-        session = await self._lookup.session(request.params["x"])
+        session = await self._lookup.session(request.params["x"], request.caller)
         if session.ended_at is None:
             try:
                 session = await self._turns.end(session.id)
@@ -102,7 +106,7 @@ class SessionApi:
                     f"A turn of {session.id} runs or waits.",
                     "Wait until it is done, or stop it with POST /api/turns/ID/cancel.",
                 ) from None
-        return json_response(SessionView.of(session))
+        return json_response(SessionView.of(session, caller=request.caller))
 
 
 def _read_page(request: Request) -> Page:

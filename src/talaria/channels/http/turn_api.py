@@ -12,7 +12,7 @@ import msgspec
 
 from talaria.channels.http.request import ClientDisconnected, Request, quoted, read_number
 from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
-from talaria.channels.http.session_api import CALLER, SessionLookup
+from talaria.channels.http.session_api import SessionLookup
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.views import AcceptedTurn, StepView, TurnView, explain_turn, no_such_turn
 from talaria.commands.slash import asks_model
@@ -53,11 +53,12 @@ class TurnApi:
         message = await request.json(_MessageBody, self._max_body)
         if not (message.text.strip() or message.files):
             raise BadRequest("The field `text` is empty.", "Write something, or name `files`.")
-        chat = await self._lookup.chat(request.params["x"])
+        caller = request.caller
+        chat = await self._lookup.chat(request.params["x"], caller)
         parts: tuple[Part, ...] = (Text(message.text),) if message.text.strip() else ()
         if message.files:
             parts += await self._gateway.uploads.parts(chat, message.files)
-        live = await self._turns.submit(Inbound(chat, CALLER, parts, key, message.model or None))
+        live = await self._turns.submit(Inbound(chat, caller.sender, parts, key, message.model or None))
         turn = live.turn
         if seconds > 0:
             turn = await wait_for_turn(request, live, seconds)
@@ -67,19 +68,28 @@ class TurnApi:
 
     async def show(self, request: Request) -> Response:
         """The id may be any name of the turn; see `Histories.find`."""
-        return json_response(await explain_turn(self._gateway.store.histories, request.params["id"]))
+        name = request.params["id"]
+        return json_response(await explain_turn(self._gateway.store.histories, name, request.caller))
 
     async def cancel(self, request: Request) -> Response:
-        live = await self._turns.find(TurnId(request.params["id"]))
+        live = await self._find(request)
         turn = await self._turns.cancel(live)
         return json_response(await self._recorded(turn.id))
 
     async def events(self, request: Request) -> EventStream:
         """A client that leaves stops nothing; with `Last-Event-ID` it gets the events after that one."""
         after = _read_last_event(request)
-        live = await self._turns.find(TurnId(request.params["id"]))
+        live = await self._find(request)
         events = self._stream(live, after)
         return EventStream(events, keep_alive=self._keep_alive, metrics=self._gateway.metrics)
+
+    async def _find(self, request: Request) -> LiveTurn:
+        """Raise `NotFound` for a turn that does not exist or that the caller may not see."""
+        turn_id = TurnId(request.params["id"])
+        live = await self._turns.find(turn_id)
+        if not request.caller.may_see(live.turn.chat_key):
+            raise no_such_turn(turn_id)
+        return live
 
     async def _stream(self, live: LiveTurn, after: int) -> AsyncGenerator[bytes, None]:
         """Yield the events numbered above `after`.

@@ -7,8 +7,9 @@ from typing import Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from talaria.channels.http.callers import HOME_CALLER, ApiCaller
 from talaria.core.errors import ErrorInfo, NotFound
-from talaria.core.ids import ChatAddress, ChatKey, SessionId, TurnId
+from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import TokenUsage, ToolOutcome
 from talaria.core.sessions import Session
 from talaria.core.spending import Spent
@@ -16,13 +17,7 @@ from talaria.core.store_ports import Histories
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
 from talaria.turns.explain import HistoryLine, explain_history
 
-CHANNEL, KIND = "http", "api"
 _PREVIEW = 200
-
-
-def chat_key(agent_name: str, name: str) -> ChatKey:
-    """Return the key of the chat with this session name."""
-    return ChatAddress(agent_name, CHANNEL, KIND, name).key()
 
 
 class StepView(msgspec.Struct, frozen=True):
@@ -98,18 +93,20 @@ class ExplainedTurn(TurnView, frozen=True):
     also: tuple[TurnId, ...] = ()
 
 
-async def explain_turn(histories: Histories, name: str) -> ExplainedTurn:
+async def explain_turn(histories: Histories, name: str, caller: ApiCaller = HOME_CALLER) -> ExplainedTurn:
     """Return the newest turn that has this name. Reads the store only, so no gateway has to run.
 
-    Raises `NotFound`.
+    Raises `NotFound`, also for a turn that the caller may not see.
     """
     first, *others = await histories.find(name) or [TurnId(name)]
     history = await histories.history(first)
-    if history is None:
+    if history is None or not caller.may_see(history.record.turn.chat_key):
         raise no_such_turn(name)
     record = history.record
     turn = ExplainedTurn.of(record.turn, tuple(map(StepView.of, record.steps)), record.spent)
-    return msgspec.structs.replace(turn, story=explain_history(history), also=tuple(others))
+    return msgspec.structs.replace(
+        turn, story=explain_history(history), also=() if caller.owner else tuple(others)
+    )
 
 
 def no_such_turn(name: str) -> NotFound:
@@ -125,8 +122,8 @@ class AcceptedTurn(msgspec.Struct, frozen=True):
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """`name` is the session's name in paths; only sessions of this channel have one. `model` is the session's
-    model; lists leave it out."""
+    """`name` is the session's name in paths; only sessions of the caller's own chats have one. `model` is the
+    session's model; lists leave it out."""
 
     id: SessionId
     name: str | None
@@ -139,11 +136,10 @@ class SessionView(msgspec.Struct, frozen=True):
     model: str | None = None
 
     @classmethod
-    def of(cls, session: Session, model: str | None = None) -> SessionView:
-        address = ChatAddress.parse(session.chat_key)
+    def of(cls, session: Session, model: str | None = None, caller: ApiCaller = HOME_CALLER) -> SessionView:
         return cls(
             session.id,
-            address.chat if (address.channel, address.kind) == (CHANNEL, KIND) else None,
+            caller.name_of(session.chat_key),
             session.chat_key,
             session.title,
             session.created_at,

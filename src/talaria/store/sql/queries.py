@@ -54,6 +54,12 @@ SESSIONS = f"""
 SELECT {SESSION_COLUMNS} FROM sessions WHERE ephemeral = 0 AND (updated_at, id) < (?, ?)
 ORDER BY updated_at DESC, id DESC LIMIT ?
 """
+# `+` keeps SQLite from the index by activity: it reads the sessions of these chats, not all of them.
+SESSIONS_WITHIN = f"""
+SELECT {SESSION_COLUMNS} FROM sessions
+WHERE chat_key >= ? AND chat_key < ? AND +ephemeral = 0 AND (updated_at, id) < (?, ?)
+ORDER BY updated_at DESC, id DESC LIMIT ?
+"""
 ENTRIES = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?"
 LOG = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq"
 SPEC = "SELECT s.spec, p.system, p.tools FROM specs s JOIN prefixes p ON p.id = s.prefix_id WHERE s.id = ?"
@@ -82,9 +88,14 @@ def current_session(db: Connection, chat_key: ChatKey) -> Session | None:
     return None if row is None else session_from(row)
 
 
-def sessions(db: Connection, page: Page) -> SessionPage:
+def sessions(db: Connection, page: Page, within: str = "") -> SessionPage:
     limit = check_limit(page)
-    rows = db.execute(SESSIONS, (*parse_session_cursor(page.after), limit + 1)).fetchall()
+    rest = (*parse_session_cursor(page.after), limit + 1)
+    if within:
+        bounds = (within, within[:-1] + chr(ord(within[-1]) + 1))
+        rows = db.execute(SESSIONS_WITHIN, (*bounds, *rest)).fetchall()
+    else:
+        rows = db.execute(SESSIONS, rest).fetchall()
     items = tuple(map(session_from, rows[:limit]))
     return SessionPage(items, session_cursor(items[-1]) if len(rows) > limit else None)
 
