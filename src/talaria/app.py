@@ -242,7 +242,9 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         keeper = LeaseKeeper(store, clock, new_owner_id(), _LEASE_SECONDS)
         turn_settings = TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, zone)
         turns = Turns(store, keeper, agents, sessions, turn_settings)
-        delivery = Delivery(store, turns.live, settings.delivery, partial(_read_sent, home))
+        delivery = Delivery(
+            store, turns.live, settings.delivery, partial(_read_sent, home), limits=start.limits
+        )
         uploads = Uploads(home.files, partial(chat_folder, home.path), clock)
         loops = {
             "leases": keeper.run,

@@ -14,6 +14,7 @@ import pytest
 from rig import Rig, inbound, start
 from talaria.core.delivery import OutboxRow, OutboxState, OutgoingFile
 from talaria.core.ids import OwnerId, TurnId
+from talaria.core.limits import LimitSettings
 from talaria.core.ports import TurnFeed
 from talaria.core.store_ports import Store
 from talaria.core.turns import Turn
@@ -116,6 +117,37 @@ async def test_long_reply_goes_out_in_pieces_and_in_order(
         record = await store.turn_record(turn.id)
         assert record is not None
         assert len(record.replies) == 3
+
+
+async def test_reply_of_too_many_messages_ends_with_a_file_that_holds_all_of_it(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet, most = FakeOutlet(limit=4), LimitSettings().reply_messages
+    text = "abcd" * most + "the end"
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        await say(rig, f"[[reply {text}]]")
+        while len(outlet.taken) < most + 1:
+            await asyncio.sleep(0)
+        *messages, last = outlet.taken
+        assert [(post.body, post.file) for post in messages] == [("abcd", None)] * most
+        assert last.file == OutgoingFile("answer.md", text.encode())
+        assert "limits.reply_messages" in last.body
+        await say(rig, "and then")
+        while len(outlet.taken) < most + 2:
+            await asyncio.sleep(0)
+
+
+async def test_reply_of_just_so_many_messages_has_no_file(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet, most = FakeOutlet(limit=4), LimitSettings().reply_messages
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        turn = await say(rig, f"[[reply {'abcd' * most}]]")
+        while len(outlet.taken) < most:
+            await asyncio.sleep(0)
+        record = await store.turn_record(turn.id)
+        assert record is not None
+        assert [row.file for row in record.replies] == [None] * most
 
 
 async def test_delayed_reply_is_sent_when_the_platform_says(

@@ -18,6 +18,9 @@ import msgspec
 from talaria.core.errors import TalariaError
 from talaria.core.ids import ChatKey, TurnId
 
+WHOLE_REPLY = "/answer.md"
+"""The `file` of a row that sends the whole reply of its turn. No path in a chat's folder begins with "/"."""
+
 
 class OutboxState(StrEnum):
     PENDING = "pending"
@@ -48,7 +51,7 @@ class OutboxRow(msgspec.Struct, frozen=True):
 
     A reply that is too long for one message becomes several rows. They share `head`, the id of the first row,
     and are sent in the order of `part`. `edits` is the id of the platform's message that this one replaces.
-    `file` is a path in the chat's folder. `error` is the error of the last attempt.
+    `file` is a path in the chat's folder, or `WHOLE_REPLY`. `error` is the error of the last attempt.
     """
 
     id: int
@@ -88,7 +91,7 @@ class DeliveryResult(msgspec.Struct, frozen=True):
 
 
 class OutgoingFile(msgspec.Struct, frozen=True):
-    """A file to send, read from the chat's folder."""
+    """A file to send: one of the chat's folder, or the whole reply."""
 
     name: str
     data: bytes

@@ -15,6 +15,7 @@ _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u2028\u2029\u202a-\u202
 _SURROGATE = re.compile("[\ud800-\udfff]")  # cannot be written in any encoding
 _SPACE = re.compile(r"\s+")
 _TELLING = ("path", "command", "url", "query", "pattern", "task", "action", "question")
+_MAX_ARGUMENTS = 1 << 20
 _LONGEST = 72  # of a tool's name, and of the argument behind it
 
 
@@ -24,16 +25,20 @@ def clean(text: str) -> str:
 
 
 def clean_line(text: str, longest: int = 200) -> str:
-    """Return the text as one line of at most `longest` characters."""
-    line = _SPACE.sub(" ", clean(text)).strip()
-    return line if len(line) <= longest else line[: longest - 1].rstrip() + "…"
+    """Return the text as one line of at most `longest` characters. Only the beginning of a long text is
+    looked at."""
+    start = text[: longest * 16]
+    line = _SPACE.sub(" ", clean(start)).strip()
+    if len(line) <= longest and len(start) == len(text):
+        return line
+    return line[: longest - 1].rstrip() + "…"
 
 
 def describe_call(name: str, arguments: str) -> str:
-    """Return a tool call as one line: its name and its most telling argument. Arguments that are no JSON are
-    shown as the model wrote them."""
+    """Return a tool call as one line: its name and its most telling argument. Arguments that are no JSON, or
+    very long, are shown as the model wrote them."""
     try:
-        fields = msgspec.json.decode(arguments)
+        fields = msgspec.json.decode(arguments if len(arguments) <= _MAX_ARGUMENTS else "")
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         fields = None
     if isinstance(fields, dict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -133,8 +133,11 @@ class Outlet(Protocol):
         """Whether the platform drops a second message with the same nonce."""
         ...
 
-    def split(self, reply: str) -> tuple[str, ...]:
-        """Return the messages in which a reply is sent, each within the platform's limit. Pure."""
+    def split(self, reply: str) -> Iterator[str]:
+        """Yield the messages in which a reply is sent, each within the platform's limit. Pure.
+
+        Each step is short, whatever the length of the reply. It may yield an empty text, which is no message.
+        """
         ...
 
     async def deliver(self, post: OutgoingMessage) -> str:

@@ -217,8 +217,9 @@ class Outbox(Protocol):
         """
         ...
 
-    async def split(self, row_id: int, bodies: Sequence[str]) -> None:
-        """Replace the text of a row by the first body, and put a row for each other body behind it.
+    async def split(self, row_id: int, bodies: Sequence[str], file: str | None = None) -> None:
+        """Replace the text of a row by the first body, and put a row for each other body behind it. The last
+        row gets `file`.
 
         Raises `NotFound`, and `IllegalMove` for a row that was tried already.
         """

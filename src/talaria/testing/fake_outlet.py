@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from enum import Enum, auto
 from itertools import count
 
@@ -56,8 +57,8 @@ class FakeOutlet:
     def texts(self, address: str) -> list[str]:
         return [message.text for message in self.messages.values() if message.address == address]
 
-    def split(self, reply: str) -> tuple[str, ...]:
-        return tuple(reply[start : start + self.limit] for start in range(0, len(reply), self.limit)) or ("",)
+    def split(self, reply: str) -> Iterator[str]:
+        return (reply[start : start + self.limit] for start in range(0, len(reply), self.limit))
 
     async def deliver(self, post: OutgoingMessage) -> str:
         self.posts.append(post)

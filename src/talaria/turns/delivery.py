@@ -18,6 +18,7 @@ from random import Random
 
 from talaria.core.backoff import Backoff
 from talaria.core.delivery import (
+    WHOLE_REPLY,
     DeliveryDelayed,
     DeliveryError,
     DeliveryRefused,
@@ -31,8 +32,10 @@ from talaria.core.errors import StoreError, ToolError
 from talaria.core.events import Event
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey, TurnId, channel_of
+from talaria.core.limits import Limits
 from talaria.core.ports import Outlet
 from talaria.core.store_ports import Store
+from talaria.core.tools import MAX_SENT_BYTES
 from talaria.core.turns import Turn
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import DeliverySettings
@@ -51,6 +54,14 @@ def pause_after(attempts: int, random: Random) -> float:
     return _BACKOFF.pause(attempts, random.uniform(0.5, 1.0))
 
 
+def _explain_rest(reply: str, most: int) -> str:
+    """Return the caption of the file that holds a reply of more than `most` messages."""
+    return (
+        f"The answer is {len(reply):,} characters long, more than {most} messages hold. All of it is in this "
+        "file. The operator can raise limits.reply_messages."
+    )
+
+
 class Delivery:
     """Sends replies on all channels. The rows of a channel that is not attached wait until it is, or until
     they are too old."""
@@ -62,6 +73,8 @@ class Delivery:
         settings: DeliverySettings,
         read_file: Callable[[ChatKey, str], bytes],
         random: Random | None = None,
+        *,
+        limits: Limits | None = None,
     ) -> None:
         """`read_file` reads a file of a chat's folder and raises `ToolError`. `random` is for jitter."""
         self._store = store
@@ -71,6 +84,7 @@ class Delivery:
         self._read_file = read_file
         self._settings = settings
         self._random = random or Random()  # noqa: S311 - it is for jitter
+        self._limits = limits or Limits()
         self._outlets: dict[str, Outlet] = {}
         self._sends: dict[tuple[str, str], asyncio.Task[None]] = {}  # by channel and address
         self._shows: dict[tuple[str, TurnId], asyncio.Task[None]] = {}  # by channel and turn
@@ -183,12 +197,23 @@ class Delivery:
 
     async def _split(self, outlet: Outlet, row: OutboxRow) -> None:
         """Split a reply that is longer than its platform allows, before the first attempt. `claim` then
-        returns the first part."""
+        returns the first part. A reply of too many parts ends with a file that holds all of it."""
         if row.attempts or row.part or row.file is not None:
             return
-        bodies = outlet.split(row.body)
+        most, bodies = self._limits.now.reply_messages, list[str]()
+        file = None
+        for body in outlet.split(row.body):
+            if body and len(bodies) == most:
+                self._limits.refuse("reply_messages")
+                file = WHOLE_REPLY
+                bodies.append(_explain_rest(row.body, most))
+                break
+            if body:
+                bodies.append(body)
+            if len(bodies) != 1:
+                await asyncio.sleep(0)  # a long reply is split in short steps
         if len(bodies) > 1:
-            await self._store.outbox.split(row.id, bodies)
+            await self._store.outbox.split(row.id, bodies, file)
 
     async def _attempt(self, outlet: Outlet, row: OutboxRow, *, was_tried: bool) -> DeliveryResult:
         try:
@@ -217,7 +242,13 @@ class Delivery:
     async def _post(self, row: OutboxRow, *, is_repeat: bool) -> OutgoingMessage:
         """Raises `DeliveryRefused` for a file that is gone or not in the chat's folder."""
         file = None
-        if row.file is not None:
+        if row.file == WHOLE_REPLY:
+            record = await self._store.turn_record(row.turn_id)
+            if record is None or record.turn.reply is None:
+                raise DeliveryRefused("The whole reply is gone.")
+            data = record.turn.reply.encode("utf-8", "replace")[:MAX_SENT_BYTES]
+            file = OutgoingFile(WHOLE_REPLY.removeprefix("/"), data)
+        elif row.file is not None:
             try:
                 data = await asyncio.to_thread(self._read_file, row.chat_key, row.file)
             except ToolError as error:

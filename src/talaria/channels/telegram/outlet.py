@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -49,6 +50,7 @@ FIRST_SECONDS = 0.7  # a turn that ends sooner gets no live message
 PRIVATE_SECONDS = 1.5  # between two edits: Telegram allows a private chat one message a second
 GROUP_SECONDS = 4.0  # and a group 20 a minute
 _MAX_SHOWN = 3000
+_MAX_KEPT = 32 << 10  # of a running turn's text: the more, the rarer it is cut
 _MAX_LINES = 12
 _MAX_OUTPUT = 72
 _PHOTOS = (".jpg", ".jpeg", ".png", ".webp")
@@ -72,7 +74,7 @@ class TelegramOutlet:
         self._progress = progress
         self._on_moved = on_moved
 
-    def split(self, reply: str) -> tuple[str, ...]:
+    def split(self, reply: str) -> Iterator[str]:
         return split(reply)
 
     async def deliver(self, post: OutgoingMessage) -> str:
@@ -223,8 +225,10 @@ class LiveText:
 
     def __init__(self, mode: str) -> None:
         self._mode = mode
-        self._text = ""
-        self._lines: list[str] = []
+        self._pieces: list[str] = []  # of the text
+        self._length = 0  # of the pieces
+        self._is_blank = True
+        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
         self._output = ""  # the last line that the running tool printed
         self._loading = ""
 
@@ -237,33 +241,49 @@ class LiveText:
                 self._loading = event.sentence()  # once: the message is not edited for minutes
             case Delta(text=text):
                 self._loading = ""
-                self._text += text
-                return bool(self._text) and not self._text.isspace()
+                return self._add(text)
             case ToolStarted(name=name, arguments=arguments):
                 if self._mode == "brief":
-                    self._lines, self._text = [], ""
+                    self._clear()
                 self._lines.append(f"⚙ {describe_call(name, arguments)}")
                 self._output = self._loading = ""
-            case ToolOutput(text=text) if text.strip():
-                self._output = clean_line(text.strip().rpartition("\n")[2], _MAX_OUTPUT)
+            case ToolOutput(text=text) if not text.isspace():
+                self._output = clean_line(text[-_MAX_KEPT:].strip().rpartition("\n")[2], _MAX_OUTPUT)
             case ToolFinished(name=name, outcome=outcome):
                 self._output = ""
                 if outcome is ToolOutcome.OK:
                     return False
-                self._lines.append(f"⚠ {name}: {outcome}")
+                self._lines.append(f"⚠ {clean_line(name)}: {outcome}")
             case QuestionAsked(text=text):
-                self._text += f"\n\n{text}"
+                self._add(f"\n\n{text}")
             case _:
                 if isinstance(event, Reset):
-                    self._text, self._lines, self._output, self._loading = "", [], "", ""
+                    self._clear()
+                    self._output = self._loading = ""
                 return False
         return True
 
+    def _add(self, text: str) -> bool:
+        """Add text and return whether there is more than blanks. Only the end of a long text is kept."""
+        if text:
+            self._pieces.append(text)
+            self._length += len(text)
+            self._is_blank = self._is_blank and text.isspace()
+        if self._length > _MAX_KEPT:
+            # A character more than is shown stays, so that `tail` marks the cut.
+            self._pieces = ["".join(self._pieces)[-_MAX_SHOWN - 1 :]]
+            self._length = len(self._pieces[0])
+        return not self._is_blank
+
+    def _clear(self) -> None:
+        self._lines.clear()
+        self._pieces, self._length, self._is_blank = [], 0, True
+
     def body(self) -> str:
-        lines = self._lines[-_MAX_LINES:] + ([f"… {self._output}"] if self._output else [])
+        lines = [*self._lines, *([f"… {self._output}"] if self._output else [])]
         # In backticks, so that markdown leaves the lines alone.
         tools = "\n".join("`" + line.replace("`", "'") + "`" for line in lines)
-        parts = [self._loading, tools, tail(self._text.strip("\n"), _MAX_SHOWN)]
+        parts = [self._loading, tools, tail("".join(self._pieces).strip("\n"), _MAX_SHOWN)]
         return "\n\n".join(part for part in parts if part.strip()) + CURSOR
 
 

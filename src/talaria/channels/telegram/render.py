@@ -16,7 +16,8 @@ MAX_CAPTION = 1024
 LIMIT = 4000  # of 4096: leaves room for a mark before the text and the cursor after it
 
 _FENCE = re.compile(r"\s{0,3}(`{3,16}|~{3,16})\s*([\w+#.-]{0,40})\s*$")
-_HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.*?)\s*#*\s*$")
+_FENCE_LINE = re.compile(r"^[^\S\n]{0,3}(`{3,16}|~{3,16})[^\S\n]*([\w+#.-]{0,40})[^\S\n]*$", re.MULTILINE)
+_HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.*)$")
 _BULLET = re.compile(r"(\s*)[-*+]\s+(.*)$")
 _QUOTE = re.compile(r"\s{0,3}>\s?(.*)$")
 _RULE = re.compile(r"\s{0,3}(?:(?:-\s*){3,}|(?:\*\s*){3,}|(?:_\s*){3,})$")
@@ -27,13 +28,13 @@ _TOKEN = re.compile(
     r"|(?P<mark>\*\*|__|~~|\*|_)"
 )
 _MAX_OPEN = 32
-_FENCE_ROOM = 64  # for the lines that close a code block and open it again
+_CLOSING_ROOM = 17  # for the line that closes a code block
 _TAGS = {"**": "b", "__": "b", "~~": "s", "*": "i", "_": "i"}
 
 
 def units(text: str) -> int:
     """Return the length in UTF-16 units, as Telegram counts it."""
-    return len(text) + sum(char > "\uffff" for char in text)
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 # -- rendering --------------------------------------------------------------------------------------------
@@ -83,7 +84,8 @@ def _find_end(lines: list[str], start: int, pattern: re.Pattern[str]) -> int:
 
 def _render_line(line: str) -> str:
     if heading := _HEADING.match(line):
-        return f"<b>{_render_inline(heading[1])}</b>" if heading[1] else ""
+        title = heading[1].rstrip().rstrip("#").rstrip()
+        return f"<b>{_render_inline(title)}</b>" if title else ""
     if _RULE.match(line):
         return "———"
     if bullet := _BULLET.match(line):
@@ -139,64 +141,69 @@ def _render_mark(mark: str, text: str, start: int, out: list[str], opened: list[
 # -- splitting --------------------------------------------------------------------------------------------
 
 
-def split(markdown: str, limit: int = LIMIT) -> tuple[str, ...]:
-    """Return pieces of at most `limit` units, cut between paragraphs, lines or words if possible. A code
-    block that is cut is closed in one piece and opened again in the next."""
-    pieces: list[str] = []
-    current: list[str] = []
-    size = 0
-    fence: re.Match[str] | None = None  # the line that opened the current code block
-    for line in _split_lines(markdown.strip("\n"), limit - _FENCE_ROOM):
-        cost = units(line) + 1
-        if current and size + cost > limit - (len(fence[1]) + 1 if fence else 0):
-            keep = len(current) if fence else _find_paragraph_end(current)
-            pieces.append("\n".join([*current[:keep], *([fence[1]] if fence else [])]).strip("\n"))
-            current = [*([fence[1] + fence[2]] if fence else []), *current[keep:]]
-            size = sum(units(each) + 1 for each in current)
-        current.append(line)
-        size += cost
-        found = _FENCE.match(line)
+def split(markdown: str, limit: int = LIMIT) -> Iterator[str]:
+    """Yield pieces of at most `limit` units, cut between paragraphs, lines or words if possible. A code block
+    that is cut is closed in one piece and opened again in the next.
+
+    Each step looks at no more text than fits into one piece. A step over blank text yields an empty piece.
+    """
+    start, end = 0, len(markdown)
+    fence: _Fence | None = None
+    while start < end:
+        opening = f"{fence.marks}{fence.language}\n" if fence else ""
+        window = _fit(markdown, start, limit - units(opening) - _CLOSING_ROOM)
+        cut, fence = _find_cut(window, fence, is_last=start + len(window) >= end)
+        piece = (opening + window[:cut] if opening else window[:cut].lstrip("\n")).rstrip("\n")
+        start += cut
+        if start < end:
+            if fence:
+                piece += f"\n{fence.marks}"
+            if markdown[start] in "\n ":
+                start += 1
+        yield piece if piece.strip() else ""
+
+
+class _Fence(NamedTuple):
+    """The line that opens a code block."""
+
+    marks: str
+    language: str
+
+
+def _find_cut(window: str, fence: _Fence | None, *, is_last: bool) -> tuple[int, _Fence | None]:
+    """Return where to end a piece, and the code block that is open there."""
+    if is_last:
+        return len(window), None
+    cut = window.rfind("\n", len(window) // 4)
+    if cut < 0:
+        cut = window.rfind(" ", len(window) // 2)
+    cut = cut if cut > 0 else len(window)
+    behind = 0  # the end of the last fence: a piece is not cut before it, so no code block is cut in vain
+    for found in _FENCE_LINE.finditer(window, 0, cut):
         if fence is None:
-            fence = found
-        elif found and not found[2] and found[1].startswith(fence[1]):
+            fence = _Fence(found[1], found[2])
+        elif not found[2] and found[1].startswith(fence.marks):
             fence = None
-    pieces.append("\n".join(current).strip("\n"))
-    return tuple(piece for piece in pieces if piece.strip()) or ("(an empty reply)",)
+        else:
+            continue
+        behind = found.end()
+    if fence is None and (paragraph := window.rfind("\n\n", max(behind, len(window) // 2), cut)) > 0:
+        cut = paragraph
+    return cut, fence
 
 
-def _find_paragraph_end(lines: list[str]) -> int:
-    """Return the index after the last blank line in the second half; the lines behind it move to the next
-    piece. Return the end if there is none, or if a fence follows it: no code block may be cut."""
-    for at in range(len(lines) - 1, len(lines) // 2, -1):
-        if _FENCE.match(lines[at]):
-            break
-        if not lines[at].strip():
-            return at + 1
-    return len(lines)
-
-
-def _split_lines(text: str, limit: int) -> Iterator[str]:
-    """Yield lines of at most `limit` units; longer lines are cut, at a space if possible."""
-    for line in text.split("\n"):
-        start = 0
-        while units(line[start : start + limit + 1]) > limit:
-            end = start + _count_fitting(line[start : start + limit], limit)
-            space = line.rfind(" ", (start + end) // 2, end)
-            yield line[start : space if space > 0 else end]
-            start = space + 1 if space > 0 else end
-        yield line[start:]
-
-
-def _count_fitting(text: str, limit: int) -> int:
-    """Return how many characters fit into `limit` units."""
-    at = min(len(text), limit)
-    while units(text[:at]) > limit:
-        at -= max(1, (units(text[:at]) - limit) // 2)
-    return at
+def _fit(text: str, start: int, limit: int) -> str:
+    """Return as much of the text from `start` on as fits into `limit` units."""
+    kept = text[start : start + limit]
+    if kept.isascii() or units(kept) <= limit:
+        return kept
+    data = kept.encode("utf-16-le", "surrogatepass")[: 2 * limit]
+    is_half = 0xD8 <= data[-1] < 0xDC
+    return data[: -2 if is_half else None].decode("utf-16-le", "surrogatepass")
 
 
 def shorten(text: str, limit: int) -> str:
-    return text if units(text) <= limit else text[: _count_fitting(text, limit - 1)] + "…"
+    return text if units(text) <= limit else _fit(text, 0, limit - 1) + "…"
 
 
 def tail(text: str, limit: int) -> str:

@@ -64,9 +64,9 @@ def _find(tx: Transaction, row_id: int) -> OutboxRow:
     return outbox_from(row)
 
 
-def split(tx: Transaction, row_id: int, bodies: Sequence[str]) -> None:
+def split(tx: Transaction, row_id: int, bodies: Sequence[str], file: str | None = None) -> None:
     row = _find(tx, row_id)
-    parts = rules.split_reply(row, bodies)
+    parts = rules.split_reply(row, bodies, file)
     if len(parts) > 1:
         tx.execute(SHORTEN, (parts[0].body, row_id))
         write_replies(tx, parts[1:])

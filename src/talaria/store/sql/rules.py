@@ -181,9 +181,9 @@ def late_replies(turn: Turn, now: float) -> tuple[OutboxRow, ...]:
     return replies(turn, TurnEnd(turn.state, turn.reply), now)
 
 
-def split_reply(row: OutboxRow, bodies: Sequence[str]) -> tuple[OutboxRow, ...]:
-    """Return the rows that replace one; the last one has the buttons. Raises `IllegalMove` for a row that was
-    tried already."""
+def split_reply(row: OutboxRow, bodies: Sequence[str], file: str | None = None) -> tuple[OutboxRow, ...]:
+    """Return the rows that replace one; the last one has the buttons and `file`. Raises `IllegalMove` for a
+    row that was tried already."""
     if row.state is not OutboxState.PENDING or row.attempts or row.part:
         raise IllegalMove(f"reply {row.id}", row.state, "split")
     last = len(bodies) - 1
@@ -194,6 +194,7 @@ def split_reply(row: OutboxRow, bodies: Sequence[str]) -> tuple[OutboxRow, ...]:
             part=part,
             edits=row.edits if part == 0 else None,
             buttons=row.buttons if part == last else (),
+            file=file if part == last else None,
         )
         for part, body in enumerate(bodies)
     )
