@@ -17,6 +17,7 @@ SCANS = {
     "delivery.DUE_AT_ONCE": {"outbox"},
     "leases.EXPIRE_OTHERS": {"sessions"},
     "leases.FORGIVE_OWN": {"sessions"},
+    "leases.FORGIVE_OTHERS": {"sessions"},
     "leases.YIELD_LEASES": {"sessions"},
     # A chat gets another id once in its life, if ever.
     "delivery.MOVE_CHAT[2]": {"turns"},

@@ -6,6 +6,7 @@ rows say which replies are owed to whom.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -218,6 +219,15 @@ class Committed(msgspec.Struct, frozen=True):
 class Renewal(msgspec.Struct, frozen=True):
     session_id: SessionId
     fence: Fence
+
+
+BLAMED = "blamed"
+"""The cursor with the turns that held the event loop until their process had to leave."""
+
+
+def blamed_turns(cursor: str | None) -> Sequence[TurnId]:
+    """Return the turns in the cursor `BLAMED`, once for each time."""
+    return msgspec.json.decode(cursor, type=list[TurnId]) if cursor else ()
 
 
 # -- reading ----------------------------------------------------------------------------------------------

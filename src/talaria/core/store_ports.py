@@ -314,8 +314,32 @@ class Pairings(Protocol):
     async def listing(self) -> access.PairingList: ...
 
 
+class ThreadStore(Protocol):
+    """Orders for threads beside the event loop. They block, and go on while the loop is held.
+
+    Each raises `StoreError`, also if the database has not answered after `timeout` seconds. The order may
+    still be carried out then.
+    """
+
+    def renew(
+        self, owner: OwnerId, renewals: Sequence[ledger.Renewal], lease_seconds: float, timeout: float
+    ) -> frozenset[SessionId]:
+        """Extend these leases, and return the sessions whose lease was lost."""
+        ...
+
+    def blame(self, owner: OwnerId, turn_id: TurnId, timeout: float) -> None:
+        """Record before the owner's process leaves that this turn held its event loop. Durable.
+
+        The attempt counts as a crash of this turn. The owner's other running turns are forgiven theirs.
+        """
+        ...
+
+
 class StoreEngine(Store, Protocol):
     """A store as the program opens it: all its ports, and the care of its database."""
+
+    @property
+    def from_thread(self) -> ThreadStore: ...
 
     @property
     def pairings(self) -> Pairings: ...

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import msgspec
 
 from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
-from talaria.core.ledger import Ended, Renewal
+from talaria.core.ledger import BLAMED, Ended, Renewal, blamed_turns
 from talaria.core.turns import Turn
-from talaria.store.sql import rules
+from talaria.store.sql import delivery, rules
 from talaria.store.sql.delivery import DUE_AT_ONCE
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.rows import (
@@ -116,6 +116,8 @@ def end_unused(tx: Transaction, before: float) -> Sequence[SessionId]:
     return [session_id for session_id in unused if end_if_idle(tx, session_id)]
 
 
+_BLAMED_KEPT = 20
+
 # -- recovery ---------------------------------------------------------------------------------------------
 
 EXPIRE_OTHERS = "UPDATE sessions SET lease_expires = 0 WHERE lease_owner <> ? AND lease_expires > 0"
@@ -136,6 +138,7 @@ WHERE state = 'running' AND merged_into IS NULL
 AND session_id IN (SELECT id FROM sessions WHERE lease_owner = ? AND lease_expires > 0)
 """
 YIELD_LEASES = "UPDATE sessions SET lease_expires = 0 WHERE lease_owner = ? AND lease_expires > 0"
+FORGIVE_OTHERS = f"{FORGIVE_OWN} AND id <> ?"
 FORGIVE_ALL = "UPDATE turns SET forgiven = attempts WHERE id = ?"
 
 
@@ -154,6 +157,13 @@ def yield_turns(tx: Transaction, owner: OwnerId) -> None:
     tx.execute(FORGIVE_OWN, (owner,))
     tx.execute(YIELD_LEASES, (owner,))
     tx.execute(RELEASE_OWN, (owner,))
+
+
+def blame(tx: Transaction, owner: OwnerId, turn_id: TurnId) -> None:
+    tx.execute(FORGIVE_OTHERS, (owner, turn_id))
+    blamed = blamed_turns(delivery.cursor(tx, BLAMED))
+    value = msgspec.json.encode([*blamed, turn_id][-_BLAMED_KEPT:]).decode()
+    delivery.set_cursor(tx, BLAMED, value)
 
 
 def forgive(tx: Transaction, turn_id: TurnId) -> None:

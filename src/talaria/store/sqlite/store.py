@@ -22,7 +22,7 @@ from talaria.store.sqlite.database import (
     open_writer,
 )
 from talaria.store.sqlite.faults import damaged
-from talaria.store.sqlite.threads import Readers, Threads
+from talaria.store.sqlite.threads import Readers, ThreadOrders, Threads
 from talaria.store.sqlite.writer import Writer
 
 
@@ -37,6 +37,7 @@ class SqliteStore(SqlStore):
         self._path = path
         self._threads = Threads(writer, readers)
         self._integrity = Integrity.CLEAN_END
+        self.from_thread = ThreadOrders(self._threads)
         super().__init__(self._threads, clock)
 
     @classmethod

@@ -6,14 +6,16 @@ Each reader has a read-only connection, and a query is one short transaction in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
 from talaria.core.errors import StoreError, TalariaError
+from talaria.core.ids import OwnerId, SessionId, TurnId
+from talaria.core.ledger import Renewal
 from talaria.core.tasks import Uncancellable
-from talaria.store.sql import rules
+from talaria.store.sql import leases, rules
 from talaria.store.sql.executor import Transaction
 from talaria.store.sqlite.driver import driver, engine
 from talaria.store.sqlite.faults import storage_failure
@@ -59,6 +61,31 @@ class Threads:
         # Readers first: an open read would keep the writer's last checkpoint from emptying the WAL.
         await self._readers.stop()
         await self.writer.stop()
+
+
+class ThreadOrders:
+    """See `core.store_ports.ThreadStore`."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+
+    def renew(
+        self, owner: OwnerId, renewals: Sequence[Renewal], lease_seconds: float, timeout: float
+    ) -> frozenset[SessionId]:
+        return self._run(lambda tx: leases.renew(tx, owner, renewals, lease_seconds), timeout)
+
+    def blame(self, owner: OwnerId, turn_id: TurnId, timeout: float) -> None:
+        self._run(lambda tx: leases.blame(tx, owner, turn_id), timeout, is_durable=True)
+
+    def _run(self, order: Callable[[Transaction], T], timeout: float, *, is_durable: bool = False) -> T:
+        self._threads.check_open()
+        result = self._threads.writer.submit_from_thread(order, is_durable)
+        try:
+            return result.result(timeout)
+        except TimeoutError:
+            raise StoreError(
+                f"The database did not answer within {timeout:g} s.", "Look at the disk of the home."
+            ) from None
 
 
 class _Read(NamedTuple):

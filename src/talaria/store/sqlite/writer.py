@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
@@ -27,7 +28,7 @@ MAX_BATCH = 256
 T = TypeVar("T")
 
 # A future with its result or its error.
-Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
+Outcome = tuple["asyncio.Future[Any] | ThreadFuture[Any]", Any, BaseException | None]
 
 
 def post(loop: asyncio.AbstractEventLoop, outcomes: Sequence[Outcome]) -> None:
@@ -52,7 +53,7 @@ def _deliver(outcomes: Sequence[Outcome]) -> None:
 class _Write(NamedTuple):
     order: Callable[[Transaction], Any]
     is_durable: bool
-    result: Uncancellable[Any]
+    result: Uncancellable[Any] | ThreadFuture[Any]
 
 
 class Writer:
@@ -67,6 +68,7 @@ class Writer:
         self._queue: SimpleQueue[_Write | None] = SimpleQueue()
         self._opened: Uncancellable[None] = Uncancellable(loop=loop)
         self._stopped: Uncancellable[None] = Uncancellable(loop=loop)
+        self._from_threads: set[ThreadFuture[Any]] = set()
         self._is_last_batch = False
         self._is_full_sync: bool | None = None
         self._trouble: StoreError | None = None
@@ -104,6 +106,13 @@ class Writer:
         self._queue.put(_Write(order, is_durable, result))
         return result
 
+    def submit_from_thread(self, order: Callable[[Transaction], T], is_durable: bool) -> ThreadFuture[T]:
+        """Queue an order for a thread that is not the loop's. Its result does not pass through the loop."""
+        result: ThreadFuture[T] = ThreadFuture()
+        self._from_threads.add(result)
+        self._queue.put(_Write(order, is_durable, result))
+        return result
+
     async def stop(self) -> None:
         """Run what was submitted, empty the WAL, close. Nothing may be submitted afterwards."""
         self._queue.put(None)
@@ -123,7 +132,7 @@ class Writer:
             transaction = Transaction(cursor.execute)
             post(self._loop, [(self._opened, None, None)])
             while batch := self._next_batch():
-                post(self._loop, self._run_batch(connection, transaction, batch))
+                post(self._loop, self._deliver_to_threads(self._run_batch(connection, transaction, batch)))
                 # Not kept until the next order comes: orders can be large.
                 batch.clear()
             cursor.close()
@@ -132,6 +141,19 @@ class Writer:
         finally:
             connection.close()
             post(self._loop, [(self._stopped, None, None)])
+
+    def _deliver_to_threads(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """Deliver the outcomes that threads wait for, and return the others."""
+        if not self._from_threads:
+            return outcomes
+        rest = []
+        for outcome in outcomes:
+            if isinstance(outcome[0], ThreadFuture):
+                self._from_threads.discard(outcome[0])
+                _deliver([outcome])
+            else:
+                rest.append(outcome)
+        return rest
 
     def _next_batch(self) -> list[_Write]:
         """Wait for an order and take all that are queued with it. Empty when it is time to stop."""
