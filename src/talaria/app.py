@@ -20,7 +20,7 @@ from talaria.access.budgets import Budgets
 from talaria.agent.calling import Routes
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
-from talaria.cluster.leases import LeaseKeeper
+from talaria.cluster.leases import USUAL_TIMING, LeaseKeeper, LeaseTiming
 from talaria.config.home import Home
 from talaria.config.load import Loaded
 from talaria.config.reload import LiveSettings, Reloader
@@ -41,6 +41,7 @@ from talaria.models.known import Prices
 from talaria.models.local.local_endpoint import LocalEndpoint, open_local
 from talaria.models.providers import Providers
 from talaria.observe.health import GatewayPhase, Health
+from talaria.observe.loop_watch import LoopWatch
 from talaria.observe.metrics import Metrics
 from talaria.parts import PARTS
 from talaria.pool.pool import Pool
@@ -49,7 +50,7 @@ from talaria.store.home_lock import HomeLock
 from talaria.store.watch import StoreWatch
 from talaria.tools.execution import ToolRunner
 from talaria.turns.agents import Agents
-from talaria.turns.crashes import RestartGuard
+from talaria.turns.crashes import RestartGuard, leave_wedged
 from talaria.turns.delivery import Delivery
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.settings import TurnSettings
@@ -58,7 +59,6 @@ from talaria.workspace.folder import Folder, chat_folder
 from talaria.workspace.uploads import Uploads
 from talaria.workspace.workspaces import ChatWorkspaces
 
-_LEASE_SECONDS = 30.0
 _MODEL_KEYS: tuple[KeyPath, ...] = (("providers",), ("aliases",), ("model", "provider"), ("model", "name"))
 
 
@@ -73,6 +73,7 @@ class _Start:
     parts: Parts
     reloader: Reloader
     limits: Limits
+    timing: LeaseTiming
     metrics: Metrics = field(default_factory=Metrics)
     health: Health = field(default_factory=Health)
 
@@ -95,6 +96,7 @@ async def open_gateway(
     *,
     takes_up: Callable[[Turn], bool] = lambda turn: True,
     parts: Parts = PARTS,
+    timing: LeaseTiming = USUAL_TIMING,
 ) -> AsyncIterator[Gateway]:
     """Open everything but the channels, recover, and accept messages. Leaving drains.
 
@@ -103,7 +105,7 @@ async def open_gateway(
     """
     settings, clock = loaded.settings, clock or SystemClock()
     reloader = Reloader(home.path, environ, parts, LiveSettings(settings), clock)
-    start = _Start(home, settings, environ, clock, parts, reloader, Limits(settings.limits))
+    start = _Start(home, settings, environ, clock, parts, reloader, Limits(settings.limits), timing)
     start.live.on(("limits",), tell=lambda new: start.limits.change(new.limits))
     start.metrics.watch_limits(start.limits.readings)
     async with (
@@ -239,7 +241,13 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             lambda: reset_cutoff(start.live.settings.sessions, clock.now(), zone),
         )
         scopes.push_async_callback(sessions.drain)
-        keeper = LeaseKeeper(store, clock, new_owner_id(), _LEASE_SECONDS)
+        keeper = LeaseKeeper(store, clock, new_owner_id(), start.timing.lease_seconds)
+        watch = _make_watch(start, store, keeper)
+        renewing = keeper.run
+        if isinstance(clock, SystemClock):  # a thread does not follow any other clock
+            watch.start()
+            scopes.callback(watch.stop)
+            renewing = partial(keeper.run_beside, store.from_thread, lambda: not watch.is_wedged)
         turn_settings = TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, zone)
         turns = Turns(store, keeper, agents, sessions, turn_settings)
         delivery = Delivery(
@@ -247,7 +255,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         )
         uploads = Uploads(home.files, partial(chat_folder, home.path), clock)
         loops = {
-            "leases": keeper.run,
+            "leases": renewing,
             "delivery": delivery.run,
             "deadlines": turns.watch,
             "orphans": turns.watch_orphans,
@@ -272,6 +280,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             metrics=start.metrics,
             health=start.health,
             limits=start.limits,
+            loop_watch=watch,
             reloader=start.reloader,
             started_at=clock.now(),
             parts=start.parts,
@@ -280,6 +289,15 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             if isinstance(part, ServicePart):
                 await scopes.enter_async_context(part.open(gateway, settings.of(part)))
         yield gateway
+
+
+def _make_watch(start: _Start, store: StoreEngine, keeper: LeaseKeeper) -> LoopWatch:
+    seconds = start.timing.wedged_seconds
+    leave = partial(leave_wedged, store.from_thread, keeper.owner, seconds)
+    watch = LoopWatch(start.limits, start.metrics, on_wedged=leave, wedged_seconds=seconds)
+    start.health.watch("loop", watch.load.trouble)
+    start.limits.watch("loop_lag", lambda: watch.load.lag)
+    return watch
 
 
 def _read_sent(home: Home, key: ChatKey, path: str) -> bytes:

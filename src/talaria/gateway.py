@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from talaria.models.local.local_endpoint import LocalEndpoint
     from talaria.models.providers import Providers
     from talaria.observe.health import Health
+    from talaria.observe.loop_watch import LoopWatch
     from talaria.observe.metrics import Metrics
     from talaria.pool.pool import Pool
     from talaria.turns.delivery import Delivery
@@ -98,6 +99,7 @@ class Gateway:
     metrics: Metrics
     health: Health
     limits: Limits
+    loop_watch: LoopWatch
     reloader: Reloader
     started_at: float
     parts: Parts = ()

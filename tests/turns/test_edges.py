@@ -245,7 +245,7 @@ async def test_a_lease_lost_in_the_moment_of_a_shutdown_does_not_bring_the_turn_
     live = await rig.submit("[[hang]]")
     await until_asked(rig)
     live.lose()
-    [lane] = [task for task in asyncio.all_tasks() if task.get_name().startswith("lane ")]
+    [lane] = [task for task in asyncio.all_tasks() if task.get_name().startswith("turn ")]
     lane.cancel()
     await asyncio.wait([lane], timeout=5)
     assert lane.cancelled()

@@ -225,10 +225,15 @@ def _reply_text(completion: Completion) -> str:
 
 
 async def _side_by_side(work: Iterable[Coroutine[Any, Any, ToolResult]]) -> list[ToolResult]:
-    """Return all results. If one fails, cancel and await the others and raise its error."""
+    """Return all results. If one fails, cancel and await the others and raise its error.
+
+    The tasks have the name of the turn's own task, by which the loop's watch knows the turn.
+    """
+    turn = asyncio.current_task()
+    name = None if turn is None else turn.get_name()
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(coroutine) for coroutine in work]
+            tasks = [group.create_task(coroutine, name=name) for coroutine in work]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from threading import Event, Thread
 
 import msgspec
 
@@ -12,9 +13,21 @@ from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
 from talaria.core.ids import Fence, OwnerId, SessionId
 from talaria.core.ledger import Renewal
-from talaria.core.store_ports import Store
+from talaria.core.store_ports import Store, ThreadStore
 
 _log = logging.getLogger("talaria.leases")
+_JOIN_SECONDS = 1.0
+
+
+class LeaseTiming(msgspec.Struct, frozen=True):
+    """`lease_seconds`: how long a lease lasts without renewal. `wedged_seconds`: after so long without a tick
+    of the event loop, leases are no longer renewed and the process leaves."""
+
+    lease_seconds: float = 30.0
+    wedged_seconds: float = 60.0
+
+
+USUAL_TIMING = LeaseTiming()
 
 
 class _Held(msgspec.Struct):
@@ -27,7 +40,11 @@ class LeaseKeeper:
     """Renews every held lease each third of its length.
 
     A lease that could not be renewed for two thirds of its length, counted from when the last successful
-    renewal began, counts as lost. So its holder stops before another owner can take it.
+    renewal began, counts as lost and is not renewed any more. So its holder stops before another owner can
+    take it.
+
+    `run` renews on the event loop, `run_beside` in a thread that a held loop cannot stop. Only the loop
+    changes which leases are held, and only the loop calls `on_lost`.
     """
 
     def __init__(self, store: Store, clock: Clock, owner: OwnerId, lease_seconds: float) -> None:
@@ -56,11 +73,41 @@ class LeaseKeeper:
         del self._held[session_id]
         return lambda: self._held.update({session_id: held})
 
+    # -- on the loop ----------------------------------------------------------------------------------------
+
     async def run(self) -> None:
         """Renew and watch until cancelled. The watch does not wait for a renewal that hangs."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._every(self.lease_seconds / 3, self.renew), name="lease-renewal")
-            tasks.create_task(self._every(self.lease_seconds / 12, self.expire), name="lease-watch")
+            tasks.create_task(self._watch(), name="lease-watch")
+
+    async def run_beside(self, store: ThreadStore, is_alive: Callable[[], bool]) -> None:
+        """Renew in a thread and watch on the loop, until cancelled.
+
+        Renewal ends for good when `is_alive`, which the thread calls, returns False: then the leases expire.
+        """
+        loop, stop, ended = asyncio.get_running_loop(), Event(), asyncio.Event()
+
+        def renew_until_stopped() -> None:
+            pause = self.lease_seconds / 3
+            while not stop.wait(pause) and is_alive():
+                is_done = self._renew_from_thread(store, loop)
+                pause = self.lease_seconds / (3 if is_done else 12)
+            _call(loop, ended.set)
+
+        Thread(target=renew_until_stopped, name="talaria-leases", daemon=True).start()
+        try:
+            await self._watch()
+        finally:
+            stop.set()
+            try:
+                async with asyncio.timeout(_JOIN_SECONDS):
+                    await ended.wait()
+            except TimeoutError:
+                _log.warning("the last renewal of the leases still waits for the database")
+
+    async def _watch(self) -> None:
+        await self._every(self.lease_seconds / 12, self.expire)
 
     async def _every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -68,31 +115,75 @@ class LeaseKeeper:
             await action()
 
     async def renew(self) -> None:
-        renewals = [Renewal(session_id, held.fence) for session_id, held in self._held.items()]
+        began, renewals = self._plan()
         if not renewals:
             return
-        began = self._clock.elapsed()
         try:
             lost = await self._store.renew(self.owner, renewals, self.lease_seconds)
         except StoreError as error:
             _log.warning("leases were not renewed: %s", error)
-            return
-        for renewal in renewals:
-            held = self._held.get(renewal.session_id)
-            if held is None or held.fence != renewal.fence:
-                continue
-            if renewal.session_id in lost:
-                self._lose(renewal.session_id, "another owner has it")
-            else:
-                held.fresh_at = began
+        else:
+            self._note(renewals, lost, began)
+            self._lose(renewals, lost)
 
     async def expire(self) -> None:
         """Give up leases that could not be renewed in time."""
-        limit = self._clock.elapsed() - self.lease_seconds * 2 / 3
+        limit = self._limit(self._clock.elapsed())
         for session_id in [key for key, held in self._held.items() if held.fresh_at <= limit]:
-            self._lose(session_id, "it could not be renewed in time")
+            self._give_up(session_id, "it could not be renewed in time")
 
-    def _lose(self, session_id: SessionId, why: str) -> None:
+    def _lose(self, renewals: Sequence[Renewal], lost: frozenset[SessionId]) -> None:
+        for renewal in renewals:
+            held = self._held.get(renewal.session_id)
+            if renewal.session_id in lost and held is not None and held.fence == renewal.fence:
+                self._give_up(renewal.session_id, "another owner has it")
+
+    def _give_up(self, session_id: SessionId, why: str) -> None:
         held = self._held.pop(session_id)
         _log.warning("lost the lease of %s: %s", session_id, why)
         held.on_lost()
+
+    # -- in any thread --------------------------------------------------------------------------------------
+
+    def _renew_from_thread(self, store: ThreadStore, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether the database carried the renewal out."""
+        began, renewals = self._plan()
+        if not renewals:
+            return True
+        try:
+            lost = store.renew(self.owner, renewals, self.lease_seconds, self.lease_seconds / 3)
+        except StoreError as error:
+            _log.warning("leases were not renewed: %s", error)
+            return False
+        except Exception:  # the thread's boundary: without it no lease would be renewed any more
+            _log.exception("leases were not renewed")
+            return False
+        self._note(renewals, lost, began)
+        if lost:
+            _call(loop, self._lose, renewals, lost)
+        return True
+
+    def _plan(self) -> tuple[float, list[Renewal]]:
+        """Return the present time, and the leases that can still be renewed."""
+        began = self._clock.elapsed()
+        limit = self._limit(began)
+        held_now = list(self._held.items())  # one step of the interpreter, so the loop cannot interfere
+        return began, [Renewal(key, held.fence) for key, held in held_now if held.fresh_at > limit]
+
+    def _note(self, renewals: Sequence[Renewal], lost: frozenset[SessionId], began: float) -> None:
+        for renewal in renewals:
+            held = self._held.get(renewal.session_id)
+            if held is not None and held.fence == renewal.fence and renewal.session_id not in lost:
+                held.fresh_at = began
+
+    def _limit(self, now: float) -> float:
+        return now - self.lease_seconds * 2 / 3
+
+
+def _call(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: object) -> None:
+    """Call on the loop from a thread. A closed loop has no lease and no waiting caller."""
+    try:
+        loop.call_soon_threadsafe(callback, *arguments)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise

@@ -34,6 +34,13 @@ def configure(
     return LogControl(_QueuedWriter(stream, redactor, queue_limit, is_json=is_json), settings)
 
 
+def write_queued(seconds: float) -> None:
+    """Wait up to `seconds` until the records of this process are written, before it leaves at once."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _QueuedWriter):
+            handler.drain(seconds)
+
+
 class LogControl:
     """The running log. `close` writes queued records and restores the logging setup from before."""
 
@@ -117,10 +124,10 @@ class _QueuedWriter(logging.Handler):
             self._queue.put_nowait(capture(record))
 
     # Not `flush` and `close`: `logging.shutdown` calls those at exit, when the thread may be gone.
-    def drain(self) -> None:
+    def drain(self, seconds: float | None = None) -> None:
         written = threading.Event()
         self._queue.put_nowait(written)
-        written.wait()
+        written.wait(seconds)
 
     def stop(self) -> None:
         self._queue.put_nowait(None)

@@ -14,6 +14,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from talaria.core.ids import TurnId
 from talaria.core.ledger import StoreStats
 from talaria.core.limits import LimitReading
 from talaria.core.messages import TokenUsage
@@ -23,6 +24,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _OTHER = "other"
 _MAX_LABEL_SETS = 256
 _TURN_SECONDS = (0.01, 0.1, 0.5, 2, 10, 30, 120, 600)
+_LAG_SECONDS = (0.002, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 15, 60)
 _MODEL_SECONDS = (0.1, 0.5, 1, 2, 5, 15, 60, 300)
 
 
@@ -54,6 +56,22 @@ class EndpointReading(msgspec.Struct, frozen=True):
     waiting: int = 0
 
 
+class LoopReading(msgspec.Struct, frozen=True):
+    """The event loop's figures at one moment.
+
+    `lag_seconds` is how long it was held just now, 0 if it runs in time; `worst_seconds` is the longest delay
+    of the last minute. `stalls` counts from the start. The other fields tell of the last stall.
+    """
+
+    lag_seconds: float = 0.0
+    worst_seconds: float = 0.0
+    stalls: int = 0
+    last_seconds: float = 0.0
+    last_at: float | None = None
+    held_by: str = ""
+    turn_id: TurnId | None = None
+
+
 class Metrics:
     """Counts events of the gateway and renders them as a page for Prometheus."""
 
@@ -83,6 +101,7 @@ class Metrics:
         self._tools = counter("tool_calls", "Tool calls.", "tool", "outcome")
         self._deliveries = counter("deliveries", "Attempts to send a reply.", "channel", "outcome")
         self._requests = counter("http_requests", "HTTP answers.", "route", "status")
+        self._lag = histogram("loop_delay_seconds", "Delay of the event loop.", _LAG_SECONDS)
         self._streams = gauge("event_streams", "Open event streams.")
         gauge("rss_bytes", "Resident memory of this process.").set_function(read_rss)
         self._wal = gauge("store_wal_bytes", "Size of the write-ahead log.")
@@ -140,6 +159,14 @@ class Metrics:
     def watch_endpoints(self, read: Callable[[], Mapping[str, EndpointReading]]) -> None:
         """Call `read` at each scrape; its keys are providers. It must be quick and must not raise."""
         self._registry.register(_ScrapeCollector(lambda: _endpoint_metrics(read())))
+
+    def loop_was_late(self, seconds: float) -> None:
+        """Count one tick of the event loop, which came so late."""
+        self._lag.observe(seconds)
+
+    def watch_loop(self, read: Callable[[], LoopReading]) -> None:
+        """Call `read` at each scrape. It must be quick and must not raise."""
+        self._registry.register(_ScrapeCollector(lambda: _loop_metrics(read())))
 
     def watch_limits(self, read: Callable[[], Mapping[str, LimitReading]]) -> None:
         """Call `read` at each scrape; its keys are those of `[limits]`. It must be quick and not raise."""
@@ -217,6 +244,12 @@ def _endpoint_metrics(now: Mapping[str, EndpointReading]) -> Iterator[Metric]:
     yield gauge("waiting", "Model calls that wait for a permit.", lambda reading: reading.waiting)
     yield gauge("failures", "Failures in a row.", lambda reading: reading.failures)
     yield gauge("resting", "1 while the breaker is not closed.", lambda reading: reading.state != "closed")
+
+
+def _loop_metrics(now: LoopReading) -> Iterator[Metric]:
+    worst = "The longest delay of the event loop in the last minute."
+    yield GaugeMetricFamily("talaria_loop_worst_seconds", worst, now.worst_seconds)
+    yield CounterMetricFamily("talaria_loop_stalls", "How often the event loop was held.", now.stalls)
 
 
 def _limit_metrics(now: Mapping[str, LimitReading]) -> Iterator[Metric]:

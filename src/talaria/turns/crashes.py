@@ -1,18 +1,24 @@
-"""Protection against crashes: a quarantine for turns, and a guard against fast restarts."""
+"""Protection against crashes: a quarantine for turns, a guard against fast restarts, and the end of a wedged
+process."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Sequence
+from typing import NoReturn
 
 import msgspec
 
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
-from talaria.core.store_ports import Store
+from talaria.core.ids import OwnerId
+from talaria.core.store_ports import Store, ThreadStore
 from talaria.core.turns import Turn
+from talaria.observe.logs import write_queued
+from talaria.observe.loop_watch import Holder
 from talaria.turns.live import LiveTurn
 from talaria.turns.states import LiveState
 
@@ -75,6 +81,35 @@ class Quarantine:
             _log.error("turn %s could not be cleared: %s", live.turn.id, error)
         finally:
             timer.cancel()
+
+
+WEDGED_STATUS = 70
+"""The exit status of a process that left because its event loop was held for too long."""
+_LAST_WORDS_SECONDS = 2.0
+
+
+def leave_wedged(store: ThreadStore, owner: OwnerId, seconds: float, holder: Holder | None) -> NoReturn:
+    """End this process at once, as `kill -9` would. Called in a thread, because the event loop is held.
+
+    If a turn held the loop, the attempt counts for this turn only. Otherwise it counts for all that ran.
+    """
+    turn_id = None if holder is None else holder.turn_id
+    _log.critical(
+        "the event loop was held for %g s, so the gateway leaves with status %d; the next start takes its "
+        "turns up. Held by %s",
+        seconds,
+        WEDGED_STATUS,
+        holder,
+        extra={} if turn_id is None else {"turn_id": turn_id},
+    )
+    try:
+        if turn_id is not None:
+            store.blame(owner, turn_id, _LAST_WORDS_SECONDS)
+    except StoreError as error:
+        _log.error("turn %s could not be blamed: %s", turn_id, error)
+    finally:
+        write_queued(_LAST_WORDS_SECONDS)
+        os._exit(WEDGED_STATUS)
 
 
 _CURSOR = "restarts"

@@ -82,6 +82,8 @@ class Runner:
         Raises nothing but the `CancelledError` of a shutdown; the turn is let go then and stays resumable.
         """
         log_turn(live.turn.id, live.turn.session_id)
+        if (task := asyncio.current_task()) is not None:
+            task.set_name(f"turn {live.turn.id}")  # so that the loop's watch can name the turn
         try:
             live.start()
             for pause in _TRY_AGAIN.pauses():

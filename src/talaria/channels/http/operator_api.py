@@ -45,7 +45,8 @@ class OperatorApi:
     async def readyz(self, request: Request) -> Response:
         """Needs no token, so it leaves the reasons out; `/api/status` has them."""
         readiness = self._gateway.health.readiness()
-        body = {"ready": readiness.is_ready, "phase": readiness.phase}
+        lag = self._gateway.loop_watch.load.lag
+        body = {"ready": readiness.is_ready, "phase": readiness.phase, "loop_lag_seconds": round(lag, 3)}
         return json_response(body, 200 if readiness.is_ready else 503)
 
     async def metrics(self, request: Request) -> Response:
@@ -80,6 +81,7 @@ class OperatorApi:
                 "spending": await gateway.budgets.status(),
                 "config": gateway.reloader.status(),
                 "limits": gateway.limits.readings(),
+                "loop": gateway.loop_watch.reading(),
                 "store": {
                     "engine": stats.engine,
                     "schema": stats.schema,

@@ -1,0 +1,132 @@
+"""The loop's watch names what held the loop, and a load that is too high sheds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from talaria.core.errors import Overloaded
+from talaria.core.limits import Limits, LimitSettings
+from talaria.observe.loop_watch import STALL_SECONDS, Load, LoopWatch
+from talaria.observe.metrics import Metrics
+
+TURN = "turn_01m7j4rad5pxp5vcg25rh868n9"
+
+
+@asynccontextmanager
+async def watching(loop_lag: float = 2.0) -> AsyncIterator[LoopWatch]:
+    watch = LoopWatch(Limits(LimitSettings(loop_lag=timedelta(seconds=loop_lag))), Metrics())
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.stop()
+
+
+async def hold_the_loop(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+async def test_the_code_and_the_turn_that_hold_the_loop_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "talaria.loop"):
+        async with watching() as watch:
+            await asyncio.create_task(hold_the_loop(3 * STALL_SECONDS), name=f"turn {TURN}")
+            reading = watch.reading()
+    assert reading.stalls == 1
+    assert reading.turn_id == TURN
+    assert "in hold_the_loop" in reading.held_by
+    assert reading.worst_seconds >= reading.last_seconds > STALL_SECONDS
+    assert "the event loop was held for" in caplog.text
+    assert "hold_the_loop" in caplog.text
+
+
+async def test_code_that_lets_no_thread_run_is_reported_afterwards() -> None:
+    async with watching() as watch:
+        n = 10_000_000
+        while watch.reading().stalls == 0:
+            sum(range(n))  # one call into C, which keeps the interpreter's lock
+            n *= 2
+        reading = watch.reading()
+    assert reading.last_seconds > STALL_SECONDS
+    assert reading.turn_id is None
+
+
+async def test_an_idle_loop_has_no_stalls() -> None:
+    async with watching() as watch:
+        await asyncio.sleep(0)
+        assert (watch.reading().lag_seconds, watch.reading().stalls) == (0.0, 0)
+        assert watch.load.trouble() is None
+
+
+async def test_a_load_that_is_too_high_sheds_scheduled_work_first_and_then_turns() -> None:
+    limits = Limits(LimitSettings(loop_lag=timedelta(seconds=2)))
+    load = Load(limits)
+    load.check()
+    load.note(0.6)
+    assert (load.sheds_scheduled, load.sheds_turns) == (True, False)
+    load.check()
+    load.note(2.1)
+    assert load.sheds_turns
+    with pytest.raises(Overloaded, match=r"limits\.loop_lag") as refused:
+        load.check()
+    assert refused.value.retry_after > 0
+    assert limits.readings()["loop_lag"].refused == 1
+    assert load.trouble() == "it was held for 2.1 s"
+
+
+async def test_a_stall_sheds_before_its_tick_came() -> None:
+    async with watching(loop_lag=STALL_SECONDS) as watch:
+        await hold_the_loop(3 * STALL_SECONDS)
+        assert watch.load.sheds_turns
+
+
+PAUSED = """
+import asyncio, os, sys
+from talaria.core.limits import Limits
+from talaria.observe.loop_watch import LoopWatch
+from talaria.observe.metrics import Metrics
+
+async def main():
+    watch = LoopWatch(Limits(), Metrics(), on_wedged=lambda holder: os._exit(3), wedged_seconds=0.5)
+    watch.start()
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+    print("ready", flush=True)
+    await reader.readline()
+    reading = watch.reading()
+    watch.stop()
+    print(reading.stalls, watch.load.lag, flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_process_that_was_stopped_is_neither_wedged_nor_loaded() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PAUSED, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        assert await process.stdout.readline() == b"ready\n"
+        os.kill(process.pid, signal.SIGSTOP)
+        await asyncio.sleep(0.8)  # longer than it takes to be wedged
+        os.kill(process.pid, signal.SIGCONT)
+        process.stdin.write(b"\n")
+        assert await process.stdout.readline() == b"0 0.0\n"
+        assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
