@@ -32,6 +32,7 @@ from talaria.core.redaction import Redactor
 from talaria.gateway import Gateway
 from talaria.models.discovery import detect_providers
 from talaria.models.local.downloads import NO_MODEL_VARIABLE, YES_VARIABLE
+from talaria.observe.descriptors import raise_descriptor_limit
 from talaria.observe.logs import LogControl, configure
 from talaria.parts import PARTS
 
@@ -65,6 +66,7 @@ def command(invocation: Invocation, host: str | None, port: int | None, yes: boo
     SIGHUP. Logs go to stderr, and without a terminal also to logs/ in the home.
     """
     arm(os.environ.get(VARIABLE, ""))
+    raise_descriptor_limit()
     environ = _with_options(os.environ, host, port)
     environ |= {YES_VARIABLE: "1"} if yes else {}
     environ |= {NO_MODEL_VARIABLE: "1"} if no_model else {}

@@ -37,6 +37,8 @@ class LimitSettings(msgspec.Struct, frozen=True):
     # For callers of the HTTP server.
     connections: Count = 1000
     connections_per_address: Count = 400
+    client_memory: Size = Size(256 << 20)  # request bodies, and responses that clients do not read
+    body_values: Count = 100_000  # in one JSON body
     request_head: timedelta = timedelta(seconds=10)
     request_body: timedelta = timedelta(seconds=60)
     slow_reader: timedelta = timedelta(seconds=60)

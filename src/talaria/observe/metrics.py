@@ -18,6 +18,7 @@ from talaria.core.ids import TurnId
 from talaria.core.ledger import StoreStats
 from talaria.core.limits import LimitReading
 from talaria.core.messages import TokenUsage
+from talaria.observe.descriptors import count_descriptors, descriptor_limit
 from talaria.observe.health import read_rss
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -104,6 +105,8 @@ class Metrics:
         self._lag = histogram("loop_delay_seconds", "Delay of the event loop.", _LAG_SECONDS)
         self._streams = gauge("event_streams", "Open event streams.")
         gauge("rss_bytes", "Resident memory of this process.").set_function(read_rss)
+        gauge("open_descriptors", "File descriptors that are open.").set_function(count_descriptors)
+        gauge("max_descriptors", "File descriptors that may be open.").set_function(descriptor_limit)
         self._wal = gauge("store_wal_bytes", "Size of the write-ahead log.")
         self._size = gauge("store_bytes", "Size of the database.")
         self._owed = gauge("owed_turns", "Turns accepted and not settled.")

@@ -57,7 +57,8 @@ async def open_http(
     logins = Logins(token.value, gateway.clock)
     logins.restore(await gateway.store.cursor(ENDED_LOGINS) or "")
     bound = bind(settings)
-    server = HttpServer(create_app(gateway, settings, logins, allowed_hosts(settings, bound), timing), bound)
+    app = create_app(gateway, settings, logins, allowed_hosts(settings, bound), timing)
+    server = HttpServer(app, bound, gateway.limits)
     await server.start()
     try:
         gateway.home.write_gateway(GatewayInfo(os.getpid(), server.address, __version__, gateway.started_at))

@@ -15,6 +15,7 @@ from talaria.channels.http.response import Response, json_response
 from talaria.core.errors import NoModel
 from talaria.gateway import Gateway
 from talaria.models.catalog import providers_in_use
+from talaria.observe.descriptors import count_descriptors, descriptor_limit
 from talaria.observe.health import read_rss
 from talaria.observe.metrics import CONTENT_TYPE
 
@@ -70,6 +71,7 @@ class OperatorApi:
                 "uptime_seconds": round(gateway.clock.now() - gateway.started_at, 3),
                 "pid": os.getpid(),
                 "rss_bytes": read_rss(),
+                "descriptors": {"open": count_descriptors(), "most": descriptor_limit()},
                 "phase": readiness.phase,
                 "ready": readiness.is_ready,
                 "reasons": readiness.reasons,

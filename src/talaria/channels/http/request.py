@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
-from typing import Any, Final, TypeVar
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from talaria.channels.http.callers import ApiCaller
 from talaria.core.errors import BadRequest, TalariaError
+from talaria.core.limits import Limits
 from talaria.core.units import format_size
+
+if TYPE_CHECKING:
+    from talaria.channels.http.connections import ClientConnection
 
 T = TypeVar("T")
 RawHeaders = tuple[tuple[bytes, bytes], ...]
@@ -21,11 +26,18 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_BODY_TIMEOUT: Final = 30.0  # seconds without a byte of an announced body
+_BODY_RATE: Final = 4 << 10  # bytes in a second; a slower body ends after `limits.request_body`
+_STRANGER_SECONDS: Final = 5.0  # for the body of a request that has not passed the guard
+_UNCOUNTED: Final = 64 << 10  # a body up to this size does not count against `limits.client_memory`
+_PIECE: Final = 64 << 10  # of a response; the next one is written when the client has read
 _DISCARD_SECONDS: Final = 2.0  # how long the rest of an unwanted body is read and thrown away
 _MAX_KEY: Final = 255
 _MAX_DIGITS: Final = 15
 _MAX_QUOTED: Final = 80
+_COUNTED: Final = 1 << 20  # bytes that are looked at in one go
+_CLOSELY_COUNTED: Final = 32 << 10
+_ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
+_DEFAULT_LIMITS: Final = Limits()
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
@@ -68,6 +80,12 @@ class Request:
         self.params: dict[str, str] = {}  # parts of the path, by their names in the pattern
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.has_started = False  # the status has been sent
+        self.is_overdue = False  # the body did not come in time
+        self.is_trusted = False  # the guard, or the secret of a webhook, has let it pass
+        self.connection: ClientConnection | None = (
+            scope["state"].get("connection") if "state" in scope else None
+        )
+        self.limits = _DEFAULT_LIMITS if self.connection is None else self.connection.limits
         self.is_read = not (
             self.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in self.headers
         )
@@ -82,6 +100,18 @@ class Request:
     @caller.setter
     def caller(self, caller: ApiCaller) -> None:
         self._caller = caller
+        self.trust()
+
+    def trust(self) -> None:
+        """The caller has proved who it is, so the gateway waits for it longer, and for its connection."""
+        self.is_trusted = True
+        if self.connection is not None:
+            self.connection.trust()
+
+    def end(self) -> None:
+        """The request is answered: what it held counts no longer."""
+        if self.connection is not None and self.connection.held_bytes:
+            self.connection.table.release(self.connection)
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)
@@ -109,32 +139,66 @@ class Request:
         return 0 if given is None else read_number("Content-Length", given.decode("latin-1"))
 
     async def json(self, kind: type[T], max_bytes: int) -> T:
-        """Return the decoded body. Raises `BadRequest`, which says what is wrong and where, and what `body`
-        raises."""
-        return _decode(kind, await self.body(max_bytes))
+        """Return the decoded body. Raises `BadRequest`, which says what is wrong and where, `HttpError` (413)
+        for a body with too many values, and what `body` raises."""
+        body = await self.body(max_bytes)
+        if len(body) > self.limits.now.body_values:
+            await self._check_values(body)
+        return _decode(kind, body)
+
+    async def _check_values(self, body: bytes | bytearray) -> None:
+        """Raise `HttpError` (413) for a body whose decoding would hold up the loop.
+
+        The time for decoding depends on the number of values. Few bodies have as many commas and brackets.
+        Only those are looked at more closely: a comma in a text is no value.
+        """
+        most = self.limits.now.body_values
+        for count in (count_marks, count_values):
+            seen = 0
+            for more in count(body):
+                seen += more
+                if seen > most:
+                    break
+                await asyncio.sleep(0)
+            if seen <= most:
+                return
+        raise HttpError("too_large", "The body has too many values.", self.limits.refuse("body_values"))
 
     async def body(self, max_bytes: int) -> bytes | bytearray:
         """Return the whole body; never holds more than `max_bytes` and one chunk.
 
-        Raises `HttpError` (413 for a larger body, 408 for one that stops coming) and `ClientDisconnected`.
+        Raises `HttpError` (413 for a larger body, 408 for one that comes too slowly), `Overloaded` if the
+        bodies of all requests need too much memory, and `ClientDisconnected`.
         """
         if self.content_length > max_bytes:
             raise _too_large(max_bytes)
-        chunk = await self._receive_body()
-        if self.is_read and len(chunk) <= max_bytes:
+        if self.connection is not None and self.connection.has_whole_body:
+            chunk = await self._receive_body()
+            if len(chunk) > max_bytes:
+                raise _too_large(max_bytes)
             return chunk
-        body = bytearray(chunk)
-        while len(body) <= max_bytes:
-            if self.is_read:
-                return body
-            body += await self._next_chunk()
-        raise _too_large(max_bytes)
+        body = bytearray()
+        async for chunk in self.chunks():
+            body += chunk
+            if len(body) > max_bytes:
+                raise _too_large(max_bytes)
+            if len(body) > _UNCOUNTED and self.connection is not None:
+                self.connection.table.hold_body(self.connection, len(body) - self.connection.held_bytes)
+        return body
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield a body of any length as it comes. Raises `HttpError` (408) and `ClientDisconnected`."""
-        yield await self._next_chunk()
-        while not self.is_read:
-            yield await self._next_chunk()
+        deadline = asyncio.get_running_loop().time() + self._body_seconds()
+        while True:
+            chunk = await self._next_chunk(deadline)
+            deadline += len(chunk) / _BODY_RATE
+            yield chunk
+            if self.is_read:
+                return
+
+    def _body_seconds(self) -> float:
+        seconds = self.limits.now.request_body.total_seconds()
+        return seconds if self.is_trusted else min(seconds, _STRANGER_SECONDS)
 
     async def discard_body(self) -> None:
         """Read and drop the rest of the body for a moment. Closing a connection with unread data resets it,
@@ -146,15 +210,17 @@ class Request:
         except (TimeoutError, ClientDisconnected):
             pass
 
-    async def _next_chunk(self) -> bytes:
+    async def _next_chunk(self, deadline: float) -> bytes:
         try:
-            async with asyncio.timeout(_BODY_TIMEOUT):
+            async with asyncio.timeout_at(deadline):
                 return await self._receive_body()
         except TimeoutError:
+            self.is_overdue = True
             raise HttpError(
                 "timeout",
-                f"The rest of the body did not come within {_BODY_TIMEOUT:g} seconds.",
-                "Send it again.",
+                f"The body did not come within {self._body_seconds():g} seconds, "
+                f"and a second more for each {format_size(_BODY_RATE)}.",
+                self.limits.refuse("request_body") if self.is_trusted else "Send it with the head.",
             ) from None
 
     async def _receive_body(self) -> bytes:
@@ -173,8 +239,32 @@ class Request:
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes, *, is_last: bool) -> None:
-        """Send a piece of the response's body. Waits while the client reads more slowly than this writes."""
+        """Send a piece of the response's body. Waits while the client reads more slowly than this writes.
+
+        A client that reads nothing for `limits.slow_reader` is cut off, as is one whose response takes up too
+        much memory; then this returns, and `wait_disconnect` tells.
+        """
+        connection = self.connection
+        if connection is not None:
+            if len(data) > _PIECE:
+                data = await self._write_slowly(connection, data)
+            connection.written_bytes += len(data)
         await self.send({"type": "http.response.body", "body": data, "more_body": not is_last})
+
+    async def _write_slowly(self, connection: ClientConnection, data: bytes) -> bytes:
+        """Write all but the last piece, which is returned. The transport never buffers more than a piece."""
+        connection.table.hold_response(connection, len(data))
+        last = (len(data) - 1) // _PIECE * _PIECE
+        view = memoryview(data)
+        for start in range(0, last, _PIECE):
+            connection.written_bytes += _PIECE
+            await self.send(
+                {"type": "http.response.body", "body": view[start : start + _PIECE], "more_body": True}
+            )
+            connection.table.note_read(connection)
+            if connection.transport.is_closing():
+                break
+        return bytes(view[last:])
 
     async def wait_disconnect(self) -> None:
         """Return when the client has left. Must not be called before the body was read."""
@@ -199,6 +289,27 @@ def _decode(kind: type[T], body: bytes | bytearray) -> T:
     except RecursionError:
         raise BadRequest("The body is nested too deeply.", "Send a flatter JSON object.") from None
     return decoded
+
+
+def count_marks(body: bytes | bytearray) -> Iterator[int]:
+    """Yield the number of commas and opening brackets in each slice of a body."""
+    for start in range(0, len(body), _COUNTED):
+        part = body[start : start + _COUNTED]
+        yield part.count(b",") + part.count(b"[") + part.count(b"{")
+
+
+def count_values(body: bytes | bytearray) -> Iterator[int]:
+    """Yield the number of commas and opening brackets outside texts, for each slice of a body."""
+    start, is_text = 0, False
+    while start < len(body):
+        part = body[start : start + _CLOSELY_COUNTED]
+        if (len(part) - len(part.rstrip(b"\\"))) % 2:  # the slice ends within an escape
+            part = body[start : start + _CLOSELY_COUNTED + 1]
+        start += len(part)
+        pieces = _ESCAPE.sub(b"", part).split(b'"')
+        outside = b"".join(pieces[is_text::2])
+        is_text ^= len(pieces) % 2 == 0
+        yield outside.count(b",") + outside.count(b"[") + outside.count(b"{")
 
 
 def invalid_utf8(error: UnicodeDecodeError) -> BadRequest:

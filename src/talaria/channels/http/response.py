@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 
 from talaria.channels.http.request import HttpError, RawHeaders, Request
-from talaria.core.errors import ErrorInfo, NotFound, TalariaError
+from talaria.core.errors import ErrorInfo, NotFound, Overloaded, TalariaError
 from talaria.core.turns import Turn, TurnState
 from talaria.observe.metrics import Metrics
 
@@ -44,6 +45,7 @@ STATUS: Mapping[str, int] = {
     "wrong_host": 421,
     "idempotency_conflict": 422,
     "too_many_tries": 429,
+    "limit": 429,
     "head_too_large": 431,
     "internal": 500,
     "model": 502,
@@ -90,7 +92,8 @@ class Response:
         headers.append((b"connection", b"close"))
         await request.start_response(self.status, headers)
         await request.write(self.body, is_last=False)
-        await request.discard_body()
+        if not request.is_overdue:
+            await request.discard_body()
         await request.write(b"", is_last=True)
 
 
@@ -104,7 +107,9 @@ def json_response(value: Any, status: int = 200, headers: RawHeaders = ()) -> Re
 def error_response(error: Exception) -> Response:
     """Return `{"error": {"type", "message", "hint"}}`. An error that is not ours is 500 without its text."""
     info = error.info() if isinstance(error, TalariaError) else _INTERNAL
-    headers = error.headers if isinstance(error, HttpError) else ()
+    headers: RawHeaders = error.headers if isinstance(error, HttpError) else ()
+    if isinstance(error, Overloaded):
+        headers = ((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))),)
     return Response(error_body(info), STATUS.get(info.type, 500), headers)
 
 

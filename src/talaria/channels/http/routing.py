@@ -119,6 +119,8 @@ class HttpApp:
         except (ClientDisconnected, asyncio.CancelledError):
             # The task is cancelled only by a server that stops; it has closed the connection already.
             status = _CLIENT_GONE
+        finally:
+            request.end()
         self._metrics.request_answered(request.route, status)
 
     async def _respond(self, request: Request) -> int:
@@ -186,5 +188,6 @@ async def _receive(webhook: Webhook, request: Request) -> Response:
         raise _unknown(request, ["POST"])
     if not webhook.is_genuine(request.headers):
         raise HttpError("forbidden", "This address is for a chat platform only.", "")
+    request.trust()
     await webhook.receive(await request.body(webhook.max_body))
     return Response(b"{}")

@@ -5,35 +5,29 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
+import logging
 import socket
 from dataclasses import dataclass
 from email.utils import formatdate
-from http import HTTPStatus
 from typing import Final
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from talaria.channels.http.connections import ClientConnection, ClientConnections
 from talaria.channels.http.request import AsgiApp
-from talaria.channels.http.response import STATUS, error_body
 from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
-from talaria.core.errors import ConfigError, ErrorInfo
+from talaria.core.errors import ConfigError
+from talaria.core.limits import Limits
+from talaria.observe.descriptors import descriptor_limit
 
+_log = logging.getLogger("talaria.http")
 _BACKLOG: Final = 2048
 _IDLE_SECONDS: Final = 75  # how long an unused connection stays open
 _TRIED_PORTS: Final = 50
 _MODEL_SERVER_PORT: Final = 8766  # the scripted model's default
 _LOCAL_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - how a client calls the address
-_MAX_HEAD: Final = 64 << 10  # bytes of request line and headers
-_HEAD_SECONDS: Final = 30.0  # from the first byte of a head to its last
-_NOT_HTTP: Final = ErrorInfo("bad_request", "This is not valid HTTP.", "Speak HTTP/1.1 to this port.")
-_HEAD_TOO_LARGE: Final = ErrorInfo(
-    "head_too_large",
-    "The request line and headers are larger than 64 KiB.",
-    "Send what is large in the body.",
-)
 
 
 # -- binding ----------------------------------------------------------------------------------------------
@@ -128,17 +122,30 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def share_descriptors(limit: int) -> tuple[int, int]:
+    """Divide the descriptors that this process may open. Return the backlog of the listening socket, and how
+    many connections there may be.
+
+    The loop accepts a whole backlog before any connection can be refused, so the backlog counts too. A
+    quarter is kept for the database, for calls to models and platforms, and for child processes.
+    """
+    backlog = max(16, min(_BACKLOG, limit // 8))
+    return backlog, max(16, limit - max(64, min(1024, limit // 4)) - backlog)
+
+
 # -- serving ----------------------------------------------------------------------------------------------
 
 
 class HttpServer:
     """Serves `app` on a bound socket. It installs no signal handlers and does not own the event loop."""
 
-    def __init__(self, app: AsgiApp, bound: BoundSocket) -> None:
+    def __init__(self, app: AsgiApp, bound: BoundSocket, limits: Limits | None = None) -> None:
         self._bound = bound
+        self._backlog, room = share_descriptors(descriptor_limit())
+        self._connections = ClientConnections(limits or Limits(), room)
         self._config = Config(
             app,
-            http=_Connection,
+            http=ClientConnection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -163,9 +170,20 @@ class HttpServer:
     async def start(self) -> None:
         self._config.load()
         self._set_date()
+        self._connections.start()
+        if self._connections.most < (wanted := self._connections.limits.now.connections):
+            _log.warning(
+                "limits.connections is %d, but the system lets this process open %d files: %d connections "
+                "are let in. Raise the hard limit (`ulimit -Hn`, or LimitNOFILE= in the service's unit).",
+                wanted,
+                descriptor_limit(),
+                self._connections.most,
+            )
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _Connection(self._config, self._state), sock=self._bound.socket, backlog=_BACKLOG
+            lambda: ClientConnection(self._config, self._state, self._connections),
+            sock=self._bound.socket,
+            backlog=self._backlog,
         )
 
     async def stop(self, grace: float) -> None:
@@ -176,7 +194,7 @@ class HttpServer:
             return
         server, self._server = self._server, None
         server.close()
-        connections = [each for each in self._state.connections if isinstance(each, _Connection)]
+        connections = [each for each in self._state.connections if isinstance(each, ClientConnection)]
         for connection in connections:
             connection.shutdown()
         lost = [connection.lost for connection in connections]
@@ -191,75 +209,10 @@ class HttpServer:
                 task.cancel()
             await asyncio.wait(left)
         await server.wait_closed()
+        self._connections.stop()
         if self._date_timer is not None:
             self._date_timer.cancel()
 
     def _set_date(self) -> None:
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         self._date_timer = asyncio.get_running_loop().call_later(1.0, self._set_date)
-
-
-class _Connection(HttpToolsProtocol):
-    """uvicorn's protocol with bounds on a client that has not sent a whole request yet.
-
-    The head of a request is bounded in size and time, and a silent connection is closed like an idle one.
-    Almost every head comes in one piece and costs two attributes. `lost` is done when the connection is
-    closed and everything that was written has left or never will.
-    """
-
-    def __init__(self, config: Config, state: ServerState) -> None:
-        super().__init__(config, state, {})
-        self._head_bytes = 0
-        self._is_in_head = False
-        self._head_timer: asyncio.TimerHandle | None = None
-        self.lost: asyncio.Future[None] = self.loop.create_future()
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
-        )
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end_head()
-        self._unset_keepalive_if_required()
-        super().connection_lost(exc)
-        if not self.lost.done():
-            self.lost.set_result(None)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if not self._is_in_head:
-            return
-        self._head_bytes += len(data)
-        if self._head_bytes > _MAX_HEAD:
-            self._refuse(_HEAD_TOO_LARGE)
-        elif self._head_timer is None and not self.transport.is_closing():
-            self._head_timer = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._is_in_head = True
-
-    def on_headers_complete(self) -> None:
-        self._end_head()
-        super().on_headers_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(_NOT_HTTP)
-
-    def _end_head(self) -> None:
-        self._is_in_head = False
-        self._head_bytes = 0
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _refuse(self, error: ErrorInfo) -> None:
-        self._end_head()
-        status, body = HTTPStatus(STATUS[error.type]), error_body(error)
-        self.transport.write(
-            b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-            b"connection: close\r\n\r\n%b" % (status, status.phrase.encode(), len(body), body)
-        )
-        self.transport.close()

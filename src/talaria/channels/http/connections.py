@@ -1,0 +1,416 @@
+"""The connections of the HTTP server: uvicorn's protocol with bounds, and the table of all connections.
+
+A client is a *stranger* until a request on its connection has passed the guard. Anybody can open connections,
+so a stranger's connection is the first that makes room for another, and nothing waits for a stranger long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import sys
+from collections import Counter
+from http import HTTPStatus
+from typing import Final
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from talaria.channels.http.response import STATUS, error_body
+from talaria.core.errors import ErrorInfo, Overloaded
+from talaria.core.limits import Limits
+
+_log = logging.getLogger("talaria.http")
+
+MAX_HEAD: Final = (
+    64 << 10
+)  # bytes of request line and headers; also of what lies between two pieces of a body
+STRANGER_SECONDS: Final = 10.0  # the most that a stranger gets for a body, or to read a response
+_MAX_PIPELINE: Final = 16  # requests that wait behind the one that is being answered
+_FEW: Final = 8  # connections of one address that may use the room which is kept free for addresses like it
+_SWEEP_SECONDS: Final = 1.0
+_TELL_SECONDS: Final = 60.0
+_MAX_TOLD: Final = 1000  # addresses that are counted for one line in the log
+
+_NOT_HTTP: Final = ErrorInfo("bad_request", "This is not valid HTTP.", "Speak HTTP/1.1 to this port.")
+_HEAD_TOO_LARGE: Final = ErrorInfo(
+    "head_too_large",
+    "The request line and headers are larger than 64 KiB.",
+    "Send what is large in the body.",
+)
+_HEAD_TOO_SLOW: Final = "The head of the request did not come in time."
+_TOO_MANY: Final = "Too many connections are open."
+
+
+# -- one connection ---------------------------------------------------------------------------------------
+
+
+class ClientConnection(HttpToolsProtocol):
+    """A client's connection.
+
+    The head of a request is bounded in size and time. So is everything that a client can send without making
+    progress: chunk extensions, trailers, requests behind the current one. Almost every request comes in one
+    piece and costs a few attributes. `lost` is done when the connection is closed and everything that was
+    written has left or never will.
+    """
+
+    def __init__(self, config: Config, state: ServerState, table: ClientConnections) -> None:
+        super().__init__(config, state, {"connection": self})
+        self.table = table
+        self.address = ""
+        self.is_trusted = False
+        self.held_bytes = 0
+        self.written_bytes = 0  # of bodies of responses
+        self.lost: asyncio.Future[None] = self.loop.create_future()
+        self._is_in_message = False
+        self._is_in_head = False
+        self._has_progress = False
+        self._unproductive_bytes = 0
+        self._head_since: float | None = None  # when the client began to owe the head of a request
+        self._left_bytes = 0  # written, and no longer in the transport's buffer
+        self._unread_since = self.loop.time()
+
+    @property
+    def limits(self) -> Limits:
+        return self.table.limits
+
+    @property
+    def has_whole_body(self) -> bool:
+        """Whether all of the body of the current request has arrived."""
+        return not self.cycle.more_body
+
+    # -- events of the transport ----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.address = _address_group(self.client[0] if self.client else "")
+        if (hint := self.table.admit(self)) is not None:
+            self._refuse(ErrorInfo("overloaded", _TOO_MANY, hint), b"retry-after: 5\r\n")
+        self._head_since = self.loop.time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.table.remove(self)
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        self._has_progress = False
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.table.note("spoke no valid HTTP", self.address)
+            self._refuse(_NOT_HTTP)
+            return
+        except httptools.HttpParserUpgrade:
+            pass  # the request is answered, and the connection stays HTTP/1.1
+        if not self._is_in_message or self._has_progress:
+            self._unproductive_bytes = 0
+            return
+        self._unproductive_bytes += len(data)
+        if self._unproductive_bytes > MAX_HEAD:
+            self.table.note("sent a head without an end", self.address)
+            self._refuse(_HEAD_TOO_LARGE)
+        elif self._is_in_head and self._head_since is None:
+            self._head_since = self.loop.time()
+
+    # -- events of the parser -------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_message = self._is_in_head = True
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._has_progress = True
+        self._head_since = None
+        if len(self.pipeline) >= _MAX_PIPELINE:
+            raise RuntimeError("too many requests at once")  # ends the parsing, and with it the connection
+        super().on_headers_complete()
+        if self.is_trusted:
+            self.table.note_busy(self)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_in_head:  # otherwise a trailer, which no handler reads
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._has_progress = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_in_message = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        if self._is_in_head:
+            self._head_since = self.loop.time()
+        super().on_response_complete()
+        if self.is_trusted and not self.pipeline:
+            self.table.note_idle(self)
+
+    # -- bounds ---------------------------------------------------------------------------------------------
+
+    def trust(self) -> None:
+        """A request on this connection has passed the guard."""
+        if not self.is_trusted:
+            self.is_trusted = True
+            self.table.note_trusted(self)
+
+    def check(self, now: float) -> None:
+        """Close the connection if the client is too slow."""
+        limits = self.limits.now
+        if self._head_since is not None and now - self._head_since > limits.request_head.total_seconds():
+            self._head_since = None
+            hint = self.limits.refuse("request_head")
+            if self._is_in_head:
+                self._refuse(ErrorInfo("timeout", _HEAD_TOO_SLOW, hint))
+            else:
+                self.transport.close()  # nothing came at all, so nothing is expected
+        unread = self.transport.get_write_buffer_size()
+        left = self.written_bytes - unread
+        if unread == 0 or left > self._left_bytes:
+            self._unread_since, self._left_bytes = now, left
+        elif now - self._unread_since > self.patience(limits.slow_reader.total_seconds()):
+            self.limits.refuse("slow_reader")
+            self.table.note("did not read their response", self.address)
+            self.cut()
+
+    def patience(self, seconds: float) -> float:
+        """Return for how many of these seconds the gateway waits for this client."""
+        return seconds if self.is_trusted else min(seconds, STRANGER_SECONDS)
+
+    def cut(self) -> None:
+        """Close the connection at once. A request that is being answered sees that its client has left."""
+        self.table.remove(self)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+        self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(_NOT_HTTP)
+
+    def _refuse(self, error: ErrorInfo, headers: bytes = b"") -> None:
+        """Answer a client that has no request under way, and close. If one is under way, only close."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cut()
+            return
+        self._is_in_message = self._is_in_head = False
+        self._head_since = None
+        status, body = HTTPStatus(STATUS[error.type]), error_body(error)
+        self.transport.write(
+            b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b"
+            b"connection: close\r\n\r\n%b" % (status, status.phrase.encode(), len(body), headers, body)
+        )
+        self.transport.close()
+
+
+def _address_group(address: str) -> str:
+    """Return the address of a client, or its network where one client has many addresses (IPv6)."""
+    if ":" not in address:
+        return address
+    try:
+        parsed = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Address(int(parsed) >> 64 << 64))
+
+
+# -- all connections --------------------------------------------------------------------------------------
+
+
+class _Address:
+    """The connections of one address. Strangers and idle ones are in order, the oldest first."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.strangers: dict[ClientConnection, None] = {}
+        self.idle: dict[ClientConnection, None] = {}
+
+    def oldest(self, *, with_idle: bool) -> ClientConnection | None:
+        if self.strangers:
+            return next(iter(self.strangers))
+        return next(iter(self.idle), None) if with_idle else None
+
+
+class ClientConnections:
+    """All connections of a server. `room` is the number for which the system has descriptors.
+
+    Over a limit the connection of the stranger that came first is closed, then the one that has been idle
+    for the longest time. A new connection is refused only if all others are in use.
+    """
+
+    def __init__(self, limits: Limits, room: int = sys.maxsize) -> None:
+        self.limits = limits
+        self._room = room
+        self._open: set[ClientConnection] = set()
+        self._addresses: dict[str, _Address] = {}
+        self._readers: dict[
+            ClientConnection, None
+        ] = {}  # have a large response; the longest without progress first
+        self._held_bytes = 0
+        self._noted: dict[str, Counter[str]] = {}
+        self._told_at = float("-inf")
+        self._timer: asyncio.TimerHandle | None = None
+        limits.watch("connections", lambda: len(self._open))
+        limits.watch("connections_per_address", self._most_of_an_address)
+        limits.watch("client_memory", lambda: self._held_bytes)
+
+    @property
+    def most(self) -> int:
+        """How many connections there may be."""
+        return min(self.limits.now.connections, self._room)
+
+    def _most_of_an_address(self) -> int:
+        return max((address.count for address in self._addresses.values()), default=0)
+
+    # -- coming and going -----------------------------------------------------------------------------------
+
+    def admit(self, connection: ClientConnection) -> str | None:
+        """Let a connection in, closing another if need be. Return a hint if the connection is refused."""
+        address = self._addresses.get(connection.address) or _Address()
+        now, key = self.limits.now, ""
+        if address.count >= now.connections_per_address:
+            key = "connections_per_address"
+            victim = address.oldest(with_idle=True)
+        elif len(self._open) >= (self.most if address.count < _FEW else self.most - self.most // 20):
+            key = "connections"
+            victim = self._find_victim()
+        if key:
+            hint = self.limits.refuse(key)
+            self.note(f"came over limits.{key}", connection.address)
+            if victim is None:
+                return hint
+            victim.cut()
+        self._open.add(connection)
+        address.count += 1
+        address.strangers[connection] = None
+        self._addresses[connection.address] = address
+        return None
+
+    def _find_victim(self) -> ClientConnection | None:
+        """Return a connection of the address that has the most of them."""
+        for with_idle in (False, True):
+            found: _Address | None = None
+            for address in self._addresses.values():
+                if (found is None or address.count > found.count) and address.oldest(with_idle=with_idle):
+                    found = address
+            if found is not None:
+                return found.oldest(with_idle=with_idle)
+        return None
+
+    def remove(self, connection: ClientConnection) -> None:
+        """The connection is closed or about to be. No effect on one that is not in the table."""
+        if connection not in self._open:
+            return
+        self._open.remove(connection)
+        self.release(connection)
+        address = self._addresses[connection.address]
+        address.count -= 1
+        address.strangers.pop(connection, None)
+        address.idle.pop(connection, None)
+        if not address.count:
+            del self._addresses[connection.address]
+
+    def note_trusted(self, connection: ClientConnection) -> None:
+        if (address := self._addresses.get(connection.address)) is not None:
+            address.strangers.pop(connection, None)
+
+    def note_busy(self, connection: ClientConnection) -> None:
+        if (address := self._addresses.get(connection.address)) is not None:
+            address.idle.pop(connection, None)
+
+    def note_idle(self, connection: ClientConnection) -> None:
+        if connection in self._open:
+            self._addresses[connection.address].idle[connection] = None
+
+    # -- memory ---------------------------------------------------------------------------------------------
+
+    def hold_body(self, connection: ClientConnection, size: int) -> None:
+        """Count bytes of a request's body until `release`. Raises `Overloaded` if there is no room for them,
+        even without the clients that do not read."""
+        self._hold(connection, size)
+        if self._held_bytes > self.limits.now.client_memory:
+            self._cut_readers(connection)
+        if self._held_bytes > self.limits.now.client_memory:
+            hint = self.limits.refuse("client_memory")
+            raise Overloaded("Too many large requests are being handled.", hint, retry_after=5.0)
+
+    def hold_response(self, connection: ClientConnection, size: int) -> None:
+        """Count bytes of a response until `release`. The clients that read least may be cut to make room,
+        at last this one."""
+        self._hold(connection, size)
+        self._readers[connection] = None
+        if self._held_bytes > self.limits.now.client_memory:
+            self._cut_readers(connection)
+
+    def note_read(self, connection: ClientConnection) -> None:
+        """The client has read a piece of a large response."""
+        if connection in self._readers:
+            self._readers[connection] = self._readers.pop(connection)
+
+    def release(self, connection: ClientConnection) -> None:
+        self._held_bytes -= connection.held_bytes
+        connection.held_bytes = 0
+        self._readers.pop(connection, None)
+
+    def _hold(self, connection: ClientConnection, size: int) -> None:
+        if connection in self._open:
+            connection.held_bytes += size
+            self._held_bytes += size
+
+    def _cut_readers(self, last: ClientConnection) -> None:
+        for reader in [*(reader for reader in self._readers if reader is not last), last]:
+            if self._held_bytes <= self.limits.now.client_memory:
+                return
+            if reader in self._readers:
+                self.limits.refuse("client_memory")
+                self.note("did not read their response", reader.address)
+                reader.cut()
+
+    # -- time -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Look at all connections from now on, about once a second."""
+        loop = asyncio.get_running_loop()
+        now = self.limits.now
+        shortest = min(now.request_head, now.slow_reader).total_seconds()
+        self._timer = loop.call_later(min(_SWEEP_SECONDS, max(0.02, shortest / 4)), self._sweep)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._tell()
+
+    def _sweep(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for connection in list(self._open):
+            connection.check(now)
+        if now - self._told_at >= _TELL_SECONDS:
+            self._tell()
+        self.start()
+
+    # -- the log --------------------------------------------------------------------------------------------
+
+    def note(self, what: str, address: str) -> None:
+        """Count a bad connection. The log gets one line a minute for all of them."""
+        counts = self._noted.setdefault(what, Counter())
+        counts[address if address in counts or len(counts) < _MAX_TOLD else "others"] += 1
+
+    def _tell(self) -> None:
+        if not self._noted:
+            return
+        self._told_at = asyncio.get_running_loop().time()
+        for what, counts in self._noted.items():
+            address, most = counts.most_common(1)[0]
+            _log.warning("%d connections %s (%d of them from %s)", counts.total(), what, most, address)
+        self._noted.clear()

@@ -1,0 +1,199 @@
+"""What silent, slow and garbled clients can take from the others: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.http.gateway import TOKEN, Api, run_gateway
+from talaria.testing.model_server import ModelServer
+
+MESSAGES = "/api/sessions/one/messages"
+AUTHORIZED = f"Authorization: Bearer {TOKEN}"
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def limited(folder: Path, model: ModelServer, **limits: Any) -> AsyncIterator[Api]:
+    async with run_gateway(folder / "home", model, tables={"limits": limits}) as api:
+        yield api
+
+
+@asynccontextmanager
+async def connected(api: Api, source: str = "127.0.0.1") -> AsyncIterator[Stream]:
+    host, _, port = api.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), local_addr=(source, 0))
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+def head(api: Api, line: str, *headers: str) -> bytes:
+    lines = (f"{line} HTTP/1.1", f"Host: {api.url.removeprefix('http://')}", *headers)
+    return "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+
+
+async def status_of(reader: asyncio.StreamReader) -> int:
+    answer = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)).split()
+    return int(answer[1])
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await asyncio.wait_for(reader.read(), 20) is not None
+    except ConnectionError:
+        return True
+
+
+def refused(api: Api, key: str) -> int:
+    return api.gateway.limits.readings()[key].refused
+
+
+def used(api: Api, key: str) -> float | None:
+    return api.gateway.limits.readings()[key].used
+
+
+# -- time -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HT"])
+async def test_a_connection_without_a_whole_head_is_closed_in_time(
+    tmp_path: Path, model: ModelServer, sent: bytes
+) -> None:
+    async with (
+        limited(tmp_path, model, request_head=timedelta(milliseconds=80)) as api,
+        connected(api) as (reader, writer),
+    ):
+        writer.write(sent)
+        if sent:
+            assert await status_of(reader) == 408
+        assert await is_closed(reader)
+        assert refused(api, "request_head") == 1
+
+
+async def test_a_head_that_comes_in_drops_is_cut_off_all_the_same(tmp_path: Path, model: ModelServer) -> None:
+    async with (
+        limited(tmp_path, model, request_head=timedelta(milliseconds=80)) as api,
+        connected(api) as (reader, writer),
+    ):
+        answer = asyncio.create_task(status_of(reader))
+        for byte in head(api, "GET /healthz", "X: " + "y" * 5000):
+            if answer.done():
+                break
+            writer.write(bytes([byte]))
+            await asyncio.wait((answer,), timeout=0.005)
+        assert await answer == 408
+
+
+async def test_a_login_without_its_body_does_not_wait_for_ever(tmp_path: Path, model: ModelServer) -> None:
+    async with (
+        limited(tmp_path, model, request_body=timedelta(milliseconds=80)) as api,
+        connected(api) as (reader, writer),
+    ):
+        writer.write(head(api, "POST /api/login", "Content-Length: 100"))
+        assert await status_of(reader) == 408
+        assert await is_closed(reader)
+
+
+async def test_a_body_that_keeps_coming_gets_more_time(tmp_path: Path, model: ModelServer) -> None:
+    async with (
+        limited(tmp_path, model, request_body=timedelta(milliseconds=100)) as api,
+        connected(api) as (reader, writer),
+    ):
+        body = b'{"text": "' + b"y" * 20_000
+        writer.write(head(api, f"POST {MESSAGES}", AUTHORIZED, f"Content-Length: {len(body) + 2}") + body)
+        answer = asyncio.create_task(status_of(reader))
+        await asyncio.wait((answer,), timeout=0.3)
+        writer.write(b'"}')
+        assert await answer == 202
+
+
+async def test_an_unknown_caller_is_told_so_before_its_body_comes(api: Api) -> None:
+    async with connected(api) as (reader, writer):
+        writer.write(head(api, f"POST {MESSAGES}", "Content-Length: 1000000"))
+        assert await status_of(reader) == 401
+
+
+# -- number -----------------------------------------------------------------------------------------------
+
+
+async def test_silent_strangers_make_room_for_others(tmp_path: Path, model: ModelServer) -> None:
+    async with limited(tmp_path, model, connections_per_address=8) as api, AsyncExitStack() as stack:
+        assert await api.get("/api/pool")  # the client's connection is known from now on
+        crowd = [await stack.enter_async_context(connected(api)) for _ in range(30)]
+        assert await api.get("/api/pool")
+        await asyncio.gather(*(is_closed(reader) for reader, _ in crowd[:20]))
+        assert used(api, "connections") == 8
+        assert refused(api, "connections_per_address") == 23
+
+
+async def test_an_operator_at_another_address_gets_in(tmp_path: Path, model: ModelServer) -> None:
+    """All connections of one address are in use, so none of them can be closed."""
+    async with (
+        limited(tmp_path, model, connections=40, connections_per_address=30) as api,
+        AsyncExitStack() as stack,
+    ):
+        turn = await api.begin("one", "[[hang]]")
+        for _ in range(30):
+            reader, writer = await stack.enter_async_context(connected(api))
+            writer.write(head(api, f"GET /api/turns/{turn}/events", AUTHORIZED))
+            assert await status_of(reader) == 200
+        reader, _ = await stack.enter_async_context(connected(api))
+        assert await status_of(reader) == 503
+        reader, writer = await stack.enter_async_context(connected(api, "127.0.0.2"))
+        writer.write(head(api, "GET /api/status", AUTHORIZED))
+        assert await status_of(reader) == 200
+
+
+async def test_a_request_behind_too_many_others_ends_the_connection(api: Api) -> None:
+    async with connected(api) as (reader, writer):
+        writer.write(head(api, "GET /healthz") * 500)
+        assert (await asyncio.wait_for(reader.read(), 20)).count(b"200 OK") <= 20
+    assert await api.get("/healthz")
+
+
+@pytest.mark.parametrize("endless", [b"a: b\r\n" * 1000, b"a: " + b"b" * 90_000], ids=["many", "long"])
+async def test_a_body_without_an_end_is_cut_off(api: Api, endless: bytes) -> None:
+    async with connected(api) as (reader, writer):
+        writer.write(head(api, "POST /api/login", "Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\n")
+        try:
+            for _ in range((3 << 20) // len(endless)):
+                writer.write(endless)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        assert await is_closed(reader)
+
+
+# -- junk -------------------------------------------------------------------------------------------------
+
+JUNK = [
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
+    b"hello\r\n\r\n",
+    bytes(64),
+    b"GET\r\n\r\n",
+]
+UPGRADE = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+
+
+async def test_junk_is_logged_with_a_count_and_no_traceback(
+    tmp_path: Path, model: ModelServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with limited(tmp_path, model) as api:
+        for data in [*JUNK, UPGRADE] * 10:
+            async with connected(api) as (reader, writer):
+                writer.write(data)
+                assert await status_of(reader) in (400, 421)
+    lines = [record for record in caplog.records if not record.name.startswith("talaria.store")]
+    assert len(lines) <= 2, [record.getMessage() for record in lines]
+    assert "40 connections spoke no valid HTTP (40 of them from 127.0.0.1)" in caplog.text
+    assert not any(record.exc_info for record in lines)
