@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from talaria.access.logins import CODE_SECONDS, COOKIE_SECONDS, Logins
+from talaria.access.logins import CODE_SECONDS, COOKIE_SECONDS, BrowserLogin, Logins
 from talaria.testing.clock import FakeClock
 
 
@@ -13,18 +13,18 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-def logged_in(logins: Logins) -> str:
-    cookie = logins.redeem(logins.new_code())
-    assert cookie is not None
-    return cookie
+def logged_in(logins: Logins) -> BrowserLogin:
+    login = logins.redeem(logins.new_code())
+    assert login is not None
+    return login
 
 
 def test_a_code_is_good_once(clock: FakeClock) -> None:
     logins = Logins("token", clock)
     code = logins.new_code()
-    cookie = logins.redeem(f" {code.lower()} ")
-    assert cookie is not None
-    assert logins.is_cookie(cookie)
+    login = logins.redeem(f" {code.lower()} ")
+    assert login is not None
+    assert logins.find(*login)
     assert logins.redeem(code) is None
 
 
@@ -52,39 +52,53 @@ def test_codes_that_nobody_uses_do_not_pile_up(clock: FakeClock) -> None:
 
 
 def test_a_cookie_outlives_the_process_but_neither_its_month_nor_the_token(clock: FakeClock) -> None:
-    cookie = logged_in(Logins("token", clock))
-    assert Logins("token", clock).is_cookie(cookie)
-    assert not Logins("another", clock).is_cookie(cookie)
+    login = logged_in(Logins("token", clock))
+    assert Logins("token", clock).find(*login)
+    assert not Logins("another", clock).find(*login)
     clock.advance(COOKIE_SECONDS - 1)
-    assert Logins("token", clock).is_cookie(cookie)
+    assert Logins("token", clock).find(*login)
     clock.advance(1)
-    assert not Logins("token", clock).is_cookie(cookie)
+    assert not Logins("token", clock).find(*login)
 
 
-def test_no_changed_cookie_is_good(clock: FakeClock) -> None:
+def test_no_changed_secret_is_good(clock: FakeClock) -> None:
     logins = Logins("token", clock)
-    cookie = logged_in(logins)
-    changed = {cookie[:at] + "0" + cookie[at + 1 :] for at in range(len(cookie))} - {cookie}
-    assert not any(map(logins.is_cookie, changed))
+    cookie, secret = logged_in(logins)
+    for changed in _changes(cookie):
+        assert not logins.find(changed, secret)
+    for changed in _changes(secret):
+        assert not logins.find(cookie, changed)
     expires, rest = cookie.split(".", 1)
-    assert not logins.is_cookie(f"{int(expires) + 1}.{rest}")
-    for other in ("", ".", "..", "é", cookie[:-1], cookie + "0", f"x{cookie}"):
-        assert not logins.is_cookie(other)
+    assert not logins.find(f"{int(expires) + 1}.{rest}", secret)
+
+
+def _changes(text: str) -> set[str]:
+    changed = {text[:at] + "0" + text[at + 1 :] for at in range(len(text))} - {text}
+    return changed | {"", ".", "..", "é", text[:-1], text + "0", f"x{text}", text * 1000}
+
+
+def test_neither_secret_is_worth_anything_alone_or_with_that_of_another_login(clock: FakeClock) -> None:
+    logins = Logins("token", clock)
+    one, other = logged_in(logins), logged_in(logins)
+    assert not logins.find(one.cookie, other.secret)
+    assert not logins.find(one.cookie, one.cookie.rpartition(".")[2]), "nor can it be read off the cookie"
+    assert logins.find(*one) != logins.find(*other)
+    assert one.secret not in one.cookie
 
 
 def test_an_ended_login_stays_ended_in_other_processes_and_is_forgotten_in_time(clock: FakeClock) -> None:
     logins = Logins("token", clock)
     one, other = logged_in(logins), logged_in(logins)
-    told = logins.end(one)
-    assert not logins.is_cookie(one)
-    assert logins.is_cookie(other)
+    told = logins.end(one.cookie)
+    assert not logins.find(*one)
+    assert logins.find(*other)
     again = Logins("token", clock)
     again.restore(told)
-    assert not again.is_cookie(one)
+    assert not again.find(*one)
     clock.advance(COOKIE_SECONDS - 1)
     later = logged_in(again)
     clock.advance(1)
-    assert again.end(later).count("\n") == 0, "the first is over anyway"
+    assert again.end(later.cookie).count("\n") == 0, "the first is over anyway"
 
 
 def test_there_is_no_door_without_a_token(clock: FakeClock) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import aiohttp
+from aiohttp import web
+
 from browser.visitor import Visit
+from talaria.testing.gateway_process import GatewayProcess
 
 
 async def test_a_link_logs_in_and_its_code_leaves_the_address_bar(visit: Visit) -> None:
@@ -57,3 +61,79 @@ async def test_a_link_can_be_pasted_and_logging_out_forgets_everything(visit: Vi
     await visitor.page.locator("#login").wait_for()
     assert await visitor.page.evaluate("localStorage.length") == 0
     assert await visitor.page.context.cookies() == []
+
+
+async def test_a_cookie_that_another_port_got_opens_nothing(visit: Visit) -> None:
+    """Browsers keep cookies by host: a click on a link to another port of it brings the cookie there."""
+    visitor = await visit()
+    got: list[str] = []
+
+    async def receive(request: web.Request) -> web.Response:
+        got.append(request.headers.get("Cookie", ""))
+        return web.Response(text="hello", content_type="text/html")
+
+    app = web.Application()
+    app.router.add_get("/trap", receive)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        trap = f"http://127.0.0.1:{runner.addresses[0][1]}/trap"
+        await visitor.page.evaluate(
+            """(href) => document.body.append(
+              Object.assign(document.createElement("a"), { href, id: "lure", textContent: "look" }))""",
+            trap,
+        )
+        await visitor.page.evaluate("document.getElementById('lure').click()")
+        await visitor.page.wait_for_url("**/trap")
+    finally:
+        await runner.cleanup()
+    assert got[0].startswith("talaria_login_"), "the other port did get it"
+
+    headers = {"Cookie": got[0], "Origin": visitor.url, "Sec-Fetch-Site": "same-origin"}
+    calls = [
+        ("GET", "/api/sessions"),
+        ("GET", "/api/status"),
+        ("GET", "/api/pairings"),
+        ("POST", "/api/pairings/invite"),
+        ("POST", "/api/sessions/one/messages"),
+        ("POST", "/api/backup"),
+        ("POST", "/api/logout"),
+    ]
+    async with aiohttp.ClientSession(visitor.url, headers=headers) as thief:
+        for method, path in calls:
+            async with thief.request(method, path, json={} if method == "POST" else None) as response:
+                assert response.status == 401, (method, path)
+    await visitor.page.goto(visitor.url)
+    await visitor.page.locator("#app").wait_for()
+
+
+async def test_a_login_without_its_second_secret_asks_for_another(visit: Visit) -> None:
+    """Logins of earlier versions have the cookie only."""
+    visitor = await visit()
+    await visitor.page.evaluate("localStorage.removeItem('talaria.login')")
+    await visitor.page.reload()
+    await visitor.sees("To log in, run talaria open (in a clone: ./dev open)", "#login")
+    await visitor.follow_link(await visitor.new_link())
+    await visitor.page.locator("#app").wait_for()
+
+
+async def test_the_tabs_of_a_browser_log_in_and_out_together(visit: Visit) -> None:
+    visitor = await visit(logged_in=False)
+    waiting = await visitor.page.context.new_page()
+    await waiting.goto(visitor.url)
+    await waiting.locator("#login").wait_for()
+    await visitor.follow_link(await visitor.new_link())
+    await waiting.locator("#app").wait_for()
+    await waiting.reload()
+    await waiting.locator("#app").wait_for()
+    await waiting.get_by_role("button", name="Log out").click()
+    await visitor.page.locator("#login").wait_for()
+
+
+async def test_a_restart_of_the_gateway_keeps_the_login(visit: Visit, mortal: GatewayProcess) -> None:
+    visitor = await visit(mortal)
+    await mortal.kill()
+    await mortal.start()
+    await visitor.page.reload()
+    await visitor.page.locator("#app").wait_for()

@@ -34,12 +34,14 @@ def read_banner(process: ForkedProcess) -> dict[str, str]:
     return banner
 
 
-def log_in(link: str) -> str:
-    """The cookie, as a browser sends it, for a link with a code."""
+def log_in(link: str) -> dict[str, str]:
+    """The headers of a page that a link with a code has logged in."""
     address, _, code = link.partition("/#code=")
     body = msgspec.json.encode({"code": code})
     with urllib.request.urlopen(urllib.request.Request(f"{address}/api/login", body)) as response:
-        return str(response.headers["Set-Cookie"]).partition(";")[0]
+        secret = msgspec.json.decode(response.read())["secret"]
+        cookie = str(response.headers["Set-Cookie"]).partition(";")[0]
+        return {"Cookie": cookie, "X-Talaria-Login": secret}
 
 
 def test_it_says_what_there_is_and_its_link_logs_in_once(
@@ -53,7 +55,7 @@ def test_it_says_what_there_is_and_its_link_logs_in_once(
     assert f"chat --home {home} in another terminal)" in chat
     address = link.partition("/#code=")[0]
     for way_in in (link, talaria("open", "--print").stdout.strip()):
-        request = urllib.request.Request(f"{address}/api/pool", headers={"Cookie": log_in(way_in)})
+        request = urllib.request.Request(f"{address}/api/pool", headers=log_in(way_in))
         assert urllib.request.urlopen(request).status == 200
         with pytest.raises(urllib.error.HTTPError, match="401"):
             log_in(way_in)

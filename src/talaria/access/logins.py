@@ -1,11 +1,11 @@
-"""Credentials of the HTTP API: the gateway's token, and for browsers a login code that becomes a cookie."""
+"""Credentials of the HTTP API: the gateway's token, and for browsers a code that becomes two secrets."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import secrets
-from typing import Final
+from typing import Final, NamedTuple
 
 from talaria.core.clock import Clock
 
@@ -14,13 +14,24 @@ COOKIE_SECONDS: Final = 30 * 24 * 3600
 _ALPHABET: Final = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"  # no two characters that look alike
 _CODE_LENGTH: Final = 16
 _MAX_CODES: Final = 16
+_COOKIE_LENGTHS: Final = range(90, 100)  # a text of another length is not looked at
+_ID_LENGTH: Final = 6
+
+
+class BrowserLogin(NamedTuple):
+    """The two secrets of a login. The browser keeps the cookie and sends it to every port of the host. The
+    page keeps `secret` in its own storage, which belongs to one port."""
+
+    cookie: str
+    secret: str
 
 
 class Logins:
-    """Checks the token and cookies, and exchanges codes for cookies.
+    """Checks the token and logins, and exchanges codes for logins.
 
-    Codes are kept in memory only: a restart voids unused ones. A cookie is signed with a key derived from the
-    token, so it outlives a restart. It is void after its login has ended or the token has changed.
+    Codes are kept in memory only: a restart voids unused ones. Both secrets of a login are made from one
+    claim, with keys derived from the token, so a login outlives a restart, and neither secret can be made
+    from the other. A login is void after it was ended or the token has changed.
     """
 
     def __init__(self, token: str, clock: Clock) -> None:
@@ -28,6 +39,7 @@ class Logins:
             raise ValueError("the HTTP channel needs a token")
         self._token = token.encode()
         self._key = hmac.digest(self._token, b"talaria login cookie", "sha256")
+        self._page_key = hmac.digest(self._token, b"talaria login page", "sha256")
         self._clock = clock
         self._codes: dict[bytes, float] = {}
         self._ended: set[str] = set()  # claims of logins that were ended before they expired
@@ -43,21 +55,30 @@ class Logins:
         self._codes[_digest(code)] = self._clock.elapsed() + CODE_SECONDS
         return code
 
-    def redeem(self, code: str) -> str | None:
-        """Use a code up and return the value of the login cookie; None if the code is wrong or expired."""
+    def redeem(self, code: str) -> BrowserLogin | None:
+        """Use a code up and return the login; None if the code is wrong or expired."""
         good_until = self._codes.pop(_digest(code.strip().upper()), None)
         if good_until is None or self._clock.elapsed() >= good_until:
             return None
-        return self._sign(f"{int(self._clock.now()) + COOKIE_SECONDS}.{secrets.token_urlsafe(12)}")
+        claim = f"{int(self._clock.now()) + COOKIE_SECONDS}.{secrets.token_urlsafe(12)}"
+        return BrowserLogin(f"{claim}.{_sign(self._key, claim)}", _sign(self._page_key, claim))
 
-    def is_cookie(self, cookie: str) -> bool:
-        claim, _, _ = cookie.rpartition(".")
-        if not hmac.compare_digest(self._sign(claim).encode(), cookie.encode()):
-            return False
-        return self._is_current(claim) and claim not in self._ended
+    def find(self, cookie: str, secret: str) -> str | None:
+        """Return the public id of the login that has these two secrets; None if there is none."""
+        if len(cookie) not in _COOKIE_LENGTHS:
+            return None
+        claim, _, signature = cookie.rpartition(".")
+        if not hmac.compare_digest(_sign(self._key, claim).encode(), signature.encode()):
+            return None
+        if not hmac.compare_digest(_sign(self._page_key, claim).encode(), secret.encode()):
+            return None
+        if not self._is_current(claim) or claim in self._ended:
+            return None
+        return claim.partition(".")[2][:_ID_LENGTH]
 
     def end(self, cookie: str) -> str:
-        """End the login of a valid cookie. Return all ended logins, for `restore` after a restart."""
+        """End the login of a cookie that `find` knows. Return all ended logins, for `restore` after a
+        restart."""
         self._ended.add(cookie.rpartition(".")[0])
         self._ended = set(filter(self._is_current, self._ended))
         return "\n".join(self._ended)
@@ -68,13 +89,14 @@ class Logins:
     def _is_current(self, claim: str) -> bool:
         return self._clock.now() < int(claim.partition(".")[0])
 
-    def _sign(self, claim: str) -> str:
-        return f"{claim}.{hmac.new(self._key, claim.encode(), 'sha256').hexdigest()}"
-
 
 def link(address: str, code: str) -> str:
     """Return the address that logs a browser in. Browsers do not send the part behind the # to any server."""
     return f"{address}/#code={code}"
+
+
+def _sign(key: bytes, claim: str) -> str:
+    return hmac.digest(key, claim.encode(), "sha256").hex()
 
 
 def _digest(code: str) -> bytes:

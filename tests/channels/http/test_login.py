@@ -30,30 +30,59 @@ async def new_code(api: Api) -> str:
     return str(answer["code"])
 
 
-async def log_in(api: Api, browser: aiohttp.ClientSession) -> str:
+async def log_in(api: Api, browser: aiohttp.ClientSession) -> dict[str, str]:
+    """The headers of a page that is logged in."""
     async with browser.post("/api/login", json={"code": await new_code(api)}) as response:
-        assert response.status == 204
+        assert response.status == 200
         (cookie,) = response.cookies.values()
-        return f"{cookie.key}={cookie.value}"
+        secret = (await response.json())["secret"]
+    return {"Cookie": f"{cookie.key}={cookie.value}", "X-Talaria-Login": secret}
 
 
 async def test_a_code_becomes_a_cookie_that_opens_all(api: Api, browser: aiohttp.ClientSession) -> None:
     async with browser.get("/api/status") as response:
         assert response.status == 401
     async with browser.post("/api/login", json={"code": await new_code(api)}) as response:
-        assert response.status == 204
-        flags = response.headers["Set-Cookie"]
+        assert response.status == 200
+        assert response.headers["Cache-Control"] == "no-store"
+        flags, answer = response.headers["Set-Cookie"], await response.json()
+    assert answer.keys() == {"secret", "seconds"}
+    page = {"X-Talaria-Login": answer["secret"]}
     assert all(flag in flags for flag in ("HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=2592000"))
     assert "Secure" not in flags
-    async with browser.get("/api/status") as response:
+    async with browser.get("/api/status", headers=page) as response:
         assert response.status == 200
-    async with browser.post(SEND, json={"text": "hi"}) as response:
+    async with browser.post(SEND, json={"text": "hi"}, headers=page) as response:
         assert response.status == 202
+
+
+async def test_the_cookie_alone_and_the_pages_secret_alone_open_nothing(
+    api: Api, browser: aiohttp.ClientSession
+) -> None:
+    mine = await log_in(api, browser)
+    async with aiohttp.ClientSession(api.url, headers={"Origin": api.url}) as other:
+        theirs = await log_in(api, other)
+    cookie, secret = "Cookie", "X-Talaria-Login"
+    halves = [
+        {cookie: mine[cookie]},
+        {secret: mine[secret]},
+        {cookie: mine[cookie], secret: theirs[secret]},
+        {cookie: mine[cookie], secret: ""},
+        {cookie: mine[cookie], secret: mine[cookie].rpartition(".")[2]},
+    ]
+    async with aiohttp.ClientSession(api.url, headers={"Origin": api.url}) as plain:
+        for half in halves:
+            for method, path in (("GET", "/api/pool"), ("POST", SEND), ("POST", "/api/logout")):
+                async with plain.request(method, path, headers=half) as response:
+                    assert response.status == 401, half
+                    assert "talaria open" in (await response.json())["error"]["hint"]
+        async with plain.get("/api/pool", headers=mine) as response:
+            assert response.status == 200, "and the attempts ended nothing"
 
 
 async def test_a_used_code_says_how_to_get_another(api: Api, browser: aiohttp.ClientSession) -> None:
     code = await new_code(api)
-    for status in (204, 401):
+    for status in (200, 401):
         async with browser.post("/api/login", json={"code": code}) as response:
             assert response.status == status
     async with browser.post("/api/login", json={"code": code}) as response:
@@ -65,9 +94,9 @@ async def test_a_used_code_says_how_to_get_another(api: Api, browser: aiohttp.Cl
 
 async def test_a_cookie_outlives_a_restart(tmp_path: Path, model: ModelServer) -> None:
     async with run_gateway(tmp_path, model) as api, aiohttp.ClientSession(api.url) as browser:
-        cookie = await log_in(api, browser)
-    given = {"Cookie": f"a=b; {cookie}"}
-    port = int(cookie.partition("=")[0].rpartition("_")[2])
+        given = await log_in(api, browser)
+    port = int(given["Cookie"].partition("=")[0].rpartition("_")[2])
+    given["Cookie"] = f"a=b; {given['Cookie']}"
     async with (
         run_gateway(tmp_path, model, port=port) as api,
         aiohttp.ClientSession(api.url, headers=given) as browser,
@@ -99,9 +128,8 @@ async def test_a_cookie_outlives_a_restart(tmp_path: Path, model: ModelServer) -
 async def test_only_our_own_page_may_use_the_cookie(
     api: Api, browser: aiohttp.ClientSession, method: str, headers: dict[str, str], status: int
 ) -> None:
-    cookie = await log_in(api, browser)
     given = {name: api.url if value == "OURS" else value for name, value in headers.items()}
-    given["Cookie"] = cookie
+    given |= await log_in(api, browser)
     path, body = (SEND, {"text": "hi"}) if method == "POST" else ("/api/pool", None)
     async with (
         aiohttp.ClientSession(api.url) as plain,
@@ -118,8 +146,8 @@ async def test_logging_out_ends_the_login_also_where_its_cookie_was_copied_to(
     tmp_path: Path, model: ModelServer
 ) -> None:
     async with run_gateway(tmp_path, model) as api, aiohttp.ClientSession(api.url) as browser:
-        cookie, port = await log_in(api, browser), int(api.url.rpartition(":")[2])
-        given = {"Cookie": cookie, "Origin": api.url}
+        given, port = await log_in(api, browser), int(api.url.rpartition(":")[2])
+        given["Origin"] = api.url
         async with aiohttp.ClientSession(api.url, headers=given) as copy:
             async with copy.post("/api/logout") as response:
                 assert response.status == 204
@@ -137,16 +165,16 @@ async def test_logging_out_ends_the_login_also_where_its_cookie_was_copied_to(
 async def test_a_cookie_of_the_same_name_by_another_server_locks_nobody_out(
     api: Api, browser: aiohttp.ClientSession
 ) -> None:
-    cookie = await log_in(api, browser)
-    name = cookie.partition("=")[0]
-    given = {"Cookie": f"{name}=junk; {cookie}; {name}="}
+    given = await log_in(api, browser)
+    name = given["Cookie"].partition("=")[0]
+    given["Cookie"] = f"{name}=junk; {given['Cookie']}; {name}="
     async with aiohttp.ClientSession(api.url) as plain, plain.get("/api/pool", headers=given) as response:
         assert response.status == 200
 
 
 async def test_a_cookie_cannot_make_another_login(api: Api, browser: aiohttp.ClientSession) -> None:
-    await log_in(api, browser)
-    async with browser.post("/api/login/codes") as response:
+    page = await log_in(api, browser)
+    async with browser.post("/api/login/codes", headers=page) as response:
         assert response.status == 403
         assert (await response.json())["error"]["type"] == "token_needed"
 
@@ -154,9 +182,9 @@ async def test_a_cookie_cannot_make_another_login(api: Api, browser: aiohttp.Cli
 @pytest.mark.parametrize(
     ("host", "origin", "status"),
     [
-        ("agents.example", "https://agents.example", 204),
-        ("agents.example:443", "https://agents.example", 204),
-        ("agents.example:443", "https://agents.example:443", 204),
+        ("agents.example", "https://agents.example", 200),
+        ("agents.example:443", "https://agents.example", 200),
+        ("agents.example:443", "https://agents.example:443", 200),
         ("agents.example", "http://agents.example", 403),
         ("agents.example:80", "https://agents.example", 421),
     ],
@@ -171,5 +199,5 @@ async def test_behind_a_proxy_with_tls_the_usual_port_may_be_left_out(
         plain.post("/api/login", json={"code": await new_code(api)}) as response,
     ):
         assert response.status == status
-        if status == 204:
+        if status == 200:
             assert response.headers["Set-Cookie"].endswith("; Secure")

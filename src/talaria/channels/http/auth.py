@@ -1,4 +1,4 @@
-"""Access control of the HTTP API: Host and Origin, then the token or a login cookie; and logging in."""
+"""Access control of the HTTP API: Host and Origin, then the token or a browser's login; and logging in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from talaria.core.errors import BadRequest
 from talaria.core.store_ports import Store
 
 ENDED_LOGINS: Final = "logins.ended"  # the store's cursor that keeps them
-_SINGLE_HEADERS: Final = (b"host", b"origin", b"authorization", b"cookie")
+_LOGIN: Final = b"x-talaria-login"  # the second secret of a login
+_SINGLE_HEADERS: Final = (b"host", b"origin", b"authorization", b"cookie", _LOGIN)
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _OWN_PAGE: Final = frozenset({None, b"same-origin", b"none"})  # none: a person typed the address
@@ -29,8 +30,9 @@ class Guard:
     """Decides whether a request may reach its handler. Never reads the body.
 
     A page of another site can make a browser call this address (DNS rebinding, forms). Its Host or its Origin
-    gives it away, so both must be exactly ours. A browser sends the cookie by itself. So with the cookie
-    alone only our own page may call, and a request that changes something must name its origin.
+    gives it away, so both must be exactly ours. A browser sends the cookie by itself, and to every port of
+    the host. So a call by cookie also needs the secret that only our own page has. The browser must name that
+    page as well: such a call never comes from another page, and one that changes something has an origin.
     """
 
     def __init__(self, hosts: Iterable[str], logins: Logins) -> None:
@@ -95,9 +97,11 @@ class Guard:
 
     def _find_login(self, request: Request) -> ApiCaller:
         cookies = _cookies(request)
-        found = next(filter(self._logins.is_cookie, cookies), None)
-        if found is None:
-            raise _unauthorized("This login is over." if cookies else "This call needs the gateway's token.")
+        secret = request.header(_LOGIN) or ""
+        name = next(filter(None, (self._logins.find(cookie, secret) for cookie in cookies)), None)
+        if name is None:
+            over = "This login is over." if secret else "A login's cookie alone opens nothing."
+            raise _unauthorized(over if cookies else "This call needs the gateway's token.")
         is_own_page = request.headers.get(b"sec-fetch-site") in _OWN_PAGE
         if not is_own_page or (request.method not in _SAFE_METHODS and b"origin" not in request.headers):
             raise HttpError(
@@ -105,7 +109,7 @@ class Guard:
                 "A login's cookie is good for the gateway's own page only.",
                 "Programs send `Authorization: Bearer TOKEN`; the token is in http.token in the home.",
             )
-        return ApiCaller(Credential.LOGIN, "", Role.OPERATE, HOME_CALLER.sender)
+        return ApiCaller(Credential.LOGIN, name, Role.OPERATE, HOME_CALLER.sender)
 
 
 def _may_call(caller: ApiCaller, access: RouteAccess) -> bool:
@@ -144,21 +148,24 @@ class LoginApi:
         self._store = store
 
     async def log_in(self, request: Request) -> Response:
-        """Exchange the code of a link for a cookie."""
+        """Exchange the code of a link for a cookie and the secret that goes with it."""
         body = await request.json(_LoginBody, _MAX_BODY)
-        cookie = self._logins.redeem(body.code)
-        if cookie is None:
+        login = self._logins.redeem(body.code)
+        if login is None:
             raise HttpError(
                 "bad_code",
                 f"This code was used, is older than {CODE_SECONDS / 60:g} minutes, or was never given.",
                 "`talaria open` (in a clone: `./dev open`) makes a new link.",
             )
-        return Response(b"", 204, _set_cookie(request, cookie, COOKIE_SECONDS))
+        headers = _set_cookie(request, login.cookie, COOKIE_SECONDS)
+        return json_response({"secret": login.secret, "seconds": COOKIE_SECONDS}, headers=headers)
 
     async def log_out(self, request: Request) -> Response:
         """End the login for good, so that a copy of its cookie is void too."""
-        for cookie in filter(self._logins.is_cookie, _cookies(request)):
-            await self._store.set_cursor(ENDED_LOGINS, self._logins.end(cookie))
+        secret = request.header(_LOGIN) or ""
+        for cookie in _cookies(request):
+            if self._logins.find(cookie, secret):
+                await self._store.set_cursor(ENDED_LOGINS, self._logins.end(cookie))
         return Response(b"", 204, _set_cookie(request, "", 0))
 
     async def new_code(self, request: Request) -> Response:
@@ -175,8 +182,9 @@ class LoginApi:
 
 def _cookies(request: Request) -> list[str]:
     """Return the login cookies. There may be several: another server on this host may have set one too."""
-    pairs = [pair.strip().partition("=") for pair in (request.header(b"cookie") or "").split(";")]
-    return [value for name, _, value in pairs if name == _cookie_name(request)]
+    wanted = _cookie_name(request) + "="
+    pairs = map(str.strip, (request.header(b"cookie") or "").split(";"))
+    return [pair.removeprefix(wanted) for pair in pairs if pair.startswith(wanted)]
 
 
 def _cookie_name(request: Request) -> str:

@@ -1,5 +1,7 @@
 /* Requests to the gateway: errors, retries while it is unreachable, and the events of a turn. */
 
+import { login } from "./storage.js";
+
 /** An error of the gateway. `message` says what happened, `hint` says what to do. */
 export class ApiError extends Error {
   constructor(status, error) {
@@ -35,12 +37,17 @@ function note(path, reason) {
 
 async function open(method, path, { body, headers, signal } = {}) {
   let answer;
+  const secret = login.secret();
   try {
-    answer = await fetch(path, { method, body, headers, signal, cache: "no-store" });
+    const all = { ...headers, ...(secret && { "X-Talaria-Login": secret }) };
+    answer = await fetch(path, { method, body, headers: all, signal, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     if (body instanceof File) await checkReadable(body);
     throw new Unreachable(error.message);
+  }
+  if (answer.status === 401 && login.secret() !== secret) { // another tab has logged in meanwhile
+    return open(method, path, { body, headers, signal });
   }
   const error = answer.ok ? null : (await answer.json().catch(() => null))?.error;
   if (answer.status >= 500) throw new Unreachable(String(answer.status), error ? `${error.message} ${error.hint}` : "");

@@ -6,7 +6,7 @@ import { drawChats, label, learnTitles, narrow, readChats, showMore, toggleSide 
 import { Composer } from "./composer.js";
 import { $, make } from "./elements.js";
 import { show } from "./markdown.js";
-import { forgetAll, newName, outbox } from "./storage.js";
+import { forgetAll, login, newName, outbox } from "./storage.js";
 import { megabytes, Transcript, trouble } from "./transcript.js";
 
 const POLL_MS = 10_000;
@@ -46,7 +46,8 @@ async function begin(code) {
   let refusal = null;
   try {
     const body = JSON.stringify({ code });
-    if (code) await call("POST", "/api/login", { body }).catch((error) => { refusal = error; });
+    const keep = ({ secret }) => login.keep(secret);
+    if (code) await call("POST", "/api/login", { body }).then(keep, (error) => { refusal = error; });
     status = await call("GET", "/api/status");
   } catch (error) {
     showLogin(error.status === 401 ? refusal : error);
@@ -233,6 +234,11 @@ connection.addEventListener("change", ({ detail }) => {
   document.body.toggleAttribute("data-away", detail !== null);
 });
 addEventListener("storage", ({ key }) => {
+  if (login.is(key)) { // another tab has logged in or out
+    if (!login.secret()) showLogin(null);
+    else if (!chat) begin();
+    return;
+  }
   if (!chat || !outbox.is(key)) return;
   chat.readOutbox();
   refresh();

@@ -1,4 +1,4 @@
-/* The browser's storage: drafts, messages without an answer yet, and labels for chats without a title. */
+/* The browser's storage: the login, drafts, messages without an answer yet, and labels of chats. */
 
 const PREFIX = "talaria.";
 const MAX_TITLES = 300;
@@ -22,6 +22,18 @@ function write(key, value) {
     else localStorage.removeItem(PREFIX + key);
   } catch { /* see above */ }
 }
+
+let secretOfPage = ""; // for a browser without storage: the login then ends with the page
+
+/** The second secret of the login. A browser sends the cookie to every port of this host, and this to none. */
+export const login = {
+  is: (key) => key === `${PREFIX}login`, // whether a storage event of another tab is about the login
+  secret: () => read("login", secretOfPage),
+  keep(secret) {
+    secretOfPage = secret;
+    write("login", secret);
+  },
+};
 
 export const drafts = {
   of: (chat) => read(`draft.${chat}`, ""),
