@@ -97,7 +97,7 @@ async def test_a_large_suspect_opens_at_once_and_is_looked_at_beside_the_work(
         async with await SqliteStore.open(path, clock, is_suspect=True, look_first_bytes=1) as store:
             assert known(store) == Integrity.CHECKING
             await store.accept(accepting())
-            await StoreWatch(store, lock, clock)._look()
+            await StoreWatch(store, lock, clock)._verify()
             assert known(store) == Integrity.WHOLE
         assert not lock.follows_crash
 
@@ -114,7 +114,7 @@ async def test_damage_found_beside_the_work_stops_writing_but_not_reading(
         async with await SqliteStore.open(path, clock, is_suspect=True, look_first_bytes=1) as store:
             watch = StoreWatch(store, lock, clock)
             assert watch.trouble() is None
-            await watch._look()
+            await watch._verify()
             assert known(store) == Integrity.DAMAGED
             assert "damaged" in (watch.trouble() or "")
             with pytest.raises(StoreDamaged) as caught:

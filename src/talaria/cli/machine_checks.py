@@ -19,7 +19,7 @@ from talaria.core.errors import ForeignDatabase, TalariaError
 from talaria.core.findings import Finding, end_command, failed, install_command, ok, problem, shell, warn
 from talaria.core.gateway_part import Status
 from talaria.core.units import format_age, format_size
-from talaria.store.engines import describe_engine, inspect_database
+from talaria.store.engines import describe_engine, find_rescue, inspect_database
 from talaria.store.filesystems import check_filesystem
 from talaria.store.home_lock import HomeLock
 
@@ -145,6 +145,14 @@ def check_idle(home: Home, settings: Settings) -> Iterator[Finding]:
         )
         return
     yield ok("gateway", "Not running. `talaria serve` starts it.")
+    database = home.find_database(settings.store.url)
+    if (rescue := find_rescue(database)) is not None:
+        text = f"The database {database} vanished under a gateway, which saved its content in {rescue.path}."
+        if not database.exists():
+            yield problem("store", text, "", rescue.command)
+            return
+        fix = f"Another one is there now. Delete the saved one, or restore it with `{rescue.command}`."
+        yield warn("store", text, fix)
     if settings.store.url:
         yield ok("store", "store.url names a database elsewhere; it is not looked at.")
     elif not home.database.exists():

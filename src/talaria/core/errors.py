@@ -161,6 +161,12 @@ class StoreDamaged(StoreError):
     type = "store_damaged"
 
 
+class StoreGone(StoreError):
+    """The database file was deleted or replaced while it was open. The store refuses all further writes."""
+
+    type = "store_gone"
+
+
 class ForeignDatabase(StoreError):
     """The database was not made by this program."""
 

@@ -355,11 +355,16 @@ class StoreEngine(Store, Protocol):
 
     @property
     def trouble(self) -> StoreError | None:
-        """Why the last write failed; None once a write has succeeded. `probe` tries whether one does."""
+        """Why the last write failed, or that a write hangs or was slow; None once a write has succeeded in
+        good time. `probe` tries whether one does. Cheap."""
         ...
 
     async def probe(self) -> None:
         """Write to the disk, changing nothing. Raises `StoreError` while that fails."""
+        ...
+
+    async def look(self) -> None:
+        """Look whether the database's files are still at their paths; `trouble` tells it if they are not."""
         ...
 
     async def verify(self) -> str | None:

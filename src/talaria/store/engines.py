@@ -13,6 +13,7 @@ from talaria.core.store_ports import StoreEngine
 from talaria.store.sql import queries, rules
 from talaria.store.sqlite.database import checked_reader
 from talaria.store.sqlite.driver import driver, is_single_process_only
+from talaria.store.sqlite.rescue import find_rescued, restore_command
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.store import SqliteStore
 
@@ -49,6 +50,20 @@ def describe_engine() -> EngineDescription:
         "so only one may open it."
     )
     return EngineDescription("SQLite", version, schema, warning, "pysqlite3")
+
+
+class RescuedDatabase(msgspec.Struct, frozen=True):
+    """The saved content of a database whose file vanished under a gateway, and the command that restores
+    it."""
+
+    path: Path
+    command: str
+
+
+def find_rescue(path: Path) -> RescuedDatabase | None:
+    """Return the newest saved content of the database at `path`."""
+    rescued = next(find_rescued(path), None)
+    return None if rescued is None else RescuedDatabase(rescued, restore_command(rescued, path))
 
 
 class DatabaseStatus(msgspec.Struct, frozen=True):

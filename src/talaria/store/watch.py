@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreDamaged, StoreError
@@ -11,11 +13,14 @@ from talaria.core.store_ports import StoreEngine
 from talaria.store.home_lock import HomeLock
 
 _log = logging.getLogger("talaria.store")
-PROBE_SECONDS = 5.0
+TELL_SECONDS = 0.25
+LOOK_SECONDS = 1.0
+PROBE_SECONDS = 2.0
 
 
 class StoreWatch:
-    """Looks at a suspect database once, and tries a write every few seconds while writes fail.
+    """Checks a suspect database once, looks every second whether its files are there, tries a write every few
+    seconds while writes fail, and logs when trouble begins, changes and ends.
 
     The health check must turn good again by itself: while it is bad, no client may write.
     """
@@ -24,6 +29,7 @@ class StoreWatch:
         self._store = store
         self._lock = lock
         self._clock = clock
+        self._told = ""
 
     def trouble(self) -> str | None:
         """Return why the store cannot be written, for `Health`; None when it can."""
@@ -31,12 +37,19 @@ class StoreWatch:
         return None if trouble is None else trouble.user_text
 
     async def run(self) -> None:
-        await self._look()
-        while True:
-            await self._probe()
-            await self._clock.sleep(PROBE_SECONDS)
+        """Watch until cancelled. A disk that hangs holds up the look and the probe, but not the telling."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._every(TELL_SECONDS, self._tell), name="store-trouble")
+            tasks.create_task(self._every(LOOK_SECONDS, self._store.look), name="store-files")
+            await self._verify()
+            tasks.create_task(self._every(PROBE_SECONDS, self._probe), name="store-probe")
 
-    async def _look(self) -> None:
+    async def _every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await self._clock.sleep(seconds)
+            await action()
+
+    async def _verify(self) -> None:
         if self._store.integrity is Integrity.CHECKING:
             _log.warning("the last process ended without closing the database, which is looked at now")
             if (finding := await self._store.verify()) is not None:
@@ -46,6 +59,18 @@ class StoreWatch:
                 _log.info("the last process ended without closing the database; it is whole")
             self._lock.mark_checked()
 
+    async def _tell(self) -> None:
+        """Log trouble that begins, changes its kind, or ends. Its number of seconds is no change."""
+        trouble = self._store.trouble
+        kind = "" if trouble is None else trouble.user_text.partition(":")[0]
+        if kind == self._told:
+            return
+        self._told = kind
+        if trouble is None:
+            _log.info("the store can be written again")
+        else:
+            _log.error("the store has trouble: %s", trouble)
+
     async def _probe(self) -> None:
         trouble = self._store.trouble
         if trouble is None or isinstance(trouble, StoreDamaged):
@@ -53,6 +78,4 @@ class StoreWatch:
         try:
             await self._store.probe()
         except StoreError as error:
-            _log.warning("the store still cannot be written: %s", error)
-        else:
-            _log.info("the store can be written again")
+            _log.debug("the store still cannot be written: %s", error)

@@ -58,6 +58,7 @@ STATUS: Mapping[str, int] = {
     "store": 503,
     "store_locked": 503,
     "store_damaged": 503,
+    "store_gone": 503,
     "stale_fence": 503,
 }  # by the type of the error; a type that is not here is 500
 _INTERNAL = ErrorInfo(

@@ -6,7 +6,6 @@ other means would silently drop all of them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -17,6 +16,7 @@ from talaria.core.errors import StoreDamaged, StoreError
 from talaria.store.filesystems import check_filesystem
 from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.faults import RESTORE, cannot_open, storage_failure
+from talaria.store.sqlite.rescue import copy_into, refuse_to_begin_anew
 from talaria.store.sqlite.schema import check_version, latest_version, migrate
 
 BUSY_TIMEOUT_SECONDS = 5.0
@@ -41,9 +41,11 @@ _WRITER = (
 def open_writer(path: Path, *, look_first: bool = False) -> driver.Connection:
     """Return the migrated database, made if there is none. With `look_first` it must be whole.
 
-    Raises `StoreError`, and `StoreDamaged` for a damaged file.
+    Raises `StoreError`, also for a missing file whose saved content waits to be restored, and `StoreDamaged`
+    for a damaged file.
     """
     check_filesystem(path.parent)
+    refuse_to_begin_anew(path)
     try:
         connection = _connect(path, "rwc")
         try:
@@ -112,6 +114,7 @@ def _prepare(connection: driver.Connection, path: Path, look_first: bool) -> Non
         )
     for pragma in _WRITER:
         connection.execute(pragma)
+    connection.execute("SELECT 1 FROM sqlite_schema").fetchone()  # makes the log and its index
 
 
 @contextmanager
@@ -165,29 +168,14 @@ def copy_database(source: Path, target: Path, should_stop: Callable[[], bool] = 
     `VACUUM INTO` is one read transaction that reads every page. The write-ahead log cannot be emptied
     meanwhile, and grows with what others write. Raises `StoreError`; then there is no copy.
     """
-    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    connection: driver.Connection | None = None
     try:
         connection = open_reader(source)
-        connection.set_progress_handler(lambda: int(should_stop()), _STEPS_BETWEEN_CHECKS)
-        connection.execute("VACUUM INTO ?", (str(target),))
-        _sync(target)
+        try:
+            connection.set_progress_handler(lambda: int(should_stop()), _STEPS_BETWEEN_CHECKS)
+            copy_into(connection, target)
+        finally:
+            connection.close()
     except driver.Error as error:
-        target.unlink(missing_ok=True)
         if should_stop():
             raise StoreError("The copy was not finished: the store closed.", "Try again.") from error
         raise storage_failure(error) from error
-    except BaseException:
-        target.unlink(missing_ok=True)
-        raise
-    finally:
-        if connection is not None:
-            connection.close()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

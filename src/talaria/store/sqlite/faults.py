@@ -63,6 +63,20 @@ def storage_failure(error: Exception) -> StoreError:
     return failure
 
 
+def hanging(seconds: float) -> StoreError:
+    return StoreError(
+        f"The disk of the database does not answer: a write has been waiting for {seconds:.0f} s.",
+        "Look at the disk; the gateway goes on by itself when the disk answers.",
+    )
+
+
+def slow(seconds: float) -> StoreError:
+    return StoreError(
+        f"The disk of the database is slow: the last write took {seconds:.1f} s.",
+        "Look for what keeps the disk busy; the gateway goes on by itself.",
+    )
+
+
 def damaged(finding: str) -> StoreDamaged:
     return StoreDamaged(f"The database is damaged and no longer written to: {finding}.", RESTORE)
 

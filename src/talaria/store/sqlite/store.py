@@ -55,8 +55,9 @@ class SqliteStore(SqlStore):
         for damage before the first write. A larger file is checked by `verify`, beside other work.
         """
         look_first = is_suspect and _size(path) <= look_first_bytes
-        writer = await Writer.start(partial(open_writer, path, look_first=look_first), clock)
-        store = cls(path, clock, writer, Readers(partial(open_reader, path), on_failure=writer.note_damage))
+        writer = await Writer.start(partial(open_writer, path, look_first=look_first), clock, path)
+        readers = Readers(lambda: open_reader(writer.find_readable(path)), on_failure=writer.note_damage)
+        store = cls(path, clock, writer, readers)
         if is_suspect:
             store._integrity = Integrity.WHOLE if look_first else Integrity.CHECKING
         return store
@@ -81,7 +82,12 @@ class SqliteStore(SqlStore):
         return self._threads.writer.trouble
 
     async def probe(self) -> None:
-        await self._threads.write(_write_version, is_durable=True)
+        # Also when nothing is written any more: the writer then tries again to save a lost file's content.
+        self._threads.check_open()
+        await self._threads.writer.submit(_write_version, is_durable=True)
+
+    async def look(self) -> None:
+        await asyncio.to_thread(self._threads.writer.look)
 
     async def verify(self) -> str | None:
         finding = await self._threads.read(lambda db: find_damage(db, lambda: self._threads.is_closing))

@@ -45,6 +45,7 @@ class Threads:
 
     def write(self, order: Callable[[Transaction], T], *, is_durable: bool = False) -> Uncancellable[T]:
         self.check_open()
+        self.writer.check_writable()
         return self.writer.submit(order, is_durable)
 
     def read(self, query: Callable[[driver.Connection], T]) -> asyncio.Future[T]:
