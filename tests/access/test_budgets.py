@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 
-from talaria.access.budgets import BYTES_PER_TOKEN, THINKING_TOKENS, Budgets
+from talaria.access.budgets import BYTES_PER_TOKEN, THINKING_TOKENS, Budgets, TurnBudget
 from talaria.access.settings import BudgetSettings
 from talaria.core.errors import OverBudget
 from talaria.core.ids import ChatKey, Fence, SessionId, TurnId
 from talaria.core.ledger import UsageWrite
-from talaria.core.messages import TokenUsage
+from talaria.core.messages import AssistantMessage, Reasoning, TokenUsage, ToolCall
+from talaria.core.models import Completion
 from talaria.core.spending import (
     FREE,
+    MOST_COUNTED,
     Cap,
     CapUsage,
     Overrun,
@@ -71,6 +74,7 @@ def call(input_bytes: int = 2000, max_output: int | None = None, *, reasons: boo
     return PlannedCall(Fence(3), 2, "p", "m", input_bytes, max_output, reasons)
 
 
+UNKNOWN = TokenUsage()
 INPUT = 2000 // BYTES_PER_TOKEN + 1
 
 
@@ -159,24 +163,81 @@ async def test_a_refusal_says_which_cap_how_it_stands_and_what_to_do(
     assert refusal.value.hint == hint
 
 
-def test_a_call_is_charged_to_its_user_at_its_price() -> None:
+def answered(tokens: TokenUsage = UNKNOWN, message: AssistantMessage | None = None) -> Completion:
+    return Completion(message or AssistantMessage("hello"), tokens, "stop")
+
+
+async def attempt(
+    planned: PlannedCall | None = None, settings: BudgetSettings = CAPPED, price: Price | None = PRICE
+) -> TurnBudget:
+    budget = make(Recorder(), settings, price).of(TURN)
+    await budget.reserve(planned or call())
+    return budget
+
+
+async def test_a_call_is_charged_to_its_user_at_its_price() -> None:
     tokens = TokenUsage(100, 50, 10)
-    charged = make(Recorder()).of(TURN).charge(1, "p", "m", tokens)
-    assert charged == UsageWrite(1, "p", "m", tokens, 50 + 5 + 100, "telegram:7")
-    unknown = make(Recorder(), price=None).of(TURN).charge(1, "p", "m", tokens)
-    assert unknown == UsageWrite(1, "p", "m", tokens, None, "telegram:7")
+    charged = (await attempt()).charge(answered(tokens))
+    assert charged == UsageWrite(2, "p", "m", tokens, 50 + 5 + 100, "telegram:7", attempt=1)
+    unknown = (await attempt(settings=BudgetSettings(), price=None)).charge(answered(tokens))
+    assert unknown == UsageWrite(2, "p", "m", tokens, None, "telegram:7", attempt=1)
 
 
-async def test_a_call_whose_usage_nobody_told_counts_as_what_was_set_aside_for_it() -> None:
-    budget = make(Recorder()).of(TURN)
-    await budget.reserve(call())
-    assert budget.charge(2, "p", "m", TokenUsage()).cost == INPUT + 500 * 10
-    uncapped = make(Recorder(), BudgetSettings()).of(TURN)
-    await uncapped.reserve(call())
-    assert uncapped.charge(2, "p", "m", TokenUsage()).cost is None
-    free = make(Recorder(), price=FREE).of(TURN)
-    await free.reserve(call())
-    assert free.charge(2, "p", "m", TokenUsage()).cost == 0
+async def test_attempts_are_numbered_and_an_unsent_one_is_named() -> None:
+    store = Recorder()
+    budget = make(store).of(TURN)
+    for number in (1, 2, 3):
+        await budget.reserve(call())
+        assert budget.release() == (2, number)
+    assert [order.attempt for order in store.orders] == [1, 2, 3]
+    assert (await attempt(settings=BudgetSettings())).release() is None
+
+
+@pytest.mark.parametrize("settings", [CAPPED, BudgetSettings(assumed_output=500)])
+@pytest.mark.parametrize(
+    ("planned", "output_bytes", "has_reasoned", "output"),
+    [
+        (call(), 0, False, 0),
+        (call(), 61, False, 31),
+        (call(), 10**9, False, 500),
+        (call(max_output=30), 10**9, False, 30),
+        (call(), 61, True, 500),
+        (call(reasons=True), 0, False, 500),
+    ],
+)
+async def test_a_cut_call_costs_what_was_planned_and_received_or_all_if_it_may_have_thought(
+    settings: BudgetSettings, planned: PlannedCall, output_bytes: int, has_reasoned: bool, output: int
+) -> None:
+    budget = await attempt(planned, settings)
+    charged = budget.charge_cut(output_bytes, has_reasoned=has_reasoned)
+    tokens = TokenUsage(INPUT, output=output)
+    assert charged == UsageWrite(
+        2, "p", "m", tokens, INPUT + output * 10, "telegram:7", attempt=1, is_estimate=True
+    )
+
+
+async def test_a_call_whose_usage_was_not_reported_is_estimated_in_the_same_way() -> None:
+    said = AssistantMessage("four", (ToolCall("id", "six_go", "{}"),))
+    charged = (await attempt()).charge(answered(message=said))
+    assert (charged.tokens, charged.is_estimate) == (TokenUsage(INPUT, output=6), True)
+    thought = AssistantMessage("four", reasoning=(Reasoning("r", "hm", '"hm"'),))
+    assert (await attempt()).charge(answered(message=thought)).cost == INPUT + 500 * 10
+    assert (await attempt(price=FREE)).charge(answered()).cost == 0
+    assert (await attempt(settings=BudgetSettings(), price=None)).charge(answered()).cost is None
+
+
+@pytest.mark.parametrize("absurd", [9 * 10**15, 10**30, -(10**30)])
+async def test_absurd_numbers_stay_within_64_bits(absurd: int) -> None:
+    dear = Price(10**15, 10**15, 10**15, 10**15, max_output=10**30)
+    tokens = TokenUsage(absurd, absurd, absurd, absurd, absurd)
+    charged = (await attempt(price=dear)).charge(answered(tokens))
+    assert charged.cost is not None and 0 <= charged.cost <= MOST_COUNTED
+    counts = msgspec.structs.astuple(charged.tokens)
+    assert all(0 <= count <= MOST_COUNTED for count in counts)
+    reserved = Recorder()
+    await make(reserved, price=dear).of(TURN).reserve(call(10**30, reasons=True))
+    (order,) = reserved.orders
+    assert max(order.amount, order.input, order.output) <= MOST_COUNTED
 
 
 async def test_the_status_has_the_day_and_the_caps() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from contracts.store_orders import LEASE, ME, RIVAL, START, HandClock, accepting, begun, ending, record_of
@@ -14,7 +15,17 @@ from talaria.core.errors import NotFound, StaleFence
 from talaria.core.ids import Fence, SessionId
 from talaria.core.ledger import Accepted, Began, Begin, Commit, TurnEnd, UsageWrite
 from talaria.core.messages import TokenUsage
-from talaria.core.spending import Cap, CapUsage, Overrun, Reserve, Scope, SpendingQuery, Spent
+from talaria.core.spending import (
+    MOST_COUNTED,
+    Cap,
+    CapUsage,
+    Overrun,
+    Reserve,
+    Scope,
+    Spending,
+    SpendingQuery,
+    Spent,
+)
 from talaria.core.store_ports import Store
 from talaria.core.turns import TurnState
 
@@ -35,8 +46,18 @@ class Paying:
         self.user = user
         self._ending = ending(turn, lease)
 
-    def reserve(self, amount: int, *caps: Cap, n: int = 1, since: float = 0.0) -> Reserve:
-        return Reserve(self.session_id, self.fence, self.turn_id, n, self.user, amount, since, caps)
+    def reserve(
+        self,
+        amount: int,
+        *caps: Cap,
+        n: int = 1,
+        since: float = 0.0,
+        attempt: int = 1,
+        input: int = 0,
+        output: int = 0,
+    ) -> Reserve:
+        whose = (self.session_id, self.fence, self.turn_id, n, self.user)
+        return Reserve(*whose, amount, since, caps, attempt, "p", "m", input, output)
 
     def pay(self, cost: int | None, n: int = 1, *, ends: bool = False) -> Commit:
         usage = (UsageWrite(n, "p", "m", TOKENS, cost, self.user),)
@@ -55,6 +76,12 @@ async def paying(store: Store, user: str = ADA, session: str | None = None) -> P
 
 async def reserved(store: Store) -> int:
     return (await store.spending(SpendingQuery(SessionId(""), "", 0.0))).reserved
+
+
+async def account(store: Store) -> tuple[int, int]:
+    """What is spent and what is reserved by everyone."""
+    spending = await store.spending(SpendingQuery(SessionId(""), "", 0.0))
+    return spending.everyone.cost, spending.reserved
 
 
 class SpendSuite:
@@ -83,13 +110,14 @@ class SpendSuite:
         assert await store.reserve(again.reserve(21, USER)) == Overrun(USER, CapUsage(0, 30))
         assert await store.reserve(again.reserve(30, SESSION)) is None
 
-    async def test_the_same_step_is_reserved_once_however_often_it_is_tried(self, store: Store) -> None:
+    async def test_every_attempt_at_a_step_is_reserved(self, store: Store) -> None:
         turn = await paying(store)
-        for amount in (60, 60, 90):
-            assert await store.reserve(turn.reserve(amount, DAY)) is None
+        for attempt, amount in enumerate((20, 30, 40), 1):
+            assert await store.reserve(turn.reserve(amount, DAY, attempt=attempt)) is None
         assert await reserved(store) == 90
-        assert await store.reserve(turn.reserve(101, DAY)) == Overrun(DAY, CapUsage(0, 0))
-        assert await reserved(store) == 90
+        assert await store.reserve(turn.reserve(11, DAY, attempt=4)) == Overrun(DAY, CapUsage(0, 90))
+        assert await store.reserve(turn.reserve(10, DAY, attempt=3)) is None
+        assert await reserved(store) == 100
 
     async def test_a_lost_lease_reserves_nothing(self, store: Store, clock: HandClock) -> None:
         turn = await paying(store)
@@ -129,47 +157,64 @@ class SpendSuite:
         refusal = await store.reserve(turn.reserve(89, DAY, n=2))
         assert refusal == Overrun(DAY, CapUsage(12, 0))
 
-    async def test_a_call_settles_its_own_step_only(self, store: Store) -> None:
+    async def test_a_call_settles_its_own_attempt_only(self, store: Store) -> None:
         turn = await paying(store)
-        await store.reserve(turn.reserve(10, n=1))
-        await store.reserve(turn.reserve(5, n=2))
+        for n, attempt, amount in ((1, 1, 10), (1, 2, 7), (2, 1, 5)):
+            await store.reserve(turn.reserve(amount, n=n, attempt=attempt))
         await store.commit(turn.pay(1, n=1))
-        assert await reserved(store) == 5
+        assert (await account(store)) == (1, 12)
+        await store.commit(Commit(turn.session_id, turn.fence, turn.turn_id, unsent=((2, 1),)))
+        assert (await account(store)) == (1, 7)
 
-    @pytest.mark.parametrize("pays", [True, False])
-    async def test_the_end_of_a_turn_releases_all_that_is_left(self, store: Store, pays: bool) -> None:
+    @pytest.mark.parametrize(("pays", "spent"), [(True, 1 + 10), (False, 20)])
+    async def test_the_end_of_a_turn_spends_what_no_commit_has_settled(
+        self, store: Store, pays: bool, spent: int
+    ) -> None:
         turn, other = await paying(store), await paying(store)
         await store.reserve(other.reserve(4))
         for n in (1, 2, 3):
             await store.reserve(turn.reserve(10, n=n))
-        await store.commit(turn.pay(1, n=1, ends=True) if pays else turn.end())
-        assert await reserved(store) == 4
+        end = turn.pay(1, n=1, ends=True) if pays else turn.end()
+        await store.commit(msgspec.structs.replace(end, unsent=((3, 1),)))
+        assert (await account(store)) == (spent, 4)
 
-    async def test_what_dead_owners_had_reserved_is_free_again(self, store: Store) -> None:
+    async def test_what_dead_owners_had_reserved_is_spent_once(self, store: Store) -> None:
         dead = Paying(*await begun(store, accepting(ephemeral=True), RIVAL))
         mine = await paying(store)
-        await store.reserve(dead.reserve(30))
+        await store.reserve(dead.reserve(30, input=12, output=3))
         await store.reserve(mine.reserve(5))
-        await store.reclaim(ME)
-        assert await reserved(store) == 5
+        for _ in range(2):
+            await store.reclaim(ME)
+            assert (await account(store)) == (30, 5)
+        await store.begin(Begin(dead.turn_id, ME, LEASE))
+        spending = await store.spending(SpendingQuery(dead.session_id, ADA, 0.0))
+        charged = Spent(1, TokenUsage(12, output=3), 30, estimated=1)
+        assert spending == Spending(charged, charged, charged, 5)
+        assert (await record_of(store, dead.turn_id)).spent == charged
+        refusal = await store.reserve(mine.reserve(1, Cap(Scope.SESSION, 5), n=2))
+        assert refusal is not None, "the own reservation still counts"
 
-    async def test_an_owner_who_yields_its_turns_frees_what_it_had_reserved(self, store: Store) -> None:
+    async def test_an_owner_who_yields_its_turns_has_spent_what_it_had_reserved(self, store: Store) -> None:
         other = Paying(*await begun(store, accepting(ephemeral=True), RIVAL))
         mine = await paying(store)
         await store.reserve(other.reserve(30))
         await store.reserve(mine.reserve(5))
         await store.yield_turns(ME)
-        assert await reserved(store) == 30
+        assert (await account(store)) == (5, 30)
 
-    async def test_a_resumed_step_takes_over_its_reservation(self, store: Store, clock: HandClock) -> None:
+    async def test_a_turn_that_begins_again_has_spent_what_was_reserved(
+        self, store: Store, clock: HandClock
+    ) -> None:
         turn = await paying(store)
         await store.reserve(turn.reserve(60, DAY))
         clock.forward(LEASE)
         taken = await store.begin(Begin(turn.turn_id, RIVAL, LEASE))
+        assert (await account(store)) == (60, 0)
         turn.fence = taken.fence
-        assert await store.reserve(turn.reserve(80, DAY)) is None
-        await store.reclaim(RIVAL)
-        assert await reserved(store) == 80
+        assert await store.reserve(turn.reserve(41, DAY)) == Overrun(DAY, CapUsage(60, 0))
+        assert await store.reserve(turn.reserve(40, DAY)) is None
+        await store.commit(turn.pay(7))
+        assert (await account(store)) == (67, 0)
 
     async def test_a_refused_commit_pays_nothing_and_releases_nothing(
         self, store: Store, clock: HandClock
@@ -180,8 +225,20 @@ class SpendSuite:
         await store.begin(Begin(turn.turn_id, RIVAL, LEASE))
         with pytest.raises(StaleFence):
             await store.commit(turn.pay(12, ends=True))
-        spending = await store.spending(SpendingQuery(turn.session_id, ADA, 0.0))
-        assert (spending.everyone, spending.reserved) == (Spent(), 30)
+        assert (await account(store)) == (30, 0)
+
+    async def test_absurd_numbers_are_kept_within_bounds_and_harm_no_later_call(self, store: Store) -> None:
+        turn, other = await paying(store), await paying(store)
+        lie = TokenUsage(10**30, 10**19, 9 * 10**15, 2**63, -5)
+        usage = (UsageWrite(1, "p", "m", lie, 10**30, BOB),)
+        for _ in range(50):
+            await store.commit(Commit(turn.session_id, turn.fence, turn.turn_id, usage=usage))
+        spending = await store.spending(SpendingQuery(turn.session_id, BOB, 0.0))
+        assert spending.session == spending.user == spending.everyone
+        assert spending.everyone.cost == 50 * MOST_COUNTED
+        assert spending.everyone.tokens.input == 50 * MOST_COUNTED
+        assert spending.everyone.tokens.stored == 0
+        assert await store.reserve(other.reserve(1, Cap(Scope.USER, 10))) is None
 
     # -- reading
 

@@ -25,9 +25,10 @@ SCANS = {
     # Once a minute, over the index of what is unsent.
     "delivery.EXPIRE": {"outbox"},
     # Small tables: calls under way, people, their open requests, specs.
+    "spending.ADD_TO_QUARTER": {"2-ROW"},  # the values to insert
     "spending.ALL_RESERVED": {"reservations"},
-    "spending.RELEASE_OTHERS": {"reservations"},
-    "spending.RELEASE_OWN": {"reservations"},
+    "spending.TAKE_OF_OTHERS": {"reservations"},
+    "spending.TAKE_OF_OWNER": {"reservations"},
     "spending.SUM_RESERVED": {"reservations"},
     "pairing.ALL_PAIRED": {"paired"},
     "pairing.ALL_REQUESTS": {"pairing_requests"},

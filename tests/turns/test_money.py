@@ -10,20 +10,21 @@ import pytest
 
 from rig import Rig, start
 from talaria.access.settings import BudgetSettings
-from talaria.core.ids import SessionId
+from talaria.core.ids import SessionId, new_owner_id
 from talaria.core.messages import TokenUsage
-from talaria.core.spending import Overrun, Reserve, Spending, SpendingQuery
+from talaria.core.spending import Overrun, Reserve, Spending, SpendingQuery, Spent
 from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
-from talaria.models.known import PriceSettings
+from talaria.models.known import Abilities, PriceSettings
 from talaria.store.memory import MemoryStore
-from talaria.testing.clock import FakeClock
+from talaria.testing.clock import FakeClock, HastyClock
 from talaria.testing.scripted_model import ScriptedModel
 
 # A dollar for a million tokens in, a tenth of it from the cache, ten for those that come out.
 PRICES = {"scripted/*": PriceSettings(input=1, cached=0.1, output=10, max_output=1000)}
 USED = "[[usage 1000 800 20 5]] hello"
 USED_COST = 200 * 1000 + 800 * 100 + 20 * 10_000
+PLAIN = {"scripted/scripted": Abilities(reasoning=False)}
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC).timestamp()
 
 
@@ -93,24 +94,77 @@ async def test_the_next_day_begins_anew(tmp_path: Path) -> None:
         assert (await rig.say("again")).state is TurnState.DONE
 
 
-async def test_a_stopped_call_and_a_failed_one_release_what_they_reserved(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_call_that_was_answered_with_an_error_costs_nothing(store: Store, tmp_path: Path) -> None:
     async with start(store, tmp_path, budgets=BudgetSettings(per_day_usd=1), prices=PRICES) as rig:
         assert (await rig.say("[[status 500]]")).state is TurnState.FAILED
-        assert (await spending(rig)).reserved == 0
+        rig.model.is_down = True
+        assert (await rig.say("hello")).state is TurnState.FAILED
+        after = await spending(rig)
+        assert (after.everyone, after.reserved) == (Spent(), 0)
+
+
+@pytest.mark.parametrize("caps", [BudgetSettings(per_day_usd=1), BudgetSettings()])
+async def test_a_stopped_call_costs_its_input_and_the_output_that_arrived(
+    store: Store, tmp_path: Path, caps: BudgetSettings
+) -> None:
+    async with start(store, tmp_path, budgets=caps, prices=PRICES, abilities=PLAIN) as rig:
         receipt = await rig.submit("[[hang]]")
         while not rig.model.busy:
             await asyncio.sleep(0)
-        assert (await spending(rig)).reserved > 0
-        await rig.turns.cancel(receipt)
-        assert (await spending(rig)).reserved == 0
+        before = await spending(rig)
+        assert (before.reserved > 0) == bool(caps.per_day_usd)
+        turn = await rig.turns.cancel(receipt)
+        after = await spending(rig, turn)
+        assert after.reserved == 0
+        assert after.session == after.user == after.everyone
+        spent = after.everyone
+        sent = len(rig.model.bodies[0])
+        assert (spent.calls, spent.estimated, spent.tokens.output) == (1, 1, 0)
+        assert sent // 4 < spent.tokens.input <= sent // 2 + 1
+        assert spent.cost == spent.tokens.input * 1000
+        assert turn.usage == spent.tokens
 
 
-async def test_a_resumed_turn_tells_what_all_its_attempts_used_and_nothing_twice(
+async def test_a_cut_answer_costs_the_output_that_arrived(store: Store, tmp_path: Path) -> None:
+    caps = BudgetSettings(per_day_usd=1)
+    async with start(store, tmp_path, budgets=caps, prices=PRICES, abilities=PLAIN) as rig:
+        turn = await rig.say("[[words 100]][[chunks 2]][[cut 1]]")
+        assert turn.state is TurnState.FAILED
+        after = await spending(rig)
+        assert (after.everyone.calls, after.reserved) == (1, 0)
+        assert 100 < after.everyone.tokens.output < 200
+
+
+async def test_every_try_of_a_step_is_charged(tmp_path: Path) -> None:
+    clock = HastyClock()
+    model = ScriptedModel(clock, max_retries=3, patience=30)
+    more = {"budgets": BudgetSettings(per_day_usd=1), "prices": PRICES, "abilities": PLAIN}
+    async with start(MemoryStore(clock), tmp_path, clock=clock, model=model, **more) as rig:  # type: ignore[arg-type]
+        assert (await rig.say("[[usage 10 0 5 0]][[first 2 hang]] hello")).state is TurnState.DONE
+        after = await spending(rig)
+        assert (after.everyone.calls, after.everyone.estimated, after.reserved) == (3, 2, 0)
+        planned = (after.everyone.tokens.input - 10) // 2
+        assert after.everyone.cost == 2 * planned * 1000 + 10 * 1000 + 5 * 10_000
+
+
+async def test_a_call_that_may_have_thought_in_secret_costs_all_that_was_reserved(
     store: Store, tmp_path: Path
 ) -> None:
-    more = {"budgets": BudgetSettings(per_day_usd=1), "prices": PRICES}
+    async with start(store, tmp_path, budgets=BudgetSettings(per_day_usd=1), prices=PRICES) as rig:
+        receipt = await rig.submit("[[hang]]")
+        while not rig.model.busy:
+            await asyncio.sleep(0)
+        reserved = (await spending(rig)).reserved
+        await rig.turns.cancel(receipt)
+        after = await spending(rig)
+        assert (after.everyone.cost, after.reserved) == (reserved, 0)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_a_resumed_turn_tells_what_all_its_attempts_used_and_nothing_twice(
+    store: Store, tmp_path: Path, is_killed: bool
+) -> None:
+    more = {"budgets": BudgetSettings(per_day_usd=1), "prices": PRICES, "abilities": PLAIN}
     model = ScriptedModel()
     async with start(store, tmp_path, model=model, **more) as rig:  # type: ignore[arg-type]
         receipt = await rig.submit("[[call list_files {}]][[first 1 hang]] hello")
@@ -119,12 +173,20 @@ async def test_a_resumed_turn_tells_what_all_its_attempts_used_and_nothing_twice
         before = await spending(rig)
         assert before.everyone.calls == 1
         assert before.reserved > 0
+        if is_killed:
+            # Another process believes that this one is dead, so nothing that this one does counts any more.
+            await store.reclaim(new_owner_id())
+            charged = await spending(rig)
+            assert (charged.everyone.cost, charged.reserved) == (before.everyone.cost + before.reserved, 0)
+    after = await store.spending(SpendingQuery(SessionId(""), "", 0.0))
+    assert (after.everyone.calls, after.everyone.estimated, after.reserved) == (2, 1, 0)
+    assert (after.everyone.tokens.output > 1000) == is_killed
     async with start(store, tmp_path, model=model, **more) as rig:  # type: ignore[arg-type]
         found = await rig.turns.find(receipt.turn.id)
         turn = await rig.turns.wait(found)
         assert turn.state is TurnState.DONE
         record = await store.turn_record(turn.id)
-        assert record is not None and record.spent.calls == 2
+        assert record is not None and (record.spent.calls, record.spent.estimated) == (3, 1)
         assert turn.usage == record.spent.tokens
         after = await spending(rig, turn)
         assert after.session == after.everyone == record.spent

@@ -1,8 +1,10 @@
 """`[budgets]`: hard caps on spending.
 
-Before a model call, the most that it can cost is reserved in the store if every cap allows it. The commit
-that records the call replaces the reservation by the real cost. Without a cap nothing is reserved, and calls
-are only priced.
+Before each attempt at a model call, the most that it can cost is reserved in the store if every cap allows
+it. The commit that records the attempt replaces the reservation by the real cost. An attempt that was sent
+and whose usage stays unknown costs an estimate: its planned input and the output that arrived, or all that
+was reserved if the model may have thought in secret. Without a cap nothing is reserved, and calls are only
+priced.
 """
 
 from __future__ import annotations
@@ -10,16 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, tzinfo
 
-import msgspec
-
 from talaria.access.settings import BudgetSettings
 from talaria.core.clock import Clock
 from talaria.core.errors import OverBudget
 from talaria.core.ids import SessionId, channel_of
 from talaria.core.ledger import UsageWrite
 from talaria.core.messages import TokenUsage
+from talaria.core.models import Completion
 from talaria.core.spending import (
-    FREE,
+    MOST_COUNTED,
     Account,
     Cap,
     Overrun,
@@ -28,6 +29,7 @@ from talaria.core.spending import (
     Reserve,
     Scope,
     SpendingQuery,
+    bounded,
     cost,
     day_of,
     from_usd,
@@ -102,36 +104,72 @@ class Budgets:
             "resets": account.resets,
         }
 
-    def charge(self, call: UsageWrite, reserved: int) -> UsageWrite:
-        """Return the call with its cost. A call whose usage was not reported costs all that was reserved."""
+    def charge(self, user: str, attempt: int, call: PlannedCall, completion: Completion) -> UsageWrite:
+        """Return the usage of a call that ended. If the provider did not report it, it is estimated."""
+        tokens = bounded(completion.usage)
+        if tokens == TokenUsage():
+            said = completion.message
+            size = _size(
+                said.text, *(part for used in said.tool_calls for part in (used.name, used.arguments))
+            )
+            size += _size(*(thought.text for thought in said.reasoning))
+            return self.charge_cut(user, attempt, call, size, has_reasoned=bool(said.reasoning))
         price = self._price(call.provider, call.model)
-        is_reported = call.tokens != TokenUsage()
-        if price is None or not (is_reported or reserved or price == FREE):
-            return call
-        amount = cost(call.tokens, price) if is_reported else reserved
-        self._metrics.money_spent(call.provider, call.model, amount)
-        return msgspec.structs.replace(call, cost=amount)
+        amount = None if price is None else cost(tokens, price)
+        return self._spend(UsageWrite(call.n, call.provider, call.model, tokens, amount, user, attempt))
 
-    async def reserve(self, turn: Turn, call: PlannedCall) -> int:
-        """Reserve the most that a call can cost and return the amount. Raises `OverBudget`."""
-        if not self.caps:
-            return 0
+    def charge_cut(
+        self, user: str, attempt: int, call: PlannedCall, output_bytes: int, *, has_reasoned: bool
+    ) -> UsageWrite:
+        """Return an estimate of the usage of a call of which `output_bytes` of output arrived."""
+        price = self._price(call.provider, call.model)
+        output = -(-output_bytes // BYTES_PER_TOKEN)
+        amount = None
+        if price is not None:
+            longest = self._max_output(call, price)
+            output = longest if call.reasons or has_reasoned else min(output, longest)
+            amount = most(_input(call), output, price)
+        tokens = TokenUsage(_input(call), output=output)
+        return self._spend(
+            UsageWrite(call.n, call.provider, call.model, tokens, amount, user, attempt, is_estimate=True)
+        )
+
+    def _spend(self, call: UsageWrite) -> UsageWrite:
+        if call.cost is not None:
+            self._metrics.money_spent(call.provider, call.model, call.cost)
+        return call
+
+    async def reserve(self, turn: Turn, attempt: int, call: PlannedCall) -> None:
+        """Reserve the most that an attempt can cost. Raises `OverBudget`."""
         price = self._price(call.provider, call.model)
         if price is None:
             raise _unknown_price(f"{call.provider}/{call.model}")
-        amount = most(call.input_bytes // BYTES_PER_TOKEN + 1, self._max_output(call, price), price)
+        output = self._max_output(call, price)
+        amount = most(_input(call), output, price)
         if not amount:
-            return 0
+            return
         since, until = day_of(self._clock.now(), self._zone)
-        user = user_of(turn)
-        order = Reserve(turn.session_id, call.fence, turn.id, call.n, user, amount, since, self.caps)
+        order = Reserve(
+            turn.session_id,
+            call.fence,
+            turn.id,
+            call.n,
+            user_of(turn),
+            amount,
+            since,
+            self.caps,
+            attempt,
+            call.provider,
+            call.model,
+            _input(call),
+            output,
+        )
         overrun = await self._store.reserve(order)
         if overrun is not None:
             raise self._refusal(overrun, amount, until)
-        return amount
 
     def _max_output(self, call: PlannedCall, price: Price) -> int:
-        limit = price.max_output or self._settings.assumed_output
+        limit = min(price.max_output or self._settings.assumed_output, MOST_COUNTED)
         if call.max_output is None:
             return limit
         wished = call.max_output + (THINKING_TOKENS if call.reasons else 0)
@@ -160,19 +198,35 @@ class Budgets:
 class TurnBudget:
     """The `Budget` of one turn."""
 
-    __slots__ = ("_budgets", "_reserved", "_turn")
+    __slots__ = ("_attempt", "_budgets", "_call", "_is_reserved", "_turn")
 
     def __init__(self, budgets: Budgets, turn: Turn) -> None:
         self._budgets = budgets
         self._turn = turn
-        self._reserved = 0
+        self._attempt = 0
+        self._call: PlannedCall | None = None
+        self._is_reserved = False
 
     async def reserve(self, call: PlannedCall) -> None:
-        self._reserved = await self._budgets.reserve(self._turn, call)
+        self._attempt += 1
+        self._call = call
+        self._is_reserved = bool(self._budgets.caps)
+        if self._is_reserved:
+            await self._budgets.reserve(self._turn, self._attempt, call)
 
-    def charge(self, n: int, provider: str, model: str, tokens: TokenUsage) -> UsageWrite:
-        call = UsageWrite(n, provider, model, tokens, user=user_of(self._turn))
-        return self._budgets.charge(call, self._reserved)
+    def charge(self, completion: Completion) -> UsageWrite:
+        assert self._call is not None
+        return self._budgets.charge(user_of(self._turn), self._attempt, self._call, completion)
+
+    def charge_cut(self, output_bytes: int, *, has_reasoned: bool) -> UsageWrite:
+        assert self._call is not None
+        return self._budgets.charge_cut(
+            user_of(self._turn), self._attempt, self._call, output_bytes, has_reasoned=has_reasoned
+        )
+
+    def release(self) -> tuple[int, int] | None:
+        assert self._call is not None
+        return (self._call.n, self._attempt) if self._is_reserved else None
 
 
 KEYS = {
@@ -185,6 +239,14 @@ _WHAT = {
     Scope.USER: "your budget for today",
     Scope.SESSION: "the budget of this session",
 }
+
+
+def _input(call: PlannedCall) -> int:
+    return min(call.input_bytes // BYTES_PER_TOKEN + 1, MOST_COUNTED)
+
+
+def _size(*texts: str) -> int:
+    return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
 
 
 def user_of(turn: Turn) -> str:

@@ -65,6 +65,8 @@ class Caller:
         own = _choice(agent.pinned.spec)
         self._fallbacks = [choice for choice in routes.chain if choice != own]
         self._has_spoken = False
+        self._has_thought = False
+        self._cut: CallCut | None = None
         self._failures: list[tuple[ModelChoice, ModelError]] = []  # each led to a fallback
         self.said: list[str] = []
 
@@ -118,14 +120,18 @@ class Caller:
             session_id=self._view.session_id,
             sampling=context.sampling,
         )
-        await context.budget.reserve(self._planned())
+        if self._journal.owes:
+            await self._journal.commit()
+        self._cut, self._has_thought = None, False
         began = time.perf_counter()
         try:
+            await context.budget.reserve(self._planned())
+            began = time.perf_counter()
             completion = await self._model.complete(call, self._on_delta)
-        except EndpointResting:
-            raise
-        except ModelError as error:
-            context.metrics.model_called(spec.provider, error.type, time.perf_counter() - began)
+        except BaseException as error:
+            self._account_failure(error)
+            if isinstance(error, ModelError) and not isinstance(error, EndpointResting):
+                context.metrics.model_called(spec.provider, error.type, time.perf_counter() - began)
             raise
         context.metrics.model_called(spec.provider, "ok", time.perf_counter() - began)
         context.metrics.tokens_used(spec.provider, completion.usage)
@@ -133,6 +139,18 @@ class Caller:
         self.said.clear()
         message = msgspec.structs.replace(completion.message, provider=spec.provider)
         return msgspec.structs.replace(completion, message=message)
+
+    def _account_failure(self, error: BaseException) -> None:
+        """Note what an attempt costs that has failed or was cancelled.
+
+        An attempt that was sent costs an estimate, unless it was answered with an error instead of output.
+        """
+        cut, budget = self._cut, self._context.budget
+        is_refused = isinstance(error, ModelError) and error.status is not None
+        if cut is not None and (cut.output_bytes or not is_refused):
+            self._journal.owe(budget.charge_cut(cut.output_bytes, has_reasoned=self._has_thought))
+        elif (unsent := budget.release()) is not None:
+            self._journal.drop(unsent)
 
     def _planned(self) -> PlannedCall:
         spec, prefix = self.spec, self._view.pinned.prefix
@@ -143,7 +161,7 @@ class Caller:
             spec.model,
             len(prefix.system) + len(prefix.tools) + self._view.transcript.weight,
             self._context.max_output,
-            self._effort() is not None,
+            self._effort() is not None or self._routes.abilities(spec.provider, spec.model).reasoning is True,
         )
 
     def _effort(self) -> str | None:
@@ -165,6 +183,7 @@ class Caller:
 
     def _on_delta(self, delta: ModelDelta) -> None:
         if isinstance(delta, CallCut):
+            self._cut = delta
             return
         if isinstance(delta, ModelLoading):
             self._context.emit(delta)
@@ -174,6 +193,7 @@ class Caller:
             self.said.append(delta.text)
             self._context.emit(Delta(delta.text))
         else:
+            self._has_thought = True
             self._context.emit(ReasoningDelta(delta.text))
 
     # -- failures -------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import msgspec
 
 from talaria.agent.warm import WarmAgent
 from talaria.core.entries import Entry, EntryBody, Revision
-from talaria.core.errors import SteerWaiting
+from talaria.core.errors import SteerWaiting, StoreError
 from talaria.core.ids import Fence, SessionId, TurnId
 from talaria.core.ledger import Commit, StepWrite, TurnEnd, TurnRecord, UsageWrite
 from talaria.core.messages import (
@@ -35,7 +35,8 @@ class Journal:
     stand behind the model step in the order of the calls. `spent` is what the turn's model calls used.
     `questions` are those of earlier attempts, by step. `asked` is set once the turn is parked, `end` once it
     is settled; nothing can be committed after either. `taken` are turns whose messages joined this one. A
-    commit that fails changes none of these.
+    commit that fails changes none of these. The next commit, whatever it is for, also records the attempts at
+    model calls that did not end (`owe`, `drop`).
     """
 
     def __init__(
@@ -65,10 +66,26 @@ class Journal:
         self.end: TurnEnd | None = None
         self.taken: set[TurnId] = set()
         self._sends: dict[str, ToolCall] = {}
+        self._owed: list[UsageWrite] = []
+        self._unsent: list[tuple[int, int]] = []
 
     @property
     def usage(self) -> TokenUsage:
-        return self.spent.tokens
+        """The tokens of all model calls, with those that the next commit records."""
+        return sum((call.tokens for call in self._owed), self.spent.tokens)
+
+    @property
+    def owes(self) -> bool:
+        """Whether attempts at model calls wait for a commit that records them."""
+        return bool(self._owed or self._unsent)
+
+    def owe(self, call: UsageWrite) -> None:
+        """Record an attempt that was sent with the next commit."""
+        self._owed.append(call)
+
+    def drop(self, attempt: tuple[int, int]) -> None:
+        """Drop the reservation of an attempt that was not sent, a step and a number, with the next commit."""
+        self._unsent.append(attempt)
 
     def recall(self, entries: Iterable[Entry], record: TurnRecord) -> None:
         """Take up what earlier attempts at this turn committed. `entries` are those of its session."""
@@ -164,13 +181,22 @@ class Journal:
         await self.commit(entries, steps, (), end)
 
     async def _carry_out(self, order: Commit) -> Revision:
-        committed = await self._store.commit(order)
+        owed, unsent = self._owed, self._unsent
+        if owed or unsent:
+            self._owed, self._unsent = [], []
+            usage = (*owed, *order.usage)
+            order = msgspec.structs.replace(order, usage=usage, unsent=tuple(unsent))
+        try:
+            committed = await self._store.commit(order)
+        except StoreError:
+            self._owed, self._unsent = owed + self._owed, unsent + self._unsent
+            raise
         for write in order.steps:
             self._note_step(
                 Step(self.turn_id, write.n, write.kind, write.name, write.state, write.call_id, write.result)
             )
         for call in order.usage:
-            self.spent += Spent(1, call.tokens, call.cost or 0, int(call.cost is None))
+            self.spent += Spent(1, call.tokens, call.cost or 0, int(call.cost is None), int(call.is_estimate))
         for body in order.entries:
             self._note_entry(body)
         self.taken.update(order.steers)

@@ -136,10 +136,9 @@ class Loop:
         return completion
 
     def _account(self, completion: Completion) -> tuple[StepWrite, UsageWrite]:
-        spec, n = self._caller.spec, self._journal.next_step
         return (
-            StepWrite(n, StepKind.MODEL, spec.model, StepState.ENDED),
-            self._context.budget.charge(n, spec.provider, spec.model, completion.usage),
+            StepWrite(self._journal.next_step, StepKind.MODEL, self._caller.spec.model, StepState.ENDED),
+            self._context.budget.charge(completion),
         )
 
     # -- questions ------------------------------------------------------------------------------------------

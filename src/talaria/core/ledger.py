@@ -139,8 +139,11 @@ class StepWrite(msgspec.Struct, frozen=True):
 
 
 class UsageWrite(msgspec.Struct, frozen=True):
-    """The usage of one model call of step `n`. `cost` is in nanodollars, None if the price is unknown; `user`
-    is the person on whose account it is."""
+    """The usage of one model call, an attempt at step `n`, which replaces the attempt's reservation.
+
+    `cost` is in nanodollars, None if the price is unknown; `user` is the person on whose account it is. With
+    `is_estimate` the provider did not report the usage.
+    """
 
     n: int
     provider: str
@@ -148,6 +151,8 @@ class UsageWrite(msgspec.Struct, frozen=True):
     tokens: TokenUsage
     cost: int | None = None
     user: str = ""
+    attempt: int = 1
+    is_estimate: bool = False
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
@@ -182,13 +187,14 @@ class Commit(msgspec.Struct, frozen=True):
 
     `entries` are appended behind the session's head. `specs` are stored, if new, before the entries that name
     them. `steers` are turns whose messages are among the entries: they run as part of this turn and end with
-    it. `turn_id` is None for appends outside a turn. `release` gives the lease back.
+    it. `turn_id` is None for appends outside a turn. `release` gives the lease back. `unsent` are attempts at
+    model calls, as steps and attempts, that were not sent: their reservations are dropped.
 
     With `end` the turn gets its final state, its outbox rows are written, the lease is given back, and the
-    commit is durable.
+    commit is durable. Reservations of the turn that no commit has replaced or dropped are spent.
 
-    With `ask` the turn becomes `waiting`: the questions are written, the lease and the turn's reservations
-    are given back, and the commit is durable. The questions replace those that the turn left undecided
+    With `ask` the turn becomes `waiting`: the questions are written, the lease is given back, and the commit
+    is durable. Reservations are spent as with `end`. The questions replace those that the turn left undecided
     before. `ask` and `end` exclude each other.
 
     Raises `StaleFence` when the fence is not that of the session's lease, `IllegalMove` for a move that the
@@ -207,6 +213,7 @@ class Commit(msgspec.Struct, frozen=True):
     steers: tuple[TurnId, ...] = ()
     release: bool = False
     ask: tuple[Question, ...] = ()
+    unsent: tuple[tuple[int, int], ...] = ()
 
 
 class Committed(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from talaria.core.ids import ChatKey, SessionId
 from talaria.core.ledger import (
     UsageWrite,
 )
-from talaria.core.messages import Message, TokenUsage
+from talaria.core.messages import Message
 from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.core.specs import Prefix
 from talaria.core.spending import PlannedCall
@@ -24,13 +24,23 @@ class Budget(Protocol):
     """The money of one turn."""
 
     async def reserve(self, call: PlannedCall) -> None:
-        """Reserve the most that a call can cost; to be called before each try. The reservation of a further
-        try replaces that of the earlier one. The commit with the call's usage settles a reservation, and the
-        turn's end releases it. Raises `OverBudget` if a cap forbids the call, which must not be made then."""
+        """Reserve the most that a call can cost; to be called before each attempt. One of the other methods
+        then tells how the attempt ended, also if `reserve` was cancelled.
+
+        Raises `OverBudget` if a cap forbids the call, which must not be made then.
+        """
         ...
 
-    def charge(self, n: int, provider: str, model: str, tokens: TokenUsage) -> UsageWrite:
-        """Return the usage of a call, with its cost."""
+    def charge(self, completion: Completion) -> UsageWrite:
+        """Return the usage of the attempt, which ended with this answer, with its cost."""
+        ...
+
+    def charge_cut(self, output_bytes: int, *, has_reasoned: bool) -> UsageWrite:
+        """Return an estimate of the usage of the attempt, which was sent and did not end, with its cost."""
+        ...
+
+    def release(self) -> tuple[int, int] | None:
+        """Return the step and the number of the attempt, which was not sent, if money may be reserved."""
         ...
 
 

@@ -12,6 +12,8 @@ from talaria.core.messages import TokenUsage
 
 NANO = 1_000_000_000
 MILLION = 1_000_000
+# A larger number of tokens or nanodollars is a lie of a provider. Thousands of these add up within 64 bits.
+MOST_COUNTED = 10**15
 # Spending is added up in quarters of an hour: in every time zone, midnight is at the edge of one.
 QUARTER_SECONDS = 900
 
@@ -32,6 +34,7 @@ FREE = Price(0, 0, 0, 0)
 
 def cost(tokens: TokenUsage, price: Price) -> int:
     """Return the cost in nanodollars, rounded up. Reasoning is a part of the output."""
+    tokens = bounded(tokens)
     fresh = max(0, tokens.input - tokens.cached - tokens.stored)
     total = (
         fresh * price.input
@@ -39,13 +42,21 @@ def cost(tokens: TokenUsage, price: Price) -> int:
         + tokens.stored * price.stored
         + tokens.output * price.output
     )
-    return -(-total // MILLION)
+    return min(-(-total // MILLION), MOST_COUNTED)
+
+
+def bounded(tokens: TokenUsage) -> TokenUsage:
+    """Return the tokens with each number between 0 and `MOST_COUNTED`."""
+    counts = (tokens.input, tokens.cached, tokens.output, tokens.reasoning, tokens.stored)
+    if min(counts) >= 0 and max(counts) <= MOST_COUNTED:
+        return tokens
+    return TokenUsage(*(min(max(0, count), MOST_COUNTED) for count in counts))
 
 
 def most(input_tokens: int, output_tokens: int, price: Price) -> int:
     """Return the most that a call can cost: no input comes from the cache, and all of it may be stored."""
     dearest = max(price.input, price.cached, price.stored)
-    return -(-(input_tokens * dearest + output_tokens * price.output) // MILLION)
+    return min(-(-(input_tokens * dearest + output_tokens * price.output) // MILLION), MOST_COUNTED)
 
 
 def from_usd(dollars: float) -> int:
@@ -100,7 +111,8 @@ class Cap(msgspec.Struct, frozen=True):
 
 
 class PlannedCall(msgspec.Struct, frozen=True):
-    """A model call that is about to be made for step `n` of a turn, under the fence of its lease."""
+    """A model call that is about to be made for step `n` of a turn, under the fence of its lease. `reasons`
+    tells that the model may think, and that its thoughts may not be sent."""
 
     fence: Fence
     n: int
@@ -112,10 +124,12 @@ class PlannedCall(msgspec.Struct, frozen=True):
 
 
 class Reserve(msgspec.Struct, frozen=True):
-    """Set `amount` aside for step `n` of a turn, if the sum of spent, reserved and `amount` breaks no cap.
+    """Set `amount` aside for an attempt at step `n` of a turn, if every cap has room for it beside what is
+    spent and reserved.
 
-    `fence` is that of the session's lease. A second order for the same step replaces the first. `user` is the
-    person whom the turn is for, `since` is when the day began.
+    `fence` is that of the session's lease. A second order for the same attempt adds to the first. `user` is
+    the person whom the turn is for, `since` is when the day began. `provider`, `model` and the tokens `input`
+    and `output` are recorded if the attempt has to be charged as if it had cost `amount`.
     """
 
     session_id: SessionId
@@ -126,6 +140,11 @@ class Reserve(msgspec.Struct, frozen=True):
     amount: int
     since: float
     caps: tuple[Cap, ...]
+    attempt: int = 1
+    provider: str = ""
+    model: str = ""
+    input: int = 0
+    output: int = 0
 
 
 class CapUsage(msgspec.Struct, frozen=True):
@@ -156,12 +175,14 @@ def find_overrun(order: Reserve, usage: dict[Scope, CapUsage]) -> Overrun | None
 
 class Spent(msgspec.Struct, frozen=True):
     """A number of calls, their tokens and their cost. `unpriced` of the calls have no known price and add
-    nothing to `cost`."""
+    nothing to `cost`. The tokens and the cost of `estimated` calls are estimates: the calls did not end, or
+    the provider did not report their usage."""
 
     calls: int = 0
     tokens: TokenUsage = TokenUsage()
     cost: int = 0
     unpriced: int = 0
+    estimated: int = 0
 
     def __add__(self, other: Spent) -> Spent:
         return Spent(
@@ -169,6 +190,7 @@ class Spent(msgspec.Struct, frozen=True):
             self.tokens + other.tokens,
             self.cost + other.cost,
             self.unpriced + other.unpriced,
+            self.estimated + other.estimated,
         )
 
     @property

@@ -22,9 +22,9 @@ from talaria.core.turns import Turn
 class SpendStore(Protocol):
     """The store's side of spending caps.
 
-    `Store.commit` writes what a call cost and releases the reservation of its step; when a turn ends, all its
-    reservations are released. `Store.reclaim` releases those of dead owners, `Store.yield_turns` those of the
-    owner that calls it.
+    `Store.commit` writes what a call cost in place of the reservation of its attempt. A reservation that no
+    commit has settled belongs to a call that may have been sent, so it is spent: when its turn ends or begins
+    again, when `Store.reclaim` finds its owner dead, and when its owner calls `Store.yield_turns`.
     """
 
     async def reserve(self, order: Reserve) -> Overrun | None:

@@ -111,6 +111,7 @@ class Runner:
             except asyncio.CancelledError:
                 is_shutdown = live.state not in INTERRUPTIONS or task.uncancel() > 0
                 if is_shutdown and live.state not in ENDING:
+                    await self._record_calls(attempt)
                     raise
             finally:
                 live.hold_task(None)
@@ -128,6 +129,17 @@ class Runner:
             self._live.let_go(live)
         finally:
             self._conclude(attempt)
+
+    async def _record_calls(self, attempt: _Attempt) -> None:
+        """Record what the model call cost that the shutdown cancelled. If that fails, the call counts as all
+        that was reserved for it."""
+        journal = attempt.journal
+        if journal is None or journal.end is not None or journal.asked or not journal.owes:
+            return
+        try:
+            await journal.commit()
+        except StoreError as error:
+            _log.warning("the cost of a call of turn %s was not recorded: %s", journal.turn_id, error)
 
     def _conclude(self, attempt: _Attempt) -> None:
         """Stop renewing the lease, and tell followers if the turn was parked or has ended."""

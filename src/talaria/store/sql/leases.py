@@ -12,7 +12,7 @@ import msgspec
 from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
 from talaria.core.ledger import BLAMED, Ended, Renewal, blamed_turns
 from talaria.core.turns import Turn
-from talaria.store.sql import delivery, rules
+from talaria.store.sql import delivery, rules, spending
 from talaria.store.sql.delivery import DUE_AT_ONCE
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.rows import (
@@ -23,7 +23,6 @@ from talaria.store.sql.rows import (
     session_from,
     turn_from,
 )
-from talaria.store.sql.spending import RELEASE_OTHERS, RELEASE_OWN
 
 # -- leases -----------------------------------------------------------------------------------------------
 
@@ -144,7 +143,7 @@ FORGIVE_ALL = "UPDATE turns SET forgiven = attempts WHERE id = ?"
 
 def reclaim(tx: Transaction, owner: OwnerId) -> Sequence[Turn]:
     tx.execute(EXPIRE_OTHERS, (owner,))
-    tx.execute(RELEASE_OTHERS, (owner,))
+    spending.charge_others(tx, owner)
     tx.execute(DUE_AT_ONCE)
     return tuple(map(turn_from, tx.execute(FIND_UNSETTLED).fetchall()))
 
@@ -156,7 +155,7 @@ def orphans(db: Connection, now: float, owner: OwnerId, before: float) -> Sequen
 def yield_turns(tx: Transaction, owner: OwnerId) -> None:
     tx.execute(FORGIVE_OWN, (owner,))
     tx.execute(YIELD_LEASES, (owner,))
-    tx.execute(RELEASE_OWN, (owner,))
+    spending.charge_own(tx, owner)
 
 
 def blame(tx: Transaction, owner: OwnerId, turn_id: TurnId) -> None:

@@ -202,6 +202,8 @@ def begin(tx: Transaction, order: Begin) -> Began:
         tx.execute(RESUME_TURN, (tx.now, order.owner, position))
         earlier = attempts - 1
         return _take(tx, session, lease, order, _Attempts(earlier, min(earlier, forgiven), is_resumed=True))
+    if attempts:
+        spending.charge_turn(tx, order.turn_id)
     forgiven = min(attempts, forgiven + order.is_forgiven)
     tx.execute(SET_RUNNING, (tx.now, tx.now, order.owner, forgiven, position))
     return _take(tx, session, lease, order, _Attempts(attempts, forgiven))

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from talaria.core.ids import TurnId
-from talaria.core.ledger import Commit
+from talaria.core.ids import OwnerId, SessionId, TurnId
+from talaria.core.ledger import Commit, UsageWrite
 from talaria.core.messages import TokenUsage
 from talaria.core.spending import (
+    MOST_COUNTED,
     QUARTER_SECONDS,
     CapUsage,
     Overrun,
@@ -18,6 +20,7 @@ from talaria.core.spending import (
     Spending,
     SpendingQuery,
     Spent,
+    bounded,
     find_overrun,
 )
 from talaria.store.sql import rules
@@ -33,14 +36,20 @@ def _sum(column: str, condition: str = "") -> str:
     return f"CAST(coalesce(sum({column}){condition and f' FILTER (WHERE {condition})'}, 0) AS BIGINT)"
 
 
+EVERYONE = "*"  # the user under whom the spending of all users is added up; ids of users have a colon
 SUM_RESERVED = f"""
 SELECT {_sum("amount")}, {_sum("amount", "user_id = ?")}, {_sum("amount", "session_id = ?")}
-FROM reservations WHERE NOT (turn_id = ? AND n = ?)
+FROM reservations
 """
-SUM_SPENT = f"SELECT {_sum('cost')}, {_sum('cost', 'user_id = ?')} FROM spending WHERE quarter >= ?"
+SUM_SPENT = f"""
+SELECT {_sum("cost", "user_id <> ?")}, {_sum("cost", "user_id = ?")}
+FROM spending WHERE user_id IN ('{EVERYONE}', ?) AND quarter >= ?
+"""
 SET_ASIDE = """
-INSERT INTO reservations (turn_id, n, session_id, user_id, owner, amount) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (turn_id, n) DO UPDATE SET owner = excluded.owner, amount = excluded.amount
+INSERT INTO reservations (
+    turn_id, n, attempt, session_id, user_id, owner, provider, model, input, output, amount
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (turn_id, n, attempt) DO UPDATE SET amount = reservations.amount + excluded.amount
 """
 
 
@@ -51,14 +60,15 @@ def reserve(tx: Transaction, order: Reserve) -> Overrun | None:
     owner, fence, expires, session_spent = row
     if fence != order.fence or not expires:
         raise rules.stale_fence(order.session_id)
-    key = (order.turn_id, order.n)
-    reserved = tx.execute(SUM_RESERVED, (order.user, order.session_id, *key)).fetchone()
-    spent = tx.execute(SUM_SPENT, (order.user, int(order.since // QUARTER_SECONDS))).fetchone()
-    spent += (session_spent,)
+    reserved = tx.execute(SUM_RESERVED, (order.user, order.session_id)).fetchone()
+    today = (order.user, order.user, order.user, int(order.since // QUARTER_SECONDS))
+    spent = (*tx.execute(SUM_SPENT, today).fetchone(), session_spent)
     usage = {scope: CapUsage(spent[i], reserved[i]) for i, scope in enumerate(Scope)}
     overrun = find_overrun(order, usage)
     if overrun is None:
-        tx.execute(SET_ASIDE, (*key, order.session_id, order.user, owner, order.amount))
+        whose = (order.turn_id, order.n, order.attempt, order.session_id, order.user, owner)
+        planned = (order.provider, order.model, order.input, order.output, order.amount)
+        tx.execute(SET_ASIDE, (*whose, *planned))
     return overrun
 
 
@@ -72,59 +82,104 @@ def _add(table: str, *columns: str) -> str:
 
 
 INSERT_USAGE = f"""
-INSERT INTO usage (turn_id, n, provider, model, {", ".join(_COUNTS)}, at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, -1), ?)
-ON CONFLICT (turn_id, n, provider, model) DO UPDATE SET {_add("usage", "calls", *_COUNTS)}
+INSERT INTO usage (turn_id, n, provider, model, {", ".join(_COUNTS)}, estimated, at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, -1), ?, ?)
+ON CONFLICT (turn_id, n, provider, model) DO UPDATE SET {_add("usage", "calls", *_COUNTS, "estimated")}
 """
+_QUARTER = "(?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?)"
 ADD_TO_QUARTER = f"""
-INSERT INTO spending (quarter, user_id, calls, {", ".join(_COUNTS)}, unpriced)
-VALUES (?, ?, 1, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (quarter, user_id) DO UPDATE SET {_add("spending", "calls", *_COUNTS, "unpriced")}
+INSERT INTO spending (user_id, quarter, calls, {", ".join(_COUNTS)}, unpriced, estimated)
+VALUES {_QUARTER}, {_QUARTER}
+ON CONFLICT (user_id, quarter) DO UPDATE SET {_add("spending", "calls", *_COUNTS, "unpriced", "estimated")}
 """
 ADD_TO_SESSION = "UPDATE sessions SET spent = spent + ? WHERE id = ?"
-RELEASE_STEP = "DELETE FROM reservations WHERE turn_id = ? AND n = ?"
-RELEASE_TURN = "DELETE FROM reservations WHERE turn_id = ?"
-RELEASE_OTHERS = "DELETE FROM reservations WHERE owner <> ?"
-RELEASE_OWN = "DELETE FROM reservations WHERE owner = ?"
+RELEASE = "DELETE FROM reservations WHERE turn_id = ? AND n = ? AND attempt = ?"
+_LEFT = "session_id, turn_id, n, attempt, user_id, provider, model, input, output, amount"
+TAKE_OF_TURN = f"DELETE FROM reservations WHERE turn_id = ? RETURNING {_LEFT}"
+TAKE_OF_OTHERS = f"DELETE FROM reservations WHERE owner <> ? RETURNING {_LEFT}"
+TAKE_OF_OWNER = f"DELETE FROM reservations WHERE owner = ? RETURNING {_LEFT}"
 
 
 def settle(tx: Transaction, turn_id: TurnId, order: Commit) -> None:
-    """Record the usage and the cost of the calls in a turn's commit, and release their reservations."""
-    quarter = int(tx.now // QUARTER_SECONDS)
+    """Record the usage and the cost of the calls in a turn's commit in place of their reservations.
+
+    When the turn ends or is parked, every other reservation of it is spent.
+    """
+    settled = list(order.unsent)
     for call in order.usage:
-        tokens = call.tokens
-        counts = (tokens.input, tokens.cached, tokens.output, tokens.reasoning, tokens.stored)
-        cost = -1 if call.cost is None else call.cost
-        tx.execute(INSERT_USAGE, (turn_id, call.n, call.provider, call.model, *counts, cost, tx.now))
-        tx.execute(ADD_TO_QUARTER, (quarter, call.user, *counts, max(0, cost), int(cost < 0)))
-        if cost > 0:
-            tx.execute(ADD_TO_SESSION, (cost, order.session_id))
-        if order.end is None and not order.ask:
-            tx.execute(RELEASE_STEP, (turn_id, call.n))
+        _record(tx, order.session_id, turn_id, call)
+        settled.append((call.n, call.attempt))
     if order.end is not None or order.ask:
-        tx.execute(RELEASE_TURN, (turn_id,))
+        charge_turn(tx, turn_id, settled)
+        return
+    for n, attempt in settled:
+        tx.execute(RELEASE, (turn_id, n, attempt))
+
+
+def charge_turn(tx: Transaction, turn_id: TurnId, settled: Sequence[tuple[int, int]] = ()) -> None:
+    """Remove the reservations of a turn. Those that are not `settled` are spent."""
+    left = tx.execute(TAKE_OF_TURN, (turn_id,)).fetchall()
+    _charge(tx, [row for row in left if (row[2], row[3]) not in settled])
+
+
+def charge_others(tx: Transaction, owner: OwnerId) -> None:
+    """Spend the reservations of all owners but this one, which are dead."""
+    _charge(tx, tx.execute(TAKE_OF_OTHERS, (owner,)).fetchall())
+
+
+def charge_own(tx: Transaction, owner: OwnerId) -> None:
+    """Spend the reservations of an owner that leaves its turns."""
+    _charge(tx, tx.execute(TAKE_OF_OWNER, (owner,)).fetchall())
+
+
+def _charge(tx: Transaction, left: Sequence[Any]) -> None:
+    """Record calls whose outcome is unknown as if they had cost all that was reserved for them."""
+    for session_id, turn_id, n, attempt, user, provider, model, sent, planned, amount in left:
+        tokens = TokenUsage(sent, output=planned)
+        _record(
+            tx,
+            session_id,
+            turn_id,
+            UsageWrite(n, provider, model, tokens, amount, user, attempt, is_estimate=True),
+        )
+
+
+def _record(tx: Transaction, session_id: SessionId, turn_id: TurnId, call: UsageWrite) -> None:
+    tokens, estimated = bounded(call.tokens), int(call.is_estimate)
+    counts = (tokens.input, tokens.cached, tokens.output, tokens.reasoning, tokens.stored)
+    cost = -1 if call.cost is None else min(call.cost, MOST_COUNTED)
+    tx.execute(INSERT_USAGE, (turn_id, call.n, call.provider, call.model, *counts, cost, estimated, tx.now))
+    used = (int(tx.now // QUARTER_SECONDS), *counts, max(0, cost), int(cost < 0), estimated)
+    tx.execute(ADD_TO_QUARTER, (call.user, *used, EVERYONE, *used))
+    if cost > 0:
+        tx.execute(ADD_TO_SESSION, (cost, session_id))
 
 
 # -- reading ----------------------------------------------------------------------------------------------
 
 _SUMS = ", ".join(map(_sum, ("calls", *_COUNTS)))
 _UNPRICED = _sum("calls", "cost IS NULL")
-USED_BY_TURN = f"SELECT {_SUMS}, {_UNPRICED} FROM usage WHERE turn_id = ?"
+USED_BY_TURN = f"SELECT {_SUMS}, {_UNPRICED}, {_sum('estimated')} FROM usage WHERE turn_id = ?"
 USED_BY_SESSION = f"""
-SELECT {_SUMS}, {_UNPRICED} FROM usage WHERE turn_id IN (SELECT id FROM turns WHERE session_id = ?)
+SELECT {_SUMS}, {_UNPRICED}, {_sum("estimated")}
+FROM usage WHERE turn_id IN (SELECT id FROM turns WHERE session_id = ?)
 """
-USED_BY_USER = f"SELECT {_SUMS}, {_sum('unpriced')} FROM spending WHERE quarter >= ? AND user_id = ?"
-USED_BY_ALL = f"SELECT {_SUMS}, {_sum('unpriced')} FROM spending WHERE quarter >= ?"
+USED_BY_USER = f"""
+SELECT {_SUMS}, {_sum("unpriced")}, {_sum("estimated")} FROM spending WHERE user_id = ? AND quarter >= ?
+"""
 ALL_RESERVED = f"SELECT {_sum('amount')} FROM reservations"
 
 
 def spending(db: Connection, whose: SpendingQuery) -> Spending:
     quarter = int(whose.since // QUARTER_SECONDS)
     (reserved,) = db.execute(ALL_RESERVED).fetchone()
+    user, everyone = (
+        _spent(db.execute(USED_BY_USER, (user, quarter)).fetchone()) for user in (whose.user, EVERYONE)
+    )
     return Spending(
         _spent(db.execute(USED_BY_SESSION, (whose.session_id,)).fetchone()),
-        _spent(db.execute(USED_BY_USER, (quarter, whose.user)).fetchone()),
-        _spent(db.execute(USED_BY_ALL, (quarter,)).fetchone()),
+        user,
+        everyone,
         reserved,
     )
 
@@ -134,5 +189,5 @@ def spent_by_turn(db: Connection, turn_id: TurnId) -> Spent:
 
 
 def _spent(row: Any) -> Spent:
-    calls, *tokens, cost, unpriced = row
-    return Spent(calls, TokenUsage(*tokens), cost, unpriced)
+    calls, *tokens, cost, unpriced, estimated = row
+    return Spent(calls, TokenUsage(*tokens), cost, unpriced, estimated)
