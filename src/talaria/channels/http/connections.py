@@ -16,6 +16,7 @@ from typing import Final
 
 import httptools
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -31,6 +32,8 @@ MAX_HEAD: Final = (
 STRANGER_SECONDS: Final = 10.0  # the most that a stranger gets for a body, or to read a response
 _MAX_PIPELINE: Final = 16  # requests that wait behind the one that is being answered
 _FEW: Final = 8  # connections of one address that may use the room which is kept free for addresses like it
+_FED: Final = 16 << 10  # bytes that are parsed in one go
+_FEED_SECONDS: Final = 0.002
 _SWEEP_SECONDS: Final = 1.0
 _TELL_SECONDS: Final = 60.0
 _MAX_TOLD: Final = 1000  # addresses that are counted for one line in the log
@@ -46,6 +49,34 @@ _TOO_MANY: Final = "Too many connections are open."
 
 
 # -- one connection ---------------------------------------------------------------------------------------
+
+
+class _Reading(FlowControl):
+    """Flow control that keeps the transport from reading while received data waits to be parsed."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._is_held = False
+        self._is_wanted = True
+
+    def hold(self) -> None:
+        self._is_held = True
+        super().pause_reading()
+
+    def release(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            if self._is_wanted:
+                super().resume_reading()
+
+    def pause_reading(self) -> None:
+        self._is_wanted = False
+        super().pause_reading()
+
+    def resume_reading(self) -> None:
+        self._is_wanted = True
+        if not self._is_held:
+            super().resume_reading()
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -65,6 +96,9 @@ class ClientConnection(HttpToolsProtocol):
         self.held_bytes = 0
         self.written_bytes = 0  # of bodies of responses
         self.lost: asyncio.Future[None] = self.loop.create_future()
+        self.reading: _Reading = None  # type: ignore[assignment]  # set when the connection is made
+        self._unfed = bytearray()  # received, and not parsed yet
+        self._feeding: asyncio.Handle | None = None
         self._is_in_message = False
         self._is_in_head = False
         self._has_progress = False
@@ -86,6 +120,7 @@ class ClientConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = self.reading = _Reading(transport)
         self.address = _address_group(self.client[0] if self.client else "")
         if (hint := self.table.admit(self)) is not None:
             self._refuse(ErrorInfo("overloaded", _TOO_MANY, hint), b"retry-after: 5\r\n")
@@ -100,6 +135,39 @@ class ClientConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
+        if len(data) <= _FED and not self._unfed:
+            self._feed(data)
+        else:
+            self._unfed += data
+            self._feed_slices()
+
+    def _feed_slices(self) -> None:
+        """Parse what has come, for at most 2 ms, and go on in the next round of the loop. Many small chunks
+        or requests in one piece of data are so much work that others would notice."""
+        if self._feeding is not None:
+            return
+        end = self.loop.time() + _FEED_SECONDS
+        done = 0
+        while done < len(self._unfed) and not self.transport.is_closing():
+            self._feed(bytes(self._unfed[done : done + _FED]))
+            done += _FED
+            if self.loop.time() > end:
+                break
+        del self._unfed[:done]
+        if self.transport.is_closing():
+            self._unfed.clear()
+        elif self._unfed:
+            self.reading.hold()
+            self._feeding = self.loop.call_soon(self._go_on)
+            return
+        self.reading.release()
+
+    def _go_on(self) -> None:
+        self._feeding = None
+        if self.parser is not None:  # it is gone when the connection is lost
+            self._feed_slices()
+
+    def _feed(self, data: bytes) -> None:
         self._has_progress = False
         try:
             self.parser.feed_data(data)
@@ -141,7 +209,13 @@ class ClientConnection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._has_progress = True
-        super().on_body(body)
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         self._is_in_message = False
