@@ -24,6 +24,7 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _OWN_PAGE: Final = frozenset({None, b"same-origin", b"none"})  # none: a person typed the address
 _COOKIE: Final = "talaria_login"
 _MAX_BODY: Final = 4096
+_MAX_COOKIES: Final = 20
 
 
 class Guard:
@@ -182,9 +183,16 @@ class LoginApi:
 
 def _cookies(request: Request) -> list[str]:
     """Return the login cookies. There may be several: another server on this host may have set one too."""
-    wanted = _cookie_name(request) + "="
-    pairs = map(str.strip, (request.header(b"cookie") or "").split(";"))
-    return [pair.removeprefix(wanted) for pair in pairs if pair.startswith(wanted)]
+    header, wanted = request.header(b"cookie") or "", _cookie_name(request) + "="
+    found: list[str] = []
+    at = header.find(wanted)
+    while at >= 0 and len(found) < _MAX_COOKIES:
+        end = header.find(";", at)
+        end = len(header) if end < 0 else end
+        if at == 0 or header[at - 1] in "; ":
+            found.append(header[at + len(wanted) : end].strip())
+        at = header.find(wanted, end)
+    return found
 
 
 def _cookie_name(request: Request) -> str:
