@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import MISSING, dataclass, fields
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -46,7 +47,8 @@ from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import Busy, DeliverySettings, TurnSettings
 from talaria.turns.turns import Turns
-from talaria.workspace.folder import Folder
+from talaria.workspace.folder import Folder, chat_folder
+from talaria.workspace.uploads import Uploads
 
 LIMITS = PoolLimits(max_agents=8, idle_ttl=3600, max_bytes=1 << 20)
 
@@ -88,6 +90,7 @@ class Rig:
             "turns": self.turns,
             "delivery": self.delivery,
             "metrics": self.metrics,
+            "uploads": Uploads(home / "files", partial(chat_folder, home), self.clock),
             "reloader": Reloader(home, {}, (), LiveSettings(settings), self.clock),
             "started_at": 0.0,
         }

@@ -49,6 +49,7 @@ from talaria.store.archive import drop_snapshots
 from talaria.store.home_lock import HomeLock
 from talaria.store.watch import StoreWatch
 from talaria.tools.execution import ToolRunner
+from talaria.tools.workers import ToolWorkers
 from talaria.turns.agents import Agents
 from talaria.turns.crashes import RestartGuard, leave_wedged
 from talaria.turns.delivery import Delivery
@@ -184,7 +185,7 @@ async def _open_models(start: _Start) -> AsyncIterator[_Models]:
 
 @asynccontextmanager
 async def _open_agents(
-    start: _Start, store: Store, models: _Models, workspaces: ChatWorkspaces
+    start: _Start, store: Store, models: _Models, workspaces: ChatWorkspaces, workers: ToolWorkers
 ) -> AsyncIterator[Agents]:
     """Open the warm pool, and what agents need to answer: tools, specs, models, money."""
     settings, clock, live, metrics = start.settings, start.clock, start.live, start.metrics
@@ -195,7 +196,7 @@ async def _open_agents(
             for part in start.parts
             if isinstance(part, ToolPart)
         ]
-        tool_runner = ToolRunner(sources, settings.tools, metrics)
+        tool_runner = ToolRunner(sources, settings.tools, metrics, workers)
         live.on(("tools", "enabled"), tell=lambda new: tool_runner.enable(new.tools.enabled))
         specs = SpecResolver(settings.agent, models.catalog, models.providers, lambda: tool_runner.tools)
         live.on(
@@ -232,7 +233,9 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
     async with AsyncExitStack() as scopes:
         workspaces = ChatWorkspaces(home.path)
         scopes.push_async_callback(workspaces.close)
-        agents = await scopes.enter_async_context(_open_agents(start, store, models, workspaces))
+        workers = ToolWorkers(start.limits)
+        scopes.callback(workers.threads.close)
+        agents = await scopes.enter_async_context(_open_agents(start, store, models, workspaces, workers))
         sessions = SessionLifecycle(
             store,
             clock,
@@ -253,7 +256,8 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         delivery = Delivery(
             store, turns.live, settings.delivery, partial(_read_sent, home), limits=start.limits
         )
-        uploads = Uploads(home.files, partial(chat_folder, home.path), clock)
+        folder_of = partial(chat_folder, home.path)
+        uploads = Uploads(home.files, folder_of, clock, workers.threads, workers.quota)
         loops = {
             "leases": renewing,
             "delivery": delivery.run,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +11,16 @@ import pytest
 
 from talaria.core.events import Event
 from talaria.core.ids import ChatKey, SessionId, TurnId
+from talaria.core.limits import Limits
 from talaria.core.messages import ToolCall, ToolResult
-from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.tools import CallScope, ToolContext, ToolSpec
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.execution import BoundTools
 from talaria.tools.function import FunctionTool, parameters
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
+from talaria.tools.workers import ToolWorkers
 
 SETTINGS = ToolSettings()
 
@@ -28,6 +31,7 @@ def bound(
     session: str = "ses_1",
     settings: ToolSettings = SETTINGS,
     events: list[Event] | None = None,
+    limits: Limits | None = None,
 ) -> BoundTools:
     """The tools of a turn in a session whose chat has that folder."""
     workspaces = FakeWorkspaces(lambda key: folder)
@@ -37,8 +41,23 @@ def bound(
         turn_id=TurnId("turn_1"),
         workspace=workspaces.open(SessionId(session), ChatKey("a chat")),
         settings=settings,
+        workers=ToolWorkers(limits),
         emit=(events if events is not None else []).append,
         count=lambda name, outcome: None,
+    )
+
+
+def context(folder: Path, workers: ToolWorkers | None = None, session: str = "ses_1") -> ToolContext:
+    """The context of a call in a session whose chat has that folder."""
+    session_id = SessionId(session)
+    return ToolContext(
+        session_id,
+        TurnId("turn_1"),
+        "call_1",
+        FakeWorkspaces(lambda key: folder).open(session_id, ChatKey("a chat")),
+        CallScope(time.monotonic, 60),
+        lambda text: None,
+        (workers or ToolWorkers()).resources(session_id),
     )
 
 

@@ -10,8 +10,7 @@ import pytest
 from talaria.core.errors import ToolError
 from talaria.tools.matcher import SHOWN_CHARS, excerpt, find_hits
 from talaria.tools.search import search
-from talaria.workspace.folder import Folder
-from tools.conftest import ToolCaller
+from tools.conftest import ToolCaller, context
 
 
 def children() -> set[str]:
@@ -68,13 +67,13 @@ async def test_a_catastrophic_pattern_is_stopped_and_its_process_is_gone(
     (tmp_path / "bait.txt").write_text("a" * 5000 + "!")
     before = children()
     with pytest.raises(ToolError, match=r"took longer than 0\.2 seconds"):
-        await search(Folder(tmp_path), pattern, ".", deadline_seconds=0.2)
+        await search(context(tmp_path), pattern, ".", deadline_seconds=0.2)
     assert children() == before
 
 
 async def test_the_loop_goes_on_while_a_pattern_burns(tmp_path: Path) -> None:
     (tmp_path / "bait.txt").write_text("a" * 5000 + "!")
-    burning = asyncio.create_task(search(Folder(tmp_path), "(a+)+$", ".", deadline_seconds=0.3))
+    burning = asyncio.create_task(search(context(tmp_path), "(a+)+$", ".", deadline_seconds=0.3))
     breaths = 0
     while not burning.done():
         await asyncio.sleep(0)
@@ -87,7 +86,7 @@ async def test_the_loop_goes_on_while_a_pattern_burns(tmp_path: Path) -> None:
 async def test_a_cancelled_search_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "bait.txt").write_text("a" * 5000 + "!")
     before = children()
-    burning = asyncio.create_task(search(Folder(tmp_path), "(a+)+$", ".", deadline_seconds=30))
+    burning = asyncio.create_task(search(context(tmp_path), "(a+)+$", ".", deadline_seconds=30))
     while children() == before:
         await asyncio.sleep(0)
     burning.cancel()

@@ -19,10 +19,11 @@ class Site:
 
     root: Path
     outside: Path
+    by_kernel: bool
 
     @property
     def folder(self) -> Folder:
-        return Folder(self.root)
+        return Folder(self.root, by_kernel=self.by_kernel)
 
     def snapshot(self) -> dict[str, bytes | None]:
         """Everything that is not in the folder, by path."""
@@ -34,8 +35,8 @@ class Site:
         }
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+@pytest.fixture(params=[True, False], ids=["openat2", "walk"])
+def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "canary.txt").write_bytes(CANARY)
@@ -74,4 +75,4 @@ def site(tmp_path: Path) -> Iterator[Site]:
             listener.bind(f"/proc/self/fd/{here}/socket")  # the path would be too long for a socket
         finally:
             os.close(here)
-        yield Site(root, outside)
+        yield Site(root, outside, request.param)

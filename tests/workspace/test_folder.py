@@ -54,12 +54,23 @@ def test_writing_makes_parent_folders_and_says_whether_the_file_is_new(tmp_path:
     assert get(folder, "a/b/c.txt") == b"two"
 
 
-def test_a_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text("old")
-    script.chmod(0o750)
-    put(Folder(tmp_path), "run.sh", b"new")
-    assert permissions(script) == 0o750
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077, 0o777])
+def test_modes_do_not_follow_the_umask(tmp_path: Path, umask: int) -> None:
+    (tmp_path / "run.sh").write_text("old")
+    (tmp_path / "run.sh").chmod(0o755)
+    (tmp_path / "open.txt").write_text("old")
+    (tmp_path / "open.txt").chmod(0o666)
+    before = os.umask(umask)
+    try:
+        for path in ("run.sh", "open.txt", "new/deep/file.txt"):
+            put(Folder(tmp_path), path, b"new")
+        put(Folder(tmp_path / "made" / "chat"), "note.txt", b"new")
+    finally:
+        os.umask(before)
+    assert [permissions(tmp_path / name) for name in ("new", "new/deep", "made", "made/chat")] == [0o700] * 4
+    assert [permissions(tmp_path / name) for name in ("open.txt", "new/deep/file.txt")] == [0o600] * 2
+    assert permissions(tmp_path / "made/chat/note.txt") == 0o600
+    assert permissions(tmp_path / "run.sh") == 0o700  # still executable
 
 
 def test_a_reader_keeps_the_whole_old_content_while_the_file_is_replaced(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +26,10 @@ class TurnTools(Protocol):
 
     def question(self, call: ToolCall) -> QuestionDraft | None:
         """Return what to ask a person before the call may run; None if it may run unasked."""
+        ...
+
+    def slot(self) -> AbstractAsyncContextManager[None]:
+        """Hold a slot for one call inside the block. Entering waits while too many calls run."""
         ...
 
     async def run(self, call: ToolCall, decision: Decision | None = None) -> ToolResult:

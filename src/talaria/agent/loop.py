@@ -176,7 +176,8 @@ class Loop:
     # -- tools ----------------------------------------------------------------------------------------------
 
     async def _settle(self, tools: TurnTools) -> None:
-        """Give every call its result. Neighbouring calls of read-only tools run concurrently."""
+        """Give every call its result. Neighbouring calls of read-only tools run concurrently, as far as the
+        limits let them; a step is `started` only when its call has a slot."""
 
         def only_reads(item: tuple[int, ToolCall]) -> bool:
             spec = tools.spec(item[1].name)
@@ -203,12 +204,13 @@ class Loop:
         elif question is not None and question.is_denied():
             result = ToolResult(call.id, call.name, REFUSED, ToolOutcome.ERROR)
         else:
-            if step.state is StepState.PENDING:
-                await self._journal.commit((), (_tool_step(n, call, StepState.STARTED),))
-            self._context.emit(ToolStarted(call.id, call.name, call.arguments))
-            hit(Failpoint.STARTED)
-            result = await tools.run(call, question.decision if question else None)
-            hit(Failpoint.RAN)
+            async with tools.slot():
+                if step.state is StepState.PENDING:
+                    await self._journal.commit((), (_tool_step(n, call, StepState.STARTED),))
+                self._context.emit(ToolStarted(call.id, call.name, call.arguments))
+                hit(Failpoint.STARTED)
+                result = await tools.run(call, question.decision if question else None)
+                hit(Failpoint.RAN)
         await self._journal.commit((), (_tool_step(n, call, StepState.ENDED, result),))
         self._context.emit(ToolFinished(call.id, call.name, result.outcome, result.text[:_PREVIEW]))
         return result

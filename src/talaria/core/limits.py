@@ -33,6 +33,7 @@ class LimitSettings(msgspec.Struct, frozen=True):
     # For each chat.
     chat_queue: Count = 100  # messages that wait
     chat_files: Size = Size(2 << 30)
+    chat_file_count: Count = 100_000  # folders count too
     reply_messages: Count = 20  # messages of a chat platform that one reply is split into
     # For callers of the HTTP server.
     connections: Count = 1000

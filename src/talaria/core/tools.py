@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from asyncio.subprocess import Process
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple, runtime_checkable
 
 import msgspec
 
@@ -17,6 +19,9 @@ from talaria.core.questions import Decision, QuestionDraft
 
 if TYPE_CHECKING:
     from talaria.core.ports import WorkspaceHandle
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 SEND_FILE = "send_file"  # its calls that went well are files of the reply
 MAX_SENT_BYTES = 50 << 20
@@ -77,13 +82,47 @@ class CallScope:
         self._is_cancelled = True
 
 
+class FileQuota(Protocol):
+    """The room of chats' folders. Both methods block and may be called in any thread."""
+
+    def charge(self, root: Path, size: int, files: int) -> None:
+        """Count so many more bytes and files in the folder `root`. Raises `ToolError` if there is no room."""
+        ...
+
+    def refund(self, root: Path, size: int, files: int) -> None:
+        """Count so much less."""
+        ...
+
+
+class CallResources(Protocol):
+    """The resources of the process that a call may use. Each is limited, and chats take turns at it, so that
+    one chat cannot keep the others waiting. A wait counts towards the call's time limit."""
+
+    @property
+    def quota(self) -> FileQuota: ...
+
+    async def in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run a blocking function in a thread for tools. It goes on to its end if the call is cancelled."""
+        ...
+
+    async def computing(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run a function that computes for long. Only one such function runs at a time in the process."""
+        ...
+
+    def child(self, *command: str) -> AbstractAsyncContextManager[Process]:
+        """Run a program inside the block, with pipes for stdin and stdout and an empty environment. It has
+        ended when the block has. Its stderr is a pipe that is closed when the gateway dies."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The context of a call: the things that its handler may know and use.
 
     `workspace` is the session's workspace: the chat's files, and whatever else belongs to the session. The
     handle cannot end anything that outlives the call. `decision` is what a person decided about this call,
-    if a person was asked before it started; a handler itself never waits for a person.
+    if a person was asked before it started; a handler itself never waits for a person. `resources` are its
+    threads and child processes.
 
     `emit(text)` shows a piece of output while the call runs, as an event `tool.output`. It returns at once
     and may be called from any thread. Output is for people who watch the turn: the model sees only what the
@@ -108,6 +147,7 @@ class ToolContext:
     workspace: WorkspaceHandle
     scope: CallScope
     emit: Callable[[str], None]
+    resources: CallResources
     decision: Decision | None = None
 
     @property

@@ -6,8 +6,10 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import TypeVar, TypeVarTuple
 
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
@@ -24,7 +26,11 @@ from talaria.tools.function import parse_arguments
 from talaria.tools.result import cap_result, checked_parts, encodable, result_name, save_result
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet, resolve
+from talaria.tools.workers import ToolWorkers
 from talaria.workspace.folder import Folder
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 MAX_OUTPUT_BYTES = 64 << 10
 OUTPUT_CUT = "\n[More output is not shown while the call runs.]\n"
@@ -42,8 +48,15 @@ class ToolRunner:
     it was told, and a turn that runs keeps its tools.
     """
 
-    def __init__(self, sources: Sequence[ToolSource], settings: ToolSettings, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        sources: Sequence[ToolSource],
+        settings: ToolSettings,
+        metrics: Metrics,
+        workers: ToolWorkers | None = None,
+    ) -> None:
         """Raises `ConfigError`, as `resolve` does."""
+        self._workers = workers or ToolWorkers()
         self._sources = tuple(sources)
         self._settings = settings
         self._metrics = metrics
@@ -74,6 +87,7 @@ class ToolRunner:
             turn_id=turn.id,
             workspace=workspace,
             settings=self._settings,
+            workers=self._workers,
             emit=emit,
             count=self._metrics.tool_called,
         )
@@ -92,12 +106,18 @@ class BoundTools:
     turn_id: TurnId
     workspace: WorkspaceHandle
     settings: ToolSettings
+    workers: ToolWorkers
     emit: Callable[[Event], None]
     count: Callable[[str, ToolOutcome], None]
 
     def spec(self, name: str) -> ToolSpec | None:
         tool = self.tools.get(name)
         return tool.spec if tool else None
+
+    def slot(self) -> AbstractAsyncContextManager[None]:
+        """Hold one of the slots for calls inside the block. Entering waits while this turn, or the process,
+        runs as many calls as it may."""
+        return self.workers.slot(self.turn_id)
 
     def question(self, call: ToolCall) -> QuestionDraft | None:
         """Return what to ask a person before the call may run; None if it may run unasked."""
@@ -134,7 +154,7 @@ class BoundTools:
         self.count(call.name if call.name in self.tools else "unknown", outcome)
         if isinstance(content, str):
             return ToolResult(call.id, call.name, await self._capped(call, encodable(content)), outcome)
-        checked = await asyncio.to_thread(checked_parts, content)
+        checked = await self._in_thread(checked_parts, content)
         texts = "\n".join(part.text for part in checked if isinstance(part, Text))
         if (capped := await self._capped(call, texts)) != texts:
             checked = [Text(capped), *(part for part in checked if not isinstance(part, Text))]
@@ -155,8 +175,9 @@ class BoundTools:
         loop = asyncio.get_running_loop()
         scope = CallScope(loop.time, seconds)
         output = _Output(loop, lambda text: self.emit(ToolOutput(call.id, text)))
+        resources = self.workers.resources(self.session_id)
         context = ToolContext(
-            self.session_id, self.turn_id, call.id, self.workspace, scope, output.write, decision
+            self.session_id, self.turn_id, call.id, self.workspace, scope, output.write, resources, decision
         )
         timeout = asyncio.timeout(seconds)
         try:
@@ -183,8 +204,11 @@ class BoundTools:
         save = None
         if "read_file" in self.tools:
             name = result_name(call.name, self.turn_id, call.id)
-            save = partial(save_result, Folder(self.workspace.folder), name)
-        return await asyncio.to_thread(cap_result, text, max_bytes, save)
+            save = partial(save_result, Folder(self.workspace.folder, self.workers.quota), name)
+        return await self._in_thread(cap_result, text, max_bytes, save)
+
+    async def _in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await self.workers.threads.run(self.session_id, function, *args)
 
 
 class _Output:

@@ -135,7 +135,7 @@ def file_tools(max_result: int) -> tuple[Tool, ...]:
         FunctionTool(READ_FILE, _reader(max_result - _NOTE_BYTES)),
         FunctionTool(WRITE_FILE, in_thread(_write)),
         FunctionTool(EDIT_FILE, in_thread(_edit)),
-        FunctionTool(LIST_FILES, in_thread(_list)),
+        FunctionTool(LIST_FILES, _list_files),
         FunctionTool(SEARCH_FILES, search_files),
         FunctionTool(SEND, in_thread(_send)),
     )
@@ -143,7 +143,7 @@ def file_tools(max_result: int) -> tuple[Tool, ...]:
 
 def _reader(max_bytes: int) -> Handler:
     def read(arguments: Arguments, context: ToolContext) -> Content:
-        folder = Folder(context.folder)
+        folder = Folder.of(context)
         path = folder.resolve(arguments["path"])
         start = Position(int(arguments.get("offset", 1)), int(arguments.get("column", 1)))
         limit = int(arguments.get("limit", _DEFAULT_LINES))
@@ -185,7 +185,7 @@ def _render_page(page: TextPage, start: Position) -> str:
 
 
 def _write(arguments: Arguments, context: ToolContext) -> str:
-    folder = Folder(context.folder)
+    folder = Folder.of(context)
     path = _writable(folder, arguments["path"])
     data = _encoded(arguments["content"])
     is_new = folder.write(path, data)
@@ -193,7 +193,7 @@ def _write(arguments: Arguments, context: ToolContext) -> str:
 
 
 def _edit(arguments: Arguments, context: ToolContext) -> str:
-    folder = Folder(context.folder)
+    folder = Folder.of(context)
     path = _writable(folder, arguments["path"])
     # Bytes that are not UTF-8 are written back unchanged.
     before = folder.read(path, MAX_WRITE_BYTES).decode(errors="surrogateescape")
@@ -252,16 +252,21 @@ def _line_of(content: str, at: int) -> int:
 
 def _send(arguments: Arguments, context: ToolContext) -> str:
     # The journal notes the call, and the file is read when the reply is delivered.
-    folder = Folder(context.folder)
+    folder = Folder.of(context)
     path = folder.resolve(arguments["path"])
     with folder.open(path, MAX_SENT_BYTES):
         return f"{path} will be sent with your reply."
 
 
+async def _list_files(arguments: Arguments, context: ToolContext) -> str:
+    return await context.resources.computing(_list, arguments, context)
+
+
 def _list(arguments: Arguments, context: ToolContext) -> str:
-    folder = Folder(context.folder)
+    folder = Folder.of(context)
     start = folder.resolve(arguments.get("path", "."))
-    listing = walk(folder, start, Glob(arguments.get("pattern", "*")), _MAX_LISTED)
+    glob = Glob(arguments.get("pattern", "*"))
+    listing = walk(folder, start, glob, _MAX_LISTED, is_cancelled=context.scope.is_cancelled)
     lines = [_render_found(found) for found in listing.found]
     if not listing.is_complete:
         lines.append(f"[More than {len(lines)}: not all are listed. Narrow the path or the pattern.]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -39,13 +38,13 @@ class FunctionTool:
 
 
 def in_thread(function: Callable[[Arguments, ToolContext], Content]) -> Handler:
-    """Return a handler that runs a blocking function in a thread.
+    """Return a handler that runs a blocking function in a thread for tools.
 
     When the call is cancelled, the function goes on until it returns: keep it short, and its effect atomic.
     """
 
     async def handler(arguments: Arguments, context: ToolContext) -> Content:
-        return await asyncio.to_thread(function, arguments, context)
+        return await context.resources.in_thread(function, arguments, context)
 
     return handler
 

@@ -7,15 +7,18 @@ after another. It answers each frame with one line of JSON: `{"error": …}` or 
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
 import resource
+import select
 import sys
 from typing import BinaryIO
 
 SHOWN_CHARS = 200
-_CPU_SECONDS = 30
-_MEMORY_BYTES = 1 << 30
+_CPU_SECONDS = 20
+_MEMORY_BYTES = 512 << 20
 
 Hit = tuple[int, str]
 
@@ -41,10 +44,6 @@ def excerpt(line: str, at: int) -> str:
     return f"{'…' if start else ''}{line[start:end]}{'…' if end < len(line) else ''}"
 
 
-def frame(data: bytes) -> bytes:
-    return len(data).to_bytes(4, "big") + data
-
-
 def _read_frame(source: BinaryIO) -> bytes | None:
     head = source.read(4)
     return source.read(int.from_bytes(head, "big")) if len(head) == 4 else None
@@ -68,7 +67,12 @@ def _serve(source: BinaryIO, sink: BinaryIO, limit: int) -> None:
 
 
 if __name__ == "__main__":
-    # A search whose gateway was killed must not burn on.
+    # Bounds for a pattern that burns, even if its gateway is killed: SIGIO, whose default action is to end
+    # the process, comes when the other end of stderr's pipe is closed.
+    fcntl.fcntl(2, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(2, fcntl.F_SETFL, fcntl.fcntl(2, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([2], [], [], 0)[0]:
+        sys.exit(1)  # the gateway is gone already
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     _serve(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[1]))

@@ -2,8 +2,8 @@
 
 Python's `re` backtracks: `(a+)+$` over one line can take longer than the machine will last. It holds the
 interpreter lock, so a thread would stop the event loop too. No check of the pattern's text finds all such
-patterns. So a regular expression runs in a child process, which gets the files' bytes through a pipe, opens
-nothing itself and is killed at a deadline. A plain text takes linear time and is matched here.
+patterns. So lines are matched in a child process, which gets the files' bytes through a pipe, opens nothing
+itself and is killed at a deadline. Files without a plain text that is searched for are not sent to it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from asyncio.subprocess import Process
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from talaria.core.errors import ToolError
-from talaria.core.tools import ToolContext
+from talaria.core.tools import CallScope, ToolContext
 from talaria.core.units import format_size
 from talaria.tools import matcher
 from talaria.tools.function import Arguments
@@ -32,31 +31,29 @@ _MAX_FILE_BYTES = 4 << 20
 _MAX_TOTAL_BYTES = 128 << 20
 _MAX_PATTERN_CHARS = 1000
 _DEADLINE_SECONDS = 15.0
-_ANSWER_BYTES = 1 << 20
+_COMMAND = (sys.executable, "-I", "-S", str(Path(matcher.__file__)), str(_MAX_HITS))
 _META = re.compile(r"[\\.^$*+?{}\[\]|()]")
-
-Find = Callable[[bytes], Awaitable[list[matcher.Hit]]]
 
 
 async def search_files(arguments: Arguments, context: ToolContext) -> str:
-    return await search(
-        Folder(context.folder), arguments["pattern"], arguments.get("path", "."), _DEADLINE_SECONDS
-    )
+    return await search(context, arguments["pattern"], arguments.get("path", "."), _DEADLINE_SECONDS)
 
 
-async def search(folder: Folder, pattern: str, path: str, deadline_seconds: float) -> str:
+async def search(context: ToolContext, pattern: str, path: str, deadline_seconds: float) -> str:
     """Return the matching lines as `path:line: text`.
 
-    Raises `ToolError` for a bad pattern, and for one that takes longer than the deadline. The child process
-    is gone when this returns, raises or is cancelled.
+    Raises `ToolError` for a bad pattern, and for one that takes longer than the deadline, which begins when
+    the child process has its slot. The child is gone when this returns, raises or is cancelled.
     """
     if not pattern or len(pattern) > _MAX_PATTERN_CHARS:
         raise ToolError(f"The pattern must have 1 to {_MAX_PATTERN_CHARS} characters.")
-    paths, is_complete = await asyncio.to_thread(_candidates, folder, folder.resolve(path))
-    scope = asyncio.timeout(deadline_seconds)
+    folder = Folder.of(context)
+    paths, is_complete = await context.resources.computing(_candidates, folder, path, context.scope)
+    scope = asyncio.timeout(None)
     try:
-        async with scope, _finder(pattern) as find:
-            return await _search(folder, paths, find, is_complete=is_complete)
+        async with scope, context.resources.child(*_COMMAND) as child:
+            scope.reschedule(asyncio.get_running_loop().time() + deadline_seconds)
+            return await _search(_Finder(context, folder, child, pattern), paths, is_complete=is_complete)
     except TimeoutError:
         if not scope.expired():
             raise
@@ -66,19 +63,21 @@ async def search(folder: Folder, pattern: str, path: str, deadline_seconds: floa
         ) from None
 
 
-def _candidates(folder: Folder, start: FolderPath) -> tuple[list[FolderPath], bool]:
+def _candidates(folder: Folder, path: str, scope: CallScope) -> tuple[list[FolderPath], bool]:
+    start = folder.resolve(path)
     if not start.is_root and folder.is_file(start):
         return [start], True
-    tree = walk(folder, start, Glob("**"), _MAX_FILES)
+    tree = walk(folder, start, Glob("**"), _MAX_FILES, is_cancelled=scope.is_cancelled)
     return [found.path for found in tree.found if found.item.kind is FileKind.FILE], tree.is_complete
 
 
-async def _search(folder: Folder, paths: list[FolderPath], find: Find, *, is_complete: bool) -> str:
+async def _search(finder: _Finder, paths: list[FolderPath], *, is_complete: bool) -> str:
+    await finder.begin()
     lines: list[str] = []
     skipped = 0
     total = 0
     for path in paths:
-        data = await asyncio.to_thread(_read_text, folder, path)
+        data = await finder.read(path)
         if data is None:
             skipped += 1
             continue
@@ -86,8 +85,7 @@ async def _search(folder: Folder, paths: list[FolderPath], find: Find, *, is_com
         if total > _MAX_TOTAL_BYTES:
             is_complete = False
             break
-        hits = await find(data)
-        lines += (f"{path}:{number}: {printable(text)}" for number, text in hits)
+        lines += (f"{path}:{number}: {printable(text)}" for number, text in await finder.find(data))
         if len(lines) >= _MAX_HITS:
             note = f"[Only the first {_MAX_HITS} matching lines. Narrow the pattern or the path.]"
             return "\n".join([*lines[:_MAX_HITS], note])
@@ -110,68 +108,43 @@ def _read_text(folder: Folder, path: FolderPath) -> bytes | None:
     return None if is_binary(data) else data
 
 
-@asynccontextmanager
-async def _finder(pattern: str) -> AsyncIterator[Find]:
-    if not _META.search(pattern):
-        yield _plain_finder(pattern)
-        return
-    async with _child() as child:
-        await _ask(child, pattern.encode(errors="replace"))
-
-        async def find(data: bytes) -> list[matcher.Hit]:
-            return await _ask(child, data)
-
-        yield find
-
-
-def _plain_finder(text: str) -> Find:
-    needle = text.encode(errors="replace")
-    pattern = re.compile(re.escape(text))
-
-    async def find(data: bytes) -> list[matcher.Hit]:
-        if needle not in data:
-            return []
-        return await asyncio.to_thread(matcher.find_hits, pattern, data, _MAX_HITS)
-
-    return find
-
-
-@asynccontextmanager
-async def _child() -> AsyncIterator[Process]:
-    """Start the matching process with an empty environment. It is dead and reaped on leaving."""
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", str(Path(matcher.__file__)), str(_MAX_HITS)),
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=DEVNULL,
-        env={},
-        cwd="/",
-        limit=_ANSWER_BYTES,
-    )
-    try:
-        yield child
-    finally:
-        with suppress(ProcessLookupError):
-            child.kill()
-        await child.communicate()  # closes its pipes and reaps it
-
-
 class _Answer(msgspec.Struct, frozen=True):
     hits: list[matcher.Hit] = []
     error: str = ""
 
 
-async def _ask(child: Process, data: bytes) -> list[matcher.Hit]:
-    assert child.stdin is not None
-    assert child.stdout is not None
-    # If the child has ended, its last line says why, or is missing.
-    with suppress(BrokenPipeError, ConnectionResetError):
-        child.stdin.write(matcher.frame(data))
-        await child.stdin.drain()
-    line = await child.stdout.readline()
-    if not line:
-        raise ToolError("The pattern needs too much memory or time.", "Simplify it, or narrow the path.")
-    answer = msgspec.json.decode(line, type=_Answer)
-    if answer.error:
-        raise ToolError(f"The pattern is not a regular expression: {answer.error}.")
-    return answer.hits
+class _Finder:
+    """Reads files and has a child process find the lines that match."""
+
+    def __init__(self, context: ToolContext, folder: Folder, child: Process, pattern: str) -> None:
+        self._in_thread = context.resources.in_thread
+        self._folder = folder
+        self._child = child
+        self._pattern = pattern.encode(errors="replace")
+        self._plain = b"" if _META.search(pattern) else self._pattern
+
+    async def begin(self) -> None:
+        """Raises `ToolError` if the pattern is no regular expression."""
+        await self._ask(self._pattern)
+
+    async def read(self, path: FolderPath) -> bytes | None:
+        return await self._in_thread(_read_text, self._folder, path)
+
+    async def find(self, data: bytes) -> list[matcher.Hit]:
+        return await self._ask(data) if self._plain in data else []
+
+    async def _ask(self, data: bytes) -> list[matcher.Hit]:
+        stdin, stdout = self._child.stdin, self._child.stdout
+        assert stdin is not None
+        assert stdout is not None
+        # If the child has ended, its last line says why, or is missing.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            stdin.writelines((len(data).to_bytes(4, "big"), data))
+            await stdin.drain()
+        line = await stdout.readline()
+        if not line:
+            raise ToolError("The pattern needs too much memory or time.", "Simplify it, or narrow the path.")
+        answer = msgspec.json.decode(line, type=_Answer)
+        if answer.error:
+            raise ToolError(f"The pattern is not a regular expression: {answer.error}.")
+        return answer.hits

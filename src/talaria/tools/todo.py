@@ -68,7 +68,7 @@ def todo_tools() -> tuple[Tool, ...]:
 
 
 def _todo(arguments: Arguments, context: ToolContext) -> str:
-    folder = Folder(context.folder)
+    folder = Folder.of(context)
     path = FolderPath((PRIVATE, "todo", f"{context.session_id}.json"))
     if "items" not in arguments:
         return render(_load(folder, path))

@@ -2,9 +2,12 @@
 
 A path is first made lexical (no `..`, no other root), then walked one component at a time: each folder is
 opened relative to its parent's descriptor with O_NOFOLLOW. The descriptor that was checked is the one that is
-used, so a link that is swapped in meanwhile is never followed. Links are refused even when they point inside:
-a rule without exceptions leaves nothing for a race to bend. Files are opened without blocking and must be
-regular. A write goes to a new file that is renamed over the old one, so nothing is written *through* a name.
+used, so a link that is swapped in meanwhile is never followed. Where the kernel has openat2, it walks by the
+same rules in one call. Links are refused even when they point inside: a rule without exceptions leaves
+nothing for a race to bend. A file with a second name (a hard link) is refused too, since that name may be
+outside. Files are opened without blocking and must be regular. A write goes to a new file that is renamed
+over the old one, so nothing is written *through* a name. Folders and files belong to the gateway's user alone
+(0700, 0600), whatever the umask says.
 
 Every function here blocks. Every failure that a model could cause is a `ToolError`.
 """
@@ -29,7 +32,9 @@ from urllib.parse import quote
 
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey
+from talaria.core.tools import FileQuota, ToolContext
 from talaria.core.units import format_size
+from talaria.workspace.openat2 import find_openat2
 
 PRIVATE = ".talaria"
 """The folder of the gateway inside a chat's folder; also the prefix of unfinished files."""
@@ -44,6 +49,8 @@ _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER = _ROOT | os.O_NOFOLLOW
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_MODE = 0o700
+_FILE_MODE = 0o600
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # half surrogate pairs too
 _RELATIVE_HINT = "Paths are relative to the chat's folder."
 _NOT_REGULAR_HINT = "Pipes, sockets and devices cannot be used."
@@ -109,10 +116,21 @@ class FolderItem:
 
 
 class Folder:
-    """The folder at `root`, made (0700) when it is first needed. Links above it are the operator's choice."""
+    """The folder at `root`, made when it is first needed. Links above it are the operator's choice.
 
-    def __init__(self, root: Path) -> None:
+    Writes are counted by `quota`, if there is one. With `by_kernel` paths are walked by openat2 where the
+    kernel has it.
+    """
+
+    def __init__(self, root: Path, quota: FileQuota | None = None, *, by_kernel: bool = True) -> None:
+        self._quota = quota
+        self._open_below = find_openat2() if by_kernel else None
         self.root = Path(os.path.abspath(root))  # noqa: PTH100 - lexical: links in the root are followed
+
+    @classmethod
+    def of(cls, context: ToolContext) -> Folder:
+        """Return the folder of the chat in which a tool is called. Writes count towards the chat's room."""
+        return cls(context.folder, context.resources.quota)
 
     def resolve(self, path: str) -> FolderPath:
         """Make a model's path lexical. Raises `ToolError` if it leaves the folder or cannot exist."""
@@ -149,7 +167,7 @@ class Folder:
             descriptor = os.open(path.name, _READ, dir_fd=parent)
             try:
                 status = os.fstat(descriptor)
-                _need_regular(path, status.st_mode)
+                _need_regular(path, status)
                 _need_size(path, status.st_size, max_bytes)
             except BaseException:
                 os.close(descriptor)
@@ -164,31 +182,38 @@ class Folder:
     def write(self, path: FolderPath, data: bytes, max_bytes: int = MAX_WRITE_BYTES) -> bool:
         """Replace the content of a file, or make it with its parent folders. Return True if it is new.
 
-        Readers see the old content or the new one, never a mix. An existing file keeps its permissions.
+        Readers see the old content or the new one, never a mix. An existing file stays executable if it is.
+        Raises `ToolError`; `FolderFull` if the chat's folder has no room.
         """
         if len(data) > max_bytes:
             limit = format_size(max_bytes)
             raise ToolError(f"{format_size(len(data))} is too much for one file.", f"The limit is {limit}.")
         with self._parent(path, make=True) as parent, _explained(path):
-            mode = _mode_of(path, parent)
-            unfinished = f"{PRIVATE}-{secrets.token_hex(8)}"
-            try:
-                descriptor = os.open(unfinished, _CREATE, 0o666, dir_fd=parent)
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(data)
-                    if mode is not None:
-                        os.fchmod(descriptor, mode)
-                os.replace(unfinished, path.name, src_dir_fd=parent, dst_dir_fd=parent)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(unfinished, dir_fd=parent)
-                raise
-        return mode is None
+            old = _status_of(path, parent)
+            mode = _FILE_MODE if old is None or not old.st_mode & stat.S_IXUSR else _FOLDER_MODE
+            with self._charged(len(data) - (old.st_size if old else 0), 0 if old else 1):
+                _replace(parent, path.name, data, mode)
+        return old is None
+
+    @contextmanager
+    def _charged(self, size: int, files: int) -> Iterator[None]:
+        if self._quota is None:
+            yield
+            return
+        self._quota.charge(self.root, size, files)
+        try:
+            yield
+        except BaseException:
+            self._quota.refund(self.root, size, files)
+            raise
 
     def remove(self, path: FolderPath) -> None:
         """Remove a file, if it is there."""
         with self._parent(path) as parent, suppress(FileNotFoundError), _explained(path):
+            size = os.stat(path.name, dir_fd=parent, follow_symlinks=False).st_size
             os.unlink(path.name, dir_fd=parent)
+            if self._quota is not None:
+                self._quota.refund(self.root, size, 1)
 
     def scan(self, path: FolderPath, limit: int) -> list[FolderItem]:
         """Return at most `limit` items of a folder, sorted by name."""
@@ -211,52 +236,91 @@ class Folder:
 
     @contextmanager
     def _directory(self, path: FolderPath, *, make: bool = False) -> Iterator[int]:
-        """Walk to a folder inside, one descriptor at a time."""
+        """Open a folder inside by the kernel's own walk, or one descriptor at a time."""
         with _explained(path):
             descriptor = self._open_root()
         try:
-            for depth, name in enumerate(path.parts, start=1):
-                with _explained(FolderPath(path.parts[:depth])):
-                    inner = _enter(descriptor, name, make=make)
+            if (found := self._find_below(descriptor, path)) is not None:
                 os.close(descriptor)
-                descriptor = inner
+                descriptor = found
+            else:
+                for depth, name in enumerate(path.parts, start=1):
+                    with _explained(FolderPath(path.parts[:depth])):
+                        inner = self._enter(descriptor, name, make=make)
+                    os.close(descriptor)
+                    descriptor = inner
             yield descriptor
         finally:
             os.close(descriptor)
+
+    def _find_below(self, root: int, path: FolderPath) -> int | None:
+        """Return a descriptor of the folder; None if the walk has to say what is wrong, or to make it."""
+        if self._open_below is None or path.is_root:
+            return None
+        try:
+            return self._open_below(root, "/".join(path.parts))
+        except OSError:
+            return None
+
+    def _enter(self, parent: int, name: str, *, make: bool) -> int:
+        try:
+            return os.open(name, _FOLDER, dir_fd=parent)
+        except FileNotFoundError:
+            if not make:
+                raise
+        except NotADirectoryError:
+            # Linux says so for links too.
+            if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+            raise
+        with self._charged(0, 1), suppress(FileExistsError):
+            make_folder(name, parent)
+        return os.open(name, _FOLDER, dir_fd=parent)
 
     def _open_root(self) -> int:
         with suppress(FileNotFoundError):
             return os.open(self.root, _ROOT)
         for folder in (self.root, *self.root.parents)[::-1]:
             with suppress(FileExistsError):
-                folder.mkdir(mode=0o700)
+                make_folder(str(folder))
         return os.open(self.root, _ROOT)
 
 
-def _enter(parent: int, name: str, *, make: bool) -> int:
+def make_folder(name: str, parent: int | None = None) -> None:
+    """Make a folder that belongs to this user alone, whatever the umask says. Raises `OSError`."""
+    os.mkdir(name, _FOLDER_MODE, dir_fd=parent)
+    # Without permissions a folder can only be named, not opened, and a name may lead elsewhere by now.
+    descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
-        return os.open(name, _FOLDER, dir_fd=parent)
-    except FileNotFoundError:
-        if not make:
-            raise
-    except NotADirectoryError:
-        # Linux says so for links too.
-        if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o777 != _FOLDER_MODE:
+            Path(f"/proc/self/fd/{descriptor}").chmod(_FOLDER_MODE)
+    finally:
+        os.close(descriptor)
+
+
+def _replace(parent: int, name: str, data: bytes, mode: int) -> None:
+    """Write a new file and rename it to `name`. After an error nothing is left of it."""
+    unfinished = f"{PRIVATE}-{secrets.token_hex(8)}"
+    try:
+        descriptor = os.open(unfinished, _CREATE, _FILE_MODE, dir_fd=parent)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(data)
+        os.replace(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(unfinished, dir_fd=parent)
         raise
-    with suppress(FileExistsError):
-        os.mkdir(name, dir_fd=parent)
-    return os.open(name, _FOLDER, dir_fd=parent)
 
 
-def _mode_of(path: FolderPath, parent: int) -> int | None:
-    """Return the permissions of a regular file that is about to be replaced; None if there is no file yet."""
+def _status_of(path: FolderPath, parent: int) -> os.stat_result | None:
+    """Return the status of a regular file that is about to be replaced; None if there is no file yet."""
     try:
-        mode = os.stat(path.name, dir_fd=parent, follow_symlinks=False).st_mode
+        status = os.stat(path.name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    _need_regular(path, mode)
-    return stat.S_IMODE(mode) & 0o777
+    _need_regular(path, status)
+    return status
 
 
 def _item(entry: os.DirEntry[str]) -> FolderItem:
@@ -273,13 +337,19 @@ def _item(entry: os.DirEntry[str]) -> FolderItem:
     return FolderItem(entry.name, FileKind.FILE, status.st_size, status.st_mtime)
 
 
-def _need_regular(path: FolderPath, mode: int) -> None:
+def _need_regular(path: FolderPath, status: os.stat_result) -> None:
+    mode = status.st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if stat.S_ISLNK(mode):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     if not stat.S_ISREG(mode):
         raise ToolError(f"{path} is not a regular file.", _NOT_REGULAR_HINT)
+    if status.st_nlink > 1:
+        raise ToolError(
+            f"{path} is a hard link: the same file has another name, maybe outside the chat's folder.",
+            "Use a file that has one name only.",
+        )
 
 
 def _need_size(path: FolderPath, size: int, max_bytes: int) -> None:

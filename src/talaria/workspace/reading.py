@@ -6,15 +6,18 @@ import codecs
 import fnmatch
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import BufferedReader
 
 from talaria.core.errors import ToolError
 from talaria.workspace.folder import PRIVATE, FileKind, Folder, FolderItem, FolderPath, printable
+from talaria.workspace.pace import Pace
 
 MAX_VISITED = 20_000
 SNIFFED_BYTES = 8192
 _MAX_DEPTH = 64
+_CPU_SECONDS = 2.0
 _NOT_ENTERED = frozenset({".git"})
 _PIECE_BYTES = 1 << 16
 _LEAST_BYTES = 64
@@ -85,14 +88,26 @@ class Walk:
 
 
 def walk(
-    folder: Folder, start: FolderPath, glob: Glob, max_found: int, max_visited: int = MAX_VISITED
+    folder: Folder,
+    start: FolderPath,
+    glob: Glob,
+    max_found: int,
+    *,
+    is_cancelled: Callable[[], bool] = lambda: False,
+    max_visited: int = MAX_VISITED,
 ) -> Walk:
     """Return what `glob` matches below `start`. Links are not followed. The gateway's own files and the
-    inside of `.git` are left out, unless `start` is there."""
+    inside of `.git` are left out, unless `start` is there.
+
+    It ends early after two seconds of computing and when it is cancelled.
+    """
+    pace = Pace(_CPU_SECONDS, is_cancelled)
     found: list[Found] = []
     visited = 0
     pending: list[tuple[Found | None, FolderPath, frozenset[int]]] = [(None, start, glob.start)]
     while pending:
+        if not pace.may_go_on():
+            return Walk(tuple(found), is_complete=False)
         candidate, path, states = pending.pop()
         if candidate is not None:
             if glob.is_match(states):
@@ -111,6 +126,8 @@ def walk(
         if visited > max_visited:
             return Walk(tuple(found), is_complete=False)
         for item in reversed(items):
+            if not pace.may_go_on():
+                return Walk(tuple(found), is_complete=False)
             inner = path / item.name
             after = glob.step(states, item.name)
             if after and not item.name.startswith(PRIVATE):

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO, TypeVar, TypeVarTuple
 
 import msgspec
 
@@ -21,9 +22,15 @@ from talaria.core.clock import Clock
 from talaria.core.errors import BadRequest, NotFound, StoreError, TalariaError, ToolError
 from talaria.core.ids import ChatKey
 from talaria.core.messages import File, Part
+from talaria.core.slots import FairThreads
+from talaria.core.tools import FileQuota
 from talaria.core.units import format_size
-from talaria.workspace.folder import Folder, printable
+from talaria.workspace.folder import Folder, make_folder, printable
 from talaria.workspace.pictures import look_at, picture_part
+from talaria.workspace.quota import FolderFull, FolderQuota
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 INBOX = "inbox"
 FOLDER = ".uploads"
@@ -65,10 +72,20 @@ _read_note = msgspec.json.Decoder(_Note).decode
 class Uploads:
     """The uploads in `files`. `folder_of` returns the folder of a chat."""
 
-    def __init__(self, files: Path, folder_of: Callable[[ChatKey], Path], clock: Clock) -> None:
+    def __init__(
+        self,
+        files: Path,
+        folder_of: Callable[[ChatKey], Path],
+        clock: Clock,
+        threads: FairThreads | None = None,
+        quota: FileQuota | None = None,
+    ) -> None:
+        """`threads` run what blocks, and `quota` counts what is put into the folders of chats."""
         self._folder = files / FOLDER
         self._folder_of = folder_of
         self._clock = clock
+        self._threads = threads or FairThreads("talaria-upload", lambda: 4)
+        self._quota = quota or FolderQuota()
 
     async def receive(
         self, name: str, media_type: str, pieces: AsyncIterator[bytes], max_bytes: int
@@ -79,47 +96,59 @@ class Uploads:
         cancellation nothing is left.
         """
         upload_id = f"file_{secrets.token_hex(16)}"
-        path = await asyncio.to_thread(self._begin, upload_id)
+        received = _Received(self._folder / upload_id)
         try:
-            size, head = await self._write(path, pieces, max_bytes)
+            await self._in_thread(self._begin)
+            size, head = await self._write(received, pieces, max_bytes)
             name = clean_name(name)
             upload = Upload(upload_id, name, size, _media_type(name, media_type, head))
             note = msgspec.json.encode(_Note(upload, self._clock.now()))
-            await asyncio.to_thread(self._note(upload_id).write_bytes, note)
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            raise StoreError(f"The file cannot be kept: {error.strerror}.", "Is the disk full?") from error
-        except BaseException:
-            path.unlink(missing_ok=True)
+            await self._in_thread(_write_private, self._note(upload_id), note)
+        except BaseException as error:
+            received.is_dropped = True
+            with suppress(RuntimeError):  # the threads are closed
+                await asyncio.shield(self._in_thread(received.drop))
+            if isinstance(error, OSError):
+                reason = f"The file cannot be kept: {error.strerror}."
+                raise StoreError(reason, "Is the disk full?") from error
             raise
         return upload
 
-    async def _write(self, path: Path, pieces: AsyncIterator[bytes], max_bytes: int) -> tuple[int, bytes]:
+    async def _write(
+        self, received: _Received, pieces: AsyncIterator[bytes], max_bytes: int
+    ) -> tuple[int, bytes]:
         """Return the size and the first bytes."""
         size, head = 0, b""
-        with path.open("wb") as file:
-            async for piece in pieces:
-                size += len(piece)
-                if size > max_bytes:
-                    raise too_large(max_bytes)
-                head += piece[: _HEAD_BYTES - len(head)]
-                await asyncio.to_thread(file.write, piece)
+        async for piece in pieces:
+            size += len(piece)
+            if size > max_bytes:
+                raise too_large(max_bytes)
+            head += piece[: _HEAD_BYTES - len(head)]
+            await self._in_thread(received.write, piece)
         if not size:
             raise BadRequest("The file is empty.", "Send its bytes as the body of the request.")
+        await self._in_thread(received.close)
         return size, head
+
+    async def put(self, key: ChatKey, file: File, data: bytes) -> list[Part]:
+        """Write a file into a chat's folder and return the parts of a message that brings it: the file, and
+        if it is a picture also the image for models that see. Raises `ToolError`; `FolderFull` if the folder
+        has no room."""
+        return await self._in_thread(put_file, self._chat(key), file, data)
 
     async def open(self, upload_id: str) -> tuple[Upload, bytes]:
         """Return an upload and its bytes. Raises `NotFound`."""
-        return await asyncio.to_thread(self._read, upload_id)
+        return await self._in_thread(self._read, upload_id)
 
     async def parts(self, key: ChatKey, ids: Sequence[str]) -> tuple[Part, ...]:
         """Return the files as parts of a message to that chat, each copied into the chat's folder. The same
-        ids give the same parts. Raises `NotFound`, `BadRequest` and `StoreError`."""
+        ids give the same parts. Raises `NotFound`, `BadRequest`, `StoreError`, and `UploadTooLarge` if the
+        folder has no room."""
         if len(ids) > MAX_FILES:
             raise BadRequest(f"{len(ids)} files are too many for one message.", f"Send up to {MAX_FILES}.")
         found: list[Part] = []
         for upload_id in dict.fromkeys(ids):
-            found += await asyncio.to_thread(self._copy, key, upload_id)
+            found += await self._in_thread(self._copy, key, upload_id)
         return tuple(found)
 
     def forget(self) -> int:
@@ -138,11 +167,21 @@ class Uploads:
                     count += 1
         return count
 
+    async def _in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await self._threads.run(self, function, *args)
+
+    def _chat(self, key: ChatKey) -> Folder:
+        return Folder(self._folder_of(key), self._quota)
+
     def _note(self, upload_id: str) -> Path:
         return self._folder / f"{upload_id}.json"
 
-    def _begin(self, upload_id: str) -> Path:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def _begin(self) -> None:
+        """Make the folder. Raises `UploadTooLarge` if too much waits already."""
+        if not self._folder.is_dir():
+            self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                make_folder(str(self._folder))
         waiting = 0
         with os.scandir(self._folder) as entries:
             for entry in entries:
@@ -153,7 +192,6 @@ class Uploads:
                 f"{format_size(waiting)} of uploads wait for a message already.",
                 "Send messages that name them. An upload that no message names is removed after a day.",
             )
-        return self._folder / upload_id
 
     def _read(self, upload_id: str) -> tuple[Upload, bytes]:
         if _ID.fullmatch(upload_id):
@@ -169,16 +207,55 @@ class Uploads:
         upload, data = self._read(upload_id)
         file = File(upload.name, f"{INBOX}/{upload_id[-8:]}-{upload.name}", upload.media_type, upload.size)
         try:
-            return put_file(self._folder_of(key), file, data)
+            return put_file(self._chat(key), file, data)
+        except FolderFull as error:
+            raise UploadTooLarge(error.user_text, error.hint) from error
         except ToolError as error:
             text = f"{upload.name} cannot be put into the chat's folder: {error.user_text}"
             raise StoreError(text, "Look at the disk and at the folder's owner.") from error
 
 
-def put_file(chat: Path, file: File, data: bytes) -> list[Part]:
-    """Write a file into a chat's folder and return the parts of a message that brings it: the file, and if
-    it is a picture also the image for models that see. Raises `ToolError`. Blocks."""
-    folder = Folder(chat)
+class _Received:
+    """The file of an upload that is being received. Its methods block. Made by the first `write`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self.is_dropped = False
+
+    def write(self, piece: bytes) -> None:
+        if self._file is None:
+            self._file = _open_private(self._path)
+        self._file.write(piece)
+        if self.is_dropped:  # while this waited for the disk
+            self.drop()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def drop(self) -> None:
+        """Remove the file, if it is there."""
+        with suppress(OSError):
+            self.close()
+        self._path.unlink(missing_ok=True)
+
+
+def _open_private(path: Path) -> BinaryIO:
+    """Open a new file that belongs to this user alone, whatever the umask says."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "wb")
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    with _open_private(path) as file:
+        file.write(data)
+
+
+def put_file(folder: Folder, file: File, data: bytes) -> list[Part]:
+    """Write a file into a chat's folder and return the parts of a message that brings it. Raises `ToolError`.
+    Blocks."""
     path = folder.resolve(file.path)
     folder.write(path, data, len(data))
     picture = picture_part(data)

@@ -41,7 +41,8 @@ from talaria.core.messages import File, Part, Text
 from talaria.core.turns import Inbound, Sender
 from talaria.gateway import Gateway
 from talaria.turns.intake import Draining
-from talaria.workspace.uploads import INBOX, put_file
+from talaria.workspace.quota import FolderFull
+from talaria.workspace.uploads import INBOX
 
 _log = logging.getLogger("talaria.telegram")
 
@@ -176,12 +177,14 @@ class UpdateHandler:
                 data = await self._api.download(found.file_path, MAX_DOWNLOAD)
                 # An update that comes twice gives the same name, so a second download replaces the first.
                 part = File(file.name, f"{INBOX}/{message_id}-{file.name}", file.media_type, len(data))
-                return await asyncio.to_thread(put_file, self._gateway.chat_folder(key), part, data)
+                return await self._gateway.uploads.put(key, part, data)
         except BotApiTooLarge:
             return [_missing(file, _TOO_LARGE)]
         except BotApiError as error:
             _log.warning("a file could not be fetched: %s", error.user_text)
             return [_missing(file, "Telegram did not hand it out")]
+        except FolderFull as error:
+            return [_missing(file, f"{error.user_text} {error.hint}".removesuffix("."))]
         except ToolError as error:
             _log.warning("a file could not be written: %s", error.user_text)
             return [_missing(file, "it could not be written here")]

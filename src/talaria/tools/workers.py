@@ -1,0 +1,105 @@
+"""The share of the process that tool calls get: slots, threads, child processes and room for files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeVar, TypeVarTuple
+
+from talaria.core.ids import SessionId, TurnId
+from talaria.core.limits import Limits
+from talaria.core.slots import FairSlots, FairThreads
+from talaria.core.tools import FileQuota
+from talaria.workspace.quota import FolderQuota
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_LINE_BYTES = 1 << 20  # the longest line that is read of a child
+
+
+class ToolWorkers:
+    """The resources that all tool calls of the process share. Chats take turns at each of them.
+
+    `threads` and `quota` may be shared with other parts of the gateway.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        threads: FairThreads | None = None,
+        quota: FileQuota | None = None,
+    ) -> None:
+        limits = limits or Limits()
+        self.threads = threads or tool_threads(limits)
+        self.quota = quota or FolderQuota(limits)
+        self._calls = FairSlots(lambda: limits.now.tools, lambda: limits.now.turn_tools)
+        self._computing = FairSlots(lambda: 1, lambda: 1)
+        self._children = FairSlots(lambda: limits.now.children, lambda: max(1, limits.now.children // 2))
+        limits.watch("tools", lambda: self._calls.in_use)
+        limits.watch("children", lambda: self._children.in_use)
+
+    def slot(self, turn_id: TurnId) -> AbstractAsyncContextManager[None]:
+        """Hold one of the slots for calls inside the block. Entering waits for it."""
+        return self._calls.slot(turn_id)
+
+    def resources(self, session_id: SessionId) -> SessionResources:
+        return SessionResources(self, session_id)
+
+    async def compute(self, session_id: SessionId, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        async with self._computing.slot(session_id):
+            return await self.threads.run(session_id, function, *args)
+
+    @asynccontextmanager
+    async def child(self, session_id: SessionId, *command: str) -> AsyncIterator[Process]:
+        async with self._children.slot(session_id):
+            # The child never reads or writes its stderr: the kernel closes the other end when this process
+            # dies, however it dies, and tells the child by SIGIO if it asked for that.
+            life, held = os.pipe()
+            try:
+                try:
+                    child = await asyncio.create_subprocess_exec(
+                        *command, stdin=PIPE, stdout=PIPE, stderr=life, env={}, cwd="/", limit=_LINE_BYTES
+                    )
+                finally:
+                    os.close(life)
+                try:
+                    yield child
+                finally:
+                    with suppress(ProcessLookupError):
+                        child.kill()
+                    await child.communicate()  # closes its pipes and reaps it
+            finally:
+                os.close(held)
+
+
+def tool_threads(limits: Limits) -> FairThreads:
+    """Return threads within `limits.tool_threads`."""
+    threads = FairThreads("talaria-tool", lambda: limits.now.tool_threads)
+    limits.watch("tool_threads", lambda: threads.in_use)
+    return threads
+
+
+@dataclass(frozen=True, slots=True)
+class SessionResources:
+    """The resources for calls of one session. Implements `CallResources`."""
+
+    workers: ToolWorkers
+    session_id: SessionId
+
+    @property
+    def quota(self) -> FileQuota:
+        return self.workers.quota
+
+    async def in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await self.workers.threads.run(self.session_id, function, *args)
+
+    async def computing(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await self.workers.compute(self.session_id, function, *args)
+
+    def child(self, *command: str) -> AbstractAsyncContextManager[Process]:
+        return self.workers.child(self.session_id, *command)
