@@ -9,7 +9,7 @@ from talaria.store.sqlite.database import open_memory
 
 SCANS = {
     # People ask for these, or they happen once in a process's life.
-    "queries.COUNT_TURNS": {"turns"},
+    "queries.COUNTS": {"counts"},
     "queries.COUNT_UNSENT": {"outbox"},
     "queries.FIND_BY_KEY": {"turns"},
     "queries.FIND_BY_REPLY": {"outbox"},

@@ -71,8 +71,8 @@ SELECT {SESSION_COLUMNS} FROM sessions WHERE chat_key = ? AND ephemeral = 0 AND 
 ORDER BY updated_at DESC, id DESC LIMIT {SUMMARY_SESSIONS - 1}
 """
 COUNT_TURNS_OF_SESSION = "SELECT count(*) FROM turns WHERE session_id = ?"
-COUNT_SESSIONS = "SELECT count(*) FROM sessions WHERE ephemeral = 0"
-COUNT_TURNS = "SELECT state, count(*) FROM turns GROUP BY state"
+COUNTS = "SELECT name, n FROM counts"
+COUNT_UNSETTLED = f"SELECT state, count(*) FROM turns WHERE state IN ({UNSETTLED}) GROUP BY state"
 OLDEST_TURN = f"SELECT min(accepted_at) FROM turns WHERE state IN ({UNSETTLED})"
 OLDEST_UNSENT = f"SELECT min(written_at) FROM outbox WHERE {UNSENT}"
 COUNT_UNSENT = f"SELECT count(*) FROM outbox WHERE {UNSENT}"
@@ -136,11 +136,11 @@ def summary(db: Connection, session_id: SessionId) -> ChatSummary | None:
 
 def counts(db: Connection) -> tuple[int, dict[str, int], int, float | None]:
     """Lasting sessions, turns by state, unsent replies, and since when the oldest of these is owed."""
-    (session_count,) = db.execute(COUNT_SESSIONS).fetchone()
-    turns = {str(state): 0 for state in TurnState} | dict(db.execute(COUNT_TURNS).fetchall())
+    counted = dict(db.execute(COUNTS).fetchall()) | dict(db.execute(COUNT_UNSETTLED).fetchall())
+    turns = {str(state): counted.get(str(state), 0) for state in TurnState}
     (unsent,) = db.execute(COUNT_UNSENT).fetchone()
     oldest = [db.execute(question).fetchone()[0] for question in (OLDEST_TURN, OLDEST_UNSENT)]
-    return session_count, turns, unsent, min((at for at in oldest if at is not None), default=None)
+    return counted["sessions"], turns, unsent, min((at for at in oldest if at is not None), default=None)
 
 
 # -- histories: people ask for these, so a statement may look through a whole table -----------------------
