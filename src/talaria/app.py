@@ -156,7 +156,9 @@ class _Models:
 async def _open_models(start: _Start) -> AsyncIterator[_Models]:
     settings, home, clock = start.settings, start.home, start.clock
     local = open_local(settings.local, start.environ, clock)
-    async with Providers(settings.providers, start.environ, clock, local=local) as providers:
+    async with Providers(
+        settings.providers, start.environ, clock, local=local, limits=start.limits
+    ) as providers:
         providers.follow(settings.model)
         start.metrics.watch_endpoints(providers.readings)
         in_use = (*providers_in_use(settings.model, settings.aliases), *settings.providers)

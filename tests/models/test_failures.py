@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from talaria.core.errors import (
@@ -89,7 +90,7 @@ ERRORS = ProviderErrors("acme", "m")
     ],
 )
 def test_errors_are_classed_in_a_stream_and_instead_of_it(error: Any, kind: type[ModelError]) -> None:
-    assert type(ERRORS.in_stream(parse_error(error))) is kind
+    assert type(ERRORS.in_stream(parse_error(msgspec.json.encode(error)))) is kind
     if kind is not ModelUnavailable:
         assert type(ERRORS.from_status(400, {}, json.dumps({"error": error}).encode())) is kind
 

@@ -134,6 +134,18 @@ class ModelRefused(ModelError):
     type = "model_refused"
 
 
+class AnswerTooLarge(ModelError):
+    """Fatal for this call: the answer went over a limit of one answer. Asked again, it would cost again."""
+
+    type = "answer_too_large"
+
+
+class AnswerMemoryFull(ModelUnavailable):
+    """Retryable: the answers that are being received need too much memory together."""
+
+    type = "answer_memory_full"
+
+
 class ContextTooLong(ModelError):
     """The conversation does not fit the model's window."""
 

@@ -10,17 +10,19 @@ Unknown events, blocks and deltas are skipped, as the API asks of its clients.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from talaria.core.messages import Reasoning, TokenUsage, ToolCall
-from talaria.models.failures import parse_error
-from talaria.models.wire import DECODE_ERRORS, AnswerDecoder
+from talaria.models.answer_budget import MAX_ID, MAX_NAME
+from talaria.models.failures import DECODE_ERRORS, parse_error
+from talaria.models.reported_usage import count, read_counts
+from talaria.models.wire import AnswerDecoder
 
 THINKING = "thinking"
 UNSIGNED = "unsigned_thinking"
 MAX_BLOCKS = 4096
+_BLOCK_BYTES = 512  # of memory for an empty block, about
+_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 _EVENTS = frozenset(
     {
         "message_start",
@@ -44,18 +46,6 @@ _STOPS = {
 }
 
 
-class _OutputDetails(msgspec.Struct, gc=False):
-    thinking_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct, gc=False):
-    input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    output_tokens: int | None = None
-    output_tokens_details: _OutputDetails | None = None
-
-
 class _BlockDelta(msgspec.Struct, gc=False):
     type: str | None = None
     text: str | None = None
@@ -66,7 +56,7 @@ class _BlockDelta(msgspec.Struct, gc=False):
 
 
 class _MessageStart(msgspec.Struct, gc=False):
-    usage: _Usage | None = None
+    usage: msgspec.Raw = msgspec.Raw()
 
 
 class _StreamEvent(msgspec.Struct, gc=False):
@@ -77,9 +67,9 @@ class _StreamEvent(msgspec.Struct, gc=False):
     delta: _BlockDelta | None = None
     content_block: msgspec.Raw = msgspec.Raw()
     message: _MessageStart | None = None
-    usage: _Usage | None = None
-    error: Any = None
-    content: list[msgspec.Raw] | None = None
+    usage: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+    content: msgspec.Raw = msgspec.Raw()
     stop_reason: str | None = None
 
 
@@ -108,6 +98,7 @@ class _Block(msgspec.Struct):
     raw: str = ""
     pieces: list[str] = []
     signature: list[str] = []
+    size: int = 0  # of the arguments
 
     def arguments(self) -> str:
         given = bytes(self.start.input).decode()
@@ -115,6 +106,7 @@ class _Block(msgspec.Struct):
 
 
 _decode_event = msgspec.json.Decoder(_StreamEvent).decode
+_decode_blocks = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
 _decode_type = msgspec.json.Decoder(_Type).decode
 _decode_block = msgspec.json.Decoder(_BlockStart).decode
 _BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
@@ -124,12 +116,12 @@ _FIELDS = {"text": "text_delta", "thinking": "thinking_delta", "tool_use": "inpu
 class AnthropicReader:
     """See `models.wire.EventReader`."""
 
-    __slots__ = ("_blocks", "_calls", "_usage")
+    __slots__ = ("_blocks", "_calls", "_counts")
 
     def __init__(self) -> None:
         self._blocks: dict[int, _Block] = {}  # in the order in which they began
         self._calls = 0
-        self._usage = _Usage()
+        self._counts: dict[str, int] = {}
 
     def read_event(self, event: bytes, answer: AnswerDecoder) -> None:
         try:
@@ -170,36 +162,52 @@ class AnthropicReader:
                 case _BlockStart(type="tool_use", id=call_id, name=name):
                     if not name or not call_id or call_id in calls:
                         raise answer.errors.malformed("a tool call without a name or an id of its own")
-                    calls[call_id] = ToolCall(call_id, name, block.arguments())
+                    if len(call_id) > MAX_ID:
+                        raise answer.budget.refused(
+                            f"has a tool call with an id of {len(call_id)} characters"
+                        )
+                    arguments = block.arguments()
+                    answer.budget.check_arguments(len(arguments))
+                    calls[call_id] = ToolCall(call_id, name, arguments)
         return tuple(calls.values()), tuple(thoughts)
 
     def _take_message(self, event: _StreamEvent, answer: AnswerDecoder) -> None:
-        for index, raw in enumerate(event.content or ()):
+        answer.budget.check_shape(event.content)
+        for index, raw in enumerate((event.content and _decode_blocks(event.content)) or ()):
             self._begin_block(index, raw, answer)
         self._take_usage(event.usage, answer)
         if event.stop_reason:
             answer.stop = _STOPS.get(event.stop_reason, "stop")
         answer.close()
 
-    def _take_usage(self, usage: _Usage | None, answer: AnswerDecoder) -> None:
+    def _take_usage(self, raw: msgspec.Raw, answer: AnswerDecoder) -> None:
         """Counts are cumulative: a later count replaces an earlier one."""
+        usage = read_counts(raw)
         if usage is None:
             return
-        for name in _Usage.__struct_fields__:
-            if (value := getattr(usage, name)) is not None:
-                setattr(self._usage, name, value)
-        answer.usage = _token_usage(self._usage)
+        for name in _COUNTS:
+            if usage.get(name) is not None:
+                self._counts[name] = count(usage, name)
+        if (details := usage.get("output_tokens_details")) is not None:
+            self._counts["thinking_tokens"] = count(details, "thinking_tokens")
+        answer.usage = _token_usage(self._counts)
 
     # -- blocks
 
     def _begin_block(self, index: int | None, raw: msgspec.Raw, answer: AnswerDecoder) -> None:
         kind = _decode_type(raw).type
-        start = _decode_block(raw) if kind in _BLOCKS else _BlockStart(kind or "")
+        start = _decode_block(raw) if kind in _BLOCKS else _BlockStart((kind or "")[:MAX_NAME])
         length = answer.text_length()
         place = f"@{length}+{self._calls}" if length or self._calls else ""
         kept = bytes(raw).decode() if kind == "redacted_thinking" else ""
+        answer.budget.check_name(start.name or "")
+        answer.budget.hold(_BLOCK_BYTES)
+        if kind in ("redacted_thinking", "tool_use") or start.signature:
+            answer.budget.keep_bytes(len(raw))
         block = _Block(start, place, kept, signature=[start.signature or ""])
-        if index is None or index in self._blocks or len(self._blocks) >= MAX_BLOCKS:
+        if len(self._blocks) >= MAX_BLOCKS:
+            raise answer.budget.refused(f"has more than {MAX_BLOCKS} blocks")
+        if index is None or index in self._blocks:
             raise answer.errors.malformed(f"a block with the index {index}")
         self._blocks[index] = block
         answer.has_started = True
@@ -210,6 +218,7 @@ class AnthropicReader:
             answer.add_thought(start.thinking)
         elif start.type == "tool_use":
             self._calls += 1
+            answer.budget.add_call()
 
     def _take_delta(self, event: _StreamEvent, answer: AnswerDecoder) -> None:
         delta = event.delta
@@ -220,7 +229,9 @@ class AnthropicReader:
             raise answer.errors.malformed(f"a delta for the block {event.index}, which never began")
         kind, within = delta.type, block.start.type
         if kind == "signature_delta":
-            block.signature.append(delta.signature or "")
+            if delta.signature:
+                block.signature.append(delta.signature)
+                answer.budget.keep(delta.signature)
         elif kind in ("text_delta", "thinking_delta", "input_json_delta"):
             if within not in _FIELDS:
                 return  # of an unknown block
@@ -233,6 +244,9 @@ class AnthropicReader:
                 answer.add_thought(delta.thinking)
             elif delta.partial_json and kind == "input_json_delta":
                 block.pieces.append(delta.partial_json)
+                block.size += len(delta.partial_json)
+                answer.budget.keep(delta.partial_json)
+                answer.budget.check_arguments(block.size)
 
 
 def _is_unknown(event: bytes) -> bool:
@@ -254,15 +268,14 @@ def _reasoning(block: _Block) -> Reasoning:
     return Reasoning(THINKING + block.place, text, msgspec.json.encode(raw).decode())
 
 
-def _token_usage(usage: _Usage) -> TokenUsage:
+def _token_usage(counts: dict[str, int]) -> TokenUsage:
     """The API counts cached and stored tokens apart from `input_tokens`; our `input` is the sum."""
-    cached = usage.cache_read_input_tokens or 0
-    stored = usage.cache_creation_input_tokens or 0
-    details = usage.output_tokens_details
+    cached = counts.get("cache_read_input_tokens", 0)
+    stored = counts.get("cache_creation_input_tokens", 0)
     return TokenUsage(
-        (usage.input_tokens or 0) + cached + stored,
+        counts.get("input_tokens", 0) + cached + stored,
         cached,
-        usage.output_tokens or 0,
-        (details and details.thinking_tokens) or 0,
+        counts.get("output_tokens", 0),
+        counts.get("thinking_tokens", 0),
         stored,
     )

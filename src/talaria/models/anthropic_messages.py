@@ -44,6 +44,7 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
+from talaria.models.answer_budget import AnswerBudget
 from talaria.models.anthropic_answers import THINKING, AnthropicReader
 from talaria.models.failures import ProviderErrors
 from talaria.models.parameters import translate
@@ -121,8 +122,10 @@ class AnthropicMessages:
             b"]," + _encode(_options(call))[1:-1] + b"}",
         ]
 
-    def decoder(self, model: str, errors: ProviderErrors) -> AnswerDecoder:
-        return AnswerDecoder(model, errors, AnthropicReader())
+    def decoder(
+        self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None
+    ) -> AnswerDecoder:
+        return AnswerDecoder(model, errors, AnthropicReader(), budget)
 
 
 # -- joining the messages -----------------------------------------------------------------------------------

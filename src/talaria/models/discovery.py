@@ -20,9 +20,9 @@ import msgspec
 
 from talaria.core.clock import Clock
 from talaria.core.errors import ModelError, NoModel
+from talaria.models.failures import DECODE_ERRORS
 from talaria.models.known import Abilities
 from talaria.models.settings import PRESETS, SCRIPTED
-from talaria.models.wire import DECODE_ERRORS
 
 if TYPE_CHECKING:
     import aiohttp

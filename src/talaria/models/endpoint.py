@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import aiohttp
+import msgspec
 from aiohttp.payload import Payload
 from yarl import URL
 
 from talaria import __version__
+from talaria.core.messages import TokenUsage
 from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta
 from talaria.core.redaction import Redactor
+from talaria.models.answer_budget import SLICE_BYTES, AnswerBudget, AnswerMemory
 from talaria.models.failures import ProviderErrors
 from talaria.models.limiter import CallLimiter
+from talaria.models.reported_usage import clamp_usage
 from talaria.models.settings import ProviderSettings
 from talaria.models.wire import AnswerDecoder, Wire
 from talaria.observe.metrics import EndpointReading
@@ -23,11 +29,16 @@ from talaria.observe.metrics import EndpointReading
 if TYPE_CHECKING:
     from aiohttp.abc import AbstractStreamWriter
 
+_log = logging.getLogger("talaria.models")
+
+# How long the loop is held for one answer before other work gets its turn.
+SLICE_SECONDS = 0.002
 # How long a complete answer waits for the end of its HTTP message, so that the connection can be reused.
 TRAILER_SECONDS = 0.25
 ERROR_SECONDS = 10.0
 MAX_ERROR_BYTES = 64 << 10
 SHORT_BODY_BYTES = 64 << 10
+LONG_ANSWER_BYTES = 256 << 10
 LIST_SECONDS = 15.0
 MAX_LIST_BYTES = 8 << 20
 
@@ -40,9 +51,15 @@ class Endpoint:
     """
 
     def __init__(
-        self, provider: str, settings: ProviderSettings, wire: Wire, limiter: CallLimiter | None = None
+        self,
+        provider: str,
+        settings: ProviderSettings,
+        wire: Wire,
+        limiter: CallLimiter | None = None,
+        memory: AnswerMemory | None = None,
     ) -> None:
-        """The key is `settings.api_key`; a duration of zero means no limit."""
+        """The key is `settings.api_key`; a duration of zero means no limit. `memory`, with the limits of
+        answers, is shared by all endpoints of a process."""
         self._provider = provider
         self._settings = settings
         self._wire = wire
@@ -50,6 +67,8 @@ class Endpoint:
         self._list_url = URL(settings.base_url.rstrip("/") + wire.list_path)
         self._redact = Redactor([settings.api_key] if settings.api_key else [])
         self._limiter = limiter or CallLimiter()
+        self._memory = memory or AnswerMemory()
+        self._has_lied = False  # about its usage
         self._session: aiohttp.ClientSession | None = None
         self._has_answered = False  # there may be idle connections
         self._closed = False
@@ -73,7 +92,11 @@ class Endpoint:
         """Make one call. Raises `ModelError`, also after `sink` has got a part of the answer."""
         errors = ProviderErrors(self._provider, call.model, self._redact)
         async with self._limiter.call(call.session_id, errors) as started:
-            return await self._call(call, sink, errors, started)
+            budget = AnswerBudget(errors, self._memory)
+            try:
+                return await self._call(call, sink, errors, budget, started)
+            finally:
+                budget.close()
 
     async def list_models(self) -> bytes:
         """Return the provider's list of models. It needs no permit, because no turn waits for it.
@@ -111,19 +134,37 @@ class Endpoint:
         call: ModelCall,
         sink: Callable[[ModelDelta], None],
         errors: ProviderErrors,
+        budget: AnswerBudget,
         started: Callable[[], None],
     ) -> Completion:
-        answer = self._wire.decoder(call.model, errors)
-        body = SplicedBody(self._wire.body(call))
+        answer = self._wire.decoder(call.model, errors, budget)
+        pieces = self._wire.body(call)
+        body = SplicedBody(pieces)
         try:
             await self._exchange(body, answer, sink, errors, started)
             for delta in answer.end():
                 sink(delta)
-            return answer.completion()
+            if budget.received > LONG_ANSWER_BYTES:
+                await asyncio.sleep(0)
+            completion = answer.completion()
         except BaseException:
             if body.is_sent:
                 sink(CallCut(answer.output_bytes()))
             raise
+        usage = clamp_usage(completion.usage, pieces, body.size or 0, budget.received)
+        if usage is not completion.usage:
+            self._note_lie(completion.usage, usage, call.model)
+            completion = msgspec.structs.replace(completion, usage=usage)
+        return completion
+
+    def _note_lie(self, told: TokenUsage, possible: TokenUsage, model: str) -> None:
+        """Log token counts that cannot be true, once for this endpoint."""
+        if not self._has_lied:
+            self._has_lied = True
+            _log.warning(
+                "%s (model %.100s) reports impossible token counts: %d in, %d out; %d in, %d out are counted",
+                *(self._provider, model, told.input, told.output, possible.input, possible.output),
+            )
 
     async def _exchange(
         self,
@@ -168,13 +209,18 @@ class Endpoint:
         The limit is moved only now and then, and a little too far: moving it for each piece costs more than
         reading the piece.
         """
-        content, now = response.content, asyncio.get_running_loop().time
+        content, budget, now = response.content, answer.budget, asyncio.get_running_loop().time
         silence = self._settings.silence.total_seconds()
         slack = min(5.0, silence / 8)
         has_started, due = False, 0.0
-        while data := await content.readany():
-            for delta in answer.feed(data):
-                sink(delta)
+        while data := await content.readany():  # all that has arrived: it waits before the next read
+            if len(data) > SLICE_BYTES:
+                await _feed_slices(answer, data, sink)
+            else:
+                began = perf_counter()
+                for delta in answer.feed(data):
+                    sink(delta)
+                budget.cpu += perf_counter() - began
             if answer.is_closed:
                 break
             if not has_started and answer.has_started:
@@ -238,6 +284,21 @@ class Endpoint:
             case aiohttp.ClientResponseError(message=message):
                 return errors.malformed(f"no valid HTTP ({message})")
         return errors.cut_off() if has_response else errors.disconnected()
+
+
+async def _feed_slices(answer: AnswerDecoder, data: bytes, sink: Callable[[ModelDelta], None]) -> None:
+    """Feed a long read to the decoder, and let other tasks run after every `SLICE_SECONDS` of work."""
+    began = perf_counter()
+    for start in range(0, len(data), SLICE_BYTES):
+        for delta in answer.feed(data[start : start + SLICE_BYTES]):
+            sink(delta)
+        if answer.is_closed:
+            break
+        if (spent := perf_counter() - began) >= SLICE_SECONDS:
+            answer.budget.cpu += spent
+            await asyncio.sleep(0)
+            began = perf_counter()
+    answer.budget.cpu += perf_counter() - began
 
 
 def _os_reason(error: OSError) -> str:

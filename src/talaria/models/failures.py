@@ -11,15 +11,31 @@ import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from enum import Enum, auto
-from typing import Any
+from typing import TypeGuard
 
 import msgspec
 
 from talaria.core.backoff import Backoff
-from talaria.core.errors import ContextTooLong, EndpointResting, ModelError, ModelRefused, ModelUnavailable
+from talaria.core.errors import (
+    AnswerMemoryFull,
+    ContextTooLong,
+    EndpointResting,
+    ModelError,
+    ModelRefused,
+    ModelUnavailable,
+)
 from talaria.core.redaction import Redactor
 
 MAX_REASON = 300
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""The exceptions of decoding untrusted JSON."""
+LONGEST_WAIT = 7 * 86400.0
+"""A server that asks for a longer pause in seconds is taken to mean this one."""
+
+_MAX_ERROR_BYTES = 64 << 10
+_MAX_MESSAGE = 4000  # characters that are searched and redacted, before the text is cut to `MAX_REASON`
+_MAX_TYPE = 200
+_MAX_DEPTH = 4
 
 # -- statuses and error types -------------------------------------------------------------------------------
 
@@ -103,42 +119,90 @@ class ErrorBody(msgspec.Struct, frozen=True):
         return bool(_TOO_LONG.search(f"{self.type} {self.message}"))
 
 
+_NO_ERRORS = (b"null", b"{}", b"[]", b'""', b"false", b"0")
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
 def read_error_body(body: bytes) -> ErrorBody:
     """Read the body of an error response, in any of the forms that servers use. Plain text is the message."""
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        text = body[:4000].decode("utf-8", "replace")
+    found = _read_error(body)
+    if found is None:
+        text = body[:_MAX_MESSAGE].decode("utf-8", "replace")
         return ErrorBody("" if text.lstrip().startswith("<") else text)  # HTML is not for people
-    return parse_error(value)
+    return found
 
 
-def parse_error(value: Any) -> ErrorBody:
-    """Read decoded JSON: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, `{"detail": …}`, a string."""
-    match value:
-        case str():
-            return ErrorBody(value)
-        case {"error": dict() | str() as inner}:
-            return parse_error(inner)
-        case dict():
-            code = value.get("code")
-            kind = code if isinstance(code, str) else value.get("type")
-            status = next(
-                (n for n in (code, value.get("status")) if isinstance(n, int) and 100 <= n <= 599), None
-            )
-            message = value.get("message") or value.get("detail") or ""
-            text = message if isinstance(message, str) else msgspec.json.encode(message).decode()
-            return ErrorBody(text, kind if isinstance(kind, str) else "", status)
-        case [first, *_]:
-            return parse_error(first)
-        case _:
-            return ErrorBody()
+def parse_error(value: bytes | msgspec.Raw) -> ErrorBody:
+    """Read an error inside an answer. It is empty if the JSON has none of the known forms."""
+    return _read_error(value) or ErrorBody()
+
+
+def is_error(value: msgspec.Raw) -> bool:
+    """Return whether the member `error` of an answer holds an error: it is there, and not empty."""
+    return len(value) > 0 and bytes(value) not in _NO_ERRORS
+
+
+def _read_error(value: bytes | msgspec.Raw) -> ErrorBody | None:
+    """Read JSON: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, `{"detail": …}`, a string, a list.
+
+    Return None for anything else. Only the members that are used are decoded, and nothing deeper than a few
+    levels, because a hostile error can have any shape.
+    """
+    body = bytes(value)[:_MAX_ERROR_BYTES]
+    try:
+        for _ in range(_MAX_DEPTH):
+            body = body.lstrip()
+            if body.startswith(b'"'):
+                return ErrorBody(msgspec.json.decode(body, type=str)[:_MAX_MESSAGE])
+            if body[:1] in b"-0123456789tfn":  # a number, or a word
+                msgspec.json.decode(body, type=float | bool | None)
+                return ErrorBody()
+            if body.startswith(b"["):
+                items = _decode_items(body)
+                body = bytes(items[0]) if items else b""
+                continue
+            members = {name: bytes(raw) for name, raw in _decode_members(body).items()}
+            if not members.get("error", b"").startswith((b"{", b'"')):
+                return _read_members(members)
+            body = members["error"]
+    except DECODE_ERRORS:
+        pass
+    return None
+
+
+def _read_members(members: Mapping[str, bytes]) -> ErrorBody:
+    code = _scalar(members.get("code"))
+    kind = code if isinstance(code, str) else _scalar(members.get("type"))
+    status = next((n for n in (code, _scalar(members.get("status"))) if is_status(n)), None)
+    raw = next((members[name] for name in ("message", "detail") if len(members.get(name, b"")) > 2), b"")
+    message = _scalar(raw)
+    text = message if isinstance(message, str) else raw[:_MAX_MESSAGE].decode("utf-8", "replace")
+    return ErrorBody(
+        "" if raw in (b"null", b"false") else text[:_MAX_MESSAGE],
+        kind[:_MAX_TYPE] if isinstance(kind, str) else "",
+        status,
+    )
+
+
+def is_status(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599
+
+
+def _scalar(raw: bytes | None) -> str | int | None:
+    """Return a string or a whole number; None for any other JSON."""
+    if not raw or raw[:1] not in b'"0123456789':
+        return None
+    try:
+        return msgspec.json.decode(raw, type=str | int)
+    except DECODE_ERRORS:
+        return None
 
 
 def read_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds to wait, from `retry-after-ms` or else `Retry-After`; None if neither can be read.
 
-    A date counts from the response's own `Date`.
+    A date counts from the response's own `Date`. The result is from 0 to `LONGEST_WAIT`.
     """
     if (seconds := _seconds(headers.get("retry-after-ms", ""), 0.001)) is not None:
         return seconds
@@ -149,17 +213,17 @@ def read_retry_after(headers: Mapping[str, str]) -> float | None:
         return seconds
     try:
         wait = parsedate_to_datetime(value) - parsedate_to_datetime(headers.get("Date", ""))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
-    return max(0.0, wait.total_seconds())
+    return min(max(0.0, wait.total_seconds()), LONGEST_WAIT)
 
 
 def _seconds(text: str, unit: float) -> float | None:
     try:
-        value = float(text) * unit
+        value = float(text[:100]) * unit
     except ValueError:
         return None
-    return value if 0 <= value < 1e9 else None
+    return min(value, LONGEST_WAIT) if 0 <= value < math.inf else None
 
 
 # -- errors for people --------------------------------------------------------------------------------------
@@ -180,9 +244,9 @@ class ProviderErrors:
         error = read_error_body(body)
         kind = status_kind(status)
         if kind is StatusKind.REDIRECT:
-            target = headers.get("Location", "elsewhere")
+            target = headers.get("Location", "elsewhere")[:MAX_REASON]
             return ModelRefused(
-                self._say(f"answered with a redirect to {target}, which is not followed"),
+                self.say(f"answered with a redirect to {target}, which is not followed"),
                 _OTHER_ADDRESS,
                 status=status,
             )
@@ -191,7 +255,7 @@ class ProviderErrors:
         what = "is limiting requests" if kind is StatusKind.RATE_LIMITED else "is failing"
         retry_after = read_retry_after(headers)
         return ModelUnavailable(
-            self._say(f"{what} (HTTP {status})", error.message),
+            self.say(f"{what} (HTTP {status})", error.message),
             f"Try again in {_format_wait(retry_after)}.",
             status=status,
             retry_after=retry_after,
@@ -207,7 +271,7 @@ class ProviderErrors:
         if is_final or error.is_too_long:
             return self._refused(status, error)
         return ModelUnavailable(
-            self._say("broke off its answer with an error", error.message or error.type),
+            self.say("broke off its answer with an error", error.message or error.type),
             _SOON,
             status=status,
         )
@@ -220,21 +284,21 @@ class ProviderErrors:
 
     def malformed(self, what: str) -> ModelError:
         hint = "Try again, and if it stays so, run `talaria doctor --call`."
-        return self._failed(f"sent an answer that cannot be read: {what}", hint)
+        return self._failed(f"sent an answer that cannot be read: {_cut(what)}", hint)
 
     def unreachable(self, url: str, reason: str) -> ModelError:
         return ModelUnavailable(
-            self._say(f"cannot be reached at {url}", reason),
+            self.say(f"cannot be reached at {url}", reason),
             "Start its server, or choose another model with /model.",
         )
 
     def untrusted(self, url: str, reason: str) -> ModelError:
         what = f"cannot be trusted: the certificate of {url} does not verify"
-        return ModelRefused(self._say(what, reason), _OTHER_ADDRESS)
+        return ModelRefused(self.say(what, reason), _OTHER_ADDRESS)
 
     def resting(self, failures: int, seconds: float) -> EndpointResting:
         return EndpointResting(
-            self._say(f"has failed {failures} times in a row and is not asked for a while"),
+            self.say(f"has failed {failures} times in a row and is not asked for a while"),
             f"Try again in {_format_wait(seconds)}, or choose another model with /model.",
             retry_after=seconds,
         )
@@ -258,30 +322,33 @@ class ProviderErrors:
         )
 
     def _failed(self, what: str, hint: str = _SOON) -> ModelError:
-        return ModelUnavailable(self._say(what), hint)
+        return ModelUnavailable(self.say(what), hint)
 
     def _refused(self, status: int | None, error: ErrorBody) -> ModelError:
         reason = error.message or error.type
         if error.is_too_long:
             return ContextTooLong(
-                self._say("cannot take a conversation of this length", reason),
+                self.say("cannot take a conversation of this length", reason),
                 "Start a new conversation with /new.",
                 status=status,
             )
         kind = StatusKind.REFUSED if status is None else status_kind(status)
         what, hint = _ACTIONS.get(kind, _ACTIONS[StatusKind.REFUSED])
         code = f" (HTTP {status})" if status is not None else ""
-        return ModelRefused(self._say(what + code, reason), hint, status=status)
+        return ModelRefused(self.say(what + code, reason), hint, status=status)
 
-    def _say(self, what: str, reason: str = "") -> str:
+    def say(self, what: str, reason: str = "") -> str:
+        """Return a sentence about the model: what it did, and the reason in the words of the provider."""
         # Redact before trimming: the redactor does not find half a key, but a person can still read it.
-        reason = " ".join(self._redact(reason).split())
-        if len(reason) > MAX_REASON:
-            reason = reason[: MAX_REASON - 1] + "…"
+        reason = _cut(" ".join(self._redact(reason[:_MAX_MESSAGE]).split()))
         model = f" (model {self._model})" if self._model else ""
         text = f"{self._provider}{model} {self._redact(what)}"
         text = f"{text}: {reason}" if reason else text
         return text if text.endswith((".", "!", "?", "…")) else f"{text}."
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_REASON else text[: MAX_REASON - 1] + "…"
 
 
 def _format_wait(seconds: float | None) -> str:
@@ -330,7 +397,8 @@ def decide(error: ModelError, state: RetryState, draw: float) -> Retry | FallBac
 
     - An answer of which the user has seen a part is not asked for again: give up.
     - A conversation that is too long stays too long: give up.
-    - A refusal (400, 401, 403, 404) is final for this model: fall back.
+    - A refusal (400, 401, 403, 404) is final for this model: fall back. So is an answer over a limit, which
+      would cost again.
     - A resting endpoint is not waited for: fall back.
     - Every other failure (429, 5xx, broken connections, timeouts before the first token) is retried up to
       `max_retries` times, unless the server asks for a pause longer than `LONGEST_RETRY_AFTER`.
@@ -361,6 +429,8 @@ def harms_endpoint(error: ModelError) -> bool:
     """Return whether the failure counts against the endpoint's circuit breaker.
 
     A refusal is about the request, the key or the model. A rate limit is often about one model or one key; it
-    must not close the endpoint for everybody.
+    must not close the endpoint for everybody. Memory that is full is the gateway's own.
     """
+    if isinstance(error, AnswerMemoryFull):
+        return False
     return isinstance(error, ModelUnavailable) and status_kind(error.status) is not StatusKind.RATE_LIMITED

@@ -37,11 +37,17 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.failures import ProviderErrors, parse_error
+from talaria.models.answer_budget import MAX_DETAIL_VALUES, MAX_ID, AnswerBudget
+from talaria.models.failures import ErrorBody, ProviderErrors, is_error, parse_error
+from talaria.models.reported_usage import count, read_counts
 from talaria.models.wire import AnswerDecoder, answer_text, bearer, openai_content, openai_prefix, part_text
 
 DETAILS = "reasoning_details"
-MAX_CALLS = 512
+MAX_DETAILS = 4096  # blocks, and members of them
+_MAX_DETAILS_AT_ONCE = 1_000
+_MAX_CHOICES = 256
+_MAX_CALL_PIECES = 5_000  # in one event
+_LONG_DETAIL = 1 << 10
 _PLAIN = frozenset({"reasoning_content", "reasoning"})
 _EFFORTS = frozenset({"minimal", "low", "medium", "high"})
 
@@ -89,8 +95,10 @@ class OpenAIChat:
             tail += b"," + call.sampling
         return [head, b",".join(call.chunks), tail + b"}"]
 
-    def decoder(self, model: str, errors: ProviderErrors) -> AnswerDecoder:
-        return AnswerDecoder(model, errors, ChatReader())
+    def decoder(
+        self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None
+    ) -> AnswerDecoder:
+        return AnswerDecoder(model, errors, ChatReader(), budget)
 
 
 # -- writing requests ---------------------------------------------------------------------------------------
@@ -191,7 +199,7 @@ def _limit_name(model: str) -> bytes:
 
 class _FunctionPiece(msgspec.Struct, gc=False):
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
+    arguments: str | dict[str, msgspec.Raw] | None = None
 
 
 class _CallPiece(msgspec.Struct, gc=False):
@@ -204,39 +212,29 @@ class _Delta(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    reasoning_details: list[dict[str, Any]] | None = None
+    reasoning_details: msgspec.Raw = msgspec.Raw()
     tool_calls: list[_CallPiece] | None = None
     refusal: str | None = None
 
 
-class _TokenDetails(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
+def openai_usage(raw: msgspec.Raw) -> TokenUsage | None:
+    """Read token counts under the names of chat completions, of the responses API, and of other servers.
 
-
-class OpenAIUsage(msgspec.Struct, gc=False):
-    """Token counts under the names of chat completions, of the responses API, and of other servers."""
-
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _TokenDetails | None = None
-    completion_tokens_details: _TokenDetails | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    input_tokens_details: _TokenDetails | None = None
-    output_tokens_details: _TokenDetails | None = None
-    prompt_cache_hit_tokens: int | None = None
-    cached_tokens: int | None = None
-
-    def counted(self) -> TokenUsage:
-        read = self.prompt_tokens_details or self.input_tokens_details
-        written = self.completion_tokens_details or self.output_tokens_details
-        return TokenUsage(
-            self.prompt_tokens or self.input_tokens or 0,
-            (read and read.cached_tokens) or self.prompt_cache_hit_tokens or self.cached_tokens or 0,
-            self.completion_tokens or self.output_tokens or 0,
-            (written and written.reasoning_tokens) or 0,
-        )
+    Return None if there are none. A count that is no whole number from 0 on is left out.
+    """
+    counts = read_counts(raw)
+    if counts is None:
+        return None
+    read = counts.get("prompt_tokens_details") or counts.get("input_tokens_details")
+    written = counts.get("completion_tokens_details") or counts.get("output_tokens_details")
+    return TokenUsage(
+        count(counts, "prompt_tokens") or count(counts, "input_tokens"),
+        count(read, "cached_tokens")
+        or count(counts, "prompt_cache_hit_tokens")
+        or count(counts, "cached_tokens"),
+        count(counts, "completion_tokens") or count(counts, "output_tokens"),
+        count(written, "reasoning_tokens"),
+    )
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -244,13 +242,13 @@ class _Choice(msgspec.Struct, gc=False):
     message: _Delta | None = None
     finish_reason: str | None = None
     index: int | None = None
-    usage: OpenAIUsage | None = None
+    usage: msgspec.Raw = msgspec.Raw()
 
 
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
-    usage: OpenAIUsage | None = None
-    error: Any = None
+    usage: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
     id: str | None = None
 
 
@@ -258,6 +256,7 @@ class _PartialCall(msgspec.Struct):
     id: str = ""
     name: str = ""
     arguments: list[str] = []
+    size: int = 0  # of the arguments
 
 
 class _PartialDetail(msgspec.Struct):
@@ -272,14 +271,24 @@ class _PartialDetail(msgspec.Struct):
 
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_decode_details = msgspec.json.Decoder(list[dict[str, Any]] | None).decode
 
 
 class ChatReader:
     """See `models.wire.EventReader`."""
 
-    __slots__ = ("_calls", "_calls_by_id", "_calls_by_index", "_details", "_thought_field", "_thoughts")
+    __slots__ = (
+        "_calls",
+        "_calls_by_id",
+        "_calls_by_index",
+        "_details",
+        "_kept_details",
+        "_thought_field",
+        "_thoughts",
+    )
 
     def __init__(self) -> None:
+        self._kept_details = 0  # blocks and members
         self._thoughts: list[str] = []
         self._thought_field = ""
         self._details: list[_PartialDetail] = []
@@ -291,14 +300,18 @@ class ChatReader:
         if event == b"[DONE]":
             answer.close()
             return
+        answer.budget.check_shape(event)
         chunk = _decode_chunk(event)
-        if chunk.error:
+        if chunk.error and is_error(chunk.error):
             raise answer.errors.in_stream(parse_error(chunk.error))
-        if chunk.usage is not None:
-            answer.usage = chunk.usage.counted()
+        if chunk.usage and (usage := openai_usage(chunk.usage)) is not None:
+            answer.usage = usage
         if chunk.id and not answer.id:
-            answer.id = chunk.id
-        for choice in chunk.choices or ():
+            answer.id = chunk.id[:MAX_ID]
+        choices = chunk.choices or ()
+        if len(choices) > _MAX_CHOICES:
+            raise answer.budget.refused(f"has a piece with {len(choices)} choices")
+        for choice in choices:
             if not choice.index:
                 self._take_choice(choice, answer)
 
@@ -316,13 +329,13 @@ class ChatReader:
             self._take_thoughts(delta, answer)
             if text := delta.content or delta.refusal:
                 answer.add_text(text)
-            for piece in delta.tool_calls or ():
-                self._take_call(piece, answer)
-        if choice.usage is not None:
-            answer.usage = choice.usage.counted()
+            if delta.tool_calls:
+                self._take_calls(delta.tool_calls, answer)
+        if choice.usage and (usage := openai_usage(choice.usage)) is not None:
+            answer.usage = usage
         if choice.finish_reason:
             if choice.finish_reason == "error":
-                raise answer.errors.in_stream(parse_error("the provider gave no reason"))
+                raise answer.errors.in_stream(ErrorBody("the provider gave no reason"))
             answer.stop, answer.is_complete = choice.finish_reason, True
 
     # -- thoughts
@@ -331,26 +344,46 @@ class ChatReader:
         text = delta.reasoning_content or delta.reasoning or ""
         if text and not self._thought_field:
             self._thought_field = "reasoning_content" if delta.reasoning_content else "reasoning"
-        for detail in delta.reasoning_details or ():
-            answer.has_started = True
-            self._add_detail(detail)
-            if not text:
-                text = _detail_text(detail)
+        if delta.reasoning_details:
+            found = self._take_details(delta.reasoning_details, answer)
+            text = text or found
         if text:
             self._thoughts.append(text)
             answer.add_thought(text)
+
+    def _take_details(self, raw: msgspec.Raw, answer: AnswerDecoder) -> str:
+        """Take blocks, or pieces of them. Return the text of the first that has one."""
+        answer.budget.check_shape(raw, _MAX_DETAILS_AT_ONCE, MAX_DETAIL_VALUES)
+        details = _decode_details(raw) or ()
+        if len(details) > _MAX_DETAILS_AT_ONCE:
+            raise answer.budget.refused(f"has {len(details)} reasoning details at once")
+        text, before = "", self._kept_details
+        for detail in details:
+            answer.has_started = True
+            self._add_detail(detail)
+            text = text or _detail_text(detail)
+        if self._kept_details > MAX_DETAILS:
+            raise answer.budget.refused(f"has more than {MAX_DETAILS} parts of reasoning")
+        if self._kept_details > before or len(raw) > _LONG_DETAIL:
+            answer.budget.keep_bytes(len(raw))
+        else:
+            answer.budget.hold(len(raw))
+        answer.budget.pieces += len(details)
+        return text
 
     def _add_detail(self, detail: dict[str, Any]) -> None:
         """Join the pieces of one block; keep whole blocks as they are, in order."""
         last = self._details[-1] if self._details else None
         if last is None or not _continues(last.members, detail):
             self._details.append(_PartialDetail(dict(detail)))
+            self._kept_details += 1 + len(detail)
             return
         for name, value in detail.items():
             is_text = name in ("text", "summary") and isinstance(value, str)
             if is_text and isinstance(last.members.get(name), str):
                 last.pieces.setdefault(name, []).append(value)
             elif value is not None:
+                self._kept_details += name not in last.members
                 last.members[name] = value
                 last.pieces.pop(name, None)
 
@@ -365,13 +398,19 @@ class ChatReader:
 
     # -- tool calls
 
+    def _take_calls(self, pieces: list[_CallPiece], answer: AnswerDecoder) -> None:
+        if len(pieces) > _MAX_CALL_PIECES:
+            raise answer.budget.refused(f"has {len(pieces)} pieces of tool calls at once")
+        answer.budget.pieces += len(pieces) - 1
+        for piece in pieces:
+            self._take_call(piece, answer)
+
     def _take_call(self, piece: _CallPiece, answer: AnswerDecoder) -> None:
         answer.has_started = True
         function = piece.function or _FunctionPiece()
         call = self._find_call(piece, function)
         if call is None:
-            if len(self._calls) >= MAX_CALLS:
-                raise answer.errors.malformed(f"more than {MAX_CALLS} tool calls at once")
+            answer.budget.add_call()
             call = _PartialCall()
             self._calls.append(call)
             if piece.index is not None:
@@ -381,10 +420,13 @@ class ChatReader:
             self._calls_by_id[call.id] = call
         if function.name and not call.name:
             call.name = function.name
-        if isinstance(function.arguments, str):
-            call.arguments.append(function.arguments)
-        elif function.arguments is not None:
-            call.arguments.append(_encode(function.arguments).decode())
+        arguments = function.arguments
+        if arguments is not None:
+            text = arguments if isinstance(arguments, str) else _encode(arguments).decode()
+            call.arguments.append(text)
+            call.size += len(text)
+            answer.budget.keep(text)
+            answer.budget.check_arguments(call.size)
 
     def _find_call(self, piece: _CallPiece, function: _FunctionPiece) -> _PartialCall | None:
         """Return the call that `piece` continues, or None if it begins one.

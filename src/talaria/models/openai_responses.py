@@ -31,6 +31,7 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
+from talaria.models.answer_budget import AnswerBudget
 from talaria.models.failures import ProviderErrors
 from talaria.models.openai_responses_answers import ITEM, ItemPlace, ResponsesReader
 from talaria.models.parameters import translate
@@ -104,8 +105,10 @@ class OpenAIResponses:
             tail += b"," + _encode(members)[1:-1]
         return [head, b",".join(call.chunks), tail + b"}"]
 
-    def decoder(self, model: str, errors: ProviderErrors) -> AnswerDecoder:
-        return AnswerDecoder(model, errors, ResponsesReader())
+    def decoder(
+        self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None
+    ) -> AnswerDecoder:
+        return AnswerDecoder(model, errors, ResponsesReader(), budget)
 
 
 # -- what surrounds the messages ----------------------------------------------------------------------------

@@ -10,13 +10,12 @@ a reasoning item verbatim, of any other item what the message does not hold (see
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from talaria.core.messages import Reasoning, ToolCall
-from talaria.models.failures import parse_error
-from talaria.models.openai_chat import OpenAIUsage
+from talaria.models.answer_budget import MAX_ID, MAX_NAME
+from talaria.models.failures import DECODE_ERRORS, ErrorBody, is_error, parse_error
+from talaria.models.openai_chat import openai_usage
 from talaria.models.wire import AnswerDecoder
 
 ITEM = "responses.item"
@@ -41,15 +40,20 @@ class ItemPlace(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _ResponseEvent(msgspec.Struct, gc=False):
-    """Any event. Members are checked where they are used, because unknown events may hold anything."""
-
-    type: Any = None
-    delta: Any = None
-    output_index: Any = None
-    summary_index: Any = None
+    type: str | None = None
+    delta: str | None = None
+    output_index: int | None = None
+    summary_index: int | None = None
     item: msgspec.Raw = msgspec.Raw()
     response: msgspec.Raw = msgspec.Raw()
-    error: Any = None
+    error: msgspec.Raw = msgspec.Raw()
+
+
+class _OddEvent(msgspec.Struct, gc=False):
+    """An event whose members have other types. Unknown events may hold anything."""
+
+    type: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
 
 
 class _TextPart(msgspec.Struct, gc=False):
@@ -79,13 +83,32 @@ class _Incomplete(msgspec.Struct, gc=False):
 class _Response(msgspec.Struct, gc=False):
     id: str | None = None
     status: str | None = None
-    output: list[msgspec.Raw] | None = None
-    usage: OpenAIUsage | None = None
-    error: Any = None
+    output: msgspec.Raw = msgspec.Raw()
+    usage: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
     incomplete_details: _Incomplete | None = None
 
 
+_EVENTS = frozenset(
+    msgspec.json.encode(kind)
+    for kind in (
+        "response.output_text.delta",
+        "response.refusal.delta",
+        "response.function_call_arguments.delta",
+        "response.reasoning_summary_text.delta",
+        "response.reasoning_text.delta",
+        "response.output_item.added",
+        "response.output_item.done",
+        "response.completed",
+        "response.incomplete",
+        "response.failed",
+        "error",
+    )
+)  # as they stand in the JSON
+
 _decode_event = msgspec.json.Decoder(_ResponseEvent).decode
+_decode_odd_event = msgspec.json.Decoder(_OddEvent).decode
+_decode_output = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
 _decode_kind = msgspec.json.Decoder(_Kind).decode
 _decode_item = msgspec.json.Decoder(_OutputItem).decode
 _decode_response = msgspec.json.Decoder(_Response).decode
@@ -103,8 +126,9 @@ class _PartialItem(msgspec.Struct):
     raw: str = ""
     streamed: list[str] = []
     source: str = ""
-    summary: Any = None
+    summary: int | None = None
     start: int = 0
+    size: int = 0  # of the arguments
     is_done: bool = False
 
     def call(self) -> ToolCall:
@@ -135,31 +159,35 @@ class ResponsesReader:
     def read_event(self, event: bytes, answer: AnswerDecoder) -> None:
         if event == b"[DONE]":
             return
-        decoded = _decode_event(event)
+        try:
+            decoded = _decode_event(event)
+        except msgspec.ValidationError:
+            _skip_odd_event(event, answer)
+            return
         match decoded.type:
             case "response.output_text.delta" | "response.refusal.delta":
-                _say(self._find(decoded, "message", answer), _piece(decoded), answer)
+                _say(self._find(decoded, "message", answer), decoded.delta or "", answer)
             case "response.function_call_arguments.delta":
-                self._find(decoded, "function_call", answer).streamed.append(_piece(decoded))
+                _argue(self._find(decoded, "function_call", answer), decoded.delta or "", answer)
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
                 _think(self._find(decoded, "reasoning", answer), decoded, answer)
             case "response.output_item.added":
-                item = _read_item(decoded.item)
+                item = _read_item(decoded.item, answer)
                 self._find(decoded, item.type, answer).item = item
             case "response.output_item.done":
-                item = _read_item(decoded.item)
+                item = _read_item(decoded.item, answer)
                 _finish(self._find(decoded, item.type, answer), item, decoded.item, answer)
             case "response.completed" | "response.incomplete" | "response.failed":
                 self._take_response(decoded.response, decoded.type.removeprefix("response."), answer)
             case "error":
-                raise answer.errors.in_stream(parse_error(msgspec.json.decode(event)))
-            case _ if decoded.error:
+                raise answer.errors.in_stream(parse_error(event))
+            case _ if decoded.error and is_error(decoded.error):
                 raise answer.errors.in_stream(parse_error(decoded.error))
 
     def _find(self, event: _ResponseEvent, kind: str, answer: AnswerDecoder) -> _PartialItem:
         """Find or begin the item of an event: by its index, else the last item if it is of that kind."""
         index = event.output_index
-        if not isinstance(index, int):
+        if index is None:
             index = self._last
             known = self._items.get(index)
             if known is not None and (known.is_done or known.item.type != kind):
@@ -167,8 +195,10 @@ class ResponsesReader:
         partial = self._items.get(index)
         if partial is None:
             if len(self._items) >= MAX_ITEMS:
-                raise answer.errors.malformed(f"more than {MAX_ITEMS} items at once")
+                raise answer.budget.refused(f"has more than {MAX_ITEMS} items")
             answer.has_started = True
+            if kind == "function_call":
+                answer.budget.add_call()
             partial = self._items[index] = _PartialItem(_OutputItem(kind))
             self._last = max(self._last, index)
         elif partial.item.type != kind:
@@ -177,19 +207,22 @@ class ResponsesReader:
 
     def _take_response(self, data: msgspec.Raw | bytes, status: str, answer: AnswerDecoder) -> None:
         response = _decode_response(data)
-        status = status or response.status or ("completed" if response.output is not None else "")
-        if response.error or status in ("failed", "cancelled"):
-            reason = response.error or f"the answer {'has' if status == 'failed' else 'was'} {status}"
-            raise answer.errors.in_stream(parse_error(reason))
+        answer.budget.check_shape(response.output)
+        output = _decode_output(response.output) if response.output else None
+        status = status or response.status or ("completed" if output is not None else "")
+        if is_error(response.error):
+            raise answer.errors.in_stream(parse_error(response.error))
+        if status in ("failed", "cancelled"):
+            reason = f"the answer {'has' if status == 'failed' else 'was'} {status}"
+            raise answer.errors.in_stream(ErrorBody(reason))
         if status not in ("completed", "incomplete"):
             return
-        answer.id = response.id or ""
-        self._take_missing(response.output or [], answer)
-        if response.usage is not None:
-            answer.usage = response.usage.counted()
+        answer.id = (response.id or "")[:MAX_ID]
+        self._take_missing(output or [], answer)
+        answer.usage = openai_usage(response.usage) or answer.usage
         if status == "incomplete":
-            reason = response.incomplete_details and response.incomplete_details.reason
-            answer.stop = _STOPS.get(reason, reason) if reason else "length"
+            given = response.incomplete_details and response.incomplete_details.reason
+            answer.stop = _STOPS.get(given, given[:MAX_NAME]) if given else "length"
         answer.close()
 
     def _take_missing(self, output: list[msgspec.Raw], answer: AnswerDecoder) -> None:
@@ -200,7 +233,7 @@ class ResponsesReader:
         ids = set(done.values())
         for index, raw in enumerate(output):
             if index not in done:
-                item = _read_item(raw)
+                item = _read_item(raw, answer)
                 if not item.id or item.id not in ids:
                     partial = self._find(_ResponseEvent(output_index=index), item.type, answer)
                     _finish(partial, item, raw, answer)
@@ -217,8 +250,14 @@ def _finish(partial: _PartialItem, item: _OutputItem, raw: msgspec.Raw, answer: 
         streamed = "".join(partial.streamed)
         if text.startswith(streamed):
             _say(partial, text[len(streamed) :], answer)
+        item.content = None  # it is in the text now
+    elif item.type == "function_call":
+        if item.arguments:
+            answer.budget.keep(item.arguments)
+            answer.budget.check_arguments(len(item.arguments))
     elif item.type == "reasoning":
         partial.raw = str(raw, "utf-8")
+        answer.budget.keep_bytes(len(raw))
         if not partial.streamed:
             parts = item.summary or item.content or ()
             if thought := _PARAGRAPH.join(part.text for part in parts if part.text):
@@ -237,10 +276,17 @@ def _say(partial: _PartialItem, text: str, answer: AnswerDecoder) -> None:
     answer.add_text(text)
 
 
+def _argue(partial: _PartialItem, text: str, answer: AnswerDecoder) -> None:
+    partial.streamed.append(text)
+    partial.size += len(text)
+    answer.budget.keep(text)
+    answer.budget.check_arguments(partial.size)
+
+
 def _think(partial: _PartialItem, event: _ResponseEvent, answer: AnswerDecoder) -> None:
     """Thoughts may come in full and as a summary; the kind that comes first is used."""
-    partial.source = partial.source or event.type
-    text = _piece(event)
+    partial.source = partial.source or event.type or ""
+    text = event.delta or ""
     if not text or partial.source != event.type:
         return
     if partial.streamed and partial.summary != event.summary_index:
@@ -250,16 +296,30 @@ def _think(partial: _PartialItem, event: _ResponseEvent, answer: AnswerDecoder) 
     answer.add_thought(text)
 
 
-def _read_item(raw: msgspec.Raw) -> _OutputItem:
-    """Read an item. Of an unknown kind only the type is read."""
+def _read_item(raw: msgspec.Raw, answer: AnswerDecoder) -> _OutputItem:
+    """Read an item. Of an unknown kind only the type is read. An id that is too long is left out."""
     kind = _decode_kind(raw).type
-    return _decode_item(raw) if kind in _KINDS else _OutputItem(kind)
+    if kind not in _KINDS:
+        return _OutputItem(kind[:MAX_NAME])
+    answer.budget.check_shape(raw)
+    item = _decode_item(raw)
+    answer.budget.check_name(item.name or "")
+    if len(item.id or "") > MAX_ID:
+        item.id = None
+    item.phase = (item.phase or "")[:MAX_NAME]
+    return item
 
 
-def _piece(event: _ResponseEvent) -> str:
-    if not isinstance(event.delta, str):
-        raise msgspec.ValidationError(f"Expected `str`, got `{type(event.delta).__name__}` - at `$.delta`")
-    return event.delta
+def _skip_odd_event(event: bytes, answer: AnswerDecoder) -> None:
+    """Skip an unknown event. Raises what decoding it raises if it is a known one."""
+    try:
+        odd = _decode_odd_event(event)
+    except DECODE_ERRORS:
+        odd = _OddEvent()
+    if not odd.type or bytes(odd.type) in _EVENTS:
+        _decode_event(event)
+    if is_error(odd.error):
+        raise answer.errors.in_stream(parse_error(odd.error))
 
 
 def _reasoning(items: list[_PartialItem]) -> tuple[Reasoning, ...]:

@@ -15,8 +15,10 @@ import msgspec
 
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import NoModel
+from talaria.core.limits import Limits
 from talaria.core.specs import fingerprint_secrets
 from talaria.core.suggest import did_you_mean
+from talaria.models.answer_budget import AnswerMemory
 from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.limiter import CallLimiter
 from talaria.models.local.weights import MANIFEST
@@ -48,10 +50,13 @@ class Providers:
         environ: Mapping[str, str],
         clock: Clock | None = None,
         draw: Callable[[], float] = random.random,
+        *,
         local: LocalEndpoint | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """`clock` and `draw` (random numbers from 0 to 1) are for the breakers of the endpoints. `local` is
         the built-in model; it is not used if the operator has a provider of that name."""
+        self._memory = AnswerMemory(limits)
         self._settings: Mapping[str, ProviderSettings] = {}
         self._environ = environ
         self._clock = clock or SystemClock()
@@ -199,7 +204,7 @@ class Providers:
         settings = self._usable(provider)
         limiter = CallLimiter(settings.max_concurrency, self._clock, self._draw)
         keyed = msgspec.structs.replace(settings, api_key=self._key(settings))
-        return Endpoint(provider, keyed, _wire(settings), limiter)
+        return Endpoint(provider, keyed, _wire(settings), limiter, self._memory)
 
 
 def _wire(settings: ProviderSettings) -> Wire:

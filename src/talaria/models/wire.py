@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from talaria.core.errors import ModelError
 from talaria.core.messages import (
     AssistantMessage,
     File,
@@ -26,12 +25,9 @@ from talaria.core.messages import (
 from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
 from talaria.core.ports import WireFormat
 from talaria.core.specs import Prefix
-from talaria.models.failures import ProviderErrors
+from talaria.models.answer_budget import MAX_DOCUMENT_BYTES, MAX_ID, SMALL_DOCUMENT, AnswerBudget
+from talaria.models.failures import DECODE_ERRORS, ProviderErrors
 from talaria.net.sse import SseEvent, SseOverflow, SseParser
-
-MAX_ANSWER_BYTES = 64 << 20
-DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The exceptions of decoding untrusted JSON."""
 
 _NO_USAGE = TokenUsage()
 _encode = msgspec.json.Encoder().encode
@@ -58,7 +54,9 @@ class Wire(WireFormat, Protocol):
         """Return the request body in a few pieces; their concatenation is one JSON object."""
         ...
 
-    def decoder(self, model: str, errors: ProviderErrors) -> AnswerDecoder: ...
+    def decoder(
+        self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None
+    ) -> AnswerDecoder: ...
 
 
 # -- reading answers ----------------------------------------------------------------------------------------
@@ -85,8 +83,9 @@ class AnswerDecoder:
     - `is_complete`: the model has said that it is finished. A connection that breaks later does no harm.
     - `is_closed`: the provider has said that no more bytes follow.
 
-    The endpoint calls `feed`, `end` and `completion`, which raise `ModelError` and nothing else. The reader
-    calls the other methods.
+    The endpoint calls `feed`, `end` and `completion`, which raise `ModelError` and nothing else. It feeds at
+    most `SLICE_BYTES` at a time, because `feed` works through all of them at once. The reader calls the other
+    methods. `budget` counts what is kept.
     """
 
     __slots__ = (
@@ -96,10 +95,10 @@ class AnswerDecoder:
         "_model",
         "_plain",
         "_reader",
-        "_received",
         "_saw_first_byte",
         "_sse",
         "_text",
+        "budget",
         "errors",
         "has_started",
         "id",
@@ -109,8 +108,11 @@ class AnswerDecoder:
         "usage",
     )
 
-    def __init__(self, model: str, errors: ProviderErrors, reader: EventReader) -> None:
+    def __init__(
+        self, model: str, errors: ProviderErrors, reader: EventReader, budget: AnswerBudget | None = None
+    ) -> None:
         self.errors = errors
+        self.budget = budget or AnswerBudget(errors)
         self.has_started = self.is_complete = self.is_closed = False
         self.id = ""
         self.stop = ""  # in the words of `Completion.stop`; empty for the usual reason
@@ -120,27 +122,33 @@ class AnswerDecoder:
         self._text: list[str] = []
         self._length = self._measured = 0
         self._deltas: list[ModelDelta] = []
-        self._sse = SseParser()
+        self._sse = SseParser(MAX_DOCUMENT_BYTES)
         self._plain: list[bytes] | None = None  # the body of an answer that is not a stream
-        self._received = 0
         self._saw_first_byte = False
 
     def feed(self, data: bytes) -> list[ModelDelta]:
-        self._received += len(data)
-        if self._received > MAX_ANSWER_BYTES:
-            raise self.errors.malformed(f"it is longer than {MAX_ANSWER_BYTES} bytes")
+        budget = self.budget
+        budget.received += len(data)
         if not self._saw_first_byte:
             if not (data := data.lstrip(b" \t\r\n")):
+                budget.check()
                 return []
             self._saw_first_byte = True
             self._plain = [] if data.startswith(b"{") else None
         if self._plain is not None:
             self._plain.append(data)
+            budget.hold(len(data))
+            if budget.received > MAX_DOCUMENT_BYTES:
+                raise budget.refused(f"is one object of more than {MAX_DOCUMENT_BYTES} bytes")
+            budget.check()
             return []
         try:
-            return self._read(self._sse.feed(data))
+            deltas = self._read(self._sse.feed(data))
         except SseOverflow as error:
-            raise self.errors.malformed(str(error)) from None
+            raise budget.refused(f"cannot be taken: {error}") from None
+        budget.unread = self._sse.unread
+        budget.check()
+        return deltas
 
     def end(self) -> list[ModelDelta]:
         """Return the last deltas, after the last byte."""
@@ -149,10 +157,12 @@ class AnswerDecoder:
         body = b"".join(self._plain)
         self._plain.clear()
         deltas = self._deltas = []
+        self.budget.check_document(body)
         try:
             self._reader.read_body(body, self)
         except DECODE_ERRORS as error:
             raise self.errors.malformed(str(error)) from None
+        self.budget.check()
         return deltas
 
     def completion(self) -> Completion:
@@ -167,22 +177,20 @@ class AnswerDecoder:
         return Completion(message, self.usage, self.stop or ("tool_calls" if calls else "stop"))
 
     def output_bytes(self) -> int:
-        """Return how many bytes of output arrived so far. If they cannot be told apart from the bytes around
-        them, all received bytes count."""
-        try:
-            calls, thoughts = self._reader.finish(self)
-        except (ModelError, *DECODE_ERRORS):
-            return self._received
-        said = [*self._text, *(thought.text for thought in thoughts)]
-        said += [part for call in calls for part in (call.name, call.arguments)]
-        return sum(len(part.encode("utf-8", "surrogatepass")) for part in said)
+        """Return how many bytes of output arrived so far. All bytes count of an event that did not end, and
+        of a whole answer that was not read."""
+        return self.budget.received if self._plain else self.budget.text + self.budget.unread
 
     def _read(self, events: list[SseEvent]) -> list[ModelDelta]:
         deltas = self._deltas = []
+        budget = self.budget
+        budget.pieces += len(events)
         try:
             for event in events:
                 if self.is_closed:
                     break
+                if len(event.data) > SMALL_DOCUMENT:
+                    budget.check_document(event.data)
                 self._reader.read_event(event.data, self)
         except DECODE_ERRORS as error:
             raise self.errors.malformed(str(error)) from None
@@ -192,11 +200,13 @@ class AnswerDecoder:
 
     def add_text(self, text: str) -> None:
         self.has_started = True
+        self.budget.keep(text)
         self._text.append(text)
         self._deltas.append(TextDelta(text))
 
     def add_thought(self, text: str) -> None:
         self.has_started = True
+        self.budget.keep(text)
         self._deltas.append(ThoughtDelta(text))
 
     def close(self) -> None:
@@ -214,7 +224,8 @@ class AnswerDecoder:
         for n, call in enumerate(calls):
             if not call.name:
                 raise self.errors.malformed("a tool call without a name")
-            if not call.id or call.id in named:
+            self.budget.check_name(call.name)
+            if not call.id or call.id in named or len(call.id) > MAX_ID:
                 seed = _encode((self.id, n, call.name, call.arguments))
                 made = "call_" + hashlib.sha256(seed).hexdigest()[:24]
                 call = msgspec.structs.replace(call, id=made)  # noqa: PLW2901

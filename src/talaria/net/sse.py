@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 
 MAX_EVENT_BYTES = 16 << 20
+MAX_EVENT_LINES = 10_000
 
 
 class SseOverflow(Exception):
-    """A line or an event is longer than the limit. The parser cannot continue."""
+    """A line or an event is longer than the limit, or has too many lines. The parser cannot continue."""
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
@@ -41,6 +42,11 @@ class SseParser:
         self._size = 0  # bytes in `_data`
         self._name = ""
         self._id = ""
+
+    @property
+    def unread(self) -> int:
+        """The bytes that wait for the end of their event."""
+        return self._held + self._size
 
     def feed(self, data: bytes) -> list[SseEvent]:
         """Return the events that these bytes complete. Raises `SseOverflow`; the parser is unusable then."""
@@ -96,10 +102,7 @@ class SseParser:
                 self._name = ""
             elif line.startswith(b"data:"):
                 value = line[6:] if line[5:6] == b" " else line[5:]
-                self._size += len(line)
-                if self._size > self._max:
-                    raise SseOverflow(f"an event is longer than {self._max} bytes")
-                self._data.append(value)
+                self._add(line, value)
             elif line.startswith(b"event: ") and len(line) <= self._max:
                 self._name = line[7:].decode("utf-8", "replace")
             elif len(line) > self._max:
@@ -108,11 +111,19 @@ class SseParser:
                 self._take_field(line)
         return events
 
+    def _add(self, line: bytes, value: bytes) -> None:
+        self._size += len(line)
+        if self._size > self._max:
+            raise SseOverflow(f"an event is longer than {self._max} bytes")
+        self._data.append(value)
+        if len(self._data) > MAX_EVENT_LINES:
+            raise SseOverflow(f"an event has more than {MAX_EVENT_LINES} lines")
+
     def _take_field(self, line: bytes) -> None:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
-            self._data.append(value)
+            self._add(line, value)
         elif field == b"event":
             self._name = value.decode("utf-8", "replace")
         elif field == b"id" and b"\0" not in value:

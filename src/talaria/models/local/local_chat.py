@@ -32,7 +32,8 @@ from talaria.core.messages import (
 from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.failures import ProviderErrors
+from talaria.models.answer_budget import AnswerBudget
+from talaria.models.failures import DECODE_ERRORS, ProviderErrors
 from talaria.models.local.tiny_prompt import (
     allowed_answers,
     answer_schema,
@@ -41,7 +42,7 @@ from talaria.models.local.tiny_prompt import (
     result_text,
 )
 from talaria.models.openai_chat import ChatReader, OpenAIChat
-from talaria.models.wire import DECODE_ERRORS, AnswerDecoder
+from talaria.models.wire import AnswerDecoder
 
 MAX_OUTPUT = 512
 MAX_RESULT = 2_000  # characters of one result that a tiny model is shown
@@ -95,8 +96,10 @@ class LocalChat:
             msgspec.structs.replace(call, prefix=prefix, sampling=sampling, max_output=limit, reasoning=None)
         )
 
-    def decoder(self, model: str, errors: ProviderErrors) -> ObjectDecoder:
-        return ObjectDecoder(model, errors)
+    def decoder(
+        self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None
+    ) -> ObjectDecoder:
+        return ObjectDecoder(model, errors, budget)
 
 
 def _result(result: ToolResult) -> str:
@@ -110,6 +113,7 @@ def _result(result: ToolResult) -> str:
 
 _REPLY = re.compile(r'\s*\{\s*"reply"\s*:\s*"')
 _TOOL = re.compile(r'\s*\{\s*"tool"\s*:')
+_LONGEST_OPENING = 1_000  # characters, most of them spaces
 _EITHER_BEGUN = re.compile(r'\s*(\{\s*("(r(e(p(l(y("\s*(:\s*)?)?)?)?)?)?|t(o(o(l("\s*)?)?)?)?)?)?)?')
 _CHARACTERS = re.compile(r'(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*')
 _FIRST_SURROGATE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
@@ -161,7 +165,7 @@ class ReplyStream:
             self._state, self._held = _StreamState.REPLY, self._held[opening.end() :]
         elif _TOOL.match(self._held):
             self._state = _StreamState.HIDDEN
-        elif not _EITHER_BEGUN.fullmatch(self._held):
+        elif len(self._held) > _LONGEST_OPENING or not _EITHER_BEGUN.fullmatch(self._held):
             self._state = _StreamState.PLAIN
 
     def _read_reply(self) -> str:
@@ -187,12 +191,13 @@ class _AnswerObject(msgspec.Struct):
 class ObjectDecoder(AnswerDecoder):
     """Decodes a chat completion whose text is a JSON object: a tool call, or a reply that streams as text."""
 
-    def __init__(self, model: str, errors: ProviderErrors) -> None:
-        super().__init__(model, errors, ChatReader())
+    def __init__(self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None) -> None:
+        super().__init__(model, errors, ChatReader(), budget)
         self._stream = ReplyStream()
 
     def add_text(self, text: str) -> None:
         self.has_started = True
+        self.budget.keep(text)
         self._text.append(text)
         if shown := self._stream.feed(text):
             self._deltas.append(TextDelta(shown))

@@ -1,0 +1,178 @@
+"""The budget of one answer: how much of everything it may bring, checked while it is read.
+
+Answers are read on the event loop in slices of `SLICE_BYTES`. One JSON document cannot be cut, so its cost is
+bounded before it is decoded. Measured on hostile shapes, msgspec needs about 1 ns for a byte, 40 ns for an
+escape, 20 ns for a value that is skipped and up to 1 µs for an object that is built. `check_document` and
+`check_shape` count these bytes, which is cheap, and refuse a document that would take more than about 10 ms.
+No real answer comes near: it would have 4 MB of text, or 200,000 escaped characters, in a single event.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from talaria.core.errors import AnswerMemoryFull, AnswerTooLarge, ModelError
+from talaria.core.limits import Limits
+from talaria.core.units import write_size
+from talaria.models.failures import ProviderErrors
+
+SLICE_BYTES = 8 << 10
+"""Hostile bytes cost up to 0.2 µs each, so a slice takes less than 2 ms."""
+MAX_DOCUMENT_BYTES = 4 << 20
+MAX_NAME = 256
+MAX_ID = 32 << 10
+"""Some proxies hide the signature of a thought in the id of a call."""
+MAX_DETAIL_VALUES = 20_000
+
+SMALL_DOCUMENT = 64 << 10
+_SMALL_SHAPE = 8 << 10
+_MAX_COST = 10_000_000
+_MAX_OBJECTS = 10_000
+_MAX_VALUES = 100_000
+_PIECE_BYTES = 24  # a kept text is in up to three lists
+
+
+class AnswerMemory:
+    """The bytes of all answers that are being received by this process."""
+
+    __slots__ = ("held", "limits")
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.held = 0
+        self.limits.watch("answer_memory", lambda: self.held)
+
+
+class AnswerBudget:
+    """Counts what one answer brings. `close` gives its memory back, however the call ended.
+
+    The reader adds to the counts; `check` compares them with the limits, once for each slice. `text` counts
+    the bytes of text, thoughts and arguments, `unread` those that wait for the end of their event. A limit
+    that is changed meanwhile counts later.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_errors",
+        "_held",
+        "_limits",
+        "_max_bytes",
+        "_max_cpu",
+        "_max_pieces",
+        "_max_text",
+        "_memory",
+        "_reported",
+        "cpu",
+        "max_arguments",
+        "pieces",
+        "received",
+        "text",
+        "unread",
+    )
+
+    def __init__(self, errors: ProviderErrors, memory: AnswerMemory | None = None) -> None:
+        self._errors = errors
+        self._memory = memory or AnswerMemory()
+        self._limits = self._memory.limits
+        limits = self._limits.now
+        self._max_bytes = limits.answer_bytes
+        self._max_pieces = limits.answer_pieces
+        self._max_text = limits.answer_text
+        self._max_cpu = limits.answer_cpu.total_seconds()
+        self.max_arguments = limits.call_arguments
+        self.received = self.pieces = self.unread = self.text = self._calls = 0
+        self.cpu = 0.0  # seconds
+        self._held = self._reported = 0
+
+    def keep(self, text: str) -> None:
+        """Count a text that is kept until the answer ends."""
+        self.text += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        self._held += text.__sizeof__() + _PIECE_BYTES
+
+    def hold(self, size: int) -> None:
+        """Count bytes that are kept but are no text of the answer."""
+        self._held += size
+
+    def keep_bytes(self, size: int) -> None:
+        """Count a part that is kept as it came."""
+        self.text += size
+        self._held += size
+
+    def add_call(self) -> None:
+        """Count a tool call. Raises `AnswerTooLarge`."""
+        self._calls += 1
+        if self._calls > self._limits.now.answer_calls:
+            raise self._over("answer_calls", f"has more than {self._limits.now.answer_calls} tool calls")
+
+    def check(self) -> None:
+        """Raises `AnswerTooLarge`, and `AnswerMemoryFull` if all answers together need too much memory."""
+        if self.received > self._max_bytes:
+            raise self._over("answer_bytes", f"is longer than {write_size(self._max_bytes)}")
+        if self.pieces > self._max_pieces:
+            raise self._over("answer_pieces", f"came in more than {self._max_pieces} pieces")
+        if self.text > self._max_text:
+            raise self._over("answer_text", f"holds more than {write_size(self._max_text)} of text")
+        if self.cpu > self._max_cpu:
+            raise self._over("answer_cpu", f"took more than {self._max_cpu:g} seconds to read")
+        if self._held + self.unread != self._reported:
+            self._take_memory()
+
+    def check_arguments(self, size: int) -> None:
+        """Check the length of one call's arguments. Raises `AnswerTooLarge`."""
+        if size > self.max_arguments:
+            what = f"has a tool call with more than {write_size(self.max_arguments)} of arguments"
+            raise self._over("call_arguments", what)
+
+    def check_name(self, name: str) -> None:
+        """Check the name of a tool. Raises `AnswerTooLarge`."""
+        if len(name) > MAX_NAME:
+            raise self.refused(f"calls a tool with a name of {len(name)} characters; {MAX_NAME} are possible")
+
+    def check_document(self, data: bytes) -> None:
+        """Check one JSON document, before it is decoded. Raises `AnswerTooLarge`."""
+        size = len(data)
+        if size <= SMALL_DOCUMENT:
+            return
+        values = data.count(b",") + data.count(b"[") + data.count(b"{")
+        if size > MAX_DOCUMENT_BYTES or size + 40 * data.count(b"\\") + 20 * values > _MAX_COST:
+            raise self.refused(f"has a single piece of {size} bytes that would take too long to read")
+
+    def check_shape(
+        self, data: bytes | msgspec.Raw, max_objects: int = _MAX_OBJECTS, max_values: int = _MAX_VALUES
+    ) -> None:
+        """Check JSON whose objects are all built, before it is decoded. Raises `AnswerTooLarge`.
+
+        A brace before a backslash is inside a string and builds nothing.
+        """
+        if len(data) <= _SMALL_SHAPE:
+            return
+        data = bytes(data)
+        if data.count(b"{") - data.count(b"{\\") > max_objects or data.count(b",") > max_values:
+            raise self.refused("has a single piece with too many values")
+
+    def close(self) -> None:
+        """Give the memory back. The budget is of no use afterwards."""
+        self._memory.held -= self._reported
+        self._held = self._reported = 0
+
+    def _take_memory(self) -> None:
+        memory, more = self._memory, self._held + self.unread - self._reported
+        limit = self._limits.now.answer_memory
+        if more > 0 and memory.held + more > limit:
+            raise AnswerMemoryFull(
+                self._errors.say(
+                    "was cut off: the answers that the gateway is receiving need more than "
+                    f"{write_size(limit)} of memory together"
+                ),
+                f"Try again in a moment. {self._limits.refuse('answer_memory')}",
+            )
+        memory.held += more
+        self._reported += more
+
+    def _over(self, key: str, what: str) -> ModelError:
+        return AnswerTooLarge(self._errors.say(f"was cut off: its answer {what}"), self._limits.refuse(key))
+
+    def refused(self, what: str) -> ModelError:
+        """Return the error for an answer over a bound that is not configurable."""
+        hint = "Choose another model with /model, and if it stays so, tell the operator of this provider."
+        return AnswerTooLarge(self._errors.say(f"was cut off: its answer {what}"), hint)
