@@ -7,11 +7,13 @@ import io
 import json
 import os
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
+from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING, TextIO
 
 import click
@@ -29,6 +31,8 @@ GATEWAY_LOG, CONSOLE_LOG = "gateway.log", "console.log"
 MAX_BYTES = 5 << 20
 KEPT = 3  # older files beside the current one
 _POLL_SECONDS = 0.25
+_MOST_QUEUED = 4096  # lines that wait for the disk; more are left out of the file
+_CLOSE_SECONDS = 1.0
 
 
 class RotatingLog(io.TextIOBase):
@@ -69,21 +73,37 @@ class RotatingLog(io.TextIOBase):
 
 
 class _Tee(io.TextIOBase):
-    """Writes to two streams. When the first fails, the text still goes to the second."""
+    """Writes to a stream, and to a file by a thread of its own: the stream goes on while the file's disk
+    hangs. When one of them fails, the text still goes to the other."""
 
     def __init__(self, first: TextIO, second: RotatingLog) -> None:
         self._first = first
         self._second = second
+        self._queue: SimpleQueue[str | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="log file", daemon=True)
+        self._thread.start()
 
     def write(self, text: str) -> int:
-        try:
-            self._first.write(text)
-        finally:
-            self._second.write(text)
+        if self._queue.qsize() < _MOST_QUEUED:
+            self._queue.put(text)
+        self._first.write(text)
         return len(text)
 
     def flush(self) -> None:
         self._first.flush()
+
+    def close(self) -> None:
+        """Write what is queued and close the file. A file whose disk hangs is left as it is."""
+        if not self.closed:
+            self._queue.put(None)
+            self._thread.join(_CLOSE_SECONDS)
+        super().close()
+
+    def _run(self) -> None:
+        with self._second:
+            while (text := self._queue.get()) is not None:
+                with contextlib.suppress(OSError):
+                    self._second.write(text)
 
 
 def older(path: Path, number: int) -> Path:
@@ -102,8 +122,8 @@ def open_log(home: Home, beside: TextIO | None = None) -> Iterator[TextIO]:
         with contextlib.nullcontext(beside) if beside else open(os.devnull, "w", encoding="utf-8") as stream:  # noqa: PTH123
             yield stream
         return
-    with log:
-        yield log if beside is None else _Tee(beside, log)  # type: ignore[misc]  # a TextIO in all that is used
+    with log if beside is None else _Tee(beside, log) as stream:
+        yield stream  # type: ignore[misc]  # a TextIO in all that is used
 
 
 def follow_settings(gateway: Gateway, log: LogControl) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -124,7 +125,7 @@ class Reloader:
     async def run(self) -> None:
         while True:
             await self._clock.sleep(EVERY_SECONDS)
-            if self._stamp() != self._seen:
+            if await asyncio.to_thread(self._stamp) != self._seen:
                 self.reload()
 
     def reload(self) -> None:

@@ -103,7 +103,8 @@ class ModelLists:
         for provider in due:
             self._lists[provider] = await self._ask(provider)
         if due and self._path is not None:
-            _save(self._path, self._lists)
+            # A copy: `change` may add providers meanwhile. Off the loop: the disk may hang.
+            await asyncio.to_thread(_save, self._path, dict(self._lists))
 
     def _is_due(self, provider: str) -> bool:
         found = self.get(provider)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator
@@ -61,10 +62,11 @@ async def open_http(
     server = HttpServer(app, bound, gateway.limits)
     await server.start()
     try:
-        gateway.home.write_gateway(GatewayInfo(os.getpid(), server.address, __version__, gateway.started_at))
+        info = GatewayInfo(os.getpid(), server.address, __version__, gateway.started_at)
+        await asyncio.to_thread(gateway.home.write_gateway, info)
         yield HttpChannel(server, logins, gateway.health)
     finally:
-        gateway.home.remove_gateway()
         gateway.health.enter(GatewayPhase.DRAINING)
+        await asyncio.to_thread(gateway.home.remove_gateway)
         await gateway.drain()
         await server.stop(_GRACE_SECONDS)

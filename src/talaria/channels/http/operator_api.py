@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 from typing import Final
 
@@ -12,7 +14,7 @@ from talaria.access.pairing import PairingAdmin
 from talaria.channels.descriptor import pairing_channels
 from talaria.channels.http.request import Request
 from talaria.channels.http.response import Response, json_response
-from talaria.core.errors import NoModel
+from talaria.core.errors import NoModel, StoreError
 from talaria.gateway import Gateway
 from talaria.models.catalog import providers_in_use
 from talaria.observe.descriptors import count_descriptors, descriptor_limit
@@ -20,6 +22,7 @@ from talaria.observe.health import read_rss
 from talaria.observe.metrics import CONTENT_TYPE
 
 _MAX_BODY: Final = 4096
+_STORE_SECONDS: Final = 0.5  # that the status waits for the database
 
 
 class _ApproveBody(msgspec.Struct):
@@ -38,6 +41,7 @@ class _InviteBody(msgspec.Struct):
 class OperatorApi:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._last_spending: dict[str, object] = {}
         self._pairing = PairingAdmin(gateway.store.pairings, pairing_channels(gateway.parts))
 
     async def healthz(self, request: Request) -> Response:
@@ -80,7 +84,7 @@ class OperatorApi:
                 "built_in_model": gateway.local.status(),
                 "channels": {name: channel.status for name, channel in gateway.channels.items()},
                 "mcp_servers": {},
-                "spending": await gateway.budgets.status(),
+                "spending": await self._spending(),
                 "config": gateway.reloader.status(),
                 "limits": gateway.limits.readings(),
                 "loop": gateway.loop_watch.reading(),
@@ -101,6 +105,13 @@ class OperatorApi:
                 },
             }
         )
+
+    async def _spending(self) -> dict[str, object]:
+        """Return what was spent, as last known if the database does not answer."""
+        with contextlib.suppress(TimeoutError, StoreError):
+            async with asyncio.timeout(_STORE_SECONDS):
+                self._last_spending = await self._gateway.budgets.status()
+        return self._last_spending
 
     def _model(self) -> dict[str, object]:
         """Return the default model, and the keys in use that this process does not have."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +13,7 @@ import msgspec
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
 from talaria.core.ledger import Integrity, StoreStats
+from talaria.core.turns import TurnState
 from talaria.store.sql.executor import Transaction
 from talaria.store.sql.store import SqlStore
 from talaria.store.sqlite.database import (
@@ -25,6 +27,8 @@ from talaria.store.sqlite.faults import damaged
 from talaria.store.sqlite.threads import Readers, ThreadOrders, Threads
 from talaria.store.sqlite.writer import Writer
 
+_STATS_SECONDS = 0.5
+
 
 class SqliteStore(SqlStore):
     """See `core.store_ports.StoreEngine` for what each method promises.
@@ -36,7 +40,10 @@ class SqliteStore(SqlStore):
     def __init__(self, path: Path, clock: Clock, writer: Writer, readers: Readers) -> None:
         self._path = path
         self._threads = Threads(writer, readers)
+        self._wal = path.with_name(path.name + "-wal")
         self._integrity = Integrity.CLEAN_END
+        no_turns = {str(state): 0 for state in TurnState}
+        self._counted = StoreStats(self._threads.engine, self._threads.schema, 0, 0, 0, no_turns, 0, 0)
         self.from_thread = ThreadOrders(self._threads)
         super().__init__(self._threads, clock)
 
@@ -101,14 +108,15 @@ class SqliteStore(SqlStore):
         await asyncio.to_thread(copy_database, self._path, path, lambda: self._threads.is_closing)
 
     async def stats(self) -> StoreStats:
-        counted = await super().stats()
-        return msgspec.structs.replace(
-            counted,
-            size_bytes=_size(self._path),
-            wal_bytes=_size(self._path.with_name(self._path.name + "-wal")),
-            integrity=self._integrity.value,
-            trouble="" if self.trouble is None else self.trouble.user_text,
-        )
+        """See `Store.stats`. The counts are those of the last time if the database does not answer now."""
+        self._threads.check_open()
+        with suppress(TimeoutError, StoreError):
+            async with asyncio.timeout(_STATS_SECONDS):
+                sizes = await self._threads.read(lambda db: (_size(self._path), _size(self._wal)))
+                counted = await super().stats()
+                self._counted = msgspec.structs.replace(counted, size_bytes=sizes[0], wal_bytes=sizes[1])
+        trouble = "" if self.trouble is None else self.trouble.user_text
+        return msgspec.structs.replace(self._counted, integrity=self._integrity.value, trouble=trouble)
 
 
 def _write_version(tx: Transaction) -> None:
