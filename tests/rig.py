@@ -32,6 +32,7 @@ from talaria.gateway import Gateway
 from talaria.models.catalog import Catalog, fallback_chain
 from talaria.models.known import Abilities, Prices, PriceSettings
 from talaria.models.settings import ModelSettings
+from talaria.observe.loop_watch import Load
 from talaria.observe.metrics import Metrics
 from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import Pool
@@ -135,6 +136,7 @@ async def start(
     abilities: Mapping[str, Abilities] | None = None,
     arrivals: PendingModels = NO_PENDING_MODELS,
     takes_up: Callable[[Turn], bool] = lambda turn: True,
+    load: Load | None = None,
 ) -> AsyncIterator[Rig]:
     """Recovered and accepting; leaving drains at once and leaves what runs resumable."""
     clock = clock or SystemClock()
@@ -164,7 +166,7 @@ async def start(
         pending=arrivals,
     )
     turn_settings = TurnSettings("main", max_steps, turn_seconds, busy, zone=UTC)
-    turns = Turns(store, keeper, agents, sessions, turn_settings)
+    turns = Turns(store, keeper, agents, sessions, turn_settings, load=load)
     live = turns.live
     delivery = Delivery(
         store,

@@ -246,22 +246,15 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             lambda: reset_cutoff(start.live.settings.sessions, clock.now(), zone),
         )
         scopes.push_async_callback(sessions.drain)
-        keeper = LeaseKeeper(store, clock, new_owner_id(), start.timing.lease_seconds)
-        watch = _make_watch(start, store, keeper)
-        renewing = keeper.run
-        if isinstance(clock, SystemClock):  # a thread does not follow any other clock
-            watch.start()
-            scopes.callback(watch.stop)
-            renewing = partial(keeper.run_beside, store.from_thread, lambda: not watch.is_wedged)
+        keeper, watch = await scopes.enter_async_context(_keep_leases(start, store))
         turn_settings = TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, zone)
-        turns = Turns(store, keeper, agents, sessions, turn_settings)
+        turns = Turns(store, keeper, agents, sessions, turn_settings, load=watch.load)
         delivery = Delivery(
             store, turns.live, settings.delivery, partial(_read_sent, home), limits=start.limits
         )
         folder_of = partial(chat_folder, home.path)
         uploads = Uploads(home.files, folder_of, clock, workers.threads, workers.quota)
         loops = {
-            "leases": renewing,
             "delivery": delivery.run,
             "deadlines": turns.watch,
             "orphans": turns.watch_orphans,
@@ -297,13 +290,26 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         yield gateway
 
 
-def _make_watch(start: _Start, store: StoreEngine, keeper: LeaseKeeper) -> LoopWatch:
-    seconds = start.timing.wedged_seconds
-    leave = partial(leave_wedged, store.from_thread, keeper.owner, seconds)
-    watch = LoopWatch(start.limits, start.metrics, on_wedged=leave, wedged_seconds=seconds)
+@asynccontextmanager
+async def _keep_leases(start: _Start, store: StoreEngine) -> AsyncIterator[tuple[LeaseKeeper, LoopWatch]]:
+    """Watch the event loop, and renew leases in a thread. A thread follows no clock but the system's."""
+    timing, clock = start.timing, start.clock
+    keeper = LeaseKeeper(store, clock, new_owner_id(), timing.lease_seconds)
+    leave = partial(leave_wedged, store.from_thread, keeper.owner, timing.wedged_seconds)
+    watch = LoopWatch(start.limits, start.metrics, on_wedged=leave, wedged_seconds=timing.wedged_seconds)
     start.health.watch("loop", watch.load.trouble)
     start.limits.watch("loop_lag", lambda: watch.load.lag)
-    return watch
+    if not isinstance(clock, SystemClock):
+        async with run_loops(clock, {"leases": keeper.run}):
+            yield keeper, watch
+        return
+    watch.start()
+    try:
+        renewing = partial(keeper.run_beside, store.from_thread, lambda: not watch.is_wedged)
+        async with run_loops(clock, {"leases": renewing}):
+            yield keeper, watch
+    finally:
+        watch.stop()
 
 
 def _read_sent(home: Home, key: ChatKey, path: str) -> bytes:

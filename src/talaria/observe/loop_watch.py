@@ -68,17 +68,24 @@ class Load:
     A stall counts for two seconds after its end, while the loop works off what has waited.
     """
 
-    def __init__(self, limits: Limits | None = None, *, measure: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        measure: Callable[[], None] = lambda: None,
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`measure` is called before the lag is read, so that it includes a stall that ended just now."""
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self._measure = measure
+        self._elapsed = elapsed
         self._lag = 0.0
         self._until = 0.0
 
     def note(self, seconds: float) -> None:
         """Count a stall that has ended now."""
         self._lag = max(seconds, self._recent)
-        self._until = time.monotonic() + _SETTLE_SECONDS
+        self._until = self._elapsed() + _SETTLE_SECONDS
 
     @property
     def lag(self) -> float:
@@ -88,7 +95,7 @@ class Load:
 
     @property
     def _recent(self) -> float:
-        return self._lag if time.monotonic() < self._until else 0.0
+        return self._lag if self._elapsed() < self._until else 0.0
 
     @property
     def sheds_scheduled(self) -> bool:
@@ -102,14 +109,14 @@ class Load:
 
     @property
     def _limit(self) -> float:
-        return self._limits.now.loop_lag.total_seconds()
+        return self.limits.now.loop_lag.total_seconds()
 
     def check(self) -> None:
         """Raise `Overloaded` while new turns are refused."""
         if self.sheds_turns:
             raise Overloaded(
                 f"The gateway was held up for {self._lag:.1f} s and takes no new messages for a moment.",
-                f"Send it again in {_SETTLE_SECONDS:g} seconds. {self._limits.refuse('loop_lag')}",
+                f"Send it again in {_SETTLE_SECONDS:g} seconds. {self.limits.refuse('loop_lag')}",
                 retry_after=_SETTLE_SECONDS,
             )
 

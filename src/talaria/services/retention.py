@@ -23,7 +23,9 @@ async def _open(gateway: Gateway, settings: RetentionSettings) -> AsyncIterator[
     async def drop_files_beside(before: float) -> int:
         return await asyncio.to_thread(drop_files, before)
 
-    retention = Retention(gateway.store, gateway.clock, settings, drop_files_beside)
+    retention = Retention(
+        gateway.store, gateway.clock, settings, drop_files_beside, load=gateway.loop_watch.load
+    )
     async with run_loops(gateway.clock, {"retention": retention.run}):
         yield
 

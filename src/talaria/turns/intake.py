@@ -9,7 +9,7 @@ import msgspec
 from talaria.cluster.leases import LeaseKeeper
 from talaria.commands.slash import Command, canonical, find_session, parse_command
 from talaria.core.entries import settled_bodies
-from talaria.core.errors import NoModel, TalariaError
+from talaria.core.errors import LimitReached, NoModel, TalariaError
 from talaria.core.events import Queued
 from talaria.core.ids import EPHEMERAL, ChatAddress, ChatKey, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Begin, Binding, Fresh
@@ -17,9 +17,10 @@ from talaria.core.messages import Message, Text
 from talaria.core.specs import PinnedSpec
 from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
-from talaria.core.turns import Inbound, Sender, Turn
+from talaria.core.turns import Inbound, Sender, Turn, TurnState
+from talaria.observe.loop_watch import Load
 from talaria.turns.agents import Agents
-from talaria.turns.lanes import Lanes
+from talaria.turns.lanes import Lanes, is_control
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import NO_OPTIONS, CallOptions, LiveTurn
 from talaria.turns.settings import Busy, TurnSettings
@@ -74,6 +75,7 @@ class Intake:
         lanes: Lanes,
         *,
         settings: TurnSettings,
+        load: Load,
     ) -> None:
         self._store = store
         self._keeper = keeper
@@ -81,6 +83,9 @@ class Intake:
         self._sessions = sessions
         self._lanes = lanes
         self._settings = settings
+        self._load = load
+        self._limits = load.limits
+        self._limits.watch("chat_queue", lambda: max((len(lane) - 1 for lane in lanes), default=0))
         self._live = lanes.live
         self._is_open = False
         self._arriving: dict[ChatKey, int] = {}  # how many messages of the chat are being accepted now
@@ -95,10 +100,14 @@ class Intake:
     async def submit(self, inbound: Inbound) -> LiveTurn:
         """Accept a message or a command for its chat's session. Durable when it returns.
 
-        Raises `IdempotencyConflict`, `NotFound` (for an unknown model), `Draining`, `StoreError`.
+        Raises `IdempotencyConflict`, `NotFound` (for an unknown model), `Draining`, `StoreError`,
+        `Overloaded`, and `LimitReached` if too many messages of the chat wait. A control command is never
+        refused for the last two reasons.
         """
         digest = _digest(inbound.parts, inbound.model) if inbound.key is not None else ""
         command = parse_command(inbound.text)
+        if command is None or not is_control(command.name):
+            self._load.check()
         busy, is_explicit = choose_busy(command, self._settings.busy)
         if is_explicit and command is not None:
             inbound, command = _with_text(inbound, command.args), None
@@ -124,6 +133,7 @@ class Intake:
 
     async def call(self, call: StatelessCall) -> LiveTurn:
         """Accept a stateless call: an ephemeral session of its own, with the caller's context and tools."""
+        self._load.check()
         pinned = self._agents.specs.resolve_stateless(call.model, call.tools)
         session_id = new_session_id()
         place = (call.owner, session_id) if call.owner else (session_id,)
@@ -152,6 +162,8 @@ class Intake:
         may_join = is_explicit or not (ahead or self._live.waiting_in(key))
         if busy is Busy.STEER and may_join and running is not None and order.inbound.parts:
             order = msgspec.structs.replace(order, steers=running.turn.id)
+        if not is_control(order.command):
+            self._check_room(order, ahead, running)
         self._arriving[key] = ahead + 1
         try:
             live = await self._accept(order, NO_OPTIONS, may_begin=not ahead)
@@ -162,6 +174,26 @@ class Intake:
             self._arriving[key] -= 1
             if not self._arriving[key]:
                 del self._arriving[key]
+
+    def _check_room(self, order: Accept, ahead: int, running: LiveTurn | None) -> None:
+        """Raise `LimitReached` if too many messages of the chat wait.
+
+        A message that waits already and is sent again is let through: it is answered with its turn.
+        """
+        inbound, lane = order.inbound, self._lanes.turns_of(order.inbound.chat_key)
+        steers = running.steers if running is not None else ()
+        waiting = len(lane) + ahead - 1 + sum(steer.turn.state is TurnState.ACCEPTED for steer in steers)
+        if waiting < self._limits.now.chat_queue:
+            return
+        known = (live.turn.inbound for live in (*lane, *steers))
+        if inbound.key is not None and any(
+            (one.key, one.sender) == (inbound.key, inbound.sender) for one in known
+        ):
+            return
+        raise LimitReached(
+            f"{waiting} messages of this chat wait already, so this one was not taken.",
+            f"Wait for an answer, or send /stop. {self._limits.refuse('chat_queue')}",
+        )
 
     async def _accept(self, order: Accept, options: CallOptions, *, may_begin: bool) -> LiveTurn:
         """Write the turn and put it into its lane. If its chat is at rest and no other message is on its way,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -26,6 +26,13 @@ class Lanes:
         self._lanes: dict[ChatKey, deque[LiveTurn]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_draining = False
+
+    def __iter__(self) -> Iterator[Sequence[LiveTurn]]:
+        return iter(list(self._lanes.values()))
+
+    def turns_of(self, key: ChatKey) -> Sequence[LiveTurn]:
+        """Return the turns in a chat's lane: the running one, then those that wait."""
+        return self._lanes.get(key, ())
 
     def claim(self, key: ChatKey) -> bool:
         """Reserve the lane of a chat without turns, for a turn that is being accepted.
@@ -49,7 +56,7 @@ class Lanes:
     def put(self, live: LiveTurn, *, is_claimed: bool = False) -> None:
         """Append the turn to its chat's lane; a control command runs at once. During a drain it is let go."""
         key = live.turn.chat_key
-        if _is_control(live.turn.command):
+        if is_control(live.turn.command):
             self.put_beside(live)
             return
         if self._is_draining:
@@ -147,7 +154,7 @@ class Lanes:
                     self.live.let_go(steer)
 
 
-def _is_control(command: str) -> bool:
+def is_control(command: str) -> bool:
     """Return whether the command passes its chat's lane. An unknown command does, and says that it is."""
     spec = SLASH_COMMANDS.get(canonical(command)) if command else None
     return bool(command) and (spec is None or spec.route is Route.CONTROL)

@@ -16,6 +16,7 @@ from talaria.core.ports import Workspaces
 from talaria.core.sessions import Session
 from talaria.core.store_ports import RetentionStore, Store
 from talaria.core.tasks import finish
+from talaria.observe.loop_watch import Load
 from talaria.turns.settings import RetentionSettings, SessionSettings
 
 _log = logging.getLogger("talaria.turns")
@@ -24,6 +25,7 @@ END_SECONDS = 10.0
 _ENDING_LEASE_SECONDS = 30.0  # for the moment in which a session is ended
 _EXPIRY_SECONDS = 60.0
 _RETENTION_SECONDS = 600.0
+_CALM_SECONDS = 1.0
 
 # A repeated message is recognised by its key for at least a day, even if the ledger is kept for less.
 KEY_SECONDS = 86_400.0
@@ -147,12 +149,16 @@ class Retention:
         clock: Clock,
         settings: RetentionSettings,
         drop_results: Callable[[float], Awaitable[int]],
+        *,
+        load: Load | None = None,
     ) -> None:
-        """`drop_results` deletes the files that tools left before a moment and returns how many."""
+        """`drop_results` deletes the files that tools left before a moment and returns how many. Nothing is
+        begun while `load` sheds scheduled work."""
         self._store = store
         self._clock = clock
         self._settings = settings
         self._drop_results = drop_results
+        self._load = load or Load()
         self._position = 0
 
     async def run(self) -> None:
@@ -166,12 +172,12 @@ class Retention:
         ephemeral = await self._store.prune_ephemeral(now - settings.ephemeral.total_seconds())
         ended = 0
         if (kept := settings.ended_sessions_kept) is not None:
-            ended = await _exhaust(lambda: self._store.retention.prune_ended(now - kept.total_seconds()))
+            ended = await self._exhaust(lambda: self._store.retention.prune_ended(now - kept.total_seconds()))
         counts = {
             "ephemeral sessions": ephemeral,
             "ended sessions": ended,
             "turns": await self._forget_turns(ledger),
-            "specs": await _exhaust(self._store.retention.prune_specs),
+            "specs": await self._exhaust(self._store.retention.prune_specs),
             "results of tools": await self._drop_results(ledger),
         }
         if any(counts.values()):
@@ -182,15 +188,21 @@ class Retention:
         """Continue where the last sweep ended. The first sweep of a process looks at all turns."""
         total = 0
         while True:
+            await self._wait_for_calm()
             forgotten = await self._store.retention.forget_turns(self._position, before)
             total += forgotten.turns
             if forgotten.position is None:
                 return total
             self._position = forgotten.position
 
+    async def _exhaust(self, order: Callable[[], Awaitable[int]]) -> int:
+        total = 0
+        await self._wait_for_calm()
+        while count := await order():
+            total += count
+            await self._wait_for_calm()
+        return total
 
-async def _exhaust(order: Callable[[], Awaitable[int]]) -> int:
-    total = 0
-    while count := await order():
-        total += count
-    return total
+    async def _wait_for_calm(self) -> None:
+        while self._load.sheds_scheduled:
+            await self._clock.sleep(_CALM_SECONDS)

@@ -16,6 +16,7 @@ from talaria.core.sessions import Session
 from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Turn
+from talaria.observe.loop_watch import Load
 from talaria.turns.agents import Agents
 from talaria.turns.intake import Intake, StatelessCall
 from talaria.turns.lanes import Lanes
@@ -44,6 +45,8 @@ class Turns:
         agents: Agents,
         sessions: SessionLifecycle,
         settings: TurnSettings,
+        *,
+        load: Load | None = None,
     ) -> None:
         self._store = store
         self._keeper = keeper
@@ -54,7 +57,9 @@ class Turns:
         self.live = LiveTurns(agents.clock, agents.metrics)
         self._runner = Runner(store, keeper, agents, self.live, settings)
         self._lanes = Lanes(self._runner, self.live)
-        self._intake = Intake(store, keeper, agents, sessions, self._lanes, settings=settings)
+        self._intake = Intake(
+            store, keeper, agents, sessions, self._lanes, settings=settings, load=load or Load()
+        )
         self._recovery = Recovery(store, agents.clock, keeper, self._lanes)
 
     async def recover(self, takes_up: Callable[[Turn], bool] = lambda turn: True) -> int:

@@ -17,6 +17,7 @@ from talaria.channels.telegram.outlet import TelegramOutlet
 from talaria.channels.telegram.settings import TelegramSettings
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.turns import Inbound
+from talaria.observe.loop_watch import Load
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.telegram_platform import PlatformChat, TelegramUser
@@ -84,6 +85,7 @@ async def telegram(
     clock: Clock | None = None,
     api_url: str = "",
     token: str = "",
+    load: Load | None = None,
     **settings: Any,
 ) -> AsyncIterator[Line]:
     """A life of the channel; another one over the same store and server is a restart."""
@@ -93,7 +95,7 @@ async def telegram(
         token=token or server.token, allowed=(ADA,), api_url=api_url or server.url, **settings
     )
     async with AsyncExitStack() as scopes:
-        rig = await scopes.enter_async_context(start(store, folder, clock=clock))
+        rig = await scopes.enter_async_context(start(store, folder, clock=clock, load=load))
         recorder = Recorder(rig)
         sending = asyncio.create_task(rig.delivery.run(), name="delivery")
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from channels.telegram.line import Line, telegram
+from channels.telegram.line import ADA, Line, telegram
 from sick_store import SickStore
 from talaria.access.logins import Logins
 from talaria.channels.http.auth import Guard
@@ -23,6 +23,8 @@ from talaria.channels.telegram.channel import WEBHOOK_PATH, ChannelPhase, Telegr
 from talaria.channels.telegram.settings import webhook_secret
 from talaria.core.clock import SystemClock
 from talaria.core.ledger import Accept
+from talaria.core.limits import Limits, LimitSettings
+from talaria.observe.loop_watch import Load
 from talaria.observe.metrics import Metrics
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
@@ -110,6 +112,44 @@ async def test_what_the_store_did_not_take_comes_again(tmp_path: Path, server: T
         assert line.chat.replies == ["You said: hold on to this"]
 
 
+async def test_an_overloaded_gateway_takes_the_message_when_telegram_gives_it_again(
+    tmp_path: Path, server: TelegramServer
+) -> None:
+    clock = FakeClock()
+    load = Load(elapsed=clock.elapsed)
+    load.note(60)
+    async with telegram(tmp_path, server, clock=clock, load=load) as line:
+        line.ada.says("hold on to this")
+        while line.channel.phase is not ChannelPhase.WAITING:
+            await asyncio.sleep(0)
+        assert "was held up" in line.channel.status
+        assert len(server.platform.queue) == 1, "the update was confirmed"
+        await line.pass_time(lambda: bool(line.chat.replies))
+        assert line.chat.replies == ["You said: hold on to this"]
+
+
+async def test_a_chat_whose_queue_is_full_is_told_once(tmp_path: Path, server: TelegramServer) -> None:
+    load = Load(Limits(LimitSettings(chat_queue=2)))
+    async with telegram(tmp_path, server, load=load) as line:
+        line.ada.says("[[hang]]")
+        await server.until(lambda: line.rig.model.busy == 1)
+        for number in range(5):
+            line.ada.says(f"number {number}")
+        await line.answers()
+        await line.confirmed()
+        [told] = line.chat.replies
+        assert told.startswith("2 messages of this chat wait already, so this one was not taken.")
+        assert "limits.chat_queue = 2" in told
+        line.ada.says("/stop")
+        replies = await line.answers(4)
+        assert [text for text in replies if text.startswith("You said")] == [
+            "You said: number 0",
+            "You said: number 1",
+        ]
+        line.ada.says("again")
+        assert "You said: again" in await line.answers(5)
+
+
 # -- webhook ------------------------------------------------------------------------------------------------
 
 
@@ -177,6 +217,29 @@ async def test_a_body_that_is_too_large_or_broken_is_no_turn(tmp_path: Path, ser
             async with client.post(url, data=BytesIO(body), headers=headers) as answer:
                 assert answer.status == status, body[:10]
         assert line.inbounds == []
+
+
+async def test_a_webhook_of_an_overloaded_gateway_asks_for_another_try(
+    tmp_path: Path, server: TelegramServer
+) -> None:
+    load = Load()
+    headers = {"X-Telegram-Bot-Api-Secret-Token": webhook_secret(server.token)}
+    async with hooked(tmp_path, server, load=load) as (line, url), aiohttp.ClientSession() as client:
+        await server.until(lambda: server.webhook.url == url)
+        load.note(60)
+        update = {
+            "update_id": 1,
+            "message": {
+                "message_id": 1,
+                "date": 0,
+                "chat": {"id": ADA, "type": "private"},
+                "from": {"id": ADA, "is_bot": False, "first_name": "Ada"},
+                "text": "hello",
+            },
+        }
+        async with client.post(url, json=update, headers=headers) as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
+        assert [inbound.text for inbound in line.inbounds] == ["hello"]
 
 
 async def test_the_webhook_is_not_ready_before_the_channel_knows_its_bot(

@@ -33,7 +33,7 @@ from talaria.channels.telegram.updates import UpdateHandler
 from talaria.commands.slash import SLASH_COMMANDS
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
-from talaria.core.errors import StoreError, TalariaError
+from talaria.core.errors import Overloaded, StoreError, TalariaError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.gateway import Gateway
 from talaria.turns.intake import Draining
@@ -106,6 +106,8 @@ class TelegramChannel:
                     _log.error("Telegram does not accept the token; `talaria connect telegram` sets another")
                     return
                 await self._wait(_explain(refusal), refusal.retry_after or 0.0)
+            except Overloaded as error:
+                await self._wait(error.user_text, error.retry_after)
             except (BotApiError, StoreError) as error:
                 await self._wait(error.user_text)
             except Exception:
@@ -113,8 +115,8 @@ class TelegramChannel:
                 await self._wait("an error, see the log")
 
     async def take(self, body: bytes | bytearray) -> None:
-        """Handle one update that Telegram sent to the webhook. Raises `StoreError`, `Draining` or
-        `ChannelNotReady` if Telegram must send it again."""
+        """Handle one update that Telegram sent to the webhook. Raises `StoreError`, `Draining`,
+        `Overloaded` or `ChannelNotReady` if Telegram must send it again."""
         if self._bot is None or self._phase is ChannelPhase.STOPPED:
             raise ChannelNotReady("The Telegram channel is not ready.", "Send it again in a moment.")
         update = decode(body)

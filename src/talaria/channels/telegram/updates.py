@@ -34,7 +34,7 @@ from talaria.channels.telegram.parse import (
     parse,
 )
 from talaria.commands.slash import parse_command
-from talaria.core.errors import IdempotencyConflict, StoreError, ToolError
+from talaria.core.errors import IdempotencyConflict, LimitReached, Overloaded, StoreError, ToolError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey
 from talaria.core.messages import File, Part, Text
@@ -62,13 +62,15 @@ class UpdateHandler:
         self._gateway = gateway
         self._groups: Literal["mention", "all", "off"] = groups
         self._agent = gateway.settings.agent.name
+        self._full: set[ChatKey] = set()  # chats that were told that too many of their messages wait
         self._downloads = asyncio.Semaphore(_DOWNLOADS_AT_ONCE)
 
     async def handle(self, updates: Iterable[Update], bot: User) -> None:
         """Handle updates: several chats side by side, the updates of one chat in order. When this returns,
         every message that may become a turn is durable.
 
-        Raises `StoreError` or `Draining` if a message could not be stored: then no update may be confirmed.
+        Raises `StoreError`, `Draining` or `Overloaded` if a message could not be stored: then no update may
+        be confirmed.
         """
         chats: defaultdict[int, list[ParsedUpdate]] = defaultdict(list)
         for update in updates:
@@ -98,7 +100,7 @@ class UpdateHandler:
         for _, group in groupby(parsed, key=_album_of):
             try:
                 await self._handle_group(list(group))
-            except (StoreError, Draining):
+            except (StoreError, Draining, Overloaded):
                 raise
             except Exception:  # an update that breaks us would come again and again
                 _log.exception("an update could not be handled and is left out")
@@ -144,7 +146,7 @@ class UpdateHandler:
                 parts += await self._fetch(key, message.message_id, file)
         inbound = Inbound(key, sender, tuple(parts), first.key, address=first.target.address())
         try:
-            await self._submit(inbound)
+            await self._submit_or_tell(inbound, first.target)
         except IdempotencyConflict:
             # The same message was accepted before with other content: a file could not be fetched then, or
             # the album was not complete. The messages that were missing have keys of their own.
@@ -155,15 +157,30 @@ class UpdateHandler:
         hit(Failpoint.RECEIVED)
         await self._gateway.turns.submit(inbound)
         hit(Failpoint.ACCEPTED)
+        self._full.discard(inbound.chat_key)
+
+    async def _submit_or_tell(self, inbound: Inbound, target: ChatTarget) -> None:
+        """Submit the message. If its chat is full, tell the chat once, until a message is taken again."""
+        try:
+            await self._submit(inbound)
+        except LimitReached as full:
+            if inbound.chat_key in self._full:
+                return
+            self._full.add(inbound.chat_key)
+            await self._say(target, full.info().sentence())
 
     async def _greet(self, actor: Actor, target: ChatTarget, said: str) -> None:
         text = await self._authorizer.greet(actor, said)
-        if text is None:
-            return
+        if text is not None:
+            await self._say(target, text)
+
+    async def _say(self, target: ChatTarget, text: str) -> None:
         try:
-            await self._api.call("sendMessage", msgspec.Raw, chat_id=target.chat, text=text)
+            await self._api.call(
+                "sendMessage", msgspec.Raw, chat_id=target.chat, message_thread_id=target.thread, text=text
+            )
         except BotApiError as error:
-            _log.warning("a stranger could not be told how to be let in: %s", error.user_text)
+            _log.warning("a chat could not be told why its message was not taken: %s", error.user_text)
 
     # -- files ----------------------------------------------------------------------------------------------
 
@@ -201,7 +218,7 @@ class UpdateHandler:
             parts, address = (Text(press.text or ""),), press.target.address()
             inbound = Inbound(key, verdict.sender, parts, f"q{press.query_id}", address=address)
             try:
-                await self._submit(inbound)
+                await self._submit_or_tell(inbound, press.target)
             except IdempotencyConflict:
                 _log.debug("button press %s came twice", press.query_id)
         # Always answered, so that the person's client stops waiting. A stranger learns nothing from it.
