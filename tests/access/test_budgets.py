@@ -55,7 +55,7 @@ class Recorder:
 
     async def spending(self, whose: SpendingQuery) -> Spending:
         self.asked.append(whose)
-        return Spending(Spent(), Spent(), Spent(1, TokenUsage(5), 12_500_000, 1), 7)
+        return Spending(Spent(), Spent(), Spent(1, TokenUsage(5), 12_500_000, 1, 2), 7)
 
 
 def make(
@@ -246,6 +246,7 @@ async def test_the_status_has_the_day_and_the_caps() -> None:
     assert await make(store, settings).status() == {
         "today_usd": "0.0125",
         "unpriced_calls": 1,
+        "estimated_calls": 2,
         "reserved_usd": "0.000000007",
         "caps_usd": {"per_day_usd": "5.00", "per_session_usd": "0.50"},
         "resets": "2026-11-16 00:00 CET",

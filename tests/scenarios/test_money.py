@@ -1,4 +1,4 @@
-"""`kill -9` while money is set aside: the next start frees it, and nothing is counted twice."""
+"""`kill -9` while money is set aside: the next start counts it as spent, once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ per_day_usd = 1.0
 """
 
 
-async def test_a_kill_in_the_middle_of_calls_costs_no_budget_and_counts_nothing_twice() -> None:
+async def test_a_kill_in_the_middle_of_calls_costs_what_was_set_aside_and_nothing_twice() -> None:
     async with running_gateway(config=CONFIG) as (gateway, server):
         turns = []
         for chat in range(CHATS):
@@ -35,5 +35,8 @@ async def test_a_kill_in_the_middle_of_calls_costs_no_budget_and_counts_nothing_
         after = (await gateway.call("GET", "/api/status"))["spending"]
         assert after["reserved_usd"] == "0.00"
         paid = sum(Decimal(turn["usage"]["cost_usd"]) for turn in settled)
-        assert Decimal(after["today_usd"]) == paid > Decimal(before["today_usd"])
+        lost = Decimal(before["today_usd"]) + Decimal(before["reserved_usd"])
+        assert Decimal(after["today_usd"]) == paid > lost
+        assert after["estimated_calls"] == CHATS
+        assert [turn["usage"]["estimated_calls"] for turn in settled] == [1] * CHATS
         assert after["caps_usd"] == {"per_day_usd": "1.00"}

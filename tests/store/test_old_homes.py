@@ -10,7 +10,7 @@ import pytest
 from contracts.store_orders import CHAT, LEASE, ME, HandClock, accepting, asking, said, step
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.ledger import Accepted, Begin, Commit, Page, TurnEnd
-from talaria.core.spending import SpendingQuery
+from talaria.core.spending import MOST_COUNTED, Cap, Reserve, Scope, SpendingQuery
 from talaria.core.turns import StepState, TurnState
 from talaria.store.sqlite import schema
 from talaria.store.sqlite.driver import driver
@@ -84,3 +84,28 @@ async def test_home_of_an_earlier_release_opens_and_goes_on(
         queued = await store.begin(Begin(TurnId("turn_queued"), ME, LEASE, said("more")))
         assert queued.entry is not None and queued.entry.seq == 2
         assert (await store.accept(accepting())).turn.session_id == SESSION
+
+
+async def test_absurd_amounts_of_an_earlier_release_break_no_sum(path: Path, clock: HandClock) -> None:
+    make_old(path, 8)
+    many = 9 * 10**18
+    connection = driver.connect(path, isolation_level=None)
+    numbers = ", ".join([str(many)] * 6)
+    for user in ("u2", "u3"):
+        connection.execute(f"INSERT INTO spending VALUES (2, '{user}', 1, {numbers}, 0)")
+        connection.execute(
+            "INSERT INTO usage (turn_id, n, provider, model, input, cached, output, reasoning, stored, cost,"
+            f" at) VALUES ('turn_runs', 1, 'p', '{user}', {numbers}, 2)"
+        )
+    connection.execute(f"UPDATE sessions SET spent = {many}")
+    connection.close()
+    async with await SqliteStore.open(path, clock) as store:
+        spent = await store.spending(SpendingQuery(SESSION, "u2", 0.0))
+        assert (spent.user.cost, spent.everyone.cost) == (MOST_COUNTED, 2 * MOST_COUNTED + 500)
+        assert spent.session.tokens.input == 2 * MOST_COUNTED
+        await store.reclaim(ME)
+        runs = TurnId("turn_runs")
+        lease = await store.begin(Begin(runs, ME, LEASE, said("hello")))
+        caps = (Cap(Scope.SESSION, 10), Cap(Scope.DAY, 10))
+        refusal = await store.reserve(Reserve(SESSION, lease.fence, runs, 1, "u1", 5, 0.0, caps))
+        assert refusal is not None and refusal.cap.scope is Scope.SESSION

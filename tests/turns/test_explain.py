@@ -151,3 +151,22 @@ async def test_a_forgotten_turn_is_not_found(store: SqliteStore, clock: HandCloc
     for name in (turn.turn.id, "k:1", "1"):
         with pytest.raises(NotFound):
             await tell(store, name)
+
+
+async def test_what_is_an_estimate_is_called_one(store: SqliteStore) -> None:
+    turn, lease = await begun(store)
+    session_id, turn_id = turn.turn.session_id, turn.turn.id
+    usage = (
+        UsageWrite(1, "p", "m", TokenUsage(100, 0, 7), 3_000_000, attempt=1, is_estimate=True),
+        UsageWrite(1, "p", "m", TokenUsage(90, 0, 5), 2_000_000, attempt=2),
+    )
+    await store.commit(Commit(session_id, lease.fence, turn_id, usage=usage))
+    await store.commit(ending(turn, lease))
+    told = await tell(store, turn_id)
+    (line,) = (chapter.text for chapter in told.story if chapter.kind == "estimate")
+    assert line == (
+        "Step 1: 1 of 2 calls to p/m did not end or did not report its usage. That part of what is counted "
+        "(190 tokens in, 12 out, $0.005) is an estimate."
+    )
+    record = await store.turn_record(turn_id)
+    assert record is not None and (record.spent.calls, record.spent.estimated) == (2, 1)

@@ -123,6 +123,10 @@ async def test_a_stopped_call_costs_its_input_and_the_output_that_arrived(
         assert sent // 4 < spent.tokens.input <= sent // 2 + 1
         assert spent.cost == spent.tokens.input * 1000
         assert turn.usage == spent.tokens
+        reply = (await rig.say("/usage")).reply
+        assert reply is not None
+        told = "A call did not end or did not report its usage, so that part is an estimate."
+        assert reply.count(told) == 3
 
 
 async def test_a_cut_answer_costs_the_output_that_arrived(store: Store, tmp_path: Path) -> None:

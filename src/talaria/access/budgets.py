@@ -99,6 +99,7 @@ class Budgets:
         return {
             "today_usd": to_usd(spent.cost),
             "unpriced_calls": spent.unpriced,
+            "estimated_calls": spent.estimated,
             "reserved_usd": to_usd(account.spending.reserved),
             "caps_usd": {KEYS[cap.scope].removeprefix("budgets."): to_usd(cap.limit) for cap in self.caps},
             "resets": account.resets,

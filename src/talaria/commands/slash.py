@@ -341,9 +341,13 @@ def _describe_spent(spent: Spent) -> str:
     if spent.unpriced:
         money += f", and {spent.unpriced} of the calls have no known price"
         money = "the price is not known" if spent.unpriced == spent.calls else money
+    estimate = ""
+    if spent.estimated:
+        whose = "A call" if spent.estimated == 1 else f"{spent.estimated} of the calls"
+        estimate = f" {whose} did not end or did not report its usage, so that part is an estimate."
     return (
         f"{calls}, {tokens.input} tokens in{share}, {tokens.output} out, "
-        f"{tokens.reasoning} of them reasoning; {money}."
+        f"{tokens.reasoning} of them reasoning; {money}.{estimate}"
     )
 
 

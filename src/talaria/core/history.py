@@ -10,7 +10,8 @@ from talaria.core.messages import TokenUsage
 
 
 class StepUsage(msgspec.Struct, frozen=True):
-    """The usage of all model calls of step `n`; `at` is when the first was recorded."""
+    """The usage of the calls of one model at step `n`; `at` is when the first was recorded. The usage of
+    `estimated` of the calls is an estimate. `cost` is None if a price is not known."""
 
     n: int
     provider: str
@@ -18,6 +19,8 @@ class StepUsage(msgspec.Struct, frozen=True):
     calls: int
     tokens: TokenUsage
     at: float
+    cost: int | None = None
+    estimated: int = 0
 
 
 class TurnHistory(msgspec.Struct, frozen=True):

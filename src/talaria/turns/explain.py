@@ -8,6 +8,7 @@ import msgspec
 
 from talaria.core.delivery import OutboxRow, OutboxState
 from talaria.core.history import StepUsage, TurnHistory
+from talaria.core.spending import show_usd
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
 
 _PREVIEW = 80
@@ -29,6 +30,7 @@ def explain_history(history: TurnHistory) -> tuple[HistoryLine, ...]:
         *_arrival(turn, history.ahead),
         *_attempts(history),
         *(line for step in history.record.steps for line in _step(step, usage.get(step.n))),
+        *(line for used in history.usage for line in _estimate(used)),
         *_end(turn),
         *(line for row in history.record.replies for line in _delivery(row)),
     )
@@ -87,6 +89,20 @@ def _used(usage: StepUsage | None) -> str:
     tries = f" after {usage.calls} calls" if usage.calls > 1 else ""
     tokens = usage.tokens
     return f"{tries} ({tokens.input} tokens in, {tokens.cached} of them cached, {tokens.output} out)"
+
+
+def _estimate(usage: StepUsage) -> Iterator[HistoryLine]:
+    if not usage.estimated:
+        return
+    which = f"{usage.estimated} of {usage.calls} calls" if usage.calls > 1 else "the call"
+    model = f" to {usage.provider}/{usage.model}" if usage.model else ""
+    money = "" if usage.cost is None else f", {show_usd(usage.cost)}"
+    yield HistoryLine(
+        usage.at,
+        "estimate",
+        f"Step {usage.n}: {which}{model} did not end or did not report its usage. That part of what is "
+        f"counted ({usage.tokens.input} tokens in, {usage.tokens.output} out{money}) is an estimate.",
+    )
 
 
 def _end(turn: Turn) -> Iterator[HistoryLine]:

@@ -16,7 +16,15 @@ async def test_a_message_is_accepted_and_then_answered(api: Api) -> None:
     turn = await api.get(f"/api/turns/{ticket['turn_id']}")
     assert (turn["id"], turn["session_id"]) == (ticket["turn_id"], ticket["session_id"])
     assert (turn["state"], turn["reply"], turn["error"]) == ("done", "You said: hello", None)
-    assert turn["usage"].keys() == {"input", "cached", "output", "reasoning", "stored", "cost_usd"}
+    assert turn["usage"].keys() == {
+        "input",
+        "cached",
+        "output",
+        "reasoning",
+        "stored",
+        "cost_usd",
+        "estimated_calls",
+    }
     assert turn["usage"]["cost_usd"] == "0.00"  # the scripted model is free
 
 

@@ -48,3 +48,21 @@ async def test_over_a_cap_the_server_is_never_called(tmp_path: Path) -> None:
         assert answer["error"]["type"] == "over_budget"
         assert TOKEN not in str(answer)
         assert model.requests == 0
+
+
+async def test_a_provider_that_reports_absurd_usage_breaks_neither_the_status_nor_later_calls(
+    tmp_path: Path,
+) -> None:
+    many = 9 * 10**15
+    prices = {"scripted/*": {"input": 75.0, "output": 150.0, "max_output": 1000}}
+    tables = {"prices": prices, "budgets": {"per_user_daily_usd": 1.0}}
+    async with ModelServer() as model, run_gateway(tmp_path, model, tables=tables) as api:
+        for chat in ("one", "two"):
+            turn = await api.say(chat, f"[[usage {many} {many} {many} {many}]] hello")
+            assert turn["state"] in ("done", "failed")
+        status = await api.get("/api/status")
+        assert isinstance(status["spending"], dict)
+        assert float(status["spending"]["today_usd"]) > 0
+        assert (await api.say("one", "/usage"))["state"] == "done"
+        later = await api.say("three", "hello")
+        assert later["state"] == "done" or later["error"]["type"] == "over_budget"

@@ -51,13 +51,15 @@ class StepView(msgspec.Struct, frozen=True):
 
 
 class UsageView(TokenUsage, frozen=True):
-    """`cost_usd` is an exact decimal, or None if the price of a call is not known."""
+    """`cost_usd` is an exact decimal, or None if the price of a call is not known. `estimated_calls` did not
+    end, or their usage was not reported: their part of the numbers is an estimate."""
 
     cost_usd: str | None = None
+    estimated_calls: int = 0
 
     @classmethod
     def of(cls, tokens: TokenUsage, spent: Spent) -> UsageView:
-        return cls(**msgspec.structs.asdict(tokens), cost_usd=spent.cost_usd)
+        return cls(**msgspec.structs.asdict(tokens), cost_usd=spent.cost_usd, estimated_calls=spent.estimated)
 
 
 class TurnView(msgspec.Struct, frozen=True):

@@ -170,7 +170,7 @@ SELECT count(*) FROM turns
 WHERE session_id = ? AND position < ? AND (ended_at IS NULL OR ended_at > ?)
 """
 USAGE = """
-SELECT n, provider, model, calls, input, cached, output, reasoning, at FROM usage
+SELECT n, provider, model, calls, input, cached, output, reasoning, at, cost, estimated FROM usage
 WHERE turn_id = ? ORDER BY n, at
 """
 
@@ -201,7 +201,7 @@ def history(db: Connection, turn_id: TurnId) -> TurnHistory | None:
     begun_at, begun_by, position, session_id, accepted_at = db.execute(BEGUN, (turn_id,)).fetchone()
     (ahead,) = db.execute(COUNT_AHEAD, (session_id, position, accepted_at)).fetchone()
     usage = [
-        StepUsage(n, provider, model, calls, TokenUsage(*tokens), at)
-        for n, provider, model, calls, *tokens, at in db.execute(USAGE, (turn_id,))
+        StepUsage(n, provider, model, calls, TokenUsage(*tokens), at, cost, estimated)
+        for n, provider, model, calls, *tokens, at, cost, estimated in db.execute(USAGE, (turn_id,))
     ]
     return TurnHistory(record, tuple(usage), ahead, begun_at, begun_by)
