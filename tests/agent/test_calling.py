@@ -58,10 +58,12 @@ class World:
 
 
 @asynccontextmanager
-async def open_world(settings: ModelSettings, max_retries: int = 3) -> AsyncIterator[World]:
+async def open_world(
+    settings: ModelSettings, max_retries: int = 3, patience: float = 30
+) -> AsyncIterator[World]:
     clock = HastyClock()
     limiter = CallLimiter(clock=clock, draw=lambda: 1.0, breaker=BREAKER)
-    primary = ScriptedModel(clock, limiter=limiter, max_retries=max_retries, patience=30)
+    primary = ScriptedModel(clock, limiter=limiter, max_retries=max_retries, patience=patience)
     backup = ScriptedModel(clock, name="backup")
     models = ScriptedModels(primary, {"backup": backup})
 
@@ -152,6 +154,17 @@ async def test_a_dead_endpoint_is_tried_again_and_told(alone: World) -> None:
     assert turn.error is not None
     assert "cannot be reached" in turn.error.message
     assert alone.primary.reading().failures == 4
+
+
+async def test_a_silent_model_is_told_within_three_minutes() -> None:
+    async with open_world(ModelSettings("scripted", "main-model"), patience=120) as world:
+        began = world.clock.elapsed()
+        turn, events = await world.say("[[hang]]")
+        assert 120 < world.clock.elapsed() - began <= 180
+        assert turn.error is not None
+        assert "did not begin its answer" in turn.error.message
+        assert [event.attempt for event in events if isinstance(event, Retrying)] == [2]
+        assert world.calls == (2, 0)
 
 
 async def test_waits_honour_what_the_server_asked_for(alone: World) -> None:

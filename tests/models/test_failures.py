@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from talaria.core.errors import (
+    AnswerMemoryFull,
+    AnswerTooLarge,
     ContextTooLong,
     EndpointResting,
     ModelError,
@@ -17,6 +19,7 @@ from talaria.core.errors import (
 )
 from talaria.models.failures import (
     LONGEST_RETRY_AFTER,
+    LONGEST_WAIT,
     RETRY_BACKOFF,
     ErrorBody,
     FallBack,
@@ -106,6 +109,14 @@ def test_errors_are_classed_in_a_stream_and_instead_of_it(error: Any, kind: type
         ({"Retry-After": "-3"}, None),
         ({"Retry-After": "soon"}, None),
         ({"Retry-After": "nan"}, None),
+        ({"Retry-After": "inf"}, None),
+        ({"Retry-After": "1e300"}, LONGEST_WAIT),
+        ({"Retry-After": "9" * 8000}, LONGEST_WAIT),
+        (
+            {"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT", "Date": "Wed, 21 Oct 2026 07:28:00 GMT"},
+            LONGEST_WAIT,
+        ),
+        ({"Retry-After": "Wed, 21 Oct 99999999999999999999 07:28:30 GMT", "Date": "x"}, None),
         ({"Retry-After": "Wed, 21 Oct 2026 07:28:30 GMT", "Date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30.0),
         ({"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT", "Date": "Wed, 21 Oct 2026 07:28:30 GMT"}, 0.0),
         ({"Retry-After": "Wed, 21 Oct 2026 07:28:30 GMT"}, None),
@@ -123,6 +134,8 @@ LIMITED_FOR_LONG = ModelUnavailable("limited", status=429, retry_after=LONGEST_R
 RESTING = EndpointResting("resting", retry_after=3)
 REFUSED = ModelRefused("no", status=400)
 TOO_LONG = ContextTooLong("too long", status=400)
+TOO_LARGE = AnswerTooLarge("too large")
+MEMORY_FULL = AnswerMemoryFull("full")
 STRANGE = ModelError("strange")
 
 AGAIN, AT_ONCE, OVER = Retry(0.5), FallBack(), GiveUp()
@@ -135,6 +148,7 @@ AGAIN, AT_ONCE, OVER = Retry(0.5), FallBack(), GiveUp()
         (BROKEN, RetryState(1, 3), AGAIN, AGAIN),
         (FAILING, RetryState(1, 3), AGAIN, AGAIN),
         (LIMITED, RetryState(1, 3), AGAIN, AGAIN),
+        (MEMORY_FULL, RetryState(1, 3), AGAIN, AGAIN),
         (LIMITED_A_WHILE, RetryState(1, 3), Retry(7.5), Retry(7.5)),
         (FAILING, RetryState(3, 3), Retry(2.0), Retry(2.0)),
         # none left
@@ -146,7 +160,11 @@ AGAIN, AT_ONCE, OVER = Retry(0.5), FallBack(), GiveUp()
         (FAILING, RetryState(1, 3, is_resting=True), OVER, AT_ONCE),
         (RESTING, RetryState(1, 3, is_resting=True), OVER, AT_ONCE),
         (RESTING, RetryState(1, 3), OVER, AT_ONCE),
+        (FAILING, RetryState(1, 3, seconds_left=5.4), OVER, AT_ONCE),
+        (FAILING, RetryState(1, 3, seconds_left=5.5), AGAIN, AGAIN),
+        (LIMITED_A_WHILE, RetryState(1, 3, seconds_left=12), OVER, AT_ONCE),
         # fatal for this model
+        (TOO_LARGE, RetryState(1, 3), OVER, AT_ONCE),
         (REFUSED, RetryState(1, 3), OVER, AT_ONCE),
         (STRANGE, RetryState(1, 3), OVER, AT_ONCE),
         # the conversation is the same for everybody
@@ -164,7 +182,7 @@ def test_every_failure_has_its_consequence(
     with_a_chain: Retry | FallBack | GiveUp,
 ) -> None:
     assert decide(error, state, 0.5) == alone
-    chained = RetryState(state.tries, state.max_retries, state.has_spoken, state.is_resting, has_next=True)
+    chained = msgspec.structs.replace(state, has_next=True)
     assert decide(error, chained, 0.5) == with_a_chain
 
 
@@ -191,7 +209,7 @@ def test_a_pause_that_the_server_asked_for_is_never_cut_short(draw: float) -> No
 
 def test_only_the_endpoints_own_failures_count_against_its_health() -> None:
     assert all(map(harms_endpoint, (BROKEN, FAILING)))
-    assert not any(map(harms_endpoint, (LIMITED, LIMITED_A_WHILE, REFUSED, TOO_LONG, STRANGE)))
+    assert not any(map(harms_endpoint, (LIMITED, LIMITED_A_WHILE, REFUSED, TOO_LONG, STRANGE, MEMORY_FULL)))
 
 
 @pytest.mark.parametrize(

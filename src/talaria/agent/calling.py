@@ -84,19 +84,21 @@ class Caller:
 
     async def ask(self) -> Completion:
         """Return the answer. Raises `ModelError` if no model answers; `said` then has what was streamed."""
-        tries = 0
+        tries, began, patience = 0, self._routes.clock.elapsed(), None
         while True:
             try:
-                return await self._attempt()
+                return await self._attempt(patience)
             except ModelError as error:
                 tries += 1
-                match decide(error, self._retry_state(tries), self._routes.draw()):
+                deadline = began + self._model.retry_within
+                match decide(error, self._retry_state(tries, deadline), self._routes.draw()):
                     case Retry(seconds=seconds):
                         await self._wait(error, tries, seconds)
+                        patience = max(1.0, deadline - self._routes.clock.elapsed())
                         continue
                     case FallBack():
                         if await self._fall_back(error):
-                            tries = 0
+                            tries, began, patience = 0, self._routes.clock.elapsed(), None
                             continue
                     case GiveUp():
                         pass
@@ -106,8 +108,9 @@ class Caller:
                     raise
                 raise reported from error
 
-    async def _attempt(self) -> Completion:
-        """Make one call. All calls of the gateway are made here."""
+    async def _attempt(self, patience: float | None) -> Completion:
+        """Make one call, which must begin its answer within `patience` seconds. All calls of the gateway are
+        made here."""
         spec, context = self.spec, self._context
         self.said.clear()
         self._has_spoken = False
@@ -119,6 +122,7 @@ class Caller:
             max_output=context.max_output,
             session_id=self._view.session_id,
             sampling=context.sampling,
+            patience=patience,
         )
         if self._journal.owes:
             await self._journal.commit()
@@ -198,13 +202,14 @@ class Caller:
 
     # -- failures -------------------------------------------------------------------------------------------
 
-    def _retry_state(self, tries: int) -> RetryState:
+    def _retry_state(self, tries: int, deadline: float) -> RetryState:
         return RetryState(
             tries=tries,
             max_retries=self._model.max_retries,
             has_spoken=self._has_spoken,
             is_resting=self._model.is_resting,
             has_next=bool(self._fallbacks),
+            seconds_left=deadline - self._routes.clock.elapsed(),
         )
 
     async def _wait(self, error: ModelError, tries: int, seconds: float) -> None:

@@ -14,7 +14,8 @@ from talaria.core.specs import Prefix
 class ModelCall(msgspec.Struct, frozen=True):
     """A request. `chunks` are the encoded messages after the prefix; they are never decoded again.
 
-    `session_id` lets sessions take turns at a busy endpoint; it is not sent.
+    `session_id` lets sessions take turns at a busy endpoint; it is not sent. With `patience`, the answer must
+    begin within so many seconds, or sooner if the endpoint says so.
     """
 
     model: str
@@ -24,6 +25,7 @@ class ModelCall(msgspec.Struct, frozen=True):
     max_output: int | None = None
     sampling: bytes = b""  # encoded JSON members from a stateless caller, e.g. b'"temperature":0.2'
     session_id: str = ""
+    patience: float | None = None
 
 
 class TextDelta(msgspec.Struct, frozen=True):

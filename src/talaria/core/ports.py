@@ -72,6 +72,11 @@ class Model(Protocol):
         ...
 
     @property
+    def retry_within(self) -> float:
+        """The seconds after the first try within which every further try must begin its answer."""
+        ...
+
+    @property
     def is_resting(self) -> bool:
         """Whether a call would be refused now without being made, because too many have failed in a row."""
         ...

@@ -82,6 +82,10 @@ class Endpoint:
         return self._settings.max_retries
 
     @property
+    def retry_within(self) -> float:
+        return self._settings.retry_within.total_seconds()
+
+    @property
     def is_resting(self) -> bool:
         return self._limiter.is_resting
 
@@ -141,7 +145,7 @@ class Endpoint:
         pieces = self._wire.body(call)
         body = SplicedBody(pieces)
         try:
-            await self._exchange(body, answer, sink, errors, started)
+            await self._exchange(body, answer, sink, started, call.patience)
             for delta in answer.end():
                 sink(delta)
             if budget.received > LONG_ANSWER_BYTES:
@@ -171,11 +175,15 @@ class Endpoint:
         body: SplicedBody,
         answer: AnswerDecoder,
         sink: Callable[[ModelDelta], None],
-        errors: ProviderErrors,
         started: Callable[[], None],
+        patience: float | None,
     ) -> None:
+        errors = answer.errors
         response: aiohttp.ClientResponse | None = None
-        limit = asyncio.timeout(self._settings.first_token.total_seconds() or None)
+        first_token = self._settings.first_token.total_seconds()
+        if patience is not None:
+            first_token = min(first_token or patience, patience)
+        limit = asyncio.timeout(first_token or None)
         try:
             async with limit:
                 response = await self._post(body)
@@ -187,7 +195,7 @@ class Endpoint:
                 if limit.expired():
                     if answer.has_started:
                         raise errors.stalled(self._settings.silence.total_seconds()) from error
-                    raise errors.no_first_token(self._settings.first_token.total_seconds()) from error
+                    raise errors.no_first_token(first_token) from error
                 raise self._classify(error, errors, has_response=response is not None) from error
         finally:
             # A connection whose answer was read to its end has been given back already.

@@ -364,13 +364,15 @@ def _format_wait(seconds: float | None) -> str:
 
 RETRY_BACKOFF = Backoff(first=1.0, longest=30.0)
 LONGEST_RETRY_AFTER = 60.0
+SHORTEST_TRY = 5.0
 
 
 class RetryState(msgspec.Struct, frozen=True):
     """The state of a call after a failure.
 
     `tries` counts the calls of this model, the failed one included. `is_resting` is whether its endpoint
-    rests now, `has_next` whether the fallback chain has another model.
+    rests now, `has_next` whether the fallback chain has another model. `seconds_left` is the time in which
+    further tries have to begin an answer.
     """
 
     tries: int
@@ -378,6 +380,7 @@ class RetryState(msgspec.Struct, frozen=True):
     has_spoken: bool = False
     is_resting: bool = False
     has_next: bool = False
+    seconds_left: float = math.inf
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -401,7 +404,8 @@ def decide(error: ModelError, state: RetryState, draw: float) -> Retry | FallBac
       would cost again.
     - A resting endpoint is not waited for: fall back.
     - Every other failure (429, 5xx, broken connections, timeouts before the first token) is retried up to
-      `max_retries` times, unless the server asks for a pause longer than `LONGEST_RETRY_AFTER`.
+      `max_retries` times, unless the server asks for a pause longer than `LONGEST_RETRY_AFTER`, or less than
+      `SHORTEST_TRY` would be left for the try after the pause.
 
     `draw`, a random number from 0 to 1, spreads the callers that wait for the same endpoint.
     """
@@ -414,7 +418,9 @@ def decide(error: ModelError, state: RetryState, draw: float) -> Retry | FallBac
         and state.tries <= state.max_retries
         and (error.retry_after or 0.0) <= LONGEST_RETRY_AFTER
     ):
-        return Retry(retry_pause(state.tries, error.retry_after, draw))
+        pause = retry_pause(state.tries, error.retry_after, draw)
+        if pause + SHORTEST_TRY <= state.seconds_left:
+            return Retry(pause)
     return FallBack() if state.has_next else GiveUp()
 
 

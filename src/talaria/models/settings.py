@@ -37,7 +37,8 @@ class ModelSettings(msgspec.Struct, frozen=True):
 
 class ProviderSettings(msgspec.Struct, frozen=True):
     """`connect_timeout` bounds the wait for a connection, `first_token` the wait for an answer to start,
-    `silence` a pause within it, and `timeout` a whole call. `max_retries` does not count the first try.
+    `silence` a pause within it, and `timeout` a whole call. `max_retries` does not count the first try; all
+    tries together have to begin an answer within `retry_within`.
 
     The default of `api` is that of the preset with this name, else "openai-chat".
     """
@@ -51,6 +52,7 @@ class ProviderSettings(msgspec.Struct, frozen=True):
     first_token: timedelta = timedelta(seconds=120)
     silence: timedelta = timedelta(seconds=120)
     max_retries: Annotated[int, msgspec.Meta(ge=0, le=20)] = 3
+    retry_within: timedelta = timedelta(minutes=3)
     max_concurrency: Annotated[int, msgspec.Meta(ge=1)] = 256
 
     def __repr__(self) -> str:

@@ -144,35 +144,8 @@ def _chat_usage(usage: bytes) -> HostileAnswer:
     return HostileAnswer(tail=_event(b'{"usage":' + usage + b"}") + _CHAT_END)
 
 
-def _chat() -> dict[str, HostileAnswer]:
-    detail = b'{"type":"reasoning.text","text":"x"}'
+def _chat_calls() -> dict[str, HostileAnswer]:
     return {
-        **_framing(b"", _CHAT_END),
-        "text": HostileAnswer(b"", _delta(b'{"content":"x"}'), _CHAT_END),
-        "thoughts": HostileAnswer(b"", _delta(b'{"reasoning_content":"x"}'), _CHAT_END),
-        "details": HostileAnswer(b"", _delta(b'{"reasoning_details":[' + detail + b"]}"), _CHAT_END),
-        "details-at-once": HostileAnswer(
-            b'data: {"choices":[{"delta":{"reasoning_details":[' + detail,
-            b"," + detail,
-            b"]}}]}\n\n" + _CHAT_END,
-        ),
-        "detail-blocks": HostileAnswer(
-            b"",
-            lambda n: _delta(b'{"reasoning_details":[{"type":"reasoning.text","index":%d,"text":"x"}]}' % n),
-            _CHAT_END,
-        ),
-        "detail-members": HostileAnswer(
-            b"",
-            lambda n: _delta(b'{"reasoning_details":[{"type":"reasoning.text","k%d":"x"}]}' % n),
-            _CHAT_END,
-        ),
-        "detail-id": HostileAnswer(
-            b'data: {"choices":[{"delta":{"reasoning_details":[{"type":"reasoning.text","id":"',
-            b"x",
-            b'"}]}}]}\n\n'
-            + _delta(b'{"reasoning_details":[{"type":"reasoning.text","id":"y"}]}')
-            + _CHAT_END,
-        ),
         "calls": HostileAnswer(
             b"",
             lambda n: _delta(b'{"tool_calls":[{"index":%d,"id":"c%d","function":{"name":"f"}}]}' % (n, n)),
@@ -211,6 +184,39 @@ def _chat() -> dict[str, HostileAnswer]:
             b"x",
             b'"}]}}]}\n\n' + _CHAT_END,
         ),
+    }
+
+
+def _chat() -> dict[str, HostileAnswer]:
+    detail = b'{"type":"reasoning.text","text":"x"}'
+    return {
+        **_framing(b"", _CHAT_END),
+        "text": HostileAnswer(b"", _delta(b'{"content":"x"}'), _CHAT_END),
+        "thoughts": HostileAnswer(b"", _delta(b'{"reasoning_content":"x"}'), _CHAT_END),
+        "details": HostileAnswer(b"", _delta(b'{"reasoning_details":[' + detail + b"]}"), _CHAT_END),
+        "details-at-once": HostileAnswer(
+            b'data: {"choices":[{"delta":{"reasoning_details":[' + detail,
+            b"," + detail,
+            b"]}}]}\n\n" + _CHAT_END,
+        ),
+        "detail-blocks": HostileAnswer(
+            b"",
+            lambda n: _delta(b'{"reasoning_details":[{"type":"reasoning.text","index":%d,"text":"x"}]}' % n),
+            _CHAT_END,
+        ),
+        "detail-members": HostileAnswer(
+            b"",
+            lambda n: _delta(b'{"reasoning_details":[{"type":"reasoning.text","k%d":"x"}]}' % n),
+            _CHAT_END,
+        ),
+        "detail-id": HostileAnswer(
+            b'data: {"choices":[{"delta":{"reasoning_details":[{"type":"reasoning.text","id":"',
+            b"x",
+            b'"}]}}]}\n\n'
+            + _delta(b'{"reasoning_details":[{"type":"reasoning.text","id":"y"}]}')
+            + _CHAT_END,
+        ),
+        **_chat_calls(),
         "answer-id": HostileAnswer(b'data: {"id":"', b"x", b'"}\n\n' + _CHAT_END),
         "choices": HostileAnswer(b'data: {"choices":[{"index":1}', b',{"delta":{}}', b"]}\n\n" + _CHAT_END),
         "body": HostileAnswer(
@@ -255,6 +261,25 @@ def _responses_delta(kind: bytes) -> bytes:
     return _event(b'{"type":"response.%b.delta","output_index":0,"delta":"x"}' % kind)
 
 
+def _responses_calls(call: bytes, done: bytes) -> dict[str, HostileAnswer]:
+    return {
+        "call-arguments": HostileAnswer(
+            _item(call), _responses_delta(b"function_call_arguments"), _RESPONSES_END
+        ),
+        "call-arguments-at-once": HostileAnswer(
+            done + b'{"type":"function_call","call_id":"c","name":"f","arguments":"',
+            b"x",
+            b'"}}\n\n' + _RESPONSES_END,
+        ),
+        "call-name": HostileAnswer(
+            done + b'{"type":"function_call","call_id":"c","name":"', b"x", b'"}}\n\n' + _RESPONSES_END
+        ),
+        "call-id": HostileAnswer(
+            done + b'{"type":"function_call","name":"f","call_id":"', b"x", b'"}}\n\n' + _RESPONSES_END
+        ),
+    }
+
+
 def _responses() -> dict[str, HostileAnswer]:
     call = b'{"type":"function_call","id":"i","call_id":"c","name":"f"}'
     done = b'data: {"type":"response.output_item.done","output_index":0,"item":'
@@ -281,20 +306,7 @@ def _responses() -> dict[str, HostileAnswer]:
         "reasoning-item": HostileAnswer(
             done + b'{"type":"reasoning","encrypted_content":"', b"x", b'"}}\n\n' + _RESPONSES_END
         ),
-        "call-arguments": HostileAnswer(
-            _item(call), _responses_delta(b"function_call_arguments"), _RESPONSES_END
-        ),
-        "call-arguments-at-once": HostileAnswer(
-            done + b'{"type":"function_call","call_id":"c","name":"f","arguments":"',
-            b"x",
-            b'"}}\n\n' + _RESPONSES_END,
-        ),
-        "call-name": HostileAnswer(
-            done + b'{"type":"function_call","call_id":"c","name":"', b"x", b'"}}\n\n' + _RESPONSES_END
-        ),
-        "call-id": HostileAnswer(
-            done + b'{"type":"function_call","name":"f","call_id":"', b"x", b'"}}\n\n' + _RESPONSES_END
-        ),
+        **_responses_calls(call, done),
         "item-id": HostileAnswer(
             done + b'{"type":"message","phase":"x","id":"', b"x", b'"}}\n\n' + _RESPONSES_END
         ),
@@ -345,9 +357,30 @@ def _anthropic_usage(usage: bytes) -> HostileAnswer:
     )
 
 
+def _anthropic_calls(start: bytes) -> dict[str, HostileAnswer]:
+    tool = b'{"type":"tool_use","id":"c","name":"f","input":{}}'
+    return {
+        "call-arguments": HostileAnswer(
+            _block(b"0", tool),
+            _block_delta(b'{"type":"input_json_delta","partial_json":"x"}'),
+            _ANTHROPIC_END,
+        ),
+        "call-arguments-at-once": HostileAnswer(
+            start + b'{"type":"tool_use","id":"c","name":"f","input":{"x":"',
+            b"x",
+            b'"}}}\n\n' + _ANTHROPIC_END,
+        ),
+        "call-name": HostileAnswer(
+            start + b'{"type":"tool_use","id":"c","name":"', b"x", b'"}}\n\n' + _ANTHROPIC_END
+        ),
+        "call-id": HostileAnswer(
+            start + b'{"type":"tool_use","name":"f","id":"', b"x", b'"}}\n\n' + _ANTHROPIC_END
+        ),
+    }
+
+
 def _anthropic() -> dict[str, HostileAnswer]:
     start = b'data: {"type":"content_block_start","index":0,"content_block":'
-    tool = b'{"type":"tool_use","id":"c","name":"f","input":{}}'
     thinking = _block(b"0", b'{"type":"thinking","thinking":"","signature":""}')
     return {
         **_framing(b"", _ANTHROPIC_END),
@@ -378,22 +411,7 @@ def _anthropic() -> dict[str, HostileAnswer]:
         "redacted-block": HostileAnswer(
             start + b'{"type":"redacted_thinking","data":"', b"x", b'"}}\n\n' + _ANTHROPIC_END
         ),
-        "call-arguments": HostileAnswer(
-            _block(b"0", tool),
-            _block_delta(b'{"type":"input_json_delta","partial_json":"x"}'),
-            _ANTHROPIC_END,
-        ),
-        "call-arguments-at-once": HostileAnswer(
-            start + b'{"type":"tool_use","id":"c","name":"f","input":{"x":"',
-            b"x",
-            b'"}}}\n\n' + _ANTHROPIC_END,
-        ),
-        "call-name": HostileAnswer(
-            start + b'{"type":"tool_use","id":"c","name":"', b"x", b'"}}\n\n' + _ANTHROPIC_END
-        ),
-        "call-id": HostileAnswer(
-            start + b'{"type":"tool_use","name":"f","id":"', b"x", b'"}}\n\n' + _ANTHROPIC_END
-        ),
+        **_anthropic_calls(start),
         "kind": HostileAnswer(b'data: {"type":"', b"x", b'"}\n\n' + _ANTHROPIC_END),
         "usages": HostileAnswer(
             b"", _event(b'{"type":"message_delta","usage":{"output_tokens":1}}'), _ANTHROPIC_END

@@ -44,6 +44,7 @@ class ScriptedModel:
         wire: Wire | None = None,
         max_retries: int = 0,
         patience: float | None = None,
+        retry_within: float = 180.0,
     ) -> None:
         self._clock = clock or SystemClock()
         self._name = name
@@ -53,6 +54,7 @@ class ScriptedModel:
         self._wire = wire or OpenAIChat()
         self._patience = patience
         self.max_retries = max_retries
+        self.retry_within = retry_within
         self.is_down = False
         self._attempts = AttemptCounter()
         self.latency = latency
@@ -107,6 +109,8 @@ class ScriptedModel:
 
         try:
             await self._clock.sleep(self.latency + answer.delay)
+            if answer.fault is ScriptedFault.HANG:
+                await self._hang(call, errors)
             await self._play(answer, hear, errors)
         except BaseException:
             cut(CallCut(sum(len(text.encode()) for text in heard)))
@@ -117,6 +121,14 @@ class ScriptedModel:
         message = AssistantMessage(answer.text, answer.calls, thoughts, call.model)
         return Completion(message, answer.usage_after(len(body)), "tool_calls" if answer.calls else "stop")
 
+    async def _hang(self, call: ModelCall, errors: ProviderErrors) -> None:
+        patience = min((each for each in (self._patience, call.patience) if each is not None), default=None)
+        if patience is None:
+            await asyncio.get_running_loop().create_future()
+        else:
+            await self._clock.sleep(patience)
+            raise errors.no_first_token(patience)
+
     async def _play(
         self, answer: ScriptedAnswer, sink: Callable[[ModelDelta], None], errors: ProviderErrors
     ) -> None:
@@ -125,12 +137,6 @@ class ScriptedModel:
             headers = {"Retry-After": answer.retry_after} if answer.retry_after else {}
             body = b'{"error":{"message":"The script asked for status %d."}}' % answer.status
             raise errors.from_status(answer.status, headers, body)
-        if answer.fault is ScriptedFault.HANG:
-            if self._patience is None:
-                await asyncio.get_running_loop().create_future()
-            else:
-                await self._clock.sleep(self._patience)
-                raise errors.no_first_token(self._patience)
         deltas: list[ModelDelta] = [ThoughtDelta(answer.thought)] if answer.thought else []
         deltas.extend(map(TextDelta, answer.pieces()))
         if answer.fault in (ScriptedFault.MALFORMED, ScriptedFault.ERROR_IN_STREAM):

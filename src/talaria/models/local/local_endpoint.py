@@ -40,6 +40,7 @@ class LocalEndpoint:
 
     wire = LocalChat()
     max_retries = 2
+    retry_within = 600.0  # seconds; loading takes a part of them
 
     def __init__(
         self,
