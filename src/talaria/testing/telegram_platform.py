@@ -10,7 +10,14 @@ from typing import Any
 
 import msgspec
 
-from talaria.testing.telegram_text import ParseError, TextEntity, found_entities, parse, utf16_length
+from talaria.testing.telegram_text import (
+    ParseError,
+    TextEntity,
+    found_entities,
+    found_links,
+    parse,
+    utf16_length,
+)
 
 Json = dict[str, Any]
 Files = Mapping[str, tuple[str, bytes]]  # file name and content, by form field
@@ -55,6 +62,11 @@ class ShownMessage:
     thread: int | None = None
     reply_to: int | None = None
     raw: Json = field(default_factory=dict)
+
+    @property
+    def links(self) -> list[str]:
+        """What users can click."""
+        return found_links(self.text, self.entities)
 
 
 @dataclass(slots=True)
@@ -147,6 +159,7 @@ class TelegramPlatform:
         self.commands: list[Json] = []
         self.queue: deque[Json] = deque()
         self.repeated: list[Json] = []  # delivered again, regardless of the offset
+        self.previews: list[str] = []  # links that Telegram fetched to show a preview
         self.is_shuffled = False
         self.allowed: frozenset[str] | None = None
         self.on_update: Callable[[], None] = lambda: None
@@ -261,6 +274,8 @@ class TelegramPlatform:
         chat = self._writable(params)
         text, entities = self._text(params, key, limit)
         buttons = _buttons(params)
+        if key == "text":
+            self._preview(params, text, entities)
         thread = params.get("message_thread_id")
         if thread is not None and not chat.is_forum:
             raise bad_request("message thread not found")
@@ -297,12 +312,17 @@ class TelegramPlatform:
             raise bad_request("message can't be edited")
         text, entities = self._text(params, "text", MAX_TEXT, is_edit=True)
         buttons = _buttons(params)
+        self._preview(params, text, entities)
         if (text, tuple(entities), buttons) == (shown.text, shown.entities, shown.buttons):
             raise bad_request(_UNMODIFIED)
         shown.text, shown.entities, shown.buttons = text, tuple(entities), buttons
         shown.edits += 1
         shown.raw = shown.raw | {"text": text, "reply_markup": params.get("reply_markup") or {}}
         return shown.raw
+
+    def _preview(self, params: Json, text: str, entities: list[TextEntity]) -> None:
+        if not (params.get("link_preview_options") or {}).get("is_disabled"):
+            self.previews += found_links(text, entities)[:1]
 
     def _act(self, params: Json) -> bool:
         if params.get("action") not in ("typing", "upload_photo", "upload_document", "record_voice"):
@@ -360,6 +380,8 @@ class TelegramPlatform:
     ) -> tuple[str, list[TextEntity]]:
         try:
             text, entities = parse(str(params.get(key, "")), str(params.get("parse_mode") or ""))
+            given = params.get("entities" if key == "text" else "caption_entities") or []
+            entities += msgspec.convert(given, list[TextEntity])
         except ParseError as error:
             raise bad_request(f"can't parse entities: {error}") from None
         text = text.strip()

@@ -36,7 +36,9 @@ TOKEN = "4200:fake-token-for-tests"  # noqa: S105 - of a fake
 DEFAULT_PORT = 8767
 MAX_RECORDED = 20_000
 _WEBHOOK_RETRY_SECONDS = 0.02
-_NESTED = frozenset({"reply_markup", "allowed_updates", "reply_parameters", "commands", "entities"})
+_NESTED = frozenset(
+    {"reply_markup", "allowed_updates", "reply_parameters", "commands", "entities", "caption_entities"}
+)
 _IN_USE = (
     "Conflict: can't use getUpdates method while webhook is active; "
     "use deleteWebhook to delete the webhook first"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterable
 
 import msgspec
 
@@ -26,6 +27,9 @@ _NAMED = re.compile(r"&(?:lt|gt|amp|quot|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 _HREF = re.compile(r"""href\s*=\s*["']?([^"'\s>]*)""")
 _COMMAND = re.compile(r"(?<!\S)/[A-Za-z0-9_]{1,32}(?:@[A-Za-z0-9_]{3,32})?")
 _MENTION = re.compile(r"(?<![\w@])@[A-Za-z0-9_]{3,32}")
+_LINK = re.compile(
+    r"[a-z][a-z0-9+.-]*://\w[^\s<>]*|(?<![\w./-])\d+(?:\.\d+){3}(?!\w|[.-]\w)[^\s<>]*", re.IGNORECASE
+)
 
 
 class TextEntity(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,6 +66,18 @@ def found_entities(text: str) -> list[TextEntity]:
         TextEntity(kind, utf16_length(text[: match.start()]), utf16_length(match[0]))
         for kind, match in sorted(found, key=lambda item: item[1].start())
     ]
+
+
+def found_links(text: str, entities: Iterable[TextEntity]) -> list[str]:
+    """Return what can be clicked: text links, and addresses that Telegram finds by itself outside of code."""
+    links = [entity.url for entity in entities if entity.type == "text_link"]
+    hidden = [each for each in entities if each.type in ("code", "pre", "text_link")]
+    for match in _LINK.finditer(text):
+        start = utf16_length(text[: match.start()])
+        end = start + utf16_length(match[0])
+        if not any(each.offset < end and start < each.offset + each.length for each in hidden):
+            links.append(match[0])
+    return links
 
 
 def _parse_html(text: str) -> tuple[str, list[TextEntity]]:

@@ -110,7 +110,10 @@ async def telegram(
 
 @asynccontextmanager
 async def way_back(
-    server: TelegramServer, clock: Clock | None = None, progress: str = "brief"
+    server: TelegramServer,
+    clock: Clock | None = None,
+    progress: str = "brief",
+    own: frozenset[str] = frozenset(),
 ) -> AsyncIterator[TelegramOutlet]:
     """The outlet alone, with Ada's chat behind it."""
 
@@ -119,4 +122,4 @@ async def way_back(
 
     server.platform.private(server.person(ADA))
     async with BotApi(server.url, server.token) as api:
-        yield TelegramOutlet(api, clock or SystemClock(), progress, on_moved)
+        yield TelegramOutlet(api, clock or SystemClock(), progress, on_moved, own)

@@ -25,6 +25,9 @@ _ANSWER_SECONDS = 20.0
 _UPLOAD_SECONDS = 120.0
 _MAX_ANSWER = 32 << 20
 
+# Telegram fetches the first link of a text for its preview, so a model could send data out without a click.
+_WRITING = frozenset({"sendMessage", "editMessageText"})
+
 WANTED_UPDATES = ["message", "edited_message", "callback_query"]
 
 
@@ -227,6 +230,8 @@ class BotApi:
     async def call(self, method: str, answer: type[T], wait: float = 0.0, /, **params: Value) -> T:
         """Return the decoded result. `wait` is how many seconds the server may hold the request."""
         given = {key: value for key, value in params.items() if value is not None}
+        if method in _WRITING:
+            given["link_preview_options"] = {"is_disabled": True}
         return await self._ask(method, answer, _ANSWER_SECONDS + wait, json=given)
 
     async def upload(

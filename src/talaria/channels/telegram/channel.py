@@ -13,10 +13,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import Any, ClassVar, NoReturn, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
 from talaria.access.authorizer import Authorizer
+from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.bot_api import (
     WANTED_UPDATES,
     BotApi,
@@ -35,6 +37,7 @@ from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.errors import Overloaded, StoreError, TalariaError
 from talaria.core.failpoints import Failpoint, hit
+from talaria.core.links import own_hosts
 from talaria.gateway import Gateway
 from talaria.turns.intake import Draining
 
@@ -224,7 +227,10 @@ async def open_telegram(gateway: Gateway, settings: TelegramSettings) -> AsyncIt
     async with BotApi(settings.api_url, token) as api:
         handler = UpdateHandler(api, authorizer, gateway, settings.groups)
         channel = TelegramChannel(api, settings, handler, gateway.store, gateway.clock)
-        outlet = TelegramOutlet(api, gateway.clock, settings.progress, handler.move_chat)
+        http = gateway.settings.of(HTTP)
+        names = [http.host, *(host.rpartition(":")[0].strip("[]") for host in http.hosts)]
+        own = own_hosts([*names, urlsplit(settings.webhook_url).hostname or ""])
+        outlet = TelegramOutlet(api, gateway.clock, settings.progress, handler.move_chat, own)
         gateway.delivery.attach(CHANNEL, outlet)
         if settings.mode == "webhook":
             gateway.webhooks[WEBHOOK_PATH] = TelegramWebhook(channel, webhook_secret(token))

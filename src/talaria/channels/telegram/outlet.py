@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -21,7 +21,15 @@ from talaria.channels.telegram.bot_api import (
     Value,
 )
 from talaria.channels.telegram.parse import ChatTarget, button_data
-from talaria.channels.telegram.render import MAX_CAPTION, shorten, split, tail, to_html
+from talaria.channels.telegram.render import (
+    MAX_CAPTION,
+    Hosts,
+    refused_addresses,
+    shorten,
+    split,
+    tail,
+    to_html,
+)
 from talaria.core.clock import Clock
 from talaria.core.delivery import Button, DeliveryDelayed, DeliveryRefused, DeliveryUnknown, OutgoingMessage
 from talaria.core.display import clean_line, describe_call
@@ -57,7 +65,7 @@ _PHOTOS = (".jpg", ".jpeg", ".png", ".webp")
 _VOICES = (".ogg", ".oga", ".opus")
 _MAX_PHOTO = 10 << 20
 
-_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 
 
 class TelegramOutlet:
@@ -67,11 +75,18 @@ class TelegramOutlet:
     takes_nonce = False
 
     def __init__(
-        self, api: BotApi, clock: Clock, progress: str, on_moved: Callable[[int, int], Awaitable[None]]
+        self,
+        api: BotApi,
+        clock: Clock,
+        progress: str,
+        on_moved: Callable[[int, int], Awaitable[None]],
+        own: Hosts = frozenset(),
     ) -> None:
+        """`own` are the gateway's own hosts; addresses of theirs are no links."""
         self._api = api
         self._clock = clock
         self._progress = progress
+        self._own = own
         self._on_moved = on_moved
 
     def split(self, reply: str) -> Iterator[str]:
@@ -92,7 +107,7 @@ class TelegramOutlet:
         """Show the turn until its last event. On cancellation, a message that is being sent is awaited, so
         that the reply can take its place."""
         target = ChatTarget.read(view.turn.inbound.address or "")
-        await LiveMessage(self._api, self._clock, target, view, self._progress).run()
+        await LiveMessage(self._api, self._clock, target, view, LiveText(self._progress, self._own)).run()
 
     async def _deliver(self, target: ChatTarget, post: OutgoingMessage) -> str:
         if post.file is not None:
@@ -104,24 +119,24 @@ class TelegramOutlet:
     async def _send(self, target: ChatTarget, post: OutgoingMessage) -> str:
         params = {**_target_params(target), **_keyboard_params(post.buttons)}
 
-        async def send(text: str, mode: str | None) -> PostedMessage:
-            return await self._api.call("sendMessage", PostedMessage, text=text, parse_mode=mode, **params)
+        async def send(text: str, **form: Value) -> PostedMessage:
+            return await self._api.call("sendMessage", PostedMessage, text=text, **form, **params)
 
         body = f"{REPEATED}\n\n{post.body}" if post.is_repeat else post.body
         with _as_delivery_error(is_edit=False):
-            return str((await _with_formatting(send, body)).message_id)
+            return str((await _with_formatting(send, body, self._own)).message_id)
 
     async def _edit(self, target: ChatTarget, post: OutgoingMessage) -> bool:
         """Return False if the message to edit is gone."""
         params: dict[str, Value] = {"chat_id": target.chat, "message_id": int(post.edits or 0)}
         params |= _keyboard_params(post.buttons)
 
-        async def edit(text: str, mode: str | None) -> msgspec.Raw:
-            return await self._api.call("editMessageText", msgspec.Raw, text=text, parse_mode=mode, **params)
+        async def edit(text: str, **form: Value) -> msgspec.Raw:
+            return await self._api.call("editMessageText", msgspec.Raw, text=text, **form, **params)
 
         with _as_delivery_error(is_edit=True):
             try:
-                await _with_formatting(edit, post.body)
+                await _with_formatting(edit, post.body, self._own)
             except BotApiRefused as refusal:
                 if refusal.says("message to edit not found", "message can't be edited", "MESSAGE_ID_INVALID"):
                     return False
@@ -135,23 +150,21 @@ class TelegramOutlet:
         kind = _file_kind(*file)
         params = {**_target_params(target), **_keyboard_params(post.buttons)}
 
-        async def upload(text: str, mode: str | None) -> PostedMessage:
+        async def upload(text: str, entities: Value = None, **form: Value) -> PostedMessage:
             method = f"send{kind.capitalize()}"
-            caption = text or None
-            return await self._api.upload(
-                method, PostedMessage, kind, file, caption=caption, parse_mode=mode, **params
-            )
+            form |= {"caption": text or None, "caption_entities": entities}
+            return await self._api.upload(method, PostedMessage, kind, file, **form, **params)
 
         body = f"{REPEATED}\n{post.body}" if post.is_repeat else post.body
         caption = shorten(body, MAX_CAPTION)
         with _as_delivery_error(is_edit=False):
             try:
-                sent = await _with_formatting(upload, caption)
+                sent = await _with_formatting(upload, caption, self._own)
             except BotApiRefused as refusal:
                 if kind == "document" or not refusal.says("PHOTO", "IMAGE", "VOICE"):
                     raise
                 kind = "document"  # a file that Telegram does not accept as an image or a voice message
-                sent = await _with_formatting(upload, caption)
+                sent = await _with_formatting(upload, caption, self._own)
         return str(sent.message_id)
 
 
@@ -181,14 +194,19 @@ def _as_delivery_error(*, is_edit: bool) -> Iterator[None]:
         raise DeliveryRefused(refusal.user_text) from None
 
 
-async def _with_formatting(call: Callable[[str, str | None], Awaitable[_T]], body: str) -> _T:
+class _Call(Protocol[_T_co]):
+    def __call__(self, text: str, **form: Value) -> Awaitable[_T_co]: ...
+
+
+async def _with_formatting(call: _Call[_T_co], body: str, own: Hosts) -> _T_co:
     """Call with the text as HTML; if Telegram refuses the formatting, call again with plain text."""
     try:
-        return await call(to_html(body), "HTML")
+        return await call(to_html(body, own), parse_mode="HTML")
     except BotApiRefused as refusal:
         if not refusal.says("can't parse", "too long", "TOO_LONG", "text is empty"):
             raise
-        return await call(body, None)
+        entities: list[Any] = [*refused_addresses(body, own)]
+        return await call(body, entities=entities or None)
 
 
 def _file_kind(name: str, data: bytes) -> str:
@@ -223,8 +241,9 @@ def _keyboard_params(buttons: tuple[Button, ...]) -> dict[str, Value]:
 class LiveText:
     """The text of the live message. `brief`: the text so far, or the running tool. `full`: all tools too."""
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, own: Hosts = frozenset()) -> None:
         self._mode = mode
+        self._own = own
         self._pieces: list[str] = []  # of the text
         self._length = 0  # of the pieces
         self._is_blank = True
@@ -286,17 +305,20 @@ class LiveText:
         parts = [self._loading, tools, tail("".join(self._pieces).strip("\n"), _MAX_SHOWN)]
         return "\n\n".join(part for part in parts if part.strip()) + CURSOR
 
+    def html(self) -> str:
+        return to_html(self.body(), self._own)
+
 
 class LiveMessage:
     """Shows one turn. Sends at most one message: if it is unknown whether that arrived, no other is sent."""
 
-    def __init__(self, api: BotApi, clock: Clock, target: ChatTarget, view: TurnFeed, progress: str) -> None:
+    def __init__(self, api: BotApi, clock: Clock, target: ChatTarget, view: TurnFeed, text: LiveText) -> None:
         self._api = api
         self._clock = clock
         self._target = target
         self._view = view
         self._pause = PRIVATE_SECONDS if target.chat > 0 else GROUP_SECONDS
-        self._text = LiveText(progress)
+        self._text = text
         self._changed = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
 
@@ -359,7 +381,7 @@ class LiveMessage:
 
     async def _put(self) -> None:
         shown_id = self._view.shown_id
-        text: dict[str, Value] = {"text": to_html(self._text.body()), "parse_mode": "HTML"}
+        text: dict[str, Value] = {"text": self._text.html(), "parse_mode": "HTML"}
         if shown_id is None:
             sent = await self._api.call("sendMessage", PostedMessage, **_target_params(self._target), **text)
             hit(Failpoint.SHOWN)

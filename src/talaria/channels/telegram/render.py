@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from html import escape
-from typing import NamedTuple
+from html import escape, unescape
+from typing import NamedTuple, TypedDict
+
+from talaria.core.links import WITH_SCHEME, find_addresses, is_outer
 
 MAX_CAPTION = 1024
 LIMIT = 4000  # of 4096: leaves room for a mark before the text and the cursor after it
@@ -24,12 +26,26 @@ _RULE = re.compile(r"\s{0,3}(?:(?:-\s*){3,}|(?:\*\s*){3,}|(?:_\s*){3,})$")
 _TABLE_ROW = re.compile(r"\s*\|.*\|\s*$")
 _TOKEN = re.compile(
     r"(?P<code>`[^`\n]+`)"
-    r"|!?\[(?P<label>[^\[\]\n]{1,300})\]\((?P<url>(?:https?://|tg://|mailto:)[^\s()<>]{1,1000})\)"
+    r"|!?\[(?P<label>[^\[\]\n]{1,300})\]\((?P<url>(?:[A-Za-z][A-Za-z0-9+.-]{0,30}:|//)[^\s()<>]{1,1000})\)"
+    rf"|(?P<bare>{WITH_SCHEME})"
     r"|(?P<mark>\*\*|__|~~|\*|_)"
 )
+_EMPHASIS = re.compile("</?[bis]>")
+_NO_TEXT = re.compile("<code>[^<]*</code>|<a [^<]*</a>")
 _MAX_OPEN = 32
 _CLOSING_ROOM = 17  # for the line that closes a code block
 _TAGS = {"**": "b", "__": "b", "~~": "s", "*": "i", "_": "i"}
+
+
+Hosts = frozenset[str]
+
+
+class CodeEntity(TypedDict):
+    """`offset` and `length` count UTF-16 units."""
+
+    type: str
+    offset: int
+    length: int
 
 
 def units(text: str) -> int:
@@ -40,11 +56,25 @@ def units(text: str) -> int:
 # -- rendering --------------------------------------------------------------------------------------------
 
 
-def to_html(markdown: str) -> str:
-    return "\n".join(_render_blocks(markdown.split("\n"))).strip("\n")
+def to_html(markdown: str, own: Hosts = frozenset()) -> str:
+    """Return Telegram's HTML. `own` are the gateway's hosts; see `core.links` for what becomes a link.
+
+    Telegram turns bare addresses into links by itself, but not in code: the addresses that must not be links
+    are shown as code.
+    """
+    return "\n".join(_render_blocks(markdown.split("\n"), own)).strip("\n")
 
 
-def _render_blocks(lines: list[str]) -> Iterator[str]:
+def refused_addresses(text: str, own: Hosts = frozenset()) -> list[CodeEntity]:
+    """Return the entities for a plain text, in which the same addresses are shown as code."""
+    return [
+        {"type": "code", "offset": units(text[: found.start]), "length": units(text[found.start : found.end])}
+        for found in find_addresses(text, own)
+        if not found.is_outer
+    ]
+
+
+def _render_blocks(lines: list[str], own: Hosts) -> Iterator[str]:
     position = 0
     while position < len(lines):
         line = lines[position]
@@ -62,10 +92,10 @@ def _render_blocks(lines: list[str]) -> Iterator[str]:
         elif _QUOTE.match(line):
             end = _find_end(lines, position, _QUOTE)
             quoted = [_QUOTE.sub(r"\1", each) for each in lines[position:end]]
-            yield f"<blockquote>{chr(10).join(_render_inline(each) for each in quoted)}</blockquote>"
+            yield f"<blockquote>{chr(10).join(_render_inline(each, own) for each in quoted)}</blockquote>"
             position = end
         else:
-            yield _render_line(line)
+            yield _render_line(line, own)
             position += 1
 
 
@@ -82,15 +112,15 @@ def _find_end(lines: list[str], start: int, pattern: re.Pattern[str]) -> int:
     return next((at for at in range(start, len(lines)) if not pattern.match(lines[at])), len(lines))
 
 
-def _render_line(line: str) -> str:
+def _render_line(line: str, own: Hosts) -> str:
     if heading := _HEADING.match(line):
         title = heading[1].rstrip().rstrip("#").rstrip()
-        return f"<b>{_render_inline(title)}</b>" if title else ""
+        return f"<b>{_render_inline(title, own)}</b>" if title else ""
     if _RULE.match(line):
         return "———"
     if bullet := _BULLET.match(line):
-        return f"{bullet[1]}• {_render_inline(bullet[2])}"
-    return _render_inline(line)
+        return f"{bullet[1]}• {_render_inline(bullet[2], own)}"
+    return _render_inline(line, own)
 
 
 class _OpenMark(NamedTuple):
@@ -101,23 +131,59 @@ class _OpenMark(NamedTuple):
     end: int
 
 
-def _render_inline(text: str) -> str:
+def _render_inline(text: str, own: Hosts) -> str:
+    html = _render_tokens(text, own, with_marks=True)
+    if _EMPHASIS.search(html):
+        shown = unescape(_EMPHASIS.sub("", _NO_TEXT.sub(" ", html)))
+        if any(not found.is_outer for found in find_addresses(shown, own)):
+            # The marks hid an address, as in 12*7*.0.0.1: without their meaning they stay in the text.
+            return _render_tokens(text, own, with_marks=False)
+    return html
+
+
+def _render_tokens(text: str, own: Hosts, *, with_marks: bool) -> str:
     """Marks pair up like brackets. When a mark closes, marks that were opened inside it stay plain."""
     out: list[str] = []
     opened: list[_OpenMark] = []
     position = 0
     for token in _TOKEN.finditer(text):
-        out.append(escape(text[position : token.start()], quote=False))
+        out.append(_render_text(text[position : token.start()], own))
         position = token.end()
         if token["code"]:
-            out.append(f"<code>{escape(token['code'][1:-1], quote=False)}</code>")
+            out.append(_as_code(token["code"][1:-1]))
         elif token["url"]:
-            label = escape(token["label"], quote=False)
-            out.append(f'<a href="{escape(token["url"])}">{label}</a>')
-        else:
+            out.append(_render_link(token["label"], token["url"], own))
+        elif bare := token["bare"]:
+            out.append(escape(bare, quote=False) if is_outer(bare, own) else _as_code(bare))
+        elif with_marks:
             _render_mark(token["mark"], text, token.start(), out, opened)
-    out.append(escape(text[position:], quote=False))
+        else:
+            out.append(token["mark"])
+    out.append(_render_text(text[position:], own))
     return "".join(out)
+
+
+def _render_link(label: str, url: str, own: Hosts) -> str:
+    if is_outer(url, own):
+        return f'<a href="{escape(url)}">{escape(label, quote=False)}</a>'
+    return f"{_render_text(label, own)} ({_as_code(url)})"
+
+
+def _render_text(text: str, own: Hosts) -> str:
+    out: list[str] = []
+    position = 0
+    for found in find_addresses(text, own):
+        if not found.is_outer:
+            out += (
+                escape(text[position : found.start], quote=False),
+                _as_code(text[found.start : found.end]),
+            )
+            position = found.end
+    return "".join((*out, escape(text[position:], quote=False)))
+
+
+def _as_code(text: str) -> str:
+    return f"<code>{escape(text, quote=False)}</code>"
 
 
 def _render_mark(mark: str, text: str, start: int, out: list[str], opened: list[_OpenMark]) -> None:

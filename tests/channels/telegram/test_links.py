@@ -1,0 +1,107 @@
+"""What a model writes reaches nothing by itself, and inner addresses cannot be clicked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from channels.telegram.line import way_back
+from link_table import OUTER, OWN, REFUSED
+from talaria.channels.telegram.outlet import TelegramOutlet
+from talaria.channels.telegram.render import refused_addresses, to_html
+from talaria.core.delivery import OutgoingFile, OutgoingMessage
+from talaria.core.links import is_outer, own_hosts
+from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer
+from talaria.testing.telegram_text import TextEntity, found_links, parse
+
+HOSTS = own_hosts(OWN)
+PIECES = [
+    "http://",
+    "https://",
+    "127.0.0.1",
+    "1",
+    "27",
+    ".",
+    "0",
+    "[",
+    "](",
+    ")",
+    "*",
+    "_",
+    "**",
+    "`",
+    "~~",
+    "x",
+]
+PIECES += [
+    " ",
+    "\n",
+    "example.org",
+    "@",
+    ":",
+    "/",
+    "\\",
+    "<",
+    "&",
+    "talaria.example.org",
+    "tg://",
+    "- ",
+    "> ",
+    "|",
+]
+
+
+@pytest.fixture
+async def outlet(server: TelegramServer) -> AsyncIterator[TelegramOutlet]:
+    async with way_back(server, own=HOSTS) as outlet:
+        yield outlet
+
+
+def clickable(markdown: str) -> list[str]:
+    return found_links(*parse(to_html(markdown, HOSTS), "HTML"))
+
+
+@pytest.mark.parametrize(
+    "form", ["{}", "[label]({})", "![label]({})", "*{}*", "> # {}", "[{0}]({0})", "x({})"]
+)
+def test_only_public_hosts_become_links(form: str) -> None:
+    for url in (*OUTER, *REFUSED):
+        assert [link for link in clickable(form.format(url)) if not is_outer(link.rstrip("*)"), HOSTS)] == []
+    assert clickable("[label](https://example.org/a)") == ["https://example.org/a"]
+    assert clickable("https://example.org/a") == ["https://example.org/a"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
+def test_no_mixture_of_marks_and_addresses_becomes_an_inner_link(markdown: str) -> None:
+    assert [link for link in clickable(markdown) if "127.0.0.1" in link and not is_outer(link, HOSTS)] == []
+    entities = [TextEntity(**each) for each in refused_addresses(markdown, HOSTS)]
+    links = found_links(markdown, entities)
+    assert [link for link in links if "127.0.0.1" in link and not is_outer(link, HOSTS)] == []
+
+
+async def test_no_link_is_fetched_for_a_preview(server: TelegramServer, outlet: TelegramOutlet) -> None:
+    body = "[look](https://evil.example/?secret)"
+    first = await outlet.deliver(OutgoingMessage("7::", body, "n"))
+    await outlet.deliver(OutgoingMessage("7::", f"{body} again", "n", edits=first))
+    (shown,) = server.platform.chats[7].messages.values()
+    assert shown.links == ["https://evil.example/?secret"]
+    assert server.platform.previews == []
+
+
+async def test_inner_addresses_stay_text_when_telegram_refuses_the_formatting(
+    server: TelegramServer, outlet: TelegramOutlet
+) -> None:
+    refusal = {"ok": False, "error_code": 400, "description": "Bad Request: can't parse entities: x"}
+    server.fail("sendMessage", TelegramFault(FaultKind.STATUS, status=400, body=refusal))
+    await outlet.deliver(OutgoingMessage("7::", "😀 **http://127.0.0.1/** https://example.org", "n"))
+    server.fail("sendDocument", TelegramFault(FaultKind.STATUS, status=400, body=refusal))
+    file = OutgoingFile("a.txt", b"data")
+    await outlet.deliver(OutgoingMessage("7::", "at 10.0.0.1", "n", file=file))
+    message, document = server.platform.chats[7].messages.values()
+    assert message.text.startswith("😀 **http")
+    assert message.links == ["https://example.org"]
+    assert (document.text, document.links) == ("at 10.0.0.1", [])
