@@ -13,7 +13,8 @@ from contracts.store_orders import HandClock
 from contracts.store_questions_suite import StoreQuestionsSuite
 from contracts.store_retention_suite import StoreRetentionSuite
 from contracts.store_suite import StoreSuite
-from talaria.core.store_ports import Pairings
+from contracts.token_suite import TokenSuite
+from talaria.core.store_ports import Pairings, Tokens
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 
@@ -44,3 +45,9 @@ class TestPairingContract(PairingSuite):
     @pytest.fixture
     def pairings(self, store: MemoryStore | SqliteStore) -> Pairings:
         return store.pairings
+
+
+class TestTokenContract(TokenSuite):
+    @pytest.fixture
+    def tokens(self, store: MemoryStore | SqliteStore) -> Tokens:
+        return store.tokens

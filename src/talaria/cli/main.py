@@ -29,6 +29,7 @@ VERBS = {
     "sessions": "List, show and end sessions.",
     "connect": "Connect a chat platform and let the first person in.",
     "pair": "Let people in who write from a chat platform, and out again.",
+    "token": "Make, list and revoke tokens for programs that call the HTTP API.",
     "why": "Tell the whole story of one message or turn.",
     "backup": "Save the home in one file, also while the gateway runs.",
     "restore": "Bring a backup back.",

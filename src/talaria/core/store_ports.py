@@ -16,6 +16,7 @@ from talaria.core.questions import Decision, Question
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
 from talaria.core.spending import Overrun, Reserve, Spending, SpendingQuery
+from talaria.core.tokens import AddToken, NamedToken, TokenHash
 from talaria.core.turns import Turn
 
 
@@ -335,6 +336,30 @@ class ThreadStore(Protocol):
         ...
 
 
+class Tokens(Protocol):
+    """Tokens with a name and a role, for callers of the HTTP API."""
+
+    async def find(self, token: TokenHash) -> NamedToken | None:
+        """Read one row by key: what any process committed last. Expired tokens are found too."""
+        ...
+
+    async def listing(self) -> tuple[NamedToken, ...]:
+        """Return all tokens, oldest first."""
+        ...
+
+    async def add(self, order: AddToken) -> NamedToken | None:
+        """Add a token. Durable. Return None, having changed nothing, if an unexpired one has the name."""
+        ...
+
+    async def revoke(self, name: str) -> NamedToken | None:
+        """End a token. Durable. Return None if there was none."""
+        ...
+
+    async def note_use(self, name: str) -> None:
+        """Write down that the token was used now."""
+        ...
+
+
 class StoreEngine(Store, Protocol):
     """A store as the program opens it: all its ports, and the care of its database."""
 
@@ -343,6 +368,9 @@ class StoreEngine(Store, Protocol):
 
     @property
     def pairings(self) -> Pairings: ...
+
+    @property
+    def tokens(self) -> Tokens: ...
 
     @property
     def retention(self) -> RetentionStore: ...

@@ -15,6 +15,7 @@ import pytest
 from channels.telegram.line import ADA, Line, telegram
 from sick_store import SickStore
 from talaria.access.logins import Logins
+from talaria.access.tokens import TokenChecker
 from talaria.channels.http.auth import Guard
 from talaria.channels.http.routing import HttpApp
 from talaria.channels.http.server import HttpServer, bind
@@ -160,7 +161,8 @@ async def hooked(folder: Path, server: TelegramServer, **more: object) -> AsyncI
     url = f"{bound.address}{WEBHOOK_PATH}"
     async with telegram(folder, server, mode="webhook", webhook_url=url, **more) as line:  # type: ignore[arg-type]
         webhook = TelegramWebhook(line.channel, webhook_secret(server.token))
-        guard = Guard([], Logins("a token", SystemClock()))
+        clock = SystemClock()
+        guard = Guard([], Logins("a token", clock), TokenChecker(MemoryStore(clock).tokens, clock))
         http = HttpServer(HttpApp({}, guard, Metrics(), {WEBHOOK_PATH: webhook}), bound)
         await http.start()
         try:

@@ -14,13 +14,15 @@ import aiohttp
 import msgspec
 
 from talaria.access.pairing import Invitation
+from talaria.access.tokens import FreshToken
 from talaria.channels.http.views import AcceptedTurn, ExplainedTurn, SessionView
-from talaria.core.access import Paired, PairingList
+from talaria.core.access import Paired, PairingList, Role
 from talaria.core.backoff import Backoff
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
 from talaria.core.events import FINAL_EVENTS, Event
 from talaria.core.ids import SessionId
 from talaria.core.ledger import EntryPage
+from talaria.core.tokens import NamedToken
 from talaria.net.sse import SseEvent, SseOverflow, SseParser
 
 T = TypeVar("T")
@@ -182,7 +184,7 @@ class GatewayClient:
     async def explain(self, name: str) -> ExplainedTurn:
         return _decode(await self.turn(name), ExplainedTurn)
 
-    # -- pairing
+    # -- pairing and tokens
 
     async def approve(self, code: str) -> Paired:
         return _decode(await self._call("POST", "/api/pairings/approve", {"code": code}), Paired)
@@ -193,6 +195,16 @@ class GatewayClient:
 
     async def invite(self, channel: str) -> Invitation:
         return _decode(await self._call("POST", "/api/pairings/invite", {"channel": channel}), Invitation)
+
+    async def add_token(self, name: str, role: Role, seconds: float | None) -> FreshToken:
+        body = {"name": name, "role": role, "seconds": seconds}
+        return _decode(await self._call("POST", "/api/tokens", body), FreshToken)
+
+    async def revoke_token(self, name: str) -> NamedToken:
+        return _decode(await self._call("POST", "/api/tokens/revoke", {"name": name}), NamedToken)
+
+    async def tokens(self) -> tuple[NamedToken, ...]:
+        return _decode(await self._call("GET", "/api/tokens"), _TokenList).tokens
 
     async def login_code(self) -> str:
         """Return a code for a link that logs a browser in, once, within ten minutes."""
@@ -312,6 +324,10 @@ class _Copy(msgspec.Struct, frozen=True):
 
 class _Id(msgspec.Struct, frozen=True):
     id: str
+
+
+class _TokenList(msgspec.Struct, frozen=True):
+    tokens: tuple[NamedToken, ...]
 
 
 class _ModelList(msgspec.Struct, frozen=True):

@@ -9,12 +9,14 @@ import msgspec
 
 from talaria.access.authorizer import Actor, Authorized, ChatKind, Ingress, Membership, authorize
 from talaria.access.logins import CODE_SECONDS, COOKIE_SECONDS, Logins
+from talaria.access.tokens import TokenChecker
 from talaria.channels.http.callers import HOME_CALLER, ApiCaller, Credential, RouteAccess
 from talaria.channels.http.request import HttpError, RawHeaders, Request
 from talaria.channels.http.response import Response, json_response
 from talaria.core.access import Role
 from talaria.core.errors import BadRequest
 from talaria.core.store_ports import Store
+from talaria.core.turns import Sender
 
 ENDED_LOGINS: Final = "logins.ended"  # the store's cursor that keeps them
 _LOGIN: Final = b"x-talaria-login"  # the second secret of a login
@@ -36,7 +38,7 @@ class Guard:
     page as well: such a call never comes from another page, and one that changes something has an origin.
     """
 
-    def __init__(self, hosts: Iterable[str], logins: Logins) -> None:
+    def __init__(self, hosts: Iterable[str], logins: Logins, tokens: TokenChecker) -> None:
         named = [host.lower() for host in hosts]
         origins = [f"{scheme}://{host}" for host in named for scheme in _DEFAULT_PORTS]
         for host in tuple(named):
@@ -47,6 +49,7 @@ class Guard:
         self._hosts = frozenset(host.encode("latin-1") for host in named)
         self._origins = frozenset(origin.encode("latin-1") for origin in origins)
         self._logins = logins
+        self._tokens = tokens
 
     async def check(self, request: Request, access: RouteAccess) -> None:
         """Set the request's caller. Raises `HttpError` (401, 403, 421) or `BadRequest` for a request that may
@@ -56,7 +59,7 @@ class Guard:
             return
         authorization = request.headers.get(b"authorization", b"")
         if _is_bearer(authorization):
-            caller = self._find_token(authorization[7:].strip())
+            caller = await self._find_token(authorization[7:].strip())
         else:
             caller = self._find_login(request)
         if not _may_call(caller, access):
@@ -68,10 +71,16 @@ class Guard:
             )
         request.caller = caller
 
-    def _find_token(self, given: bytes) -> ApiCaller:
+    async def _find_token(self, given: bytes) -> ApiCaller:
         if self._logins.is_token(given):
             return HOME_CALLER
-        raise _unauthorized("The token is wrong.")
+        token = await self._tokens.find(given)
+        if token is None:
+            raise _unauthorized("The token is wrong, or it was revoked.")
+        if self._tokens.has_expired(token):
+            raise _unauthorized(f"The token {token.name} has expired.")
+        sender = Sender(f"token:{token.name}", token.name)
+        return ApiCaller(Credential.TOKEN, token.name, token.role, sender)
 
     def _check_place(self, request: Request) -> None:
         headers = request.headers
@@ -128,8 +137,8 @@ def _unauthorized(text: str) -> HttpError:
     return HttpError(
         "unauthorized",
         text,
-        "Send `Authorization: Bearer TOKEN`; the token is in http.token in the gateway's home. "
-        "`talaria open` logs a browser in.",
+        "Send `Authorization: Bearer TOKEN`; the token is in http.token in the gateway's home, and "
+        "`talaria token add` makes others. `talaria open` logs a browser in.",
         ((b"www-authenticate", b"Bearer"),),
     )
 

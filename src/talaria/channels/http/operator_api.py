@@ -1,4 +1,4 @@
-"""Endpoints for operators: health, metrics, the pool, the status, backups, and pairing."""
+"""Endpoints for operators: health, metrics, the pool, the status, backups, pairing, and tokens."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import msgspec
 
 from talaria import __version__
 from talaria.access.pairing import PairingAdmin
+from talaria.access.tokens import TokenAdmin
 from talaria.channels.descriptor import pairing_channels
-from talaria.channels.http.request import Request
+from talaria.channels.http.callers import Credential
+from talaria.channels.http.request import HttpError, Request
 from talaria.channels.http.response import Response, json_response
+from talaria.core.access import Role
 from talaria.core.errors import NoModel, StoreError
 from talaria.gateway import Gateway
 from talaria.models.catalog import providers_in_use
@@ -38,11 +41,22 @@ class _InviteBody(msgspec.Struct):
     channel: str
 
 
+class _AddTokenBody(msgspec.Struct):
+    name: str
+    role: Role
+    seconds: float | None = None
+
+
+class _RevokeTokenBody(msgspec.Struct):
+    name: str
+
+
 class OperatorApi:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._last_spending: dict[str, object] = {}
         self._pairing = PairingAdmin(gateway.store.pairings, pairing_channels(gateway.parts))
+        self._tokens = TokenAdmin(gateway.store.tokens)
 
     async def healthz(self, request: Request) -> Response:
         return json_response({"live": True, "phase": self._gateway.health.phase})
@@ -137,3 +151,23 @@ class OperatorApi:
     async def invite(self, request: Request) -> Response:
         body = await request.json(_InviteBody, _MAX_BODY)
         return json_response(await self._pairing.invite(body.channel))
+
+    async def tokens(self, request: Request) -> Response:
+        return json_response({"tokens": await self._tokens.tokens()})
+
+    async def add_token(self, request: Request) -> Response:
+        """Answer with the new token, which is not shown again. A login cannot make one: the token would
+        outlive the login."""
+        if request.caller.credential is Credential.LOGIN:
+            raise HttpError(
+                "token_needed",
+                "A login from a browser cannot make a token.",
+                "Run `talaria token add NAME --role ROLE` on the gateway's machine.",
+            )
+        body = await request.json(_AddTokenBody, _MAX_BODY)
+        fresh = await self._tokens.add_token(body.name, body.role, body.seconds)
+        return json_response(fresh, 201, ((b"cache-control", b"no-store"),))
+
+    async def revoke_token(self, request: Request) -> Response:
+        body = await request.json(_RevokeTokenBody, _MAX_BODY)
+        return json_response(await self._tokens.revoke_token(body.name))

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
 from talaria.access.logins import Logins
+from talaria.access.tokens import TokenChecker
 from talaria.channels.http.auth import Guard, LoginApi
 from talaria.channels.http.callers import RouteAccess
 from talaria.channels.http.openai_api import OpenAiApi
@@ -73,6 +74,11 @@ def create_app(
         "/api/pairings/approve": {"POST": ApiRoute(operator.approve, operate)},
         "/api/pairings/revoke": {"POST": ApiRoute(operator.revoke, operate)},
         "/api/pairings/invite": {"POST": ApiRoute(operator.invite, operate)},
+        "/api/tokens": {
+            "GET": ApiRoute(operator.tokens, operate),
+            "POST": ApiRoute(operator.add_token, operate),
+        },
+        "/api/tokens/revoke": {"POST": ApiRoute(operator.revoke_token, operate)},
         "/api/pool": {"GET": ApiRoute(operator.pool, read)},
         "/api/status": {"GET": ApiRoute(operator.status, read)},
         "/api/backup": {"POST": ApiRoute(operator.backup, operate)},
@@ -82,7 +88,8 @@ def create_app(
         "/": {"GET": ApiRoute(pages.index, open_)},
         "/assets/{name}": {"GET": ApiRoute(pages.asset, open_)},
     }
-    return HttpApp(routes, Guard(hosts, logins), gateway.metrics, gateway.webhooks)
+    guard = Guard(hosts, logins, TokenChecker(gateway.store.tokens, gateway.clock))
+    return HttpApp(routes, guard, gateway.metrics, gateway.webhooks)
 
 
 class HttpApp:

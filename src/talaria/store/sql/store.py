@@ -9,7 +9,7 @@ from talaria.core.delivery import OutboxRow
 from talaria.core.ids import OwnerId
 from talaria.core.ledger import Commit, Committed, StoreStats
 from talaria.core.turns import Turn
-from talaria.store.sql import delivery, leases, orders, pairing, queries, retention, rules, spending
+from talaria.store.sql import delivery, leases, orders, pairing, queries, retention, rules, spending, tokens
 from talaria.store.sql import questions as asked
 from talaria.store.sql.executor import Executor, SqlPort, reads, writes
 
@@ -24,6 +24,7 @@ class SqlStore(SqlPort):
         self.retention = SqlRetention(executor)
         self.histories = SqlHistories(executor)
         self.pairings = SqlPairings(executor)
+        self.tokens = SqlTokens(executor)
 
     # -- writing
 
@@ -134,3 +135,13 @@ class SqlPairings(SqlPort):
     redeem = writes(pairing.redeem, is_durable=True)
     revoke = writes(pairing.revoke, is_durable=True)
     listing = writes(pairing.listing)
+
+
+class SqlTokens(SqlPort):
+    """See `core.store_ports.Tokens`."""
+
+    find = reads(tokens.find)
+    listing = reads(tokens.listing)
+    add = writes(tokens.add, is_durable=True)
+    revoke = writes(tokens.revoke, is_durable=True)
+    note_use = writes(tokens.note_use)
