@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from browser.visitor import Visitor
+from link_table import OWN, TABLE
 
 HOSTILE = (
     '<img src=x onerror="document.title = 1"> <script>document.title = 1</script> '
@@ -113,17 +114,42 @@ async def test_hostile_content_stays_text(visitor: Visitor) -> None:
     answer = visitor.page.locator("#log .agent .words")
     shown = await answer.inner_text()
     assert '<img src=x onerror="document.title = 1"> <script>' in shown
-    assert "one two three four" in shown
+    assert "one (javascript:document.title=1) two (data:text/html,x) three (example.org)" in shown
     assert [await link.get_attribute("href") for link in await answer.locator("a").all()] == [
         "https://example.org/three",
         "https://example.org/four.png",
     ]
     assert {await link.get_attribute("rel") for link in await answer.locator("a").all()} == {
-        "noopener noreferrer"
+        "noopener noreferrer nofollow"
     }
     assert await visitor.page.locator("#scroll :is(img, script, style, iframe)").count() == 0
     assert "1 ·" not in await visitor.page.title()
     assert not [request for request in visitor.requests if "example.org" in request]
+
+
+async def test_only_public_hosts_become_links(visitor: Visitor) -> None:
+    """The table is that of every channel; `talaria.example.org` plays the page's own host."""
+    judge = """async ([urls, own]) => {
+      const { outer } = await import("/assets/links.js");
+      return urls.map((url) => own.every((host) => outer(url, host) !== null));
+    }"""
+    own = [host if ":" not in host else f"[{host}]" for host in OWN]
+    found = await visitor.page.evaluate(judge, [[url for url, _ in TABLE], own])
+    assert {url: may for (url, _), may in zip(TABLE, found, strict=True)} == dict(TABLE)
+
+
+async def test_a_link_shows_where_it_leads(visitor: Visitor) -> None:
+    draw = """async (text) => {
+      const node = document.createElement("div");
+      (await import("/assets/markdown.js")).show(node, text);
+      return [node.textContent, [...node.querySelectorAll("a")].map((link) => link.href)];
+    }"""
+    inner = f"{visitor.url}/api/status"
+    text = f"[https://good.example](https://evil.example/x) [me]({inner}) {inner} https://plain.example/"
+    assert await visitor.page.evaluate(draw, text) == [
+        f"https://good.example (evil.example) me ({inner}) {inner} https://plain.example/",
+        ["https://evil.example/x", "https://plain.example/"],
+    ]
 
 
 @pytest.mark.timeout(30)

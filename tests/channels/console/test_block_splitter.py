@@ -44,6 +44,6 @@ def test_every_line_with_text_is_in_exactly_one_block(text: str, size: int) -> N
 def test_the_tail_is_what_has_not_been_given_away() -> None:
     splitter = BlockSplitter()
     assert splitter.feed("one\n\ntw") == ["one"]
-    assert splitter.tail == "tw"
+    assert splitter.tail() == "tw"
     assert splitter.flush() == ["tw"]
-    assert splitter.tail == ""
+    assert splitter.tail() == ""

@@ -208,6 +208,14 @@ def test_no_event_can_write_its_own_escapes(event: Event) -> None:
     assert not any(evil in written for evil in ("\x1b]", "\x1b[2J", "\x9b", "\x07", "\x08", "\u202e"))
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1/x", "https://example.org/x", "javascript:alert(1)"])
+def test_links_are_written_out_and_nothing_is_clickable(url: str) -> None:
+    text = f"[words]({url}) ![picture]({url}) <{url}> \x1b]8;;{url}\x1b\\hidden\x1b]8;;\x1b\\"
+    written = on_terminal([Delta(text), Done(text)])
+    assert "\x1b]8" not in written
+    assert url in written
+
+
 def test_a_long_block_is_drawn_by_its_end_and_printed_whole() -> None:
     code = "```\n" + "\n".join(f"line {n}" for n in range(60)) + "\n```\n"
     written = on_terminal([Delta(code), Done(code)], height=10)

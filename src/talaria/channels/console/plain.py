@@ -106,7 +106,7 @@ class PlainRenderer:
         self._notes = notes
         self._is_live = is_live
         self._line = line
-        self._streamed = ""  # of the current step
+        self._streamed: list[str] = []  # pieces of the current step
         self._calls: dict[str, str] = {}
         self._has_announced_loading = False
 
@@ -169,18 +169,19 @@ class PlainRenderer:
     def _write(self, text: str) -> None:
         if self._line is not None:
             self._line.hide()
-        self._streamed += text
+        self._streamed.append(text)
         self._out.write(text)
         self._out.flush()
 
     def _end_line(self) -> None:
-        if self._streamed and not self._streamed.endswith("\n"):
+        last = next((piece for piece in reversed(self._streamed) if piece), "\n")
+        if not last.endswith("\n"):
             self._out.write("\n")
-        self._streamed = ""
+        self._streamed = []
 
     def _finish(self, reply: str) -> None:
         reply = clean(reply)
-        rest = find_unstreamed(reply, self._streamed)
+        rest = find_unstreamed(reply, "".join(self._streamed))
         if rest is None:
             self._end_line()
         self._write(reply if rest is None else rest)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -51,7 +53,8 @@ _DECIDING = "waiting for a decision… (Ctrl-C cancels)"
 _OUTPUT_ROWS = 8  # of a tool's output: its last lines
 _OUTPUT_WIDTH = 200
 _FREE_ROWS = 3  # of the screen, beside the unfinished text
-_FENCE = re.compile(r" {0,3}(`{3,}(?!.*`)|~{3,})(.*)")
+_MAX_BLOCK = 64 << 10  # characters; a longer block is printed as plain text
+_FENCE = re.compile(r" {0,3}(`{3,}+(?!.*`)|~{3,}+)(.*)")
 
 
 @dataclass(slots=True)
@@ -93,7 +96,7 @@ class TerminalRenderer:
         self._clock = clock
         self._began = clock()
         self._blocks = BlockSplitter()
-        self._streamed = ""  # of the current step
+        self._streamed: list[str] = []  # pieces of the current step
         self._calls: dict[str, _RunningCall] = {}
         self._status = _THINKING if is_markdown else ""
         self._usage = TokenUsage()
@@ -152,7 +155,7 @@ class TerminalRenderer:
                 self._stream(clean(event.text))
             case ToolStarted():
                 self._print(self._blocks.flush())
-                self._streamed = self._status = ""
+                self._streamed, self._status = [], ""
                 self._calls[event.call_id] = _RunningCall(describe_call(event.name, event.arguments))
             case ToolOutput(call_id=call_id) if call_id in self._calls:
                 self._calls[call_id].add_output(event.text)
@@ -174,12 +177,15 @@ class TerminalRenderer:
                 pass
 
     def _stream(self, text: str) -> None:
-        self._streamed += text
+        self._streamed.append(text)
         self._print(self._blocks.feed(text))
 
     def _print(self, blocks: Iterable[str]) -> None:
         for block in blocks:
-            self._console.print(_MarkdownBlock(block) if self._is_markdown else Text(block))
+            if len(block) > _MAX_BLOCK:
+                self._console.out(block, highlight=False)
+            else:
+                self._console.print(_MarkdownBlock(block) if self._is_markdown else Text(block))
 
     def _finish_call(self, event: ToolFinished) -> None:
         call = self._calls.pop(event.call_id, None) or _RunningCall(clean_line(event.name))
@@ -197,14 +203,14 @@ class TerminalRenderer:
         if unfinished or self._calls:
             self._console.print(Text("(interrupted; the gateway takes it up again)", style="yellow"))
         self._calls.clear()
-        self._streamed = ""
+        self._streamed = []
         self._status = _THINKING
 
     def _finish(self, event: Done | Cancelled | Failed) -> None:
         self._status = ""
         self._calls.clear()
         reply = "" if isinstance(event, Failed) else clean(event.reply)
-        rest = find_unstreamed(reply, self._streamed)
+        rest = find_unstreamed(reply, "".join(self._streamed))
         self._stream(f"\n\n{reply}" if rest is None else rest)
         self._print(self._blocks.flush())
         usage = self._usage
@@ -221,7 +227,8 @@ class TerminalRenderer:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the live part."""
-        if tail := self._blocks.tail:
+        height = max(1, console.height)
+        if tail := self._blocks.tail(height * options.max_width):
             rows = Text(tail).wrap(console, options.max_width)
             yield from rows[-max(1, console.height - _FREE_ROWS) :]
         for call in self._calls.values():
@@ -237,18 +244,27 @@ class BlockSplitter:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self._rest = ""  # the unfinished line
+        self._rest: list[str] = []  # pieces of the unfinished line
         self._fence = ""  # the marks that close the open code block
 
-    @property
-    def tail(self) -> str:
-        """The unfinished block."""
-        return "\n".join([*self._lines, self._rest]).strip("\n")
+    def tail(self, most: int = sys.maxsize) -> str:
+        """Return the unfinished block, or its last `most` characters."""
+        kept = deque[str]()
+        for piece in chain(reversed(self._rest), (f"{line}\n" for line in reversed(self._lines))):
+            if most <= 0:
+                break
+            kept.appendleft(piece[-most:])
+            most -= len(piece)
+        return "".join(kept).strip("\n")
 
     def feed(self, text: str) -> list[str]:
         """Add text and return the blocks that it finishes."""
         blocks: list[str] = []
-        *lines, self._rest = (self._rest + text).split("\n")
+        if "\n" not in text:
+            self._rest.append(text)
+            return blocks
+        *lines, rest = "".join((*self._rest, text)).split("\n")
+        self._rest = [rest]
         for line in lines:
             if not line.strip() and not self._fence:
                 blocks += self._cut()
@@ -263,7 +279,7 @@ class BlockSplitter:
 
     def flush(self) -> list[str]:
         """End the text here and return the block that is left, if there is one."""
-        blocks = self.feed("\n") if self._rest else []
+        blocks = self.feed("\n") if any(self._rest) else []
         self._fence = ""
         return blocks + self._cut()
 

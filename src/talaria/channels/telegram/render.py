@@ -30,6 +30,7 @@ _TOKEN = re.compile(
     rf"|(?P<bare>{WITH_SCHEME})"
     r"|(?P<mark>\*\*|__|~~|\*|_)"
 )
+_SPECIAL = re.compile(r"[*_~`\[.:&<>]")
 _EMPHASIS = re.compile("</?[bis]>")
 _NO_TEXT = re.compile("<code>[^<]*</code>|<a [^<]*</a>")
 _MAX_OPEN = 32
@@ -78,7 +79,10 @@ def _render_blocks(lines: list[str], own: Hosts) -> Iterator[str]:
     position = 0
     while position < len(lines):
         line = lines[position]
-        if fence := _FENCE.match(line):
+        if not line or line.isspace():
+            yield line
+            position += 1
+        elif fence := _FENCE.match(line):
             end = _find_closing(lines, position + 1, fence[1])
             code = escape("\n".join(lines[position + 1 : end]), quote=False)
             if fence[2]:
@@ -132,6 +136,8 @@ class _OpenMark(NamedTuple):
 
 
 def _render_inline(text: str, own: Hosts) -> str:
+    if not _SPECIAL.search(text):
+        return text
     html = _render_tokens(text, own, with_marks=True)
     if _EMPHASIS.search(html):
         shown = unescape(_EMPHASIS.sub("", _NO_TEXT.sub(" ", html)))

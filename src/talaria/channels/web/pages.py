@@ -21,6 +21,7 @@ MEDIA_TYPES: Final = {
     "chats.js": _SCRIPT,
     "composer.js": _SCRIPT,
     "elements.js": _SCRIPT,
+    "links.js": _SCRIPT,
     "markdown.js": _SCRIPT,
     "storage.js": _SCRIPT,
     "transcript.js": _SCRIPT,

@@ -2,6 +2,7 @@
    No pattern has two adjacent repetitions that match the same text, so matching takes linear time. */
 
 import { make } from "./elements.js";
+import { outer } from "./links.js";
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`\s]*)/;
 const HEADING = /^(#{1,6})\s+(\S.*)$/;
@@ -188,9 +189,13 @@ function span(text, found, depth) {
   return { node: inline(make(ELEMENTS[mark]), rest.slice(0, length), depth + 1), end };
 }
 
-/** Returns `anchor` with `href` if that is a web address, else its text alone. */
+/** Returns `anchor` with `href`, and its host if the words hide that; if it must not be a link, its words and address
+    as text. */
 function link(href, anchor) {
-  const url = URL.canParse(href) ? new URL(href) : null;
-  if (!["http:", "https:"].includes(url?.protocol)) return make("span", {}, ...anchor.childNodes);
-  return Object.assign(anchor, { href: url.href, rel: "noopener noreferrer", target: "_blank" });
+  const url = outer(href);
+  const words = anchor.textContent;
+  if (!url) return make("span", {}, ...anchor.childNodes, words === href ? "" : ` (${href})`);
+  Object.assign(anchor, { href: url.href, title: url.href, rel: "noopener noreferrer nofollow", target: "_blank" });
+  anchor.referrerPolicy = "no-referrer";
+  return words === href ? anchor : make("span", {}, anchor, make("small", { textContent: ` (${url.host})` }));
 }
