@@ -13,11 +13,12 @@ from functools import partial
 
 import aiohttp
 
-from chaos.hostile import PERSON, WIRES, Attack, Stage, Unclear, clear_error
+from chaos.hostile import PERSON, WIRES, Attack, Stage, Unclear, clear_error, provider
 from talaria.testing.hostile_answers import hostile_answers
 
 _BIG = 8 << 20
 _ANSWER_BYTES = 70 << 20  # more than limits.answer_bytes
+_EVENT_BYTES = 3 << 20
 
 
 def all_attacks() -> list[Attack]:
@@ -27,17 +28,19 @@ def all_attacks() -> list[Attack]:
 # -- answers of a model -----------------------------------------------------------------------------------
 
 
-def answers(size: int = _ANSWER_BYTES) -> Iterator[Attack]:
-    """Every hostile answer, in each wire format that knows it."""
-    for provider, wire in WIRES.items():
-        for name in hostile_answers(wire):
-            text = f"[[hostile {name} {size}]]"
-            yield Attack(f"{provider}: {name}", partial(_answer, model=f"{provider}/scripted", text=text))
+def answers() -> Iterator[Attack]:
+    """Every hostile answer in each wire format that knows it: once beyond the limit for an answer, and once
+    below the limit for one event. Each has a provider of its own, so that no breaker stops an attack."""
+    for size, how in ((_ANSWER_BYTES, "70 MB"), (_EVENT_BYTES, "3 MB")):
+        for wire in WIRES:
+            for name in hostile_answers(WIRES[wire]):
+                run = partial(_answer, provider=provider(wire, name), text=f"[[hostile {name} {size}]]")
+                yield Attack(f"{wire}: {name}, {how}", run)
 
 
-async def _answer(stage: Stage, model: str, text: str) -> str:
+async def _answer(stage: Stage, provider: str, text: str) -> str:
     """The turn fails with a clear error, or the answer is read to its good end."""
-    turn = await stage.turn(f"answers-{model.partition('/')[0]}", text, model)
+    turn = await stage.turn(provider, text, f"{provider}/scripted")
     if turn["state"] == "done":
         return f"answered {turn['reply'][:60]!r}"
     return clear_error(turn)
@@ -61,7 +64,6 @@ _TOOL_CALLS: Mapping[str, str] = {
     "a tool name of 200 kB": f"[[call {'n' * 200_000} {{}}]]",
     "100 unknown tools": _calls("no_such_tool", 100, {"a": "b" * 1000}),
     "arguments of 100,000 values": f"[[call write_file {json.dumps({'path': [0] * 100_000})}]]",
-    "arguments that are deeply nested": f"[[call write_file {'[' * 50_000}]]",
     "edit_file with a text of 300 kB": _calls(
         "edit_file", 1, {"path": "a.txt", "old": "ab" * 150_000, "new": ""}
     ),

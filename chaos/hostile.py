@@ -19,6 +19,7 @@ from typing import Any
 
 from soak.report import Figure, Progress
 from talaria.testing.gateway_process import GatewayProcess
+from talaria.testing.hostile_answers import hostile_answers
 from talaria.testing.telegram_server import TelegramServer
 
 REST_SECONDS = 5.0
@@ -37,6 +38,11 @@ class Attack:
 
     name: str
     run: Callable[[Stage], Awaitable[str]]
+
+
+def provider(wire: str, name: str) -> str:
+    """Return the name of the provider that plays this hostile answer."""
+    return f"{wire}-{name}"
 
 
 class Unclear(Exception):
@@ -207,9 +213,10 @@ async def open_stage() -> AsyncIterator[Stage]:
 
 def _config(calm: str, hostile: str, telegram: TelegramServer) -> str:
     providers = "\n".join(
-        f'[providers.{name}]\napi = "{api}"\nbase_url = "{hostile}"\nmax_retries = 1\nsilence = "5s"\n'
-        'first_token = "10s"'
-        for name, api in WIRES.items()
+        f'[providers.{provider(wire, name)}]\napi = "{api}"\nbase_url = "{hostile}"\nmax_retries = 1\n'
+        'silence = "5s"\nfirst_token = "10s"'
+        for wire, api in WIRES.items()
+        for name in hostile_answers(api)
     )
     return f"""
 [model]
@@ -292,7 +299,7 @@ def _high_water(pid: int) -> int:
 async def _left_over(stage: Stage, before: int) -> int:
     """Return how many descriptors more than before are open, once broken connections are closed."""
     left = 0
-    for _ in range(100):
+    for _ in range(300):  # idle connections to models are kept for a while
         left = max(0, _descriptors(stage.gateway.pid) - before - _SLACK_DESCRIPTORS)
         if not left:
             break

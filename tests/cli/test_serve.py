@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import socket
 import sqlite3
@@ -44,21 +45,37 @@ def log_in(link: str) -> dict[str, str]:
         return {"Cookie": cookie, "X-Talaria-Login": secret}
 
 
-def test_it_says_what_there_is_and_its_link_logs_in_once(
+def test_it_says_what_there_is_and_how_to_log_in(
     serve: Serve, home: Path, talaria: Talaria, tmp_path: Path
 ) -> None:
     banner = read_banner(serve())
     assert banner["model"] == "scripted/m"
     assert banner["tools"] == "files, todo      spend cap  none"
-    _, version, link, chat = (tmp_path / "title").read_text().split(maxsplit=3)
+    _, version, address, how = (tmp_path / "title").read_text().split(maxsplit=3)
     assert version == __version__
-    assert f"chat --home {home} in another terminal)" in chat
-    address = link.partition("/#code=")[0]
-    for way_in in (link, talaria("open", "--print").stdout.strip()):
-        request = urllib.request.Request(f"{address}/api/pool", headers=log_in(way_in))
-        assert urllib.request.urlopen(request).status == 200
-        with pytest.raises(urllib.error.HTTPError, match="401"):
-            log_in(way_in)
+    assert f"open --home {home} logs a browser in)" in how
+    check_link(talaria("open", "--print").stdout.strip(), address)
+
+
+def check_link(link: str, address: str) -> None:
+    assert link.startswith(f"{address}/#code=")
+    request = urllib.request.Request(f"{address}/api/pool", headers=log_in(link))
+    assert urllib.request.urlopen(request).status == 200
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        log_in(link)
+
+
+def test_no_live_link_is_written_where_no_terminal_is(serve: Serve, home: Path, tmp_path: Path) -> None:
+    """A pipe, a file and a journal keep what they are given; a link in them would log their readers in."""
+    process = serve()
+    read_banner(process)
+    process.send_signal(signal.SIGTERM)
+    process.wait(20)
+    assert process.stdout is not None
+    told = (tmp_path / "title").read_text() + process.stdout.read() + (tmp_path / "serve.log").read_text()
+    logged = "".join(path.read_text() for path in (home / "logs").iterdir())
+    assert "ready at http://127.0.0.1:" in logged
+    assert "code=" not in told + logged
 
 
 def test_a_page_can_be_opened_only_while_it_runs(talaria: Talaria) -> None:
@@ -178,6 +195,8 @@ def test_a_closed_terminal_ends_what_ran_in_it(home: Path, environ: dict[str, st
         said = b""
         while b"spend cap" not in said:
             said += os.read(ours, 4096)
+        (link,) = re.findall(r"http://\S+/#code=\w{16}", said.decode())
+        check_link(link, link.partition("/#")[0])
         os.close(ours)
         process.send_signal(signal.SIGHUP)
         assert process.wait(20) == 0

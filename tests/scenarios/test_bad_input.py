@@ -52,7 +52,7 @@ class World:
             assert process.stdout is not None
             assert process.stderr is not None
             try:
-                if "#code=" in (told := process.stdout.readline()):
+                if (told := process.stdout.readline()).startswith(" Talaria"):
                     process.send_signal(signal.SIGTERM)
                 rest, error = process.communicate(timeout=DEADLINE)
             except BaseException:

@@ -178,18 +178,25 @@ def _on_hangup(gateway: Gateway, stop: asyncio.Event) -> Callable[[], None]:
 
 
 def banner(gateway: Gateway, http: HttpChannel, model: Sequence[str], invocation: Invocation) -> str:
+    """Return what a start prints. A link that logs in is for a terminal only: a pipe, a file or a journal
+    would keep it for other readers."""
     settings = gateway.settings
     tools = ", ".join(sorted(settings.tools.enabled)) or "none"
-    title = f"Talaria {__version__}   {http.new_link()}"
-    chat = f"({invocation.command_line('chat')} in another terminal)"
-    width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
-    fits = not width or len(title) + len(chat) + 5 <= width
+    if sys.stdout.isatty():
+        title = f"Talaria {__version__}   {http.new_link()}"
+        how = f"({invocation.command_line('chat')} in another terminal)"
+        width = os.get_terminal_size(sys.stdout.fileno()).columns
+    else:
+        title = f"Talaria {__version__}   {http.server.address}"
+        how = f"({invocation.command_line('open')} logs a browser in)"
+        width = 0
+    fits = not width or len(title) + len(how) + 5 <= width
     rows = {
         "note": [http.server.notice] if http.server.notice else [],
         "model": model,
         "tools": [f"{tools}      spend cap  {_caps(settings.budgets)}"],
     }
-    lines = [f"{title}    {chat}"] if fits else [title, f"{'':10}{chat}"]
+    lines = [f"{title}    {how}"] if fits else [title, f"{'':10}{how}"]
     for name, texts in rows.items():
         lines += [f"{'' if at else name:10}{text}" for at, text in enumerate(texts)]
     return "\n".join(f" {line}" for line in lines)

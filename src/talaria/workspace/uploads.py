@@ -140,6 +140,10 @@ class Uploads:
         """Return an upload and its bytes. Raises `NotFound`."""
         return await self._in_thread(self._read, upload_id)
 
+    async def open_file(self, upload_id: str) -> tuple[Upload, BinaryIO]:
+        """Return an upload and its file, which the caller closes. Raises `NotFound`."""
+        return await self._in_thread(self._open, upload_id)
+
     async def parts(self, key: ChatKey, ids: Sequence[str]) -> tuple[Part, ...]:
         """Return the files as parts of a message to that chat, each copied into the chat's folder. The same
         ids give the same parts. Raises `NotFound`, `BadRequest`, `StoreError`, and `UploadTooLarge` if the
@@ -194,10 +198,15 @@ class Uploads:
             )
 
     def _read(self, upload_id: str) -> tuple[Upload, bytes]:
+        upload, file = self._open(upload_id)
+        with file:
+            return upload, file.read()
+
+    def _open(self, upload_id: str) -> tuple[Upload, BinaryIO]:
         if _ID.fullmatch(upload_id):
             with suppress(OSError, msgspec.MsgspecError):
                 note = _read_note(self._note(upload_id).read_bytes())
-                return note.upload, (self._folder / upload_id).read_bytes()
+                return note.upload, (self._folder / upload_id).open("rb")
         raise NotFound(
             f"There is no file {printable(upload_id[:80])}.",
             "Upload it with POST /api/files; uploads are kept for 24 hours.",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import AsyncIterator
+import socket
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +175,113 @@ async def test_a_body_without_an_end_is_cut_off(api: Api, endless: bytes) -> Non
         except ConnectionError:
             pass
         assert await is_closed(reader)
+
+
+# -- clients that do not read -----------------------------------------------------------------------------
+
+SMALL_WINDOW = 4096
+
+
+@asynccontextmanager
+async def mute(api: Api, count: int, request: bytes) -> AsyncIterator[list[socket.socket]]:
+    """Clients that send a request and never read the response."""
+    host, _, port = api.url.removeprefix("http://").partition(":")
+    clients = []
+    loop = asyncio.get_running_loop()
+    try:
+        for _ in range(count):
+            client = socket.socket()
+            clients.append(client)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_WINDOW)
+            client.setblocking(False)
+            await loop.sock_connect(client, (host, int(port)))
+            await loop.sock_sendall(client, request)
+        yield clients
+    finally:
+        for client in clients:
+            client.close()
+
+
+async def eventually(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+async def long_reply(api: Api) -> dict[str, Any]:
+    turn: dict[str, Any] = await api.say("long", "[[words 200000]] [[chunks 5]]")
+    assert len(turn["reply"]) > 1_000_000
+    return turn
+
+
+async def test_followers_that_do_not_read_share_one_reply_and_are_cut_off(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    async with limited(tmp_path, model, slow_reader=timedelta(milliseconds=500)) as api:
+        turn = await api.begin("one", "[[delay 0.2]] [[words 100000]] [[chunks 40]]")
+        tracemalloc.start()
+        try:
+            async with mute(api, 30, head(api, f"GET /api/turns/{turn}/events", AUTHORIZED)):
+                await eventually(lambda: refused(api, "slow_reader") == 30)
+            assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        finally:
+            tracemalloc.stop()
+        assert (await api.get(f"/api/turns/{turn}"))["state"] == "done"
+
+
+@pytest.mark.parametrize("suffix", ["", "/events"])
+async def test_responses_that_are_not_read_share_a_bounded_memory(
+    tmp_path: Path, model: ModelServer, suffix: str
+) -> None:
+    async with limited(tmp_path, model, client_memory=8 << 20) as api:
+        turn = await long_reply(api)
+        path = f"/api/turns/{turn['id']}{suffix}"
+        async with mute(api, 30, head(api, f"GET {path}", AUTHORIZED)):
+            await eventually(lambda: refused(api, "client_memory") > 20)
+            assert (used(api, "client_memory") or 0) <= 8 << 20
+            assert (await api.get(f"/api/turns/{turn['id']}"))["reply"] == turn["reply"]
+        await eventually(lambda: used(api, "client_memory") == 0)
+
+
+async def test_bodies_share_a_bounded_memory(tmp_path: Path, model: ModelServer) -> None:
+    async with limited(tmp_path, model, client_memory=1 << 20) as api, AsyncExitStack() as stack:
+        request = head(api, f"POST {MESSAGES}", AUTHORIZED, "Content-Length: 2000000") + bytes(700_000)
+        _, writer = await stack.enter_async_context(connected(api))
+        writer.write(request)
+        await eventually(lambda: (used(api, "client_memory") or 0) > 600_000)
+        second, writer = await stack.enter_async_context(connected(api))
+        writer.write(request)
+        answer = await asyncio.wait_for(second.readuntil(b"\r\n\r\n"), 20)
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 5" in answer
+        writer.transport.abort()
+        await api.say("two", "hello")
+
+
+async def test_a_stateless_call_whose_reader_is_cut_off_is_cancelled(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    async with limited(tmp_path, model, slow_reader=timedelta(milliseconds=300)) as api:
+        text = "[[words 200000]] [[chunks 100]] [[chunk-delay 0.03]]"
+        body = json.dumps({"stream": True, "messages": [{"role": "user", "content": text}]}).encode()
+        lines = ("POST /v1/chat/completions", AUTHORIZED, f"Content-Length: {len(body)}")
+        async with mute(api, 1, head(api, *lines) + body):
+            await eventually(lambda: refused(api, "slow_reader") == 1)
+            await eventually(lambda: len(api.gateway.turns.live) == 0)
+        assert (await api.get("/api/status"))["turns"].get("cancelled") == 1
+
+
+async def test_a_download_is_read_as_fast_as_the_client_takes_it(tmp_path: Path, model: ModelServer) -> None:
+    async with limited(tmp_path, model, slow_reader=timedelta(milliseconds=300)) as api:
+        data = bytes(range(256)) * (8 << 12)
+        async with api.client.post(api.url + "/api/files?name=a.bin", data=BytesIO(data)) as response:
+            upload = await response.json()
+        async with mute(api, 20, head(api, f"GET /api/files/{upload['id']}", AUTHORIZED)):
+            await eventually(lambda: (used(api, "client_memory") or 0) > 0)
+            assert (used(api, "client_memory") or 0) <= 20 * (512 << 10)
+            await eventually(lambda: refused(api, "slow_reader") == 20)
+        async with api.client.get(f"{api.url}/api/files/{upload['id']}") as response:
+            assert await response.read() == data
 
 
 # -- junk -------------------------------------------------------------------------------------------------

@@ -387,7 +387,7 @@ class ClientConnections:
         if connection not in self._open:
             return
         self._open.remove(connection)
-        self.release(connection)
+        self.release(connection, connection.held_bytes)
         address = self._addresses[connection.address]
         address.count -= 1
         address.strangers.pop(connection, None)
@@ -432,10 +432,13 @@ class ClientConnections:
         if connection in self._readers:
             self._readers[connection] = self._readers.pop(connection)
 
-    def release(self, connection: ClientConnection) -> None:
-        self._held_bytes -= connection.held_bytes
-        connection.held_bytes = 0
-        self._readers.pop(connection, None)
+    def release(self, connection: ClientConnection, size: int) -> None:
+        """Count no longer so many of the bytes that are held for a client, or all that are left."""
+        size = min(size, connection.held_bytes)
+        self._held_bytes -= size
+        connection.held_bytes -= size
+        if not connection.held_bytes:
+            self._readers.pop(connection, None)
 
     def _hold(self, connection: ClientConnection, size: int) -> None:
         if connection in self._open:

@@ -111,7 +111,7 @@ class Request:
     def end(self) -> None:
         """The request is answered: what it held counts no longer."""
         if self.connection is not None and self.connection.held_bytes:
-            self.connection.table.release(self.connection)
+            self.connection.table.release(self.connection, self.connection.held_bytes)
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)
@@ -251,20 +251,30 @@ class Request:
             connection.written_bytes += len(data)
         await self.send({"type": "http.response.body", "body": data, "more_body": not is_last})
 
+    def hold(self, size: int) -> None:
+        """Count memory that is kept for the response until it is sent. The client may be cut off for it."""
+        if self.connection is not None and size > _PIECE:
+            self.connection.table.hold_response(self.connection, size)
+
     async def _write_slowly(self, connection: ClientConnection, data: bytes) -> bytes:
         """Write all but the last piece, which is returned. The transport never buffers more than a piece."""
-        connection.table.hold_response(connection, len(data))
         last = (len(data) - 1) // _PIECE * _PIECE
         view = memoryview(data)
-        for start in range(0, last, _PIECE):
-            connection.written_bytes += _PIECE
-            await self.send(
-                {"type": "http.response.body", "body": view[start : start + _PIECE], "more_body": True}
-            )
-            connection.table.note_read(connection)
-            if connection.transport.is_closing():
-                break
+        self.hold(len(data))
+        try:
+            for start in range(0, last, _PIECE):
+                connection.written_bytes += _PIECE
+                piece = view[start : start + _PIECE]
+                await self.send({"type": "http.response.body", "body": piece, "more_body": True})
+                connection.table.note_read(connection)
+        finally:
+            connection.table.release(connection, len(data))
         return bytes(view[last:])
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection is closed or about to be, so that nothing more can be written."""
+        return self.connection is not None and self.connection.transport.is_closing()
 
     async def wait_disconnect(self) -> None:
         """Return when the client has left. Must not be called before the body was read."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
-from talaria.channels.http.request import HttpError, RawHeaders, Request
+from talaria.channels.http.request import ClientDisconnected, HttpError, RawHeaders, Request
 from talaria.core.errors import ErrorInfo, NotFound, Overloaded, TalariaError
 from talaria.core.turns import Turn, TurnState
 from talaria.observe.metrics import Metrics
@@ -22,6 +23,7 @@ _STREAM_HEADERS: RawHeaders = (
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 )
+_FILE_PIECE = 256 << 10
 _KEEP_ALIVE = b": keep-alive\n\n"
 STATUS: Mapping[str, int] = {
     "bad_request": 400,
@@ -98,6 +100,37 @@ class Response:
         if not request.is_overdue:
             await request.discard_body()
         await request.write(b"", is_last=True)
+
+
+@dataclass(frozen=True, slots=True)
+class FileResponse:
+    """A file, read as fast as the client takes it. `send` closes it."""
+
+    file: BinaryIO
+    headers: RawHeaders = ()
+    media_type: bytes = b"application/octet-stream"
+    status: int = 200
+
+    async def send(self, request: Request) -> None:
+        try:
+            size = os.fstat(self.file.fileno()).st_size
+            await request.start_response(
+                self.status,
+                [(b"content-type", self.media_type), (b"content-length", b"%d" % size), *self.headers],
+            )
+            left = 0 if request.method == "HEAD" else size
+            while left > 0:
+                if request.is_gone:
+                    await request.wait_disconnect()
+                    raise ClientDisconnected
+                data = await asyncio.to_thread(self.file.read, min(left, _FILE_PIECE))
+                if not data:  # shorter than it was
+                    return
+                left -= len(data)
+                await request.write(data, is_last=False)
+            await request.write(b"", is_last=True)
+        finally:
+            self.file.close()
 
 
 def json_response(value: Any, status: int = 200, headers: RawHeaders = ()) -> Response:
@@ -231,3 +264,6 @@ class EventStream:
     async def _start(self, request: Request) -> None:
         if not request.has_started:
             await request.start_response(self.status, [*_STREAM_HEADERS, *self._headers])
+
+
+AnyResponse = Response | FileResponse | EventStream

@@ -15,7 +15,7 @@ from talaria.channels.http.callers import RouteAccess
 from talaria.channels.http.openai_api import OpenAiApi
 from talaria.channels.http.operator_api import OperatorApi
 from talaria.channels.http.request import ClientDisconnected, HttpError, Receive, Request, Scope, Send
-from talaria.channels.http.response import EventStream, Response, StreamTiming, error_response, not_found
+from talaria.channels.http.response import AnyResponse, Response, StreamTiming, error_response, not_found
 from talaria.channels.http.session_api import FileApi, SessionApi
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.turn_api import TurnApi
@@ -26,7 +26,7 @@ from talaria.observe.metrics import Metrics
 
 _log = logging.getLogger("talaria.http")
 
-Handler = Callable[[Request], Awaitable[Response | EventStream]]
+Handler = Callable[[Request], Awaitable[AnyResponse]]
 
 _CLIENT_GONE = 499  # the status of a request whose client left, in the metrics
 
@@ -132,7 +132,7 @@ class HttpApp:
 
     async def _respond(self, request: Request) -> int:
         """Send the response and return its status."""
-        response: Response | EventStream
+        response: AnyResponse
         try:
             response = await self._handle(request)
             await response.send(request)
@@ -146,7 +146,7 @@ class HttpApp:
                 await response.send(request)
         return response.status
 
-    async def _handle(self, request: Request) -> Response | EventStream:
+    async def _handle(self, request: Request) -> AnyResponse:
         if (webhook := self._webhooks.get(request.path)) is not None:
             return await _receive(webhook, request)
         pattern, methods = self._find(request)

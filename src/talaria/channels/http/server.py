@@ -23,6 +23,7 @@ from talaria.observe.descriptors import descriptor_limit
 
 _log = logging.getLogger("talaria.http")
 _BACKLOG: Final = 2048
+_UNSENT: Final = 128 << 10  # bytes of a response that the system buffers for a client that does not read
 _IDLE_SECONDS: Final = 75  # how long an unused connection stays open
 _TRIED_PORTS: Final = 50
 _MODEL_SERVER_PORT: Final = 8766  # the scripted model's default
@@ -100,6 +101,8 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
     taken = socket.socket(family, socket.SOCK_STREAM)
     try:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted connections inherit it
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
         taken.bind((host, port))
         taken.listen(_BACKLOG)
         taken.setblocking(False)

@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote
 
 from talaria.channels.http.callers import HOME_CALLER, ApiCaller
 from talaria.channels.http.request import HttpError, Request, quoted, read_number
-from talaria.channels.http.response import Response, json_response
+from talaria.channels.http.response import FileResponse, Response, json_response
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.views import SessionView
 from talaria.core.errors import BadRequest, LeaseHeld, NotFound
@@ -142,12 +142,12 @@ class FileApi:
         upload = await self._uploads.receive(name, media_type, request.chunks(), self._max_bytes)
         return json_response(upload, 201)
 
-    async def show(self, request: Request) -> Response:
+    async def show(self, request: Request) -> FileResponse:
         """The browser saves the file and never shows it: an uploaded page must not run as a page of ours."""
-        upload, data = await self._uploads.open(request.params["id"])
+        upload, file = await self._uploads.open_file(request.params["id"])
         headers = (
             (b"content-disposition", f"attachment; filename*=UTF-8''{quote(upload.name, safe='')}".encode()),
             (b"x-content-type-options", b"nosniff"),
             (b"content-security-policy", b"sandbox; default-src 'none'"),
         )
-        return Response(data, headers=headers, media_type=upload.media_type.encode())
+        return FileResponse(file, headers, upload.media_type.encode())

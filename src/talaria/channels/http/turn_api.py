@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Final
 
@@ -17,7 +17,7 @@ from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.views import AcceptedTurn, StepView, TurnView, explain_turn, no_such_turn
 from talaria.commands.slash import asks_model
 from talaria.core.errors import BadRequest
-from talaria.core.events import EVENT_NAMES, FINAL_EVENTS, Event, Reset
+from talaria.core.events import EVENT_NAMES, FINAL_EVENTS, Cancelled, Done, Event, Reset
 from talaria.core.ids import TurnId
 from talaria.core.messages import Part, Text
 from talaria.core.spending import Spent
@@ -29,6 +29,7 @@ _MAX_WAIT: Final = 3600.0
 _SECONDS: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}")
 # Most turns of quick models are over by then, and watching for a disconnect costs a task.
 _UNWATCHED: Final = 0.05
+_PIECE: Final = 32 << 10  # characters of a reply that are encoded at once
 _encode = msgspec.json.Encoder().encode
 
 
@@ -80,6 +81,8 @@ class TurnApi:
         """A client that leaves stops nothing; with `Last-Event-ID` it gets the events after that one."""
         after = _read_last_event(request)
         live = await self._find(request)
+        if live.is_recorded:  # read for this client alone; a turn that runs is shared by all followers
+            request.hold(len(live.turn.reply or ""))
         events = self._stream(live, after)
         return EventStream(events, keep_alive=self._keep_alive, metrics=self._gateway.metrics)
 
@@ -102,16 +105,19 @@ class TurnApi:
             if turn.state.is_final:
                 if after and turn.attempts > 1:
                     after += 1
-                    yield _encode_event(after, Reset())
+                    for data in _encode_event(after, Reset()):
+                        yield data
                 async for number, event in self._turns.follow(live, after):
-                    yield _encode_event(number, event)
+                    for data in _encode_event(number, event):
+                        yield data
             return
         async with aclosing(live.follow()) as events:
             async for number, event in events:
                 if number == 1 and isinstance(event, Reset):
                     after = 0
                 if number > after or isinstance(event, FINAL_EVENTS):
-                    yield _encode_event(number, event)
+                    for data in _encode_event(number, event):
+                        yield data
 
     async def _view(self, live: LiveTurn, turn: Turn) -> TurnView:
         """Return a settled turn. The store is asked only for times of tool calls, which are not in memory."""
@@ -151,8 +157,17 @@ async def wait_for_turn(request: Request, live: LiveTurn, seconds: float | None 
     return live.turn
 
 
-def _encode_event(number: int, event: Event) -> bytes:
-    return b"id: %d\nevent: %b\ndata: %b\n\n" % (number, EVENT_NAMES[type(event)].encode(), _encode(event))
+def _encode_event(number: int, event: Event) -> Iterator[bytes]:
+    """Yield an event in pieces. Each follower gets the whole reply again with the last event, so a long reply
+    is encoded as far as the follower reads."""
+    head = b"id: %d\nevent: %b\ndata: " % (number, EVENT_NAMES[type(event)].encode())
+    if not isinstance(event, (Done, Cancelled)) or len(event.reply) <= _PIECE:
+        yield b"%b%b\n\n" % (head, _encode(event))
+        return
+    yield head + _encode(type(event)("")).removesuffix(b'"}')
+    for start in range(0, len(event.reply), _PIECE):
+        yield _encode(event.reply[start : start + _PIECE])[1:-1]
+    yield b'"}\n\n'
 
 
 def _read_last_event(request: Request) -> int:
