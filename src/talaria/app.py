@@ -9,6 +9,7 @@ loops of what it opens, and passes changes of config.toml on to it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -60,6 +61,7 @@ from talaria.workspace.folder import Folder, chat_folder
 from talaria.workspace.uploads import Uploads
 from talaria.workspace.workspaces import ChatWorkspaces
 
+_log = logging.getLogger("talaria.app")
 _MODEL_KEYS: tuple[KeyPath, ...] = (("providers",), ("aliases",), ("model", "provider"), ("model", "name"))
 
 
@@ -101,8 +103,9 @@ async def open_gateway(
 ) -> AsyncIterator[Gateway]:
     """Open everything but the channels, recover, and accept messages. Leaving drains.
 
-    Turns that earlier processes left are resumed if `takes_up` returns True for them. Raises `ConfigError`
-    and `StoreError`, each with a hint.
+    Turns that earlier processes left are resumed if `takes_up` returns True for them. After several unclean
+    ends turns run only after a pause; messages are accepted meanwhile. Raises `ConfigError` and `StoreError`,
+    each with a hint.
     """
     settings, clock = loaded.settings, clock or SystemClock()
     reloader = Reloader(home.path, environ, parts, LiveSettings(settings), clock)
@@ -115,19 +118,40 @@ async def open_gateway(
         _open_turns(start, store, models) as gateway,
     ):
         guard = RestartGuard(store, clock, settings.shutdown.restart_pause.total_seconds())
-        await guard.enter()
-        warming: asyncio.Task[None] | None = None
+        start.health.watch("restarts", guard.trouble)
+        starting: asyncio.Task[None] | None = None
         try:
+            gateway.turns.hold()
             await gateway.turns.recover(takes_up)
-            start.health.enter(GatewayPhase.READY)
-            warming = asyncio.create_task(models.providers.warm(), name="warm-up")
+            pause = await guard.seconds()
+            if not pause:
+                await guard.enter()
+                start.health.enter(GatewayPhase.READY)
+            starting = asyncio.create_task(_run_turns(start, gateway, guard, pause), name="start")
             yield gateway
         finally:
             start.health.enter(GatewayPhase.DRAINING)
-            if warming is not None:
-                warming.cancel()
+            if starting is not None:
+                starting.cancel()
+                await asyncio.gather(starting, return_exceptions=True)
             await gateway.turns.drain(settings.shutdown.deadline.total_seconds())
             await guard.leave()
+
+
+async def _run_turns(start: _Start, gateway: Gateway, guard: RestartGuard, pause: float) -> None:
+    """Let turns run: after the pause that follows unclean ends, and once the HTTP client is imported.
+
+    Turns that need the client would hold the event loop until its import is done.
+    """
+    try:
+        if pause:
+            await guard.wait(pause)
+            await guard.enter()
+        await gateway.providers.warm()
+    except Exception:  # a start that cannot be recorded is a start all the same
+        _log.exception("the start was not as it should be")
+    start.health.enter(GatewayPhase.READY)
+    gateway.turns.release()
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from talaria.observe.health import GatewayPhase, Health, Readiness, read_rss
 
 def test_ready_only_between_recovery_and_drain() -> None:
     health = Health()
-    assert health.readiness() == Readiness(False, GatewayPhase.STARTING, ("recovery has not finished",))
+    assert health.readiness() == Readiness(False, GatewayPhase.STARTING, ("turns do not run yet",))
 
     health.enter(GatewayPhase.READY)
     assert health.readiness() == Readiness(True, GatewayPhase.READY)

@@ -33,30 +33,49 @@ async def test_fourth_start_in_a_row_waits_and_says_why(caplog: pytest.LogCaptur
     clock = FakeClock()
     store = MemoryStore(clock)
     for _ in range(3):
+        assert await RestartGuard(store, clock, 60).seconds() == 0
         await RestartGuard(store, clock, 60).enter()
     guard = RestartGuard(store, clock, 60)
+    assert guard.trouble() is None
     with caplog.at_level(logging.WARNING, "talaria.restarts"):
-        entering = asyncio.create_task(guard.enter())
+        waiting = asyncio.create_task(guard.wait(await guard.seconds()))
         await clock.until_sleepers(1)
-        assert "did not end cleanly" in caplog.text
+        assert "the last 3 starts within ten minutes did not end cleanly" in caplog.text
+        assert "messages are accepted" in (guard.trouble() or "")
         clock.advance(1)
-        await entering
+        await waiting
+    assert guard.trouble() is None
 
 
-async def test_clean_end_forgets(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_start_that_ends_in_its_pause_does_not_count() -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    for _ in range(3):
+        await RestartGuard(store, clock, 60).enter()
+    for _ in range(10):
+        guard = RestartGuard(store, clock, 60)
+        assert await guard.seconds() == 1
+        killed = asyncio.create_task(guard.wait(1))
+        await clock.until_sleepers(1)
+        killed.cancel()
+        await asyncio.wait([killed])
+
+
+async def test_clean_end_forgets() -> None:
     clock = FakeClock()
     store = MemoryStore(clock)
     for _ in range(10):
         guard = RestartGuard(store, clock, 60)
+        assert await guard.seconds() == 0
         await guard.enter()
         await guard.leave()
-    assert caplog.text == ""
 
 
 async def test_unreadable_note_is_no_obstacle() -> None:
     clock = FakeClock()
     store = MemoryStore(clock)
     await store.set_cursor("restarts", "nonsense")
+    assert await RestartGuard(store, clock, 60).seconds() == 0
     await RestartGuard(store, clock, 60).enter()
 
 
@@ -64,4 +83,5 @@ async def test_no_pause_is_made_where_none_is_wanted() -> None:
     clock = FakeClock()
     store = MemoryStore(clock)
     for _ in range(10):
+        assert await RestartGuard(store, clock, 0).seconds() == 0
         await RestartGuard(store, clock, 0).enter()

@@ -33,6 +33,7 @@ from talaria.gateway import Gateway
 from talaria.models.discovery import detect_providers
 from talaria.models.local.downloads import NO_MODEL_VARIABLE, YES_VARIABLE
 from talaria.observe.descriptors import raise_descriptor_limit
+from talaria.observe.health import GatewayPhase
 from talaria.observe.logs import LogControl, configure
 from talaria.parts import PARTS
 
@@ -119,7 +120,8 @@ async def _serve(start: Start, invocation: Invocation) -> int:
         moving = asyncio.create_task(show_progress(gateway, sys.stdout)) if sys.stdout.isatty() else None
         _settle_memory()
         if not sys.stdout.isatty():  # the banner says it
-            _log.info("ready at %s", http.server.address)
+            is_ready = gateway.health.phase is not GatewayPhase.STARTING
+            _log.info("%s at %s", "ready" if is_ready else "listening", http.server.address)
         await stop.wait()
         if moving is not None:
             moving.cancel()

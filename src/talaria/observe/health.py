@@ -31,7 +31,7 @@ class Readiness(msgspec.Struct, frozen=True):
 
 _ORDER = tuple(GatewayPhase)
 _REASONS = {
-    GatewayPhase.STARTING: "recovery has not finished",
+    GatewayPhase.STARTING: "turns do not run yet",
     GatewayPhase.DRAINING: "the gateway is shutting down",
 }
 

@@ -132,36 +132,52 @@ def pause_before(starts: Sequence[float], now: float, longest: float) -> float:
 class RestartGuard:
     """Lets a gateway that dies again and again wait longer before each start, and says why.
 
-    Every start is recorded, and a clean end deletes the record. So a full disk, a lack of memory or an eager
-    supervisor is not met a hundred times a minute. Call `enter` before turns are recovered, and `leave` after
-    a clean end.
+    Every start is recorded when its turns begin to run, and a clean end deletes the record. So a full disk, a
+    lack of memory or an eager supervisor is not met a hundred times a minute. An end during the pause, of
+    whatever kind, does not count as another unclean one.
     """
 
     def __init__(self, store: Store, clock: Clock, longest: float) -> None:
         self._store = store
         self._clock = clock
         self._longest = longest
+        self._reason: str | None = None
+
+    def trouble(self) -> str | None:
+        """Return why turns do not run yet, for `Health`; None if there is no pause."""
+        return self._reason
+
+    async def seconds(self) -> float:
+        """Return how long this start has to wait before its turns run."""
+        starts = await self._recent()
+        return pause_before(starts, self._clock.now(), self._longest)
+
+    async def wait(self, seconds: float) -> None:
+        count = len(await self._recent())
+        self._reason = (
+            f"the last {count} starts within ten minutes did not end cleanly, so turns wait {seconds:g} s "
+            "before they run; messages are accepted"
+        )
+        _restarts_log.warning(
+            "%s. The log before each end has the cause; shutdown.restart_pause sets the longest wait.",
+            self._reason,
+        )
+        await self._clock.sleep(seconds)
+        self._reason = None
 
     async def enter(self) -> None:
-        now = self._clock.now()
-        starts = [start for start in await self._read() if now - _WINDOW < start <= now][-_KEPT:]
-        await self._store.set_cursor(_CURSOR, msgspec.json.encode([*starts, now]).decode())
-        seconds = pause_before(starts, now, self._longest)
-        if seconds:
-            _restarts_log.warning(
-                "the last %d starts within ten minutes did not end cleanly, so this one waits %g s before it "
-                "takes up turns. The log before each end has the cause; shutdown.restart_pause sets how long "
-                "it waits at most.",
-                len(starts),
-                seconds,
-            )
-            await self._clock.sleep(seconds)
+        """Record this start, before its turns run."""
+        starts = [*await self._recent(), self._clock.now()]
+        await self._store.set_cursor(_CURSOR, msgspec.json.encode(starts[-_KEPT:]).decode())
 
     async def leave(self) -> None:
+        """Forget all starts, after a clean end."""
         await self._store.set_cursor(_CURSOR, "[]")
 
-    async def _read(self) -> list[float]:
+    async def _recent(self) -> list[float]:
+        now = self._clock.now()
         try:
-            return _decode(await self._store.cursor(_CURSOR) or "[]")
+            starts = _decode(await self._store.cursor(_CURSOR) or "[]")
         except msgspec.DecodeError:
             return []
+        return [start for start in starts if now - _WINDOW < start <= now]

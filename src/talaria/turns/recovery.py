@@ -55,8 +55,7 @@ class Recovery:
         return await self._take_up([turn for turn in orphans if turn.id not in known])
 
     async def run(self) -> None:
-        """Adopt once in each lease's time, until cancelled. Nothing is adopted before `recover`: a start that
-        waits after crashes takes up no turns."""
+        """Adopt once in each lease's time, until cancelled. Nothing is adopted before `recover`."""
         while True:
             await self._clock.sleep(self._keeper.lease_seconds)
             if self._has_recovered:

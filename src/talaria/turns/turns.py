@@ -62,6 +62,14 @@ class Turns:
         )
         self._recovery = Recovery(store, agents.clock, keeper, self._lanes)
 
+    def hold(self) -> None:
+        """Run no turns until `release`. Messages are accepted meanwhile, and control commands run."""
+        self._lanes.hold()
+
+    def release(self) -> None:
+        """Run the turns that wait."""
+        self._lanes.release()
+
     async def recover(self, takes_up: Callable[[Turn], bool] = lambda turn: True) -> int:
         """Take up what earlier processes left unsettled, then accept messages. Return how many were taken up.
 
@@ -143,7 +151,8 @@ class Turns:
         """Stop the turn and return it when it is over. A turn that is over stays as it is."""
         self._recovery.take_up_chat(live.turn.chat_key)
         live = self.live.get(live.turn.id) or live
-        is_queued = not live.turn.attempts and self._lanes.withdraw(live)
+        may_withdraw = not live.turn.attempts or self._lanes.is_held
+        is_queued = may_withdraw and self._lanes.withdraw(live)
         live.stop()
         if is_queued:
             self._lanes.put_beside(live)
