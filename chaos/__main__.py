@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from chaos.attacks import all_attacks
+from chaos.fuzz import HttpFuzzRun
 from chaos.hostile import HostileRun
 from chaos.kills import KillResults, KillRun
 from chaos.mutants import MUTANTS, Kills, Pauses, Tests, render, try_all
@@ -18,7 +19,7 @@ from chaos.pauses import PauseRun
 from chaos.stops import CancelRun, DrainRun, PoisonRun
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
 
-PARTS = ("kills", "nonces", "pauses", "cancels", "sigterm", "poison", "hostile")
+PARTS = ("kills", "nonces", "pauses", "cancels", "sigterm", "poison", "hostile", "http")
 
 
 def main() -> None:
@@ -73,6 +74,10 @@ async def _run(options: argparse.Namespace) -> tuple[list[Figure], KillResults |
         run = HostileRun(attacks[:: 20 if options.quick else 1], progress)
         figures += await run.run()
         print(run.table(), *run.evidence, sep="\n")
+    if "http" in parts:
+        fuzz = HttpFuzzRun(times(10_000), times(2000), 16, progress, options.seed)
+        figures += await fuzz.run()
+        print(*fuzz.evidence, sep="\n")
     return figures, results
 
 
@@ -111,6 +116,8 @@ small version to watch.
   have no more sockets, children, threads, leased agents, permits or owed turns than before.
 - *SIGTERM* with fifty live turns, a third of which can end in time. The next start resumes the others.
 - *Poison*: a message that kills the process on every attempt.
+- *HTTP*: fuzzed requests and slow or silent connections from four addresses, while chats go on over the same
+  server. No turn may fail, no answer may be a 500, and descriptors and memory must come back.
 
 `./dev test` runs a twentieth of all this.
 

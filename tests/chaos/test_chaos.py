@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.fuzz import HttpFuzzRun
 from chaos.kills import RANDOM, KillRun
 from chaos.mutants import MUTANTS, ROOT, EditNotFound, Mutant, attempt, plant
 from chaos.nonces import explore_many
@@ -59,6 +60,13 @@ def test_a_message_that_kills_the_process_is_tried_three_times_and_told() -> Non
     poison = PoisonRun()
     assert missed(asyncio.run(poison.run())) == []
     assert poison.deaths == 3
+
+
+def test_fuzzed_requests_and_silent_connections_fail_no_turn() -> None:
+    fuzz = HttpFuzzRun(500, 100, 4, QUIET)
+    assert missed(asyncio.run(fuzz.run())) == [], fuzz.evidence
+    assert fuzz.turns["done"] > 20
+    assert len(fuzz.statuses) > 8, fuzz.statuses
 
 
 def test_every_labelled_point_is_reached_somewhere() -> None:

@@ -164,6 +164,18 @@ async def test_a_request_behind_too_many_others_ends_the_connection(api: Api) ->
     assert await api.get("/healthz")
 
 
+async def test_a_client_that_leaves_with_requests_waiting_is_no_error(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(5):
+        async with connected(api) as (_, writer):
+            writer.write(head(api, "GET /api/status", AUTHORIZED) * 5)
+            await api.get("/healthz")
+        await api.get("/api/status")
+    assert "Traceback" not in caplog.text
+    assert "failed" not in caplog.text
+
+
 @pytest.mark.parametrize("endless", [b"a: b\r\n" * 1000, b"a: " + b"b" * 90_000], ids=["many", "long"])
 async def test_a_body_without_an_end_is_cut_off(api: Api, endless: bytes) -> None:
     async with connected(api) as (reader, writer):

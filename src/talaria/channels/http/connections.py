@@ -12,17 +12,20 @@ import logging
 import sys
 from collections import Counter
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from talaria.channels.http.response import STATUS, error_body
 from talaria.core.errors import ErrorInfo, Overloaded
 from talaria.core.limits import Limits
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
 
 _log = logging.getLogger("talaria.http")
 
@@ -97,6 +100,7 @@ class ClientConnection(HttpToolsProtocol):
         self.written_bytes = 0  # of bodies of responses
         self.lost: asyncio.Future[None] = self.loop.create_future()
         self.reading: _Reading = None  # type: ignore[assignment]  # set when the connection is made
+        self._answering: RequestResponseCycle | None = None
         self._unfed = bytearray()  # received, and not parsed yet
         self._feeding: asyncio.Handle | None = None
         self._is_in_message = False
@@ -113,8 +117,8 @@ class ClientConnection(HttpToolsProtocol):
 
     @property
     def has_whole_body(self) -> bool:
-        """Whether all of the body of the current request has arrived."""
-        return not self.cycle.more_body
+        """Whether all of the body of the request that is being answered has arrived."""
+        return self._answering is not None and not self._answering.more_body
 
     # -- events of the transport ----------------------------------------------------------------------------
 
@@ -128,6 +132,8 @@ class ClientConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.table.remove(self)
+        self._tell_answering()
+        self.pipeline.clear()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
         if not self.lost.done():
@@ -203,6 +209,10 @@ class ClientConnection(HttpToolsProtocol):
         if self.is_trusted:
             self.table.note_busy(self)
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._is_in_head:  # otherwise a trailer, which no handler reads
             super().on_header(name, value)
@@ -262,9 +272,15 @@ class ClientConnection(HttpToolsProtocol):
     def cut(self) -> None:
         """Close the connection at once. A request that is being answered sees that its client has left."""
         self.table.remove(self)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
+        self._tell_answering()
         self.transport.abort()
+
+    def _tell_answering(self) -> None:
+        """Let the request that is being answered see that its client has left. uvicorn tells only the request
+        that came last, which may still wait for its turn."""
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(_NOT_HTTP)
@@ -273,7 +289,7 @@ class ClientConnection(HttpToolsProtocol):
         """Answer a client that has no request under way, and close. If one is under way, only close."""
         if self.transport.is_closing():
             return
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self._answering is not None and not self._answering.response_complete:
             self.cut()
             return
         self._is_in_message = self._is_in_head = False
