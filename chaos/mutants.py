@@ -120,6 +120,8 @@ _CLAIM_LATE = """\
             )
 """
 
+_MONEY = "tests/turns/test_money_chaos.py::test_no_way_of_ending_calls_passes_a_cap"
+
 MUTANTS = (
     Mutant(
         "acknowledge before commit",
@@ -242,6 +244,47 @@ MUTANTS = (
         "a turn that asks three times is taken for one that kills the process",
         (Edit("store/sql/orders.py", "    if state == TurnState.WAITING.value:\n", "    if not state:\n"),),
         Tests("tests/turns/test_parking.py::test_neither_waiting_nor_restarts_meanwhile_are_attempts"),
+    ),
+    Mutant(
+        "cancelled calls are free",
+        "a cap is passed by cancelling",
+        (
+            Edit(
+                "agent/calling.py",
+                "        if cut is not None and (cut.output_bytes or not is_refused):\n",
+                "        if cut is not None and isinstance(error, ModelError) and not is_refused:\n",
+            ),
+        ),
+        Tests(_MONEY),
+    ),
+    Mutant(
+        "killed calls are free",
+        "a cap is passed by a gateway that crashes",
+        (
+            Edit(
+                "store/sql/spending.py",
+                "    _charge(tx, tx.execute(TAKE_OF_OTHERS, (owner,)).fetchall())\n",
+                "    tx.execute(TAKE_OF_OTHERS, (owner,)).fetchall()\n",
+            ),
+        ),
+        Tests(_MONEY),
+    ),
+    Mutant(
+        "one reservation for all attempts",
+        "a try that was cut vanishes behind the next one",
+        (
+            Edit(
+                "store/sql/spending.py",
+                "amount = reservations.amount + excluded.amount",
+                "amount = excluded.amount",
+            ),
+            Edit(
+                "store/sql/spending.py",
+                "        whose = (order.turn_id, order.n, order.attempt, ",
+                "        whose = (order.turn_id, order.n, 1, ",
+            ),
+        ),
+        Tests("tests/store/test_contract.py::TestSpendContract::test_every_attempt_at_a_step_is_reserved"),
     ),
 )
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from talaria.core.messages import TokenUsage, ToolCall
+from talaria.testing.billing import Bill
 from talaria.testing.script import ScriptContext, ScriptedAnswer, ScriptedFault
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ class ScriptedReply(msgspec.Struct, frozen=True):
     id: str
     model: str
     usage: TokenUsage
+    bill: Bill = msgspec.field(default_factory=Bill)
 
 
 class AnswerEvents(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ import msgspec
 
 from talaria.testing import script
 from talaria.testing.anthropic_api import MessagesApi
+from talaria.testing.billing import Bill, Bills, output_bytes
 from talaria.testing.fake_server import ChangeNotifier, print_and_wait
 from talaria.testing.hostile_answers import HostileAnswer, find_attack
 from talaria.testing.model_api import ModelApi, ModelNotFound, RequestRefused, ScriptedReply, WrongKey
@@ -48,7 +49,7 @@ class ModelServer(ChangeNotifier):
 
     A strict server refuses what a real server refuses; another one reads only what the answer depends on.
     `bodies` are the received requests, byte for byte, unless `record` is off. With a `key`, requests without
-    it are refused; with `models`, requests for other models are.
+    it are refused; with `models`, requests for other models are. `bills` has what a provider would bill.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class ModelServer(ChangeNotifier):
         self._record = record
         self._server: asyncio.Server | None = None
         self._attempts = AttemptCounter()
+        self.bills = Bills()
         self.strict = strict
         self.latency = latency
         self.bodies: deque[bytes] = deque(maxlen=MAX_RECORDED)
@@ -116,7 +118,9 @@ class ModelServer(ChangeNotifier):
             raise ModelNotFound(f"The model {request.model} does not exist.")
         answer = decide(request.context, self._attempts.count(request.context))
         usage = answer.usage_after(len(body))
-        return ScriptedReply(answer, f"{api.id_prefix}{self.requests}", request.model, usage), request.stream
+        bill = self.bills.open(request.context.user, len(body), answer)
+        reply = ScriptedReply(answer, f"{api.id_prefix}{self.requests}", request.model, usage, bill)
+        return reply, request.stream
 
     def check_key(self, headers: Mapping[str, str]) -> None:
         """Check the headers, whose names are in lower case. Raises `RequestRefused`."""
@@ -140,6 +144,8 @@ class _Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._frames: list[bytes] = []  # of the answer being sent, in reverse
+        self._bill = Bill()
+        self._unbilled = 0  # bytes of output in the frames that are not sent yet
         self._timer: asyncio.TimerHandle | None = None
         self._attack: Iterator[bytes] | None = None  # the rest of a hostile answer
         self._is_full = False  # the client does not read
@@ -245,6 +251,7 @@ class _Connection(asyncio.Protocol):
                 frames = [_response(200, b'{"choices":')]
             case _:
                 frames = [_response(200, api.whole(reply))]
+        self._bill, self._unbilled = reply.bill, output_bytes(answer)
         self._play(frames, self._server.latency + answer.delay, answer.chunk_delay)
 
     def _stream(self, api: ModelApi, reply: ScriptedReply) -> list[bytes]:
@@ -279,6 +286,9 @@ class _Connection(asyncio.Protocol):
     def _next(self, chunk_delay: float) -> None:
         self._timer = None
         if frame := self._frames.pop():
+            sent = -(-self._unbilled // (len(self._frames) + 1))
+            self._bill.output_bytes += sent
+            self._unbilled -= sent
             self._write(frame)
         elif self._transport is not None:
             self._transport.close()

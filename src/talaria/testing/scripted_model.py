@@ -19,6 +19,7 @@ from talaria.models.limiter import BreakerSettings, CallLimiter
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.wire import Wire
 from talaria.observe.metrics import EndpointReading
+from talaria.testing.billing import Bills
 from talaria.testing.script import AttemptCounter, ScriptedAnswer, ScriptedFault, decide, read_context
 
 MAX_RECORDED = 10_000
@@ -29,9 +30,9 @@ _decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
 class ScriptedModel:
     """Answers as `testing.script` says, from the bytes that a server would receive.
 
-    `bodies` are the request bodies, oldest first; `busy` counts the calls that have not returned. While
-    `is_down` is set, the server cannot be reached. With `patience`, a call that hangs fails after so many
-    seconds. By default there are no retries and no circuit breaker.
+    `bodies` are the request bodies, oldest first; `bills` has what a provider would bill; `busy` counts the
+    calls that have not returned. While `is_down` is set, the server cannot be reached. With `patience`, a
+    call that hangs fails after so many seconds. By default there are no retries and no circuit breaker.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class ScriptedModel:
         self.retry_within = retry_within
         self.is_down = False
         self._attempts = AttemptCounter()
+        self.bills = Bills()
         self.latency = latency
         self.bodies: deque[bytes] = deque(maxlen=MAX_RECORDED)
         self.busy = 0
@@ -101,10 +103,12 @@ class ScriptedModel:
         context = read_context(_decode(b"[%b]" % b",".join(parts)))
         answer = decide(context, self._attempts.count(context))
         heard = list[str]()
+        bill = self.bills.open(context.user, len(body), answer)
 
         def hear(delta: ModelDelta) -> None:
             if isinstance(delta, TextDelta | ThoughtDelta):
                 heard.append(delta.text)
+                bill.output_bytes += len(delta.text.encode())
             sink(delta)
 
         try:
