@@ -186,3 +186,26 @@ async def test_what_endpoints_listed_before_the_start_is_offered_and_believed(tm
             told = await upload(api, PHOTO, "photo.png")
             await send(api, "one", "What is this?", told["id"])
             assert b"image_url" in model.bodies[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "served"),
+    [
+        ("a.js", "text/javascript", "application/octet-stream"),
+        ("a.mjs", "", "application/octet-stream"),
+        ("a.html", "text/html", "application/octet-stream"),
+        ("a.svg", "image/svg+xml", "application/octet-stream"),
+        ("a.css", "text/css", "application/octet-stream"),
+        ("a.xhtml", "application/xhtml+xml", "application/octet-stream"),
+        ("a.csv", "text/csv", "text/csv"),
+    ],
+)
+async def test_no_type_that_a_browser_could_run_is_told(api: Api, name: str, told: str, served: str) -> None:
+    sent = await upload(api, b"data", name, told)
+    async with api.client.get(f"{api.url}/api/files/{sent['id']}") as response:
+        headers = response.headers
+    assert headers["Content-Type"] == served
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Content-Disposition"].startswith("attachment;")
+    assert headers["Content-Security-Policy"].startswith("sandbox;")
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"

@@ -18,6 +18,21 @@ from talaria.gateway import Gateway
 from talaria.workspace.uploads import too_large
 
 _MAX_PAGE: Final = 500
+_INERT_TYPES: Final = frozenset(
+    {
+        "application/json",
+        "application/octet-stream",
+        "application/pdf",
+        "application/zip",
+        "image/gif",
+        "image/jpeg",
+        "image/png",
+        "image/webp",
+        "text/csv",
+        "text/markdown",
+        "text/plain",
+    }
+)  # what a browser that does not guess takes for neither a page, a script nor a style
 _MAX_CURSOR: Final = 200  # characters
 
 
@@ -143,11 +158,15 @@ class FileApi:
         return json_response(upload, 201)
 
     async def show(self, request: Request) -> FileResponse:
-        """The browser saves the file and never shows it: an uploaded page must not run as a page of ours."""
+        """The browser saves the file and never shows or runs it: an uploaded page or script must not become
+        one of ours. Types that a browser could run are not told."""
         upload, file = await self._uploads.open_file(request.params["id"])
         headers = (
             (b"content-disposition", f"attachment; filename*=UTF-8''{quote(upload.name, safe='')}".encode()),
             (b"x-content-type-options", b"nosniff"),
             (b"content-security-policy", b"sandbox; default-src 'none'"),
+            (b"cross-origin-resource-policy", b"same-origin"),
         )
-        return FileResponse(file, headers, upload.media_type.encode())
+        is_inert = upload.media_type in _INERT_TYPES
+        media_type = upload.media_type if is_inert else "application/octet-stream"
+        return FileResponse(file, headers, media_type.encode())

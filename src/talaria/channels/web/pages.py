@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
@@ -28,12 +29,9 @@ MEDIA_TYPES: Final = {
     "style.css": b"text/css; charset=utf-8",
     "icon.svg": b"image/svg+xml",
 }
+# Hosts that a policy can name with a path: names, and the one address that browsers compare.
+_NAMEABLE: Final = re.compile(r"(?:127\.0\.0\.1|[a-z0-9.-]*[a-z][a-z0-9.-]*)(?::\d+)?")
 _HEADERS: Final[RawHeaders] = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
-        b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
@@ -73,10 +71,21 @@ class PageFiles:
         asset = self._assets.get(name)
         if asset is None:
             asset = self._assets[name] = Asset.read(name)
-        headers: RawHeaders = (*_HEADERS, (b"etag", asset.etag.encode()))
+        policy = _policy(request.header(b"host") or "")
+        headers = (*_HEADERS, (b"content-security-policy", policy), (b"etag", asset.etag.encode()))
         if _matches(request.header(b"if-none-match"), asset.etag):
             return Response(b"", 304, headers, asset.media_type)
         return Response(asset.body, 200, headers, asset.media_type)
+
+
+def _policy(host: str) -> bytes:
+    """Return the policy of the page. Only `/assets/` holds scripts and styles: `'self'` would cover uploaded
+    files too. The guard has compared the host with ours."""
+    files = f"{host}/assets/" if _NAMEABLE.fullmatch(host.lower()) else "'self'"
+    return (
+        f"default-src 'none'; script-src {files}; style-src {files}; img-src {files} blob: data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ).encode("latin-1")
 
 
 def _matches(known: str | None, etag: str) -> bool:
