@@ -10,16 +10,18 @@ import sys
 from pathlib import Path
 
 from chaos.attacks import all_attacks
+from chaos.disk import DELETED, FAULTS, FROZEN, DiskRun
 from chaos.fuzz import HttpFuzzRun
 from chaos.hostile import HostileRun
 from chaos.kills import KillResults, KillRun
+from chaos.loop_disk import why_not
 from chaos.mutants import MUTANTS, Kills, Pauses, Tests, render, try_all
 from chaos.nonces import explore_many
 from chaos.pauses import PauseRun
 from chaos.stops import CancelRun, DrainRun, PoisonRun
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
 
-PARTS = ("kills", "nonces", "pauses", "cancels", "sigterm", "poison", "hostile", "http")
+PARTS = ("kills", "nonces", "pauses", "cancels", "sigterm", "poison", "hostile", "http", "disk")
 
 
 def main() -> None:
@@ -78,6 +80,11 @@ async def _run(options: argparse.Namespace) -> tuple[list[Figure], KillResults |
         fuzz = HttpFuzzRun(times(10_000), times(2000), 16, progress, options.seed)
         figures += await fuzz.run()
         print(*fuzz.evidence, sep="\n")
+    if "disk" in parts and (reason := why_not()):
+        print(f"disk: not run, because {reason}")
+    elif "disk" in parts:
+        faults = (FROZEN, DELETED) if options.quick else FAULTS
+        figures += await DiskRun(faults, progress, 3.0 if options.quick else 5.0).run()
     return figures, results
 
 
@@ -118,6 +125,8 @@ small version to watch.
 - *Poison*: a message that kills the process on every attempt.
 - *HTTP*: fuzzed requests and slow or silent connections from four addresses, while chats go on over the same
   server. No turn may fail, no answer may be a 500, and descriptors and memory must come back.
+- *Disk*: the home is on an ext4 file system of its own, which becomes full, read-only, frozen or slow while
+  sixteen chats write, or loses the database file. Needs root and loop devices.
 
 `./dev test` runs a twentieth of all this.
 

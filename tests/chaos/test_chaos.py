@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from chaos.disk import DELETED, FROZEN, DiskResults, DiskRun
 from chaos.fuzz import HttpFuzzRun
 from chaos.kills import RANDOM, KillRun
+from chaos.loop_disk import why_not
 from chaos.mutants import MUTANTS, ROOT, EditNotFound, Mutant, attempt, plant
 from chaos.nonces import explore_many
 from chaos.pauses import PauseRun
@@ -67,6 +69,21 @@ def test_fuzzed_requests_and_silent_connections_fail_no_turn() -> None:
     assert missed(asyncio.run(fuzz.run())) == [], fuzz.evidence
     assert fuzz.turns["done"] > 20
     assert len(fuzz.statuses) > 8, fuzz.statuses
+
+
+def test_a_frozen_disk_and_a_deleted_database_are_named_and_lose_nothing() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+
+    async def strike() -> list[DiskResults]:
+        runs = [DiskRun((fault,), QUIET, seconds=2.5) for fault in (FROZEN, DELETED)]
+        await asyncio.gather(*(run.run() for run in runs))
+        return [results for run in runs for results in run.results]
+
+    for results in asyncio.run(strike()):
+        assert set(results.named) == {"/readyz", "/api/status", "log"}, results
+        assert (results.lost, results.unsettled) == (0, 0), results
+        assert results.accepted > 16
 
 
 def test_every_labelled_point_is_reached_somewhere() -> None:

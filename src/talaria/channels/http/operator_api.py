@@ -25,7 +25,8 @@ from talaria.observe.health import read_rss
 from talaria.observe.metrics import CONTENT_TYPE
 
 _MAX_BODY: Final = 4096
-_STORE_SECONDS: Final = 0.5  # that the status waits for the database
+_STORE_SECONDS: Final = 2.0  # that the status waits for the database
+_STORE_SECONDS_IN_TROUBLE: Final = 0.25
 
 
 class _ApproveBody(msgspec.Struct):
@@ -82,7 +83,8 @@ class OperatorApi:
 
     async def status(self, request: Request) -> Response:
         gateway = self._gateway
-        readiness, stats = gateway.health.readiness(), await gateway.store.stats()
+        stats, spending = await gateway.store.stats(), await self._spending()
+        readiness = gateway.health.readiness()  # last: trouble may begin meanwhile
         return json_response(
             {
                 "version": __version__,
@@ -98,7 +100,7 @@ class OperatorApi:
                 "built_in_model": gateway.local.status(),
                 "channels": {name: channel.status for name, channel in gateway.channels.items()},
                 "mcp_servers": {},
-                "spending": await self._spending(),
+                "spending": spending,
                 "config": gateway.reloader.status(),
                 "limits": gateway.limits.readings(),
                 "loop": gateway.loop_watch.reading(),
@@ -122,8 +124,9 @@ class OperatorApi:
 
     async def _spending(self) -> dict[str, object]:
         """Return what was spent, as last known if the database does not answer."""
+        is_ready = self._gateway.health.readiness().is_ready
         with contextlib.suppress(TimeoutError, StoreError):
-            async with asyncio.timeout(_STORE_SECONDS):
+            async with asyncio.timeout(_STORE_SECONDS if is_ready else _STORE_SECONDS_IN_TROUBLE):
                 self._last_spending = await self._gateway.budgets.status()
         return self._last_spending
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import secrets
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
@@ -51,9 +54,32 @@ _FAILURES = {
 }
 
 
-def storage_failure(error: Exception) -> StoreError:
-    """Return the error for a failure of the disk, the file, or another process's lock."""
+_BY_ERRNO = {errno.EROFS: DiskFault.READ_ONLY, errno.ENOSPC: DiskFault.FULL, errno.EDQUOT: DiskFault.FULL}
+
+
+def find_fault(folder: Path) -> DiskFault:
+    """Return what is wrong with the disk of a folder, by writing a file there. SQLite reports a disk that
+    turned read-only as an I/O error like any other."""
+    probe = folder / f".write-test-{secrets.token_hex(4)}"
+    try:
+        with probe.open("wb", buffering=0) as file:
+            file.write(b"x" * 4096)
+    except OSError as error:
+        return _BY_ERRNO.get(error.errno or 0, DiskFault.OTHER)
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return DiskFault.OTHER
+
+
+def storage_failure(error: Exception, folder: Path | None = None) -> StoreError:
+    """Return the error for a failure of the disk, the file, or another process's lock.
+
+    With the `folder` of the database, a failure that SQLite cannot name is looked into.
+    """
     fault = kind_of(error)
+    if fault is DiskFault.OTHER and folder is not None and isinstance(error, driver.Error):
+        fault = find_fault(folder)
     if fault is DiskFault.DAMAGED:
         failure: StoreError = damaged(str(error))
     else:

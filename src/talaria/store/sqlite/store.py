@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +26,7 @@ from talaria.store.sqlite.faults import damaged
 from talaria.store.sqlite.threads import Readers, ThreadOrders, Threads
 from talaria.store.sqlite.writer import Writer
 
-_STATS_SECONDS = 0.5
+_STATS_SECONDS, _STATS_ROUNDS = 0.25, 8  # the wait for counts from a disk that hangs
 
 
 class SqliteStore(SqlStore):
@@ -110,13 +109,28 @@ class SqliteStore(SqlStore):
     async def stats(self) -> StoreStats:
         """See `Store.stats`. The counts are those of the last time if the database does not answer now."""
         self._threads.check_open()
-        with suppress(TimeoutError, StoreError):
-            async with asyncio.timeout(_STATS_SECONDS):
-                sizes = await self._threads.read(lambda db: (_size(self._path), _size(self._wal)))
-                counted = await super().stats()
-                self._counted = msgspec.structs.replace(counted, size_bytes=sizes[0], wal_bytes=sizes[1])
+        counting = asyncio.create_task(self._count(), name="store-stats")
+        try:
+            for _ in range(_STATS_ROUNDS):
+                await asyncio.wait((counting,), timeout=_STATS_SECONDS)
+                if counting.done() or self.trouble is not None:
+                    break
+        finally:
+            counting.cancel()
+        if counting.done():
+            self._counted = counting.result()
         trouble = "" if self.trouble is None else self.trouble.user_text
         return msgspec.structs.replace(self._counted, integrity=self._integrity.value, trouble=trouble)
+
+    async def _count(self) -> StoreStats:
+        try:
+            sizes = await self._threads.read(lambda db: (_size(self._path), _size(self._wal)))
+            counted = await super().stats()
+        except StoreError:
+            if self.trouble is None:
+                raise
+            return self._counted
+        return msgspec.structs.replace(counted, size_bytes=sizes[0], wal_bytes=sizes[1])
 
 
 def _write_version(tx: Transaction) -> None:

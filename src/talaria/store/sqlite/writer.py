@@ -264,7 +264,8 @@ class Writer:
             execute("COMMIT")
         except Exception as error:  # the batch's boundary: every caller gets the failure
             _roll_back(connection)
-            failure = error if isinstance(error, StoreGone) else storage_failure(error)
+            folder = None if self._path is None else self._path.parent
+            failure = error if isinstance(error, StoreGone) else storage_failure(error, folder)
             if not self.is_final:
                 self._trouble = failure
             return [(write.result, None, _again(failure)) for write in batch]
