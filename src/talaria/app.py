@@ -26,6 +26,7 @@ from talaria.config.home import Home
 from talaria.config.load import Loaded
 from talaria.config.reload import LiveSettings, Reloader
 from talaria.config.settings import Settings
+from talaria.config.trust import check_trusted
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.gateway_part import Parts, StoreScope, ToolPart, ToolScope, find_engine
 from talaria.core.ids import ChatKey, new_owner_id
@@ -158,6 +159,8 @@ async def _run_turns(start: _Start, gateway: Gateway, guard: RestartGuard, pause
 async def _open_store(start: _Start) -> AsyncIterator[StoreEngine]:
     home, clock = start.home, start.clock
     home.prepare()
+    if start.settings.store.url.startswith("sqlite:///"):
+        check_trusted(home, home.find_database(start.settings.store.url))
     with HomeLock(home.path) as lock:
         drop_snapshots(home.path)
         engine = find_engine(start.parts, start.settings.store.url)

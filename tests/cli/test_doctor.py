@@ -45,6 +45,24 @@ def test_a_good_home_has_no_problem_and_stays_as_it_is(doctor: Doctor, home: Pat
     assert sorted(home.iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["serve", "ask hello", "chat", "sessions list", "config get", "pair list", "backup", "logs"],
+)
+def test_every_command_refuses_a_home_that_others_can_write(
+    doctor: Doctor, home: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.chmod(0o777)
+    before = sorted(home.iterdir())
+    assert main([*command.split(), "--home", str(home)]) != 0
+    said = capsys.readouterr()
+    assert f"chmod go-w {home}" in said.err
+    assert "scripted" not in said.out
+    assert sorted(home.iterdir()) == before
+    status, found = doctor(home)
+    assert (status, found["home"]["command"]) == (1, f"chmod go-w {home}")
+
+
 def test_a_running_gateway_is_asked(doctor: Doctor, home: Path, serve: Serve) -> None:
     serve()
     status, found = doctor(home)

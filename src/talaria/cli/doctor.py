@@ -12,7 +12,13 @@ import msgspec
 
 from talaria.cli.config_checks import check_broken_config, check_config, check_secret_files
 from talaria.cli.home_gateway import running_gateway
-from talaria.cli.machine_checks import check_gateway, check_home, check_idle, check_machine
+from talaria.cli.machine_checks import (
+    check_gateway,
+    check_home,
+    check_idle,
+    check_machine,
+    check_trust,
+)
 from talaria.cli.model_checks import check_agent
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.config.home import Home
@@ -44,7 +50,7 @@ def command(invocation: Invocation, as_json: bool, calls: bool) -> int:
     Changes nothing, and calls no model unless told to. A line that begins with $ can be pasted into a shell.
     Exits with 1 when there is a problem.
     """
-    found = run_loop(examine(invocation.home(), os.environ, calls=calls))
+    found = run_loop(examine(invocation.find_home(), os.environ, calls=calls))
     findings = [_typable(finding, invocation) for finding in found]
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     if as_json:
@@ -88,7 +94,10 @@ async def examine(
     home: Home, environ: Mapping[str, str], *, calls: bool = False, parts: Parts = PARTS
 ) -> list[Finding]:
     """Return the findings of all checks. With `calls`, the model is called once."""
-    findings = [*check_machine(home), *check_home(home, environ)]
+    findings = [*check_machine(home)]
+    if untrusted := [*check_trust(home)]:  # another user may have written it, so nothing of it is read
+        return findings + untrusted
+    findings += check_home(home, environ)
     loaded: Loaded | None = None
     try:
         loaded = load(home.path, environ, parts)

@@ -15,6 +15,7 @@ from talaria import __version__
 from talaria.cli.text import count
 from talaria.config.home import Home, open_mode
 from talaria.config.settings import Settings
+from talaria.config.trust import find_distrust
 from talaria.core.errors import ForeignDatabase, TalariaError
 from talaria.core.findings import Finding, end_command, failed, install_command, ok, problem, shell, warn
 from talaria.core.gateway_part import Status
@@ -53,6 +54,12 @@ def _check_disk(folder: Path) -> Finding:
         return ok("disk", f"{format_size(free)} free.")
     level = problem if free < NO_SPACE else warn
     return level("disk", f"{format_size(free)} free.", f"Make room on the disk that holds {folder}.")
+
+
+def check_trust(home: Home) -> Iterator[Finding]:
+    """Yield what lets other users control the home."""
+    for reason in find_distrust(home):
+        yield problem("home", reason.text, f"{reason.hint[:1].upper()}{reason.hint[1:]}.", reason.command)
 
 
 def check_home(home: Home, environ: Mapping[str, str]) -> Iterator[Finding]:

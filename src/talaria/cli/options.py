@@ -29,7 +29,15 @@ class Invocation:
     home_option: str | None = None
 
     def home(self) -> Home:
-        """Return the home. Reads and writes no files. Raises `ConfigError` if it cannot be resolved."""
+        """Return the home. Raises `ConfigError` if it cannot be resolved, and `UntrustedHome`."""
+        from talaria.config.trust import check_trusted
+
+        home = self.find_home()
+        check_trusted(home)
+        return home
+
+    def find_home(self) -> Home:
+        """Return the home, whoever controls it. Reads no files. Raises `ConfigError`."""
         from talaria.config.home import Home
 
         return Home.find(self.home_option, os.environ)
@@ -40,7 +48,7 @@ class Invocation:
 
         from talaria.config.home import DEFAULT_HOME
 
-        path = self.home().path
+        path = self.find_home().path
         if path == Path(DEFAULT_HOME).expanduser():
             return f"{program()} {verb}"
         return f"{program()} {verb} --home {shlex.quote(str(path))}"

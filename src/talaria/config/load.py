@@ -14,10 +14,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from talaria.config.decoder import SettingsDecoder, values_of
-from talaria.config.home import open_mode
+from talaria.config.home import Home, open_mode
 from talaria.config.issues import Issue, IssueCollector, IssueKind, dotted, quoted
 from talaria.config.origins import Override, apply_overrides, read_overrides
 from talaria.config.settings import Settings, settings_type
+from talaria.config.trust import check_trusted
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import Parts
 from talaria.core.setting_marks import KeyPath, Mark
@@ -51,8 +52,10 @@ class Loaded(msgspec.Struct, frozen=True):
 def load(home: Path, environ: Mapping[str, str], parts: Parts) -> Loaded:
     """Read the settings of a gateway with these parts. Changes nothing on the disk.
 
-    Raises `ConfigError` with one line for each problem of the file and of the environment, all at once.
+    Raises `ConfigError` with one line for each problem of the file and of the environment, all at once, and
+    `UntrustedHome` if another user controls the home.
     """
+    check_trusted(Home(home))
     return load_text(home, read_config(home / FILE_NAME), environ, parts)
 
 

@@ -65,7 +65,7 @@ class ShownMessage:
 
     @property
     def links(self) -> list[str]:
-        """What users can click."""
+        """The addresses that users can click."""
         return found_links(self.text, self.entities)
 
 
