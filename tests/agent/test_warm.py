@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,13 @@ from talaria.core.errors import StoreError
 from talaria.core.ids import ChatAddress, SessionId, SpecId, new_turn_id
 from talaria.core.ledger import Accept, Fresh
 from talaria.core.messages import AssistantMessage, Text, UserMessage
+from talaria.core.models import ModelCall
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
 from talaria.core.turns import Inbound, Sender
+from talaria.models.anthropic_messages import AnthropicMessages
+from talaria.models.endpoint import SplicedBody
 from talaria.models.openai_chat import OpenAIChat
+from talaria.models.openai_responses import OpenAIResponses
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeWorkspaces
@@ -113,3 +119,28 @@ async def test_agents_of_one_spec_share_its_bytes(tmp_path: Path) -> None:
     assert built[0].pinned is built[1].pinned
     with pytest.raises(StoreError, match="missing"):
         await builder.build(SESSION, SpecId("spec_none"))
+
+
+def test_an_agent_counts_what_it_really_holds() -> None:
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    held = agent()
+    held.absorb(log(*(UserMessage((Text(f"{n} " + "x" * (n % 300)),)) for n in range(1000))))
+    gc.collect()
+    used = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert 0.8 * held.size < used < 1.05 * held.size
+
+
+def test_a_request_holds_no_second_copy_of_the_transcript() -> None:
+    view = agent()
+    view.absorb(log(*(UserMessage((Text("x" * 100_000),)) for _ in range(50))))
+    call = ModelCall("m", SPEC.prefix, view.transcript.chunks)
+    for wire in (OpenAIChat(), OpenAIResponses(), AnthropicMessages()):
+        tracemalloc.start()
+        body = SplicedBody(wire.body(call))
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert body.size is not None
+        assert body.size > 5_000_000
+        assert used < 500_000

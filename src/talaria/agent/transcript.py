@@ -63,7 +63,8 @@ class Transcript:
         elif isinstance(message, (UserMessage, ToolResults)):
             message = as_told(message, self._spec)
             hidden = hidden_weight(message)
-        chunk = self._wire.encode(message)
+        # The bytes that an encoder returns may have half as much room to spare. The copy has none.
+        chunk = bytes(memoryview(self._wire.encode(message)))
         self._chunks.append(chunk)
         self.size += len(chunk)
         self.weight += len(chunk) - hidden

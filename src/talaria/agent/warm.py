@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable
 from typing import Any
@@ -15,7 +16,9 @@ from talaria.core.ports import Models, WireFormat, WorkspaceHandle, Workspaces
 from talaria.core.specs import PinnedSpec
 from talaria.core.store_ports import Store
 
-_OVERHEAD = 2048  # the objects around the bytes, so that a thousand empty agents are not free
+_OVERHEAD = 2048  # the objects of an agent without messages, so that a thousand of them are not free
+_CHUNK_OVERHEAD = 64  # the object around the bytes of one message, and its place in a list
+_BUILDS_AT_ONCE = 2  # a build holds the entries and their encoded bytes
 _SPECS_KEPT = 64
 
 
@@ -50,7 +53,8 @@ class WarmAgent:
 
     @property
     def size(self) -> int:
-        return self.transcript.size + _OVERHEAD
+        """The bytes that the agent holds. A request refers to the same bytes and holds no copy of them."""
+        return self.transcript.size + _CHUNK_OVERHEAD * len(self.transcript.chunks) + _OVERHEAD
 
     def absorb(self, entries: Iterable[Entry], hidden: frozenset[int] = frozenset()) -> None:
         """Take over committed entries. Entries that the agent has already are skipped; of `hidden` ones only
@@ -90,6 +94,7 @@ class AgentBuilder:
         self._models = models
         self._workspaces = workspaces
         self._specs: OrderedDict[SpecId, PinnedSpec] = OrderedDict()
+        self._builds = asyncio.Semaphore(_BUILDS_AT_ONCE)
 
     async def build(
         self, session_id: SessionId, spec_id: SpecId, chat_key: ChatKey | None = None
@@ -104,11 +109,13 @@ class AgentBuilder:
         return agent
 
     async def view(self, session_id: SessionId, pinned: PinnedSpec) -> WarmAgent:
-        """Build an agent for another spec than the session's, without a workspace."""
+        """Build an agent for another spec than the session's, without a workspace. Waits while two agents are
+        being built, so that many long sessions at once do not take several times their memory."""
         wire = self._models.wire(pinned.spec.provider)
         agent = WarmAgent(session_id, pinned, self.credential(pinned), wire)
-        log = await self._store.log(session_id, 0)
-        agent.absorb(log, hidden_seqs(log))
+        async with self._builds:
+            log = await self._store.log(session_id, 0)
+            agent.absorb(log, hidden_seqs(log))
         return agent
 
     async def catch_up(self, agent: WarmAgent) -> None:

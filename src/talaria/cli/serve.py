@@ -32,6 +32,7 @@ from talaria.core.redaction import Redactor
 from talaria.gateway import Gateway
 from talaria.models.discovery import detect_providers
 from talaria.models.local.downloads import NO_MODEL_VARIABLE, YES_VARIABLE
+from talaria.observe.allocator import return_large_blocks
 from talaria.observe.descriptors import raise_descriptor_limit
 from talaria.observe.health import GatewayPhase
 from talaria.observe.logs import LogControl, configure
@@ -141,7 +142,9 @@ async def _open_channels(gateway: Gateway, log: LogControl) -> AsyncIterator[Htt
 
 
 def _settle_memory() -> None:
-    """Collect garbage less often: objects of the start stay alive, and a turn leaves hardly any cycles."""
+    """Collect garbage less often: objects of the start stay alive, and a turn leaves hardly any cycles. Let
+    the allocator keep no large blocks that are free."""
+    return_large_blocks()
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)

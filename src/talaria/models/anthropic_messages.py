@@ -48,7 +48,7 @@ from talaria.models.answer_budget import AnswerBudget
 from talaria.models.anthropic_answers import THINKING, AnthropicReader
 from talaria.models.failures import ProviderErrors
 from talaria.models.parameters import translate
-from talaria.models.wire import AnswerDecoder, answer_text, part_text
+from talaria.models.wire import AnswerDecoder, answer_text, part_text, separated
 
 VERSION = "2023-06-01"
 MAX_OUTPUT = 32_000
@@ -103,7 +103,7 @@ class AnthropicMessages:
         return {"anthropic-version": VERSION, **({"x-api-key": key} if key else {})}
 
     def body(self, call: ModelCall) -> list[bytes]:
-        """Return a few pieces. The long one is the history: joined once, never parsed."""
+        """Return the pieces. The history is in between: neither copied nor parsed."""
         chunks = call.chunks
         notes = _leading_notes(chunks)
         prompt = _own_system(call.prefix.system)
@@ -172,11 +172,10 @@ def _marked(chunks: Sequence[bytes], start: int) -> list[bytes]:
         if chunks[n].startswith(_ASSISTANT):
             earlier = n - 1
             break
-    pieces = [b",".join(chunks[start:earlier])] if earlier > start else []
-    pieces.append(_mark(chunks[earlier]))
+    pieces = [*chunks[start:earlier], _mark(chunks[earlier])]
     if earlier < last:
         pieces += [*chunks[earlier + 1 : last], _mark(chunks[last])]
-    return [piece for n, part in enumerate(pieces) for piece in ((b",", part) if n else (part,))]
+    return separated(pieces)
 
 
 def _mark(chunk: bytes) -> bytes:

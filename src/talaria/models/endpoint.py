@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ TRAILER_SECONDS = 0.25
 ERROR_SECONDS = 10.0
 MAX_ERROR_BYTES = 64 << 10
 SHORT_BODY_BYTES = 64 << 10
+STEP_BYTES = 256 << 10
 LONG_ANSWER_BYTES = 256 << 10
 LIST_SECONDS = 15.0
 MAX_LIST_BYTES = 8 << 20
@@ -329,9 +330,9 @@ async def _read_error(response: aiohttp.ClientResponse) -> bytes:
 class SplicedBody(Payload):
     """A request body of known length, written from its pieces.
 
-    A short body goes out in one write with the headers. A long one is handed to the transport piece by piece;
-    the transport sends what the socket takes and keeps a reference to the rest. `is_sent` tells whether any
-    of it may have been sent.
+    A short body goes out in one write with the headers. A long one is handed to the transport in steps, each
+    as soon as the one before is nearly sent, so that the transport keeps no copy of the rest. `is_sent` tells
+    whether any of it may have been sent.
     """
 
     _default_content_type = "application/json"
@@ -356,5 +357,26 @@ class SplicedBody(Payload):
         self._transport = getattr(writer, "transport", None)
         self.is_sent = True
         is_short = self._size is not None and self._size <= SHORT_BODY_BYTES
-        for piece in [b"".join(self._pieces)] if is_short else self._pieces:
-            await writer.write(piece)
+        for step in [b"".join(self._pieces)] if is_short else _steps(self._pieces):
+            await writer.write(step)
+
+
+def _steps(pieces: Iterable[bytes]) -> Iterator[bytes | memoryview]:
+    """Yield all bytes in order: short pieces joined, long ones in slices that copy nothing."""
+    short: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        if len(piece) < STEP_BYTES:
+            short.append(piece)
+            size += len(piece)
+            if size < STEP_BYTES:
+                continue
+        if short:
+            yield b"".join(short)
+            short.clear()
+            size = 0
+        if len(piece) >= STEP_BYTES:
+            view = memoryview(piece)
+            yield from (view[at : at + STEP_BYTES] for at in range(0, len(piece), STEP_BYTES))
+    if short:
+        yield b"".join(short)

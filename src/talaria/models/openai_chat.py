@@ -40,7 +40,15 @@ from talaria.core.tools import ToolSpec
 from talaria.models.answer_budget import MAX_DETAIL_VALUES, MAX_ID, AnswerBudget
 from talaria.models.failures import ErrorBody, ProviderErrors, is_error, parse_error
 from talaria.models.reported_usage import count, read_counts
-from talaria.models.wire import AnswerDecoder, answer_text, bearer, openai_content, openai_prefix, part_text
+from talaria.models.wire import (
+    AnswerDecoder,
+    answer_text,
+    bearer,
+    openai_content,
+    openai_prefix,
+    part_text,
+    separated,
+)
 
 DETAILS = "reasoning_details"
 MAX_DETAILS = 4096  # blocks, and members of them
@@ -81,7 +89,7 @@ class OpenAIChat:
         return bearer(key)
 
     def body(self, call: ModelCall) -> list[bytes]:
-        """Return three pieces. The middle one is the history: joined once, never parsed."""
+        """Return the pieces. The history is in between: neither copied nor parsed."""
         head = b'{"model":%b,"messages":[%b' % (_encode(call.model), call.prefix.system)
         if call.prefix.system and call.chunks:
             head += b","
@@ -93,7 +101,7 @@ class OpenAIChat:
             tail += b',"%b":%d' % (_limit_name(call.model), call.max_output)
         if call.sampling:
             tail += b"," + call.sampling
-        return [head, b",".join(call.chunks), tail + b"}"]
+        return [head, *separated(call.chunks), tail + b"}"]
 
     def decoder(
         self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None

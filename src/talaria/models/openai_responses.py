@@ -35,7 +35,7 @@ from talaria.models.answer_budget import AnswerBudget
 from talaria.models.failures import ProviderErrors
 from talaria.models.openai_responses_answers import ITEM, ItemPlace, ResponsesReader
 from talaria.models.parameters import translate
-from talaria.models.wire import AnswerDecoder, answer_text, bearer, openai_content, openai_prefix
+from talaria.models.wire import AnswerDecoder, answer_text, bearer, openai_content, openai_prefix, separated
 
 MAX_CALL_ID = 64
 MIN_OUTPUT = 16  # less is refused
@@ -92,7 +92,7 @@ class OpenAIResponses:
         return bearer(key)
 
     def body(self, call: ModelCall) -> list[bytes]:
-        """Return three pieces. The middle one is the history: joined once, never parsed."""
+        """Return the pieces. The history is in between: neither copied nor parsed."""
         head = b'{"model":%b,"input":[%b' % (_encode(call.model), call.prefix.system)
         if call.prefix.system and call.chunks:
             head += b","
@@ -103,7 +103,7 @@ class OpenAIResponses:
         tail += _ALWAYS
         if members := _members(call):
             tail += b"," + _encode(members)[1:-1]
-        return [head, b",".join(call.chunks), tail + b"}"]
+        return [head, *separated(call.chunks), tail + b"}"]
 
     def decoder(
         self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None

@@ -51,7 +51,8 @@ class Wire(WireFormat, Protocol):
         ...
 
     def body(self, call: ModelCall) -> list[bytes]:
-        """Return the request body in a few pieces; their concatenation is one JSON object."""
+        """Return the request body in pieces; their concatenation is one JSON object. The call's chunks are
+        among the pieces as they are, so that a request does not hold a second copy of them."""
         ...
 
     def decoder(
@@ -250,6 +251,13 @@ def answer_text(message: AssistantMessage) -> str:
     if not message.interrupted:
         return message.text
     return f"{message.text}\n{INTERRUPTED}" if message.text else INTERRUPTED
+
+
+def separated(chunks: Sequence[bytes]) -> list[bytes]:
+    """Return the chunks with commas in between, as pieces of a body."""
+    pieces = [b","] * max(0, 2 * len(chunks) - 1)
+    pieces[::2] = chunks
+    return pieces
 
 
 def bearer(key: str) -> dict[str, str]:
