@@ -41,7 +41,7 @@ def bound(
         turn_id=TurnId("turn_1"),
         workspace=workspaces.open(SessionId(session), ChatKey("a chat")),
         settings=settings,
-        workers=ToolWorkers(limits),
+        resources=ToolWorkers(limits).resources(SessionId(session)),
         emit=(events if events is not None else []).append,
         count=lambda name, outcome: None,
     )

@@ -8,11 +8,13 @@ import select
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from talaria.core.errors import ToolError
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.messages import ToolCall
 from talaria.tools.builtin import builtin_tools
@@ -106,3 +108,15 @@ def test_a_child_that_burns_dies_with_its_gateway(tmp_path: Path) -> None:
         assert select.select([watched], [], [], 10)[0], "the child goes on without its gateway"
     finally:
         os.close(watched)
+
+
+async def test_a_turn_whose_searches_burn_has_no_more_of_them(tmp_path: Path) -> None:
+    (tmp_path / "bait.txt").write_text("a" * 5000 + "!")
+    limits = Limits(LimitSettings(turn_children=timedelta(milliseconds=100)))
+    call = context(tmp_path, ToolWorkers(limits))
+    with pytest.raises(ToolError, match="took longer"):
+        await search(call, "(a+)+$", ".", 0.2)
+    with pytest.raises(ToolError, match="ran for") as refused:
+        await search(call, "harmless", ".", 60.0)
+    assert "limits.turn_children" in refused.value.hint
+    assert limits.readings()["turn_children"].refused == 1

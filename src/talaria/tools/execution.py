@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TypeVar, TypeVarTuple
 
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
@@ -26,11 +25,8 @@ from talaria.tools.function import parse_arguments
 from talaria.tools.result import cap_result, checked_parts, encodable, result_name, save_result
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet, resolve
-from talaria.tools.workers import ToolWorkers
+from talaria.tools.workers import ToolWorkers, TurnResources
 from talaria.workspace.folder import Folder
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 MAX_OUTPUT_BYTES = 64 << 10
 OUTPUT_CUT = "\n[More output is not shown while the call runs.]\n"
@@ -87,7 +83,7 @@ class ToolRunner:
             turn_id=turn.id,
             workspace=workspace,
             settings=self._settings,
-            workers=self._workers,
+            resources=self._workers.resources(turn.session_id),
             emit=emit,
             count=self._metrics.tool_called,
         )
@@ -106,7 +102,7 @@ class BoundTools:
     turn_id: TurnId
     workspace: WorkspaceHandle
     settings: ToolSettings
-    workers: ToolWorkers
+    resources: TurnResources
     emit: Callable[[Event], None]
     count: Callable[[str, ToolOutcome], None]
 
@@ -117,7 +113,7 @@ class BoundTools:
     def slot(self) -> AbstractAsyncContextManager[None]:
         """Hold one of the slots for calls inside the block. Entering waits while this turn, or the process,
         runs as many calls as it may."""
-        return self.workers.slot(self.turn_id)
+        return self.resources.workers.slot(self.turn_id)
 
     def question(self, call: ToolCall) -> QuestionDraft | None:
         """Return what to ask a person before the call may run; None if it may run unasked."""
@@ -154,7 +150,7 @@ class BoundTools:
         self.count(call.name if call.name in self.tools else "unknown", outcome)
         if isinstance(content, str):
             return ToolResult(call.id, call.name, await self._capped(call, encodable(content)), outcome)
-        checked = await self._in_thread(checked_parts, content)
+        checked = await self.resources.in_thread(checked_parts, content)
         texts = "\n".join(part.text for part in checked if isinstance(part, Text))
         if (capped := await self._capped(call, texts)) != texts:
             checked = [Text(capped), *(part for part in checked if not isinstance(part, Text))]
@@ -175,9 +171,15 @@ class BoundTools:
         loop = asyncio.get_running_loop()
         scope = CallScope(loop.time, seconds)
         output = _Output(loop, lambda text: self.emit(ToolOutput(call.id, text)))
-        resources = self.workers.resources(self.session_id)
         context = ToolContext(
-            self.session_id, self.turn_id, call.id, self.workspace, scope, output.write, resources, decision
+            self.session_id,
+            self.turn_id,
+            call.id,
+            self.workspace,
+            scope,
+            output.write,
+            self.resources,
+            decision,
         )
         timeout = asyncio.timeout(seconds)
         try:
@@ -204,11 +206,8 @@ class BoundTools:
         save = None
         if "read_file" in self.tools:
             name = result_name(call.name, self.turn_id, call.id)
-            save = partial(save_result, Folder(self.workspace.folder, self.workers.quota), name)
-        return await self._in_thread(cap_result, text, max_bytes, save)
-
-    async def _in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        return await self.workers.threads.run(self.session_id, function, *args)
+            save = partial(save_result, Folder(self.workspace.folder, self.resources.quota), name)
+        return await self.resources.in_thread(cap_result, text, max_bytes, save)
 
 
 class _Output:

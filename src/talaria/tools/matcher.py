@@ -73,6 +73,7 @@ if __name__ == "__main__":
     fcntl.fcntl(2, fcntl.F_SETFL, fcntl.fcntl(2, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([2], [], [], 0)[0]:
         sys.exit(1)  # the gateway is gone already
+    os.nice(19)  # it yields to the gateway and to whatever else runs here
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     _serve(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[1]))

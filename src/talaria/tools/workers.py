@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
+from talaria.core.errors import ToolError
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.limits import Limits
 from talaria.core.slots import FairSlots, FairThreads
@@ -34,7 +35,7 @@ class ToolWorkers:
         threads: FairThreads | None = None,
         quota: FileQuota | None = None,
     ) -> None:
-        limits = limits or Limits()
+        self.limits = limits = limits or Limits()
         self.threads = threads or tool_threads(limits)
         self.quota = quota or FolderQuota(limits)
         self._calls = FairSlots(lambda: limits.now.tools, lambda: limits.now.turn_tools)
@@ -47,34 +48,39 @@ class ToolWorkers:
         """Hold one of the slots for calls inside the block. Entering waits for it."""
         return self._calls.slot(turn_id)
 
-    def resources(self, session_id: SessionId) -> SessionResources:
-        return SessionResources(self, session_id)
+    def resources(self, session_id: SessionId) -> TurnResources:
+        """Return the resources for the calls of one turn."""
+        return TurnResources(self, session_id)
 
     async def compute(self, session_id: SessionId, function: Callable[[*Ts], T], *args: *Ts) -> T:
         async with self._computing.slot(session_id):
             return await self.threads.run(session_id, function, *args)
 
-    @asynccontextmanager
-    async def child(self, session_id: SessionId, *command: str) -> AsyncIterator[Process]:
-        async with self._children.slot(session_id):
-            # The child never reads or writes its stderr: the kernel closes the other end when this process
-            # dies, however it dies, and tells the child by SIGIO if it asked for that.
-            life, held = os.pipe()
-            try:
-                try:
-                    child = await asyncio.create_subprocess_exec(
-                        *command, stdin=PIPE, stdout=PIPE, stderr=life, env={}, cwd="/", limit=_LINE_BYTES
-                    )
-                finally:
-                    os.close(life)
-                try:
-                    yield child
-                finally:
-                    with suppress(ProcessLookupError):
-                        child.kill()
-                    await child.communicate()  # closes its pipes and reaps it
-            finally:
-                os.close(held)
+    def child_slot(self, session_id: SessionId) -> AbstractAsyncContextManager[None]:
+        return self._children.slot(session_id)
+
+
+@asynccontextmanager
+async def _run(*command: str) -> AsyncIterator[Process]:
+    """Run a program inside the block. It is dead and reaped on leaving."""
+    # The child never reads or writes its stderr: the kernel closes the other end when this process dies,
+    # however it dies, and tells the child by SIGIO if it asked for that.
+    life, held = os.pipe()
+    try:
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *command, stdin=PIPE, stdout=PIPE, stderr=life, env={}, cwd="/", limit=_LINE_BYTES
+            )
+        finally:
+            os.close(life)
+        try:
+            yield child
+        finally:
+            with suppress(ProcessLookupError):
+                child.kill()
+            await child.communicate()  # closes its pipes and reaps it
+    finally:
+        os.close(held)
 
 
 def tool_threads(limits: Limits) -> FairThreads:
@@ -84,12 +90,14 @@ def tool_threads(limits: Limits) -> FairThreads:
     return threads
 
 
-@dataclass(frozen=True, slots=True)
-class SessionResources:
-    """The resources for calls of one session. Implements `CallResources`."""
+@dataclass(slots=True)
+class TurnResources:
+    """The resources for the calls of one turn. Implements `CallResources`. `child_seconds` is how long its
+    child processes have run, together."""
 
     workers: ToolWorkers
     session_id: SessionId
+    child_seconds: float = 0.0
 
     @property
     def quota(self) -> FileQuota:
@@ -101,5 +109,18 @@ class SessionResources:
     async def computing(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         return await self.workers.compute(self.session_id, function, *args)
 
-    def child(self, *command: str) -> AbstractAsyncContextManager[Process]:
-        return self.workers.child(self.session_id, *command)
+    @asynccontextmanager
+    async def child(self, *command: str) -> AsyncIterator[Process]:
+        limits, clock = self.workers.limits, asyncio.get_running_loop().time
+        async with self.workers.child_slot(self.session_id):
+            if self.child_seconds >= limits.now.turn_children.total_seconds():
+                raise ToolError(
+                    f"The child processes of this turn's tools ran for {self.child_seconds:.0f} seconds.",
+                    limits.refuse("turn_children"),
+                )
+            began = clock()
+            try:
+                async with _run(*command) as child:
+                    yield child
+            finally:
+                self.child_seconds += clock() - began
