@@ -25,11 +25,12 @@ MAX_ID = 32 << 10
 MAX_DETAIL_VALUES = 20_000
 
 SMALL_DOCUMENT = 64 << 10
-_SMALL_SHAPE = 8 << 10
+SMALL_SHAPE = 8 << 10
 _MAX_COST = 10_000_000
 _MAX_OBJECTS = 10_000
 _MAX_VALUES = 100_000
-_PIECE_BYTES = 24  # a kept text is in up to three lists
+_PIECE_BYTES = 72  # of memory for a kept text beside its characters
+_CHECK_BYTES = 4 << 10
 
 
 class AnswerMemory:
@@ -46,15 +47,16 @@ class AnswerMemory:
 class AnswerBudget:
     """Counts what one answer brings. `close` gives its memory back, however the call ended.
 
-    The reader adds to the counts; `check` compares them with the limits, once for each slice. `text` counts
-    the bytes of text, thoughts and arguments, `unread` those that wait for the end of their event. A limit
-    that is changed meanwhile counts later.
+    The reader adds to the counts, and gives every text that is kept to `keep`. `check` compares with the
+    limits. `unread` are the bytes that wait for the end of their event. A limit that is changed meanwhile
+    counts for later answers.
     """
 
     __slots__ = (
         "_calls",
         "_errors",
         "_held",
+        "_kept",
         "_limits",
         "_max_bytes",
         "_max_cpu",
@@ -62,11 +64,13 @@ class AnswerBudget:
         "_max_text",
         "_memory",
         "_reported",
+        "_text",
+        "check_at",
         "cpu",
+        "keep",
         "max_arguments",
         "pieces",
         "received",
-        "text",
         "unread",
     )
 
@@ -80,14 +84,21 @@ class AnswerBudget:
         self._max_text = limits.answer_text
         self._max_cpu = limits.answer_cpu.total_seconds()
         self.max_arguments = limits.call_arguments
-        self.received = self.pieces = self.unread = self.text = self._calls = 0
+        self._kept: list[str] = []
+        self.keep = self._kept.append
+        self.received = self.pieces = self.unread = self.check_at = self._text = self._calls = 0
         self.cpu = 0.0  # seconds
         self._held = self._reported = 0
 
-    def keep(self, text: str) -> None:
-        """Count a text that is kept until the answer ends."""
-        self.text += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-        self._held += text.__sizeof__() + _PIECE_BYTES
+    def text_bytes(self) -> int:
+        """Return the bytes of text, thoughts and arguments so far."""
+        if self._kept:
+            text = "".join(self._kept)
+            size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+            self._text += size
+            self._held += size + _PIECE_BYTES * len(self._kept)
+            self._kept.clear()
+        return self._text
 
     def hold(self, size: int) -> None:
         """Count bytes that are kept but are no text of the answer."""
@@ -95,7 +106,7 @@ class AnswerBudget:
 
     def keep_bytes(self, size: int) -> None:
         """Count a part that is kept as it came."""
-        self.text += size
+        self._text += size
         self._held += size
 
     def add_call(self) -> None:
@@ -105,12 +116,16 @@ class AnswerBudget:
             raise self._over("answer_calls", f"has more than {self._limits.now.answer_calls} tool calls")
 
     def check(self) -> None:
-        """Raises `AnswerTooLarge`, and `AnswerMemoryFull` if all answers together need too much memory."""
+        """Raises `AnswerTooLarge`, and `AnswerMemoryFull` if all answers together need too much memory.
+
+        All that an answer brings is in bytes that it sent, so it is enough to look again at `check_at`.
+        """
+        self.check_at = self.received + _CHECK_BYTES
         if self.received > self._max_bytes:
             raise self._over("answer_bytes", f"is longer than {write_size(self._max_bytes)}")
         if self.pieces > self._max_pieces:
             raise self._over("answer_pieces", f"came in more than {self._max_pieces} pieces")
-        if self.text > self._max_text:
+        if self.text_bytes() > self._max_text:
             raise self._over("answer_text", f"holds more than {write_size(self._max_text)} of text")
         if self.cpu > self._max_cpu:
             raise self._over("answer_cpu", f"took more than {self._max_cpu:g} seconds to read")
@@ -144,7 +159,7 @@ class AnswerBudget:
 
         A brace before a backslash is inside a string and builds nothing.
         """
-        if len(data) <= _SMALL_SHAPE:
+        if len(data) <= SMALL_SHAPE:
             return
         data = bytes(data)
         if data.count(b"{") - data.count(b"{\\") > max_objects or data.count(b",") > max_values:

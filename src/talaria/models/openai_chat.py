@@ -37,7 +37,7 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.answer_budget import MAX_DETAIL_VALUES, MAX_ID, AnswerBudget
+from talaria.models.answer_budget import MAX_DETAIL_VALUES, MAX_ID, SMALL_SHAPE, AnswerBudget
 from talaria.models.failures import ErrorBody, ProviderErrors, is_error, parse_error
 from talaria.models.reported_usage import count, read_counts
 from talaria.models.wire import (
@@ -56,6 +56,7 @@ _MAX_DETAILS_AT_ONCE = 1_000
 _MAX_CHOICES = 256
 _MAX_CALL_PIECES = 5_000  # in one event
 _LONG_DETAIL = 1 << 10
+_NULL = len("null")
 _PLAIN = frozenset({"reasoning_content", "reasoning"})
 _EFFORTS = frozenset({"minimal", "low", "medium", "high"})
 
@@ -308,11 +309,12 @@ class ChatReader:
         if event == b"[DONE]":
             answer.close()
             return
-        answer.budget.check_shape(event)
+        if len(event) > SMALL_SHAPE:
+            answer.budget.check_shape(event)
         chunk = _decode_chunk(event)
         if chunk.error and is_error(chunk.error):
             raise answer.errors.in_stream(parse_error(chunk.error))
-        if chunk.usage and (usage := openai_usage(chunk.usage)) is not None:
+        if len(chunk.usage) > _NULL and (usage := openai_usage(chunk.usage)) is not None:
             answer.usage = usage
         if chunk.id and not answer.id:
             answer.id = chunk.id[:MAX_ID]
@@ -339,7 +341,7 @@ class ChatReader:
                 answer.add_text(text)
             if delta.tool_calls:
                 self._take_calls(delta.tool_calls, answer)
-        if choice.usage and (usage := openai_usage(choice.usage)) is not None:
+        if len(choice.usage) > _NULL and (usage := openai_usage(choice.usage)) is not None:
             answer.usage = usage
         if choice.finish_reason:
             if choice.finish_reason == "error":

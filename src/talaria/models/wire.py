@@ -27,7 +27,7 @@ from talaria.core.ports import WireFormat
 from talaria.core.specs import Prefix
 from talaria.models.answer_budget import MAX_DOCUMENT_BYTES, MAX_ID, SMALL_DOCUMENT, AnswerBudget
 from talaria.models.failures import DECODE_ERRORS, ProviderErrors
-from talaria.net.sse import SseEvent, SseOverflow, SseParser
+from talaria.net.sse import SseDataParser, SseOverflow
 
 _NO_USAGE = TokenUsage()
 _encode = msgspec.json.Encoder().encode
@@ -123,16 +123,18 @@ class AnswerDecoder:
         self._text: list[str] = []
         self._length = self._measured = 0
         self._deltas: list[ModelDelta] = []
-        self._sse = SseParser(MAX_DOCUMENT_BYTES)
+        self._sse = SseDataParser(MAX_DOCUMENT_BYTES)
         self._plain: list[bytes] | None = None  # the body of an answer that is not a stream
         self._saw_first_byte = False
 
     def feed(self, data: bytes) -> list[ModelDelta]:
         budget = self.budget
-        budget.received += len(data)
+        budget.received = received = budget.received + len(data)
+        if received >= budget.check_at:
+            budget.unread = self._sse.unread
+            budget.check()
         if not self._saw_first_byte:
             if not (data := data.lstrip(b" \t\r\n")):
-                budget.check()
                 return []
             self._saw_first_byte = True
             self._plain = [] if data.startswith(b"{") else None
@@ -141,20 +143,19 @@ class AnswerDecoder:
             budget.hold(len(data))
             if budget.received > MAX_DOCUMENT_BYTES:
                 raise budget.refused(f"is one object of more than {MAX_DOCUMENT_BYTES} bytes")
-            budget.check()
             return []
         try:
-            deltas = self._read(self._sse.feed(data))
+            return self._read(self._sse.feed(data))
         except SseOverflow as error:
             raise budget.refused(f"cannot be taken: {error}") from None
-        budget.unread = self._sse.unread
-        budget.check()
-        return deltas
 
     def end(self) -> list[ModelDelta]:
         """Return the last deltas, after the last byte."""
         if self._plain is None:
-            return self._read(self._sse.flush())
+            deltas = self._read(self._sse.flush())
+            self.budget.unread = 0
+            self.budget.check()
+            return deltas
         body = b"".join(self._plain)
         self._plain.clear()
         deltas = self._deltas = []
@@ -180,19 +181,19 @@ class AnswerDecoder:
     def output_bytes(self) -> int:
         """Return how many bytes of output arrived so far. All bytes count of an event that did not end, and
         of a whole answer that was not read."""
-        return self.budget.received if self._plain else self.budget.text + self.budget.unread
-
-    def _read(self, events: list[SseEvent]) -> list[ModelDelta]:
-        deltas = self._deltas = []
         budget = self.budget
-        budget.pieces += len(events)
+        return budget.received if self._plain else budget.text_bytes() + self._sse.unread
+
+    def _read(self, events: list[bytes]) -> list[ModelDelta]:
+        deltas = self._deltas = []
+        self.budget.pieces += len(events)
         try:
             for event in events:
                 if self.is_closed:
                     break
-                if len(event.data) > SMALL_DOCUMENT:
-                    budget.check_document(event.data)
-                self._reader.read_event(event.data, self)
+                if len(event) > SMALL_DOCUMENT:
+                    self.budget.check_document(event)
+                self._reader.read_event(event, self)
         except DECODE_ERRORS as error:
             raise self.errors.malformed(str(error)) from None
         return deltas

@@ -1,15 +1,25 @@
-"""Server-sent events: an incremental parser whose events do not depend on how the bytes were split."""
+"""Server-sent events: incremental parsers whose events do not depend on how the bytes were split.
+
+Their work is linear in the bytes: an unfinished line is kept in pieces and joined once.
+"""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
 
 import msgspec
 
 MAX_EVENT_BYTES = 16 << 20
-MAX_EVENT_LINES = 10_000
+_LINE_BYTES = (
+    64  # what a further line of an event needs beside its text, so that the number of lines is bounded
+)
+
+T = TypeVar("T")
 
 
 class SseOverflow(Exception):
-    """A line or an event is longer than the limit, or has too many lines. The parser cannot continue."""
+    """A line or an event is longer than the limit. The parser cannot continue."""
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
@@ -23,14 +33,14 @@ class SseEvent(msgspec.Struct, frozen=True, gc=False):
     id: str = ""
 
 
-class SseParser:
-    """Turns bytes into events.
+class LineParser(ABC, Generic[T]):
+    """Turns bytes into lines, and lines into events.
 
     Lines end in LF, CR or CRLF. A leading byte order mark, comments and events without data are skipped. At
     the end of the stream, `flush` returns an event that only lacks its blank line.
     """
 
-    __slots__ = ("_after_cr", "_data", "_held", "_id", "_max", "_name", "_size", "_start", "_tail")
+    __slots__ = ("_after_cr", "_data", "_held", "_max", "_size", "_start", "_tail")
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max = max_event_bytes
@@ -40,15 +50,13 @@ class SseParser:
         self._start = True  # no byte has come behind the byte order mark
         self._data: list[bytes] = []
         self._size = 0  # bytes in `_data`
-        self._name = ""
-        self._id = ""
 
     @property
     def unread(self) -> int:
         """The bytes that wait for the end of their event."""
         return self._held + self._size
 
-    def feed(self, data: bytes) -> list[SseEvent]:
+    def feed(self, data: bytes) -> list[T]:
         """Return the events that these bytes complete. Raises `SseOverflow`; the parser is unusable then."""
         if self._start and not (data := self._without_mark(data)):
             return []
@@ -74,12 +82,25 @@ class SseParser:
                 raise SseOverflow(f"a line is longer than {self._max} bytes")
         return events
 
-    def flush(self) -> list[SseEvent]:
+    def flush(self) -> list[T]:
         """Return the last event, as if a blank line had followed."""
         rest = b"".join(self._tail)
         self._tail.clear()
         self._held = 0
         return self._take([rest, b""] if rest else [b""])
+
+    @abstractmethod
+    def _take(self, lines: list[bytes]) -> list[T]:
+        """Return the events that these whole lines complete."""
+
+    def _add(self, line: bytes) -> None:
+        """Add a line of data to the event."""
+        if self._data:
+            self._size += _LINE_BYTES
+        self._size += len(line)
+        if self._size > self._max:
+            raise SseOverflow(f"an event is longer than {self._max} bytes")
+        self._data.append(line[6:] if line[5:6] == b" " else line[5:])
 
     def _without_mark(self, data: bytes) -> bytes:
         """Hold the first bytes back until it is clear whether they are a byte order mark."""
@@ -91,6 +112,17 @@ class SseParser:
         self._tail.clear()
         return head.removeprefix(b"\xef\xbb\xbf")
 
+
+class SseParser(LineParser[SseEvent]):
+    """Returns whole events."""
+
+    __slots__ = ("_id", "_name")
+
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        super().__init__(max_event_bytes)
+        self._name = ""
+        self._id = ""
+
     def _take(self, lines: list[bytes]) -> list[SseEvent]:
         events = []
         for line in lines:
@@ -100,31 +132,42 @@ class SseParser:
                     self._data.clear()
                     self._size = 0
                 self._name = ""
-            elif line.startswith(b"data:"):
-                value = line[6:] if line[5:6] == b" " else line[5:]
-                self._add(line, value)
-            elif line.startswith(b"event: ") and len(line) <= self._max:
-                self._name = line[7:].decode("utf-8", "replace")
+            elif line.startswith(b"data:") or line == b"data":
+                self._add(line)
             elif len(line) > self._max:
                 raise SseOverflow(f"a line is longer than {self._max} bytes")
             else:
                 self._take_field(line)
         return events
 
-    def _add(self, line: bytes, value: bytes) -> None:
-        self._size += len(line)
-        if self._size > self._max:
-            raise SseOverflow(f"an event is longer than {self._max} bytes")
-        self._data.append(value)
-        if len(self._data) > MAX_EVENT_LINES:
-            raise SseOverflow(f"an event has more than {MAX_EVENT_LINES} lines")
-
     def _take_field(self, line: bytes) -> None:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
-        if field == b"data":
-            self._add(line, value)
-        elif field == b"event":
+        if field == b"event":
             self._name = value.decode("utf-8", "replace")
         elif field == b"id" and b"\0" not in value:
             self._id = value.decode("utf-8", "replace")
+
+
+class SseDataParser(LineParser[bytes]):
+    """Returns the data of events alone, for streams whose data says everything."""
+
+    __slots__ = ()
+
+    def _take(self, lines: list[bytes]) -> list[bytes]:
+        events = []
+        kept = self._data
+        for line in lines:
+            if not line:
+                if kept:
+                    events.append(kept[0] if len(kept) == 1 else b"\n".join(kept))
+                    kept.clear()
+                    self._size = 0
+            elif not kept and line.startswith(b"data: ") and len(line) <= self._max:
+                self._size = len(line)
+                kept.append(line[6:])
+            elif line.startswith(b"data:") or line == b"data":
+                self._add(line)
+            elif len(line) > self._max:
+                raise SseOverflow(f"a line is longer than {self._max} bytes")
+        return events
