@@ -13,6 +13,7 @@ from pathlib import Path
 
 import uvloop
 
+from soak.cut_calls import CutCalls
 from soak.endurance import Endurance
 from soak.failures import Failures
 from soak.interleavings import explore_pool, explore_turns, walk_the_machine
@@ -55,6 +56,7 @@ def main() -> None:
         figures += uvloop.run(Failures(times(1_000), progress).run())
     if "money" in parts:
         figures += uvloop.run(Reservations(times(10_000), progress).run())
+        figures += uvloop.run(CutCalls(times(10_000), progress).run())
     if "telegram" in parts:
         figures += uvloop.run(flood(times(10_000), progress))
     samples = 20 if options.quick else 100
@@ -87,7 +89,8 @@ Written by `./dev soak --docs` ({machine}). It runs in one process and a tempora
 - *Prefix bytes*: raw request bodies, over evictions, restarts and writes of another process.
 - *Failing messages*: each failure of a model a thousand times, over real sockets and in virtual time.
   Before each message the endpoint's own state says how many calls it may cost.
-- *Money*: four processes on one database reserve and settle model calls under one cap.
+- *Money*: four processes on one database reserve and settle model calls under one cap. Then calls of a real
+  gateway end in every way, over kills and shutdowns; the model server's own ledger is held against the caps.
 - *Telegram*: updates of every kind, from an allowed user and from others, each with one to three random
   changes or cut off. Every turn must come from the allowed user.
 - *Memory*: turns spread evenly over all sessions, because skewed traffic hides leaks. A tenth of them

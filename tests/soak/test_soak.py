@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from soak.cut_calls import CutCalls
 from soak.endurance import ALLOCATIONS, Endurance, slope
 from soak.failures import Failures, counting
 from soak.interleavings import explore_pool, explore_turns, walk_the_machine
@@ -56,6 +57,17 @@ def test_reservations_of_four_processes_never_exceed_a_cap() -> None:
     assert (beyond.value, lost.value) == (0, 0)
     assert reservations.total.granted > 100
     assert reservations.total.refused > 100
+
+
+@pytest.mark.long
+def test_calls_that_end_in_every_way_never_exceed_a_cap() -> None:
+    calls = CutCalls(600, QUIET)
+    figures = asyncio.run(calls.run())
+    assert [figure.name for figure in figures if not figure.is_reached] == []
+    assert calls.ends["over_budget"] > calls.refused_by_day > 0
+    assert calls.ends["cancelled"] > 20
+    assert calls.ends["left"] > 5
+    assert calls.lives["SIGKILL"] > 1
 
 
 def test_interleavings_and_steps_are_counted_and_judged() -> None:

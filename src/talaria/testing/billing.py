@@ -57,5 +57,5 @@ def output_bytes(answer: ScriptedAnswer) -> int:
         case ScriptedFault.CUT:
             texts = texts[: answer.cut_after]
         case _:
-            texts += [part for call in answer.calls for part in (call.name, call.arguments)]
+            texts += [call.arguments for call in answer.calls]
     return sum(len(text.encode()) for text in texts)
