@@ -1,4 +1,4 @@
-"""What operators and people list takes as long with ten thousand sessions as with a few."""
+"""Listings and reservations take as many steps with ten thousand sessions as with a few."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from talaria.core.ids import SessionId
+from talaria.core.ids import Fence, SessionId, TurnId
 from talaria.core.ledger import Page
-from talaria.core.spending import SpendingQuery
+from talaria.core.spending import Cap, Reserve, Scope, SpendingQuery
 from talaria.store.sql import queries, spending
-from talaria.store.sql.executor import Connection
+from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sqlite.database import open_memory
 from talaria.store.sqlite.driver import driver
 
@@ -33,12 +33,21 @@ USAGE = f"""
 INSERT INTO usage (turn_id, n, provider, model, input, cached, output, reasoning, at)
 SELECT 'turn_' || i, 1, 'p', 'm', 1, 0, 1, 0, i FROM numbers
 """
+SPENT = f"""
+{NUMBERS}
+INSERT INTO spending SELECT 'test:' || i, 5, 1, 1, 0, 1, 0, 0, 1, 0, 0 FROM numbers
+UNION ALL SELECT '*', 5, 1, 1, 0, 1, 0, 0, 1, 0, 0
+"""
+LEASE = "UPDATE sessions SET lease_fence = 1, lease_expires = 9e9 WHERE id = 'ses_3'"
+CAPS = tuple(Cap(scope, 100) for scope in Scope)
+RESERVE = Reserve(SessionId("ses_3"), Fence(1), TurnId("turn_3"), 1, "test:3", 5, 0.0, CAPS)
 
 LISTINGS: dict[str, Callable[[Connection], object]] = {
     "/api/status and /metrics": queries.counts,
     "/api/status, the money": lambda db: spending.spending(db, SpendingQuery(SessionId(""), "", 0.0)),
     "/sessions in a chat with few": lambda db: queries.summary(db, SessionId("ses_3")),
     "/sessions in a chat with many": lambda db: queries.summary(db, SessionId("ses_15")),
+    "a reservation": lambda db: spending.reserve(Transaction(db.execute), RESERVE),
     "GET /api/sessions": lambda db: queries.sessions(db, Page(limit=5)),
     "GET /api/sessions, a later page": lambda db: queries.sessions(db, Page(limit=5, after="8~ses_8")),
 }
@@ -48,9 +57,10 @@ LISTINGS: dict[str, Callable[[Connection], object]] = {
 def filled(sessions: int) -> Iterator[driver.Connection]:
     """A database with so many sessions, all but ten in one chat, a turn for each, five of them running."""
     connection = open_memory()
-    for statement in (SESSIONS, TURNS, USAGE):
+    for statement in (SESSIONS, TURNS, USAGE, SPENT):
         connection.execute(statement, (sessions,))
     connection.execute(SETTLE)
+    connection.execute(LEASE)
     yield connection
     connection.close()
 

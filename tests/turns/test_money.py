@@ -16,6 +16,7 @@ from talaria.core.spending import Overrun, Reserve, Spending, SpendingQuery, Spe
 from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
 from talaria.models.known import Abilities, PriceSettings
+from talaria.models.limiter import CallLimiter
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock, HastyClock
 from talaria.testing.scripted_model import ScriptedModel
@@ -101,6 +102,24 @@ async def test_a_call_that_was_answered_with_an_error_costs_nothing(store: Store
         assert (await rig.say("hello")).state is TurnState.FAILED
         after = await spending(rig)
         assert (after.everyone, after.reserved) == (Spent(), 0)
+
+
+async def test_a_call_that_was_stopped_before_it_was_sent_costs_nothing(store: Store, tmp_path: Path) -> None:
+    model = ScriptedModel(limiter=CallLimiter(1))
+    caps = BudgetSettings(per_day_usd=1)
+    async with start(store, tmp_path, model=model, budgets=caps, prices=PRICES) as rig:
+        first = await rig.submit("[[hang]]", "one")
+        while not model.bodies:
+            await asyncio.sleep(0)
+        second = await rig.submit("[[hang]]", "two")
+        while not model.reading().waiting:
+            await asyncio.sleep(0)
+        before = await spending(rig)
+        await rig.turns.cancel(second)
+        after = await spending(rig)
+        assert (after.everyone.calls, after.reserved) == (0, before.reserved // 2)
+        await rig.turns.cancel(first)
+        assert (await spending(rig)).everyone.calls == 1
 
 
 @pytest.mark.parametrize("caps", [BudgetSettings(per_day_usd=1), BudgetSettings()])

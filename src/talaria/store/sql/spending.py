@@ -95,7 +95,8 @@ ON CONFLICT (user_id, quarter) DO UPDATE SET {_add("spending", "calls", *_COUNTS
 ADD_TO_SESSION = "UPDATE sessions SET spent = spent + ? WHERE id = ?"
 RELEASE = "DELETE FROM reservations WHERE turn_id = ? AND n = ? AND attempt = ?"
 _LEFT = "session_id, turn_id, n, attempt, user_id, provider, model, input, output, amount"
-TAKE_OF_TURN = f"DELETE FROM reservations WHERE turn_id = ? RETURNING {_LEFT}"
+LEFT_OF_TURN = f"SELECT {_LEFT} FROM reservations WHERE turn_id = ?"
+RELEASE_TURN = "DELETE FROM reservations WHERE turn_id = ?"
 TAKE_OF_OTHERS = f"DELETE FROM reservations WHERE owner <> ? RETURNING {_LEFT}"
 TAKE_OF_OWNER = f"DELETE FROM reservations WHERE owner = ? RETURNING {_LEFT}"
 
@@ -118,7 +119,10 @@ def settle(tx: Transaction, turn_id: TurnId, order: Commit) -> None:
 
 def charge_turn(tx: Transaction, turn_id: TurnId, settled: Sequence[tuple[int, int]] = ()) -> None:
     """Remove the reservations of a turn. Those that are not `settled` are spent."""
-    left = tx.execute(TAKE_OF_TURN, (turn_id,)).fetchall()
+    left = tx.execute(LEFT_OF_TURN, (turn_id,)).fetchall()
+    if not left:  # as always without caps
+        return
+    tx.execute(RELEASE_TURN, (turn_id,))
     _charge(tx, [row for row in left if (row[2], row[3]) not in settled])
 
 
