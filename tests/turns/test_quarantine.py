@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from rig import start
 from talaria.core.ids import OwnerId, TurnId
+from talaria.core.ledger import BLAMED
 from talaria.core.turns import TurnState
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
@@ -93,3 +97,93 @@ async def test_suspects_wait_for_each_other_and_others_do_not(tmp_path: Path) ->
             clock.advance(1)
             await asyncio.sleep(0)
         assert clock.elapsed() >= 3
+
+
+async def crash_twice(store: MemoryStore, folder: Path, clock: FakeClock, gate: Gate) -> TurnId:
+    """Leave a turn behind that ran in two crashes."""
+    async with start(store, folder, clock=clock, tools=lambda known: known.with_tools([gate])) as rig:
+        turn_id = (await rig.submit("[[call gate {}]][[reply ok]]")).turn.id
+        await gate.entered.wait()
+        await store.reclaim(OwnerId("own_next"))
+    gate.entered.clear()
+    async with start(store, folder, clock=clock, tools=lambda known: known.with_tools([gate])):
+        await gate.entered.wait()
+        await store.reclaim(OwnerId("own_next"))
+    gate.entered.clear()
+    return turn_id
+
+
+@pytest.mark.parametrize("has_company", [True, False])
+async def test_only_a_turn_that_crashed_alone_is_told_that_it_is_the_cause(
+    tmp_path: Path, has_company: bool
+) -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    gate = Gate("gate", idempotent=True)
+    turn_id = await crash_twice(store, tmp_path, clock, gate)
+    async with start(store, tmp_path, clock=clock, tools=lambda known: known.with_tools([gate])) as rig:
+        await gate.entered.wait()
+        if has_company:
+            await rig.say("hello", "another chat")
+        await store.reclaim(OwnerId("own_next"))
+    async with start(store, tmp_path, clock=clock) as rig:
+        turn = await rig.turns.wait(await rig.turns.find(turn_id))
+    assert turn.error is not None and turn.error.type == "poisoned"
+    told = turn.error.sentence()
+    assert ("with no other message beside it" in told) is not has_company
+    assert ("need not be the cause" in told and told.endswith("Send it again.")) is has_company
+
+
+async def test_a_suspect_that_never_ran_is_not_cleared(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    gate = Gate("gate", idempotent=True)
+    turn_id = await crash_twice(store, tmp_path, clock, gate)
+    record = await store.turn_record(turn_id)
+    assert record is not None
+    await store.hold(record.turn.session_id, OwnerId("own_other"), 30)
+    async with start(store, tmp_path, clock=clock, tools=lambda known: known.with_tools([gate])) as rig:
+        # `start` has taken all leases of others away, as the holder of the home's lock may.
+        await store.hold(record.turn.session_id, OwnerId("own_other"), 30)
+        await clock.play(10)
+        record = await store.turn_record(turn_id)
+        assert record is not None and record.turn.forgiven == 0
+        await clock.play(60)
+        assert gate.entered.is_set()
+        record = await store.turn_record(turn_id)
+        assert record is not None and record.turn.forgiven == record.turn.attempts
+        assert len(rig.live) == 1
+
+
+async def test_a_turn_that_held_the_loop_is_not_cleared_by_running_for_a_while(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    gate = Gate("gate", idempotent=True)
+    turn_id = await crash_twice(store, tmp_path, clock, gate)
+    await store.set_cursor(BLAMED, msgspec.json.encode([turn_id, turn_id]).decode())
+    async with start(store, tmp_path, clock=clock, tools=lambda known: known.with_tools([gate])):
+        await gate.entered.wait()
+        await clock.play(60)
+        await store.reclaim(OwnerId("own_next"))
+    async with start(store, tmp_path, clock=clock) as rig:
+        turn = await rig.turns.wait(await rig.turns.find(turn_id))
+    assert turn.error is not None and "held up the whole gateway" in turn.error.message
+
+
+async def test_a_turn_that_loses_its_lease_again_and_again_is_given_up(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with start(MemoryStore(clock), tmp_path, clock=clock) as rig:
+        live = await rig.submit("[[hang]]")
+        for _ in range(20):
+            while not rig.model.busy and not live.settled.done():
+                clock.advance(1)
+                await asyncio.sleep(0)
+            if live.settled.done():
+                break
+            live.lose()
+            while rig.model.busy:
+                await asyncio.sleep(0)
+        turn = live.turn
+    assert turn.state is TurnState.FAILED
+    assert turn.error is not None and turn.error.type == "poisoned"
+    assert turn.attempts == 7

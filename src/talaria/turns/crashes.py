@@ -6,20 +6,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Coroutine, Sequence
+from typing import Any, NoReturn
 
 import msgspec
 
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
-from talaria.core.errors import StoreError
+from talaria.core.errors import Poisoned, StoreError
 from talaria.core.ids import OwnerId
+from talaria.core.ledger import BLAMED, blamed_turns
 from talaria.core.store_ports import Store, ThreadStore
 from talaria.core.turns import Turn
 from talaria.observe.logs import write_queued
 from talaria.observe.loop_watch import Holder
-from talaria.turns.live import LiveTurn
+from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.states import LiveState
 
 _log = logging.getLogger("talaria.turns")
@@ -28,59 +29,126 @@ MAX_CRASHES = 3
 """A turn is given up after so many attempts that ended with their process."""
 _SUSPECT_AFTER = MAX_CRASHES - 1
 WATCHED_SECONDS = 3.0
+_ALONE = "quarantine"  # the cursor with the suspect that started alone last
 
 
 def is_suspect(turn: Turn) -> bool:
     """Return whether the turn will be given up after one more crash."""
-    return turn.attempts - turn.forgiven >= _SUSPECT_AFTER
+    return crashes_of(turn) >= _SUSPECT_AFTER
+
+
+def crashes_of(turn: Turn) -> int:
+    return turn.attempts - turn.forgiven
 
 
 class Quarantine:
     """Finds the turn that takes the process down without blaming the turns that ran beside it.
 
-    Suspects start one at a time. A suspect that still runs after `WATCHED_SECONDS` is cleared: its crashes no
+    Suspects start one at a time. A suspect that has run for `WATCHED_SECONDS` is cleared: its crashes no
     longer count. Then the next suspect may start. So a further crash meets only the turn that caused it, and
-    the suspects behind it have not started.
+    the suspects behind it have not started. A turn that held the event loop is never cleared.
+
+    The store notes whether a suspect starts alone, for the text if it crashes again.
     """
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, live: LiveTurns) -> None:
         self._store = store
         self._clock = clock
+        self._live = live
         self._turnstile = asyncio.Lock()
-        self._watches: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._alone: LiveTurn | None = None
+        live.observe(self._note_company)
 
     async def enter(self, live: LiveTurn) -> None:
         """Wait while another suspect is watched; return at once for a turn that is no suspect.
 
-        If the caller is cancelled, nothing is held.
+        If the caller is cancelled, nothing is held. Raises `StoreError`; nothing is held then either.
         """
-        if not is_suspect(live.turn):
-            return
+        if not is_suspect(live.turn) or crashes_of(live.turn) >= MAX_CRASHES:
+            return  # it may run beside others, or it will not run at all
         await self._turnstile.acquire()
+        try:
+            is_alone = all(_cannot_run_beside(live, other) for other in self._live)
+            await self._store.set_cursor(_ALONE, live.turn.id if is_alone else "")
+        except BaseException:
+            self._turnstile.release()
+            raise
+        self._alone = live if is_alone else None
         _log.warning("turn %s was running during earlier crashes, so it starts alone", live.turn.id)
-        watch = asyncio.create_task(self._watch(live), name=f"quarantine {live.turn.id}")
-        self._watches.add(watch)
-        watch.add_done_callback(self._let_next_in)
+        self._spawn(self._watch(live), f"quarantine {live.turn.id}").add_done_callback(self._let_next_in)
+
+    async def verdict(self, turn: Turn) -> Poisoned:
+        """Return why a turn is given up. Only a turn that crashed alone, or held the loop, is blamed."""
+        tried, other_form = f"This message was tried {MAX_CRASHES} times", "Send it in another form."
+        if turn.id in blamed_turns(await self._store.cursor(BLAMED)):
+            return Poisoned(
+                f"{tried}, it held up the whole gateway until that had to restart, and is not tried again.",
+                other_form,
+            )
+        if await self._store.cursor(_ALONE) == turn.id:
+            return Poisoned(
+                f"{tried}, the gateway went down each time, in the end with no other message beside it, and "
+                "it is not tried again.",
+                other_form,
+            )
+        return Poisoned(
+            f"{tried}, and each time the gateway went down while it was busy with other messages too; this "
+            "message need not be the cause, but it is not tried again by itself.",
+            "Send it again.",
+        )
 
     def drain(self) -> None:
         """Stop watching; nothing is started any more."""
-        for watch in list(self._watches):
-            watch.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def _let_next_in(self, watch: asyncio.Task[None]) -> None:
-        self._watches.discard(watch)
+        self._alone = None
         self._turnstile.release()
 
-    async def _watch(self, live: LiveTurn) -> None:
-        timer = asyncio.ensure_future(self._clock.sleep(WATCHED_SECONDS))
+    def _note_company(self, opened: LiveTurn) -> None:
+        if self._alone is not None and not _cannot_run_beside(self._alone, opened):
+            self._alone = None
+            self._spawn(self._forget_alone(), "quarantine company")
+
+    async def _forget_alone(self) -> None:
         try:
-            await asyncio.wait((timer, live.settled), return_when=asyncio.FIRST_COMPLETED)
-            if not live.state.is_over and live.state is not LiveState.PARKED:
+            await self._store.set_cursor(_ALONE, "")
+        except StoreError as error:
+            _log.error("it could not be noted that a suspect has company: %s", error)
+
+    async def _watch(self, live: LiveTurn) -> None:
+        """Clear the turn once it has run for long enough. A turn that waits for its lease does not run."""
+        try:
+            while (left := WATCHED_SECONDS - live.running_seconds()) > 0:
+                timer = asyncio.ensure_future(self._clock.sleep(left))
+                try:
+                    await asyncio.wait((timer, live.settled), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    timer.cancel()
+                if live.state.is_over or live.state is LiveState.PARKED:
+                    return
+            if live.turn.id not in blamed_turns(await self._store.cursor(BLAMED)):
                 await self._store.forgive(live.turn.id)
         except StoreError as error:
             _log.error("turn %s could not be cleared: %s", live.turn.id, error)
-        finally:
-            timer.cancel()
+
+
+def _cannot_run_beside(suspect: LiveTurn, other: LiveTurn) -> bool:
+    """Return whether `other` does not run while `suspect` is watched: another suspect, a turn behind it in
+    its chat, or one that waits for a person."""
+    return (
+        is_suspect(other.turn)
+        or other.turn.chat_key == suspect.turn.chat_key
+        or other.state is LiveState.PARKED
+    )
 
 
 WEDGED_STATUS = 70

@@ -56,9 +56,10 @@ class LiveTurn:
     follower has read yet is joined, so a long answer without followers stays a few strings.
 
     `began` and `asked_at` are set for a turn that was begun when it was accepted; `asked_at` is when its
-    lease was asked for. `begins` counts how often this process began the turn. `steers` are the messages that
-    joined it. `questions` are those that a parked turn waits for, by id. `completion` is the model's last
-    answer, `steps` and `spent` are what led to it; they are set when a model has answered the turn here.
+    lease was asked for. `begins` counts how often this process began the turn, `losses` how often the turn
+    lost its lease here. `steers` are the messages that joined it. `questions` are those that a parked turn
+    waits for, by id. `completion` is the model's last answer, `steps` and `spent` are what led to it; they
+    are set when a model has answered the turn here.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class LiveTurn:
         self.spent = Spent()
         self.repeats = 0
         self.begins = 0
+        self.losses = 0
         self.steers: list[LiveTurn] = []
         self.questions: dict[QuestionId, Question] = {}
         self.settled: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
@@ -189,7 +191,7 @@ class LiveTurn:
 
     def lose(self) -> None:
         """The session's lease was lost. See `interrupt`."""
-        self.interrupt(LiveState.LOST)
+        self.losses += self.interrupt(LiveState.LOST)
 
     def hold_task(self, task: asyncio.Task[object] | None) -> None:
         """From now on `interrupt` cancels `task`; with None it cancels nothing."""

@@ -23,7 +23,6 @@ from talaria.core.errors import (
     IllegalMove,
     LeaseHeld,
     LimitReached,
-    Poisoned,
     StaleFence,
     StoreError,
     TalariaError,
@@ -45,6 +44,7 @@ from talaria.turns.states import ENDING, INTERRUPTIONS, LiveState
 
 _log = logging.getLogger("talaria.turns")
 _MOST_ATTEMPTS = 30  # for a turn that takes longer to kill the process than the quarantine watches it
+_FREE_LOSSES = 3  # lost leases in this process; further ones count as crashes, so that tries have an end
 _TRY_AGAIN = Backoff(0.1, 30.0)
 CANCELLED_BY_USER = "Cancelled by the user before it ended."
 _FAILED = "The turn failed before this call ended."
@@ -74,7 +74,7 @@ class Runner:
         self._settings = settings
         self._clock = agents.clock
         self._commands = CommandRunner(store, keeper, agents, live, settings)
-        self._quarantine = Quarantine(store, agents.clock)
+        self._quarantine = Quarantine(store, agents.clock, live)
 
     async def run(self, live: LiveTurn) -> None:
         """Run the turn until it is settled, parked or let go.
@@ -104,12 +104,13 @@ class Runner:
         """Try once. Afterwards the turn is over, or has to be tried again before its chat goes on."""
         live, task, is_shutdown = attempt.live, asyncio.current_task(), False
         assert task is not None
+        earlier = task.cancelling()
         try:
             try:
                 live.hold_task(task)
                 await self._answer(attempt)
             except asyncio.CancelledError:
-                is_shutdown = live.state not in INTERRUPTIONS or task.uncancel() > 0
+                is_shutdown = live.state not in INTERRUPTIONS or task.uncancel() > earlier
                 if is_shutdown and live.state not in ENDING:
                     await self._record_calls(attempt)
                     raise
@@ -218,11 +219,7 @@ class Runner:
         live, began, journal = attempt.live, attempt.began, attempt.journal
         assert began is not None and journal is not None
         if began.crashes >= MAX_CRASHES or began.attempts > _MOST_ATTEMPTS:
-            raise Poisoned(
-                f"This message was tried {MAX_CRASHES} times, the gateway went down each time, and it is "
-                "not tried again.",
-                "Send it in another form.",
-            )
+            raise await self._quarantine.verdict(live.turn)
         agents, session = self._agents, began.session
         pinned, revision = await agents.pin(live.turn, began, journal)
         if session.ephemeral:
@@ -263,7 +260,7 @@ class Runner:
                 lease_seconds=keeper.lease_seconds,
                 user=self._settings.user_message(said, turn.accepted_at),
                 hide=None if again is None else Hidden(again.first, again.last),
-                is_forgiven=live.begins > 0,
+                is_forgiven=live.begins > 0 and live.losses <= _FREE_LOSSES,
             )
             for pause in Backoff(0.1, keeper.lease_seconds / 3).pauses():
                 try:
@@ -341,7 +338,7 @@ class Runner:
         journal = attempt.journal
         assert journal is not None
         _log.info("turn %s failed: %s", journal.turn_id, error)
-        if journal.end is None:
+        if journal.end is None and not journal.asked:  # a turn that was parked has given its lease back
             said = attempt.loop.said() if attempt.loop is not None else None
             await journal.close(TurnEnd.failed(error, journal.usage), _FAILED, said)
 
