@@ -14,6 +14,7 @@ import pytest
 
 from channels.telegram.line import ADA, Line, telegram
 from sick_store import SickStore
+from talaria.access.audit import AuditLog
 from talaria.access.logins import Logins
 from talaria.access.tokens import TokenChecker
 from talaria.channels.http.auth import Guard
@@ -163,7 +164,7 @@ async def hooked(folder: Path, server: TelegramServer, **more: object) -> AsyncI
         webhook = TelegramWebhook(line.channel, webhook_secret(server.token))
         clock = SystemClock()
         guard = Guard([], Logins("a token", clock), TokenChecker(MemoryStore(clock).tokens, clock))
-        http = HttpServer(HttpApp({}, guard, Metrics(), {WEBHOOK_PATH: webhook}), bound)
+        http = HttpServer(HttpApp({}, guard, AuditLog(clock), Metrics(), {WEBHOOK_PATH: webhook}), bound)
         await http.start()
         try:
             yield line, url

@@ -62,6 +62,7 @@ class Guard:
             caller = await self._find_token(authorization[7:].strip())
         else:
             caller = self._find_login(request)
+        request.caller = caller
         if not _may_call(caller, access):
             needed = " or ".join(f"`{role}`" for role in Role if role in access.roles)
             raise HttpError(
@@ -69,7 +70,6 @@ class Guard:
                 f"This call needs the role {needed}, and {caller} has `{caller.role}`.",
                 "Use a token with that role; `talaria token add NAME --role ROLE` makes one.",
             )
-        request.caller = caller
 
     async def _find_token(self, given: bytes) -> ApiCaller:
         if self._logins.is_token(given):
@@ -119,7 +119,11 @@ class Guard:
                 "A login's cookie is good for the gateway's own page only.",
                 "Programs send `Authorization: Bearer TOKEN`; the token is in http.token in the home.",
             )
-        return ApiCaller(Credential.LOGIN, name, Role.OPERATE, HOME_CALLER.sender)
+        return _login_caller(name)
+
+
+def _login_caller(name: str) -> ApiCaller:
+    return ApiCaller(Credential.LOGIN, name, Role.OPERATE, HOME_CALLER.sender)
 
 
 def _may_call(caller: ApiCaller, access: RouteAccess) -> bool:
@@ -167,11 +171,13 @@ class LoginApi:
                 f"This code was used, is older than {CODE_SECONDS / 60:g} minutes, or was never given.",
                 "`talaria open` (in a clone: `./dev open`) makes a new link.",
             )
+        request.caller, request.about = _login_caller(self._logins.find(*login) or ""), ""
         headers = _set_cookie(request, login.cookie, COOKIE_SECONDS)
         return json_response({"secret": login.secret, "seconds": COOKIE_SECONDS}, headers=headers)
 
     async def log_out(self, request: Request) -> Response:
         """End the login for good, so that a copy of its cookie is void too."""
+        request.about = ""
         secret = request.header(_LOGIN) or ""
         for cookie in _cookies(request):
             if self._logins.find(cookie, secret):

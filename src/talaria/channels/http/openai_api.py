@@ -64,7 +64,7 @@ class OpenAiApi:
         if session is None:
             live = await self._call(request.caller, body, key)
         else:
-            live = await self._submit(request.caller, session, body, key)
+            live = await self._submit(request, session, body, key)
         is_owned = session is None and not live.repeats
         turn = live.turn
         headers = (
@@ -107,7 +107,7 @@ class OpenAiApi:
         )
 
     async def _submit(
-        self, caller: ApiCaller, session: str, body: CompletionRequest, key: str | None
+        self, request: Request, session: str, body: CompletionRequest, key: str | None
     ) -> LiveTurn:
         if body.tools:
             raise BadRequest(
@@ -115,8 +115,10 @@ class OpenAiApi:
                 "Leave `tools` out, or leave out X-Talaria-Session and send the whole conversation.",
             )
         parts = last_user_parts(body.messages)
-        chat = await self._lookup.chat(session, caller)
-        return await self._turns.submit(Inbound(chat, caller.sender, parts, key, self._wanted_model(body)))
+        chat = await self._lookup.chat(session, request)
+        return await self._turns.submit(
+            Inbound(chat, request.caller.sender, parts, key, self._wanted_model(body))
+        )
 
     def _wanted_model(self, body: CompletionRequest) -> str | None:
         return None if body.model in (None, "", self._agent_name) else body.model

@@ -145,14 +145,18 @@ class OperatorApi:
 
     async def approve(self, request: Request) -> Response:
         body = await request.json(_ApproveBody, _MAX_BODY)
-        return json_response(await self._pairing.approve(body.code))
+        paired = await self._pairing.approve(body.code)
+        request.about = f"{paired.person.channel}:{paired.person.user_id}"
+        return json_response(paired)
 
     async def revoke(self, request: Request) -> Response:
         body = await request.json(_RevokeBody, _MAX_BODY)
+        request.about = f"{body.channel}:{body.user}"
         return json_response(await self._pairing.revoke(body.channel, body.user))
 
     async def invite(self, request: Request) -> Response:
         body = await request.json(_InviteBody, _MAX_BODY)
+        request.about = body.channel
         return json_response(await self._pairing.invite(body.channel))
 
     async def tokens(self, request: Request) -> Response:
@@ -168,9 +172,11 @@ class OperatorApi:
                 "Run `talaria token add NAME --role ROLE` on the gateway's machine.",
             )
         body = await request.json(_AddTokenBody, _MAX_BODY)
+        request.about = f"{body.name} ({body.role})"
         fresh = await self._tokens.add_token(body.name, body.role, body.seconds)
         return json_response(fresh, 201, ((b"cache-control", b"no-store"),))
 
     async def revoke_token(self, request: Request) -> Response:
         body = await request.json(_RevokeTokenBody, _MAX_BODY)
+        request.about = body.name
         return json_response(await self._tokens.revoke_token(body.name))

@@ -12,6 +12,7 @@ import msgspec
 
 from talaria.channels.http.callers import ApiCaller
 from talaria.core.errors import BadRequest, TalariaError
+from talaria.core.ids import ChatKey
 from talaria.core.limits import Limits
 from talaria.core.units import format_size
 
@@ -77,6 +78,7 @@ class Request:
         self.path: str = scope["path"]
         self.route = "refused"  # for the metrics: the pattern of the route, once the guard has let it pass
         self._caller: ApiCaller | None = None
+        self.about: str | None = None  # for the audit log: what the request acts on, None if it is its own
         self.params: dict[str, str] = {}  # parts of the path, by their names in the pattern
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.has_started = False  # the status has been sent
@@ -101,6 +103,16 @@ class Request:
     def caller(self, caller: ApiCaller) -> None:
         self._caller = caller
         self.trust()
+
+    @property
+    def has_caller(self) -> bool:
+        return self._caller is not None
+
+    def sees(self, chat: ChatKey) -> bool:
+        """Return whether the chat exists for the caller. A chat that is not the caller's own is noted."""
+        if not self.caller.owns(chat):
+            self.about = chat
+        return self.caller.may_see(chat)
 
     def trust(self) -> None:
         """The caller has proved who it is, so the gateway waits for it longer, and for its connection."""

@@ -8,6 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
+from talaria.access.audit import AuditLog
 from talaria.access.logins import Logins
 from talaria.access.tokens import TokenChecker
 from talaria.channels.http.auth import Guard, LoginApi
@@ -32,10 +33,15 @@ _CLIENT_GONE = 499  # the status of a request whose client left, in the metrics
 
 
 class ApiRoute(NamedTuple):
-    """The handler of a method on a path, and the roles that may call it."""
+    """The handler of a method on a path, and the roles that may call it.
+
+    A call with an `action` is audited if it operates, or if its handler says what it is about: a login, or
+    the chat of another caller.
+    """
 
     handle: Handler
     access: RouteAccess
+    action: str = ""
 
 
 Routes = Mapping[str, Mapping[str, ApiRoute]]
@@ -55,33 +61,33 @@ def create_app(
     open_, all_ = RouteAccess.OPEN, RouteAccess.ALL
     read, chat, operate = RouteAccess.READ, RouteAccess.CHAT, RouteAccess.OPERATE
     routes: dict[str, dict[str, ApiRoute]] = {
-        "/api/sessions/{x}/messages": {"POST": ApiRoute(turns.send, chat)},
-        "/v1/chat/completions": {"POST": ApiRoute(openai.complete, chat)},
-        "/api/turns/{id}": {"GET": ApiRoute(turns.show, all_)},
-        "/api/turns/{id}/events": {"GET": ApiRoute(turns.events, all_)},
-        "/api/turns/{id}/cancel": {"POST": ApiRoute(turns.cancel, chat)},
+        "/api/sessions/{x}/messages": {"POST": ApiRoute(turns.send, chat, "message.send")},
+        "/v1/chat/completions": {"POST": ApiRoute(openai.complete, chat, "message.send")},
+        "/api/turns/{id}": {"GET": ApiRoute(turns.show, all_, "turn.read")},
+        "/api/turns/{id}/events": {"GET": ApiRoute(turns.events, all_, "turn.read")},
+        "/api/turns/{id}/cancel": {"POST": ApiRoute(turns.cancel, chat, "turn.cancel")},
         "/api/sessions": {"GET": ApiRoute(sessions.list, all_)},
-        "/api/sessions/{x}": {"GET": ApiRoute(sessions.show, all_)},
-        "/api/sessions/{x}/entries": {"GET": ApiRoute(sessions.entries, all_)},
-        "/api/sessions/{x}/end": {"POST": ApiRoute(sessions.end, chat)},
+        "/api/sessions/{x}": {"GET": ApiRoute(sessions.show, all_, "session.read")},
+        "/api/sessions/{x}/entries": {"GET": ApiRoute(sessions.entries, all_, "session.read")},
+        "/api/sessions/{x}/end": {"POST": ApiRoute(sessions.end, chat, "session.end")},
         "/api/files": {"POST": ApiRoute(files.upload, chat)},
         "/api/files/{id}": {"GET": ApiRoute(files.show, all_)},
         "/v1/models": {"GET": ApiRoute(openai.models, all_)},
-        "/api/login": {"POST": ApiRoute(login.log_in, open_)},
-        "/api/login/codes": {"POST": ApiRoute(login.new_code, operate)},
-        "/api/logout": {"POST": ApiRoute(login.log_out, all_)},
+        "/api/login": {"POST": ApiRoute(login.log_in, open_, "login")},
+        "/api/login/codes": {"POST": ApiRoute(login.new_code, operate, "login.code")},
+        "/api/logout": {"POST": ApiRoute(login.log_out, all_, "logout")},
         "/api/pairings": {"GET": ApiRoute(operator.pairings, operate)},
-        "/api/pairings/approve": {"POST": ApiRoute(operator.approve, operate)},
-        "/api/pairings/revoke": {"POST": ApiRoute(operator.revoke, operate)},
-        "/api/pairings/invite": {"POST": ApiRoute(operator.invite, operate)},
+        "/api/pairings/approve": {"POST": ApiRoute(operator.approve, operate, "pair.approve")},
+        "/api/pairings/revoke": {"POST": ApiRoute(operator.revoke, operate, "pair.revoke")},
+        "/api/pairings/invite": {"POST": ApiRoute(operator.invite, operate, "pair.invite")},
         "/api/tokens": {
             "GET": ApiRoute(operator.tokens, operate),
-            "POST": ApiRoute(operator.add_token, operate),
+            "POST": ApiRoute(operator.add_token, operate, "token.add"),
         },
-        "/api/tokens/revoke": {"POST": ApiRoute(operator.revoke_token, operate)},
+        "/api/tokens/revoke": {"POST": ApiRoute(operator.revoke_token, operate, "token.revoke")},
         "/api/pool": {"GET": ApiRoute(operator.pool, read)},
         "/api/status": {"GET": ApiRoute(operator.status, read)},
-        "/api/backup": {"POST": ApiRoute(operator.backup, operate)},
+        "/api/backup": {"POST": ApiRoute(operator.backup, operate, "backup")},
         "/healthz": {"GET": ApiRoute(operator.healthz, open_)},
         "/readyz": {"GET": ApiRoute(operator.readyz, open_)},
         "/metrics": {"GET": ApiRoute(operator.metrics, read)},
@@ -89,7 +95,7 @@ def create_app(
         "/assets/{name}": {"GET": ApiRoute(pages.asset, open_)},
     }
     guard = Guard(hosts, logins, TokenChecker(gateway.store.tokens, gateway.clock))
-    return HttpApp(routes, guard, gateway.metrics, gateway.webhooks)
+    return HttpApp(routes, guard, AuditLog(gateway.clock), gateway.metrics, gateway.webhooks)
 
 
 class HttpApp:
@@ -103,10 +109,12 @@ class HttpApp:
         self,
         routes: Routes,
         guard: Guard,
+        audit: AuditLog,
         metrics: Metrics,
         webhooks: Mapping[str, Webhook],
     ) -> None:
         self._guard = guard
+        self._audit = audit
         self._metrics = metrics
         self._webhooks = webhooks
         self.routes = routes
@@ -151,11 +159,32 @@ class HttpApp:
             return await _receive(webhook, request)
         pattern, methods = self._find(request)
         route = methods.get("GET" if request.method == "HEAD" else request.method)
-        await self._guard.check(request, _access(route, methods))
-        request.route = pattern
         if route is None:
+            await self._guard.check(request, _access(methods))
+            request.route = pattern
             raise _unknown(request, methods)
-        return await route.handle(request)
+        try:
+            await self._guard.check(request, route.access)
+            request.route = pattern
+            response = await route.handle(request)
+        except Exception as error:
+            self._note(route, request, error.type if isinstance(error, TalariaError) else "internal")
+            raise
+        self._note(route, request, "done")
+        return response
+
+    def _note(self, route: ApiRoute, request: Request, result: str) -> None:
+        """Write the audit line of a call. Callers that proved nothing leave no line, so they fill no log."""
+        is_refused = result == "forbidden"
+        operates = route.access is RouteAccess.OPERATE or request.about is not None
+        if not (route.action and request.has_caller and (operates or is_refused)):
+            return
+        address = request.scope.get("client") or ("",)
+        line = (route.action, str(request.caller), str(address[0]), request.about or "", result)
+        if result != "done" or request.method in ("GET", "HEAD"):
+            self._audit.note_hourly(*line)
+        else:
+            self._audit.note(*line)
 
     def _find(self, request: Request) -> tuple[str, Mapping[str, ApiRoute]]:
         """Return the pattern of the path and its routes by method, none for an unknown path; set `params`."""
@@ -168,11 +197,9 @@ class HttpApp:
         return "unknown", _UNKNOWN
 
 
-def _access(route: ApiRoute | None, methods: Mapping[str, ApiRoute]) -> RouteAccess:
-    """Return what the guard asks for. Callers of any role are told that a path or method does not exist; on a
-    path that is open to everybody, everybody is."""
-    if route is not None:
-        return route.access
+def _access(methods: Mapping[str, ApiRoute]) -> RouteAccess:
+    """Return what the guard asks for before it tells that a path or method does not exist: a caller of any
+    role, or nothing on a path that is open to everybody."""
     is_open = any(other.access is RouteAccess.OPEN for other in methods.values())
     return RouteAccess.OPEN if is_open else RouteAccess.ALL
 

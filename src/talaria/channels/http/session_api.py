@@ -44,7 +44,7 @@ class SessionLookup:
         self._agent_name = gateway.settings.agent.name
         self._shared = HOME_CALLER.chat_key(self._agent_name, "")
 
-    async def session(self, x: str, caller: ApiCaller) -> Session:
+    async def session(self, x: str, request: Request) -> Session:
         """Return the session with this id, or the current session of the caller's chat with this name.
 
         Raises `NotFound`, also for a chat that the caller may not see, and `BadRequest` for a text that is
@@ -53,20 +53,20 @@ class SessionLookup:
         if x.startswith(SESSION_PREFIX):
             found = await self._store.session(SessionId(x))
         else:
-            found = await self._store.current_session(self._key(x, caller))
-        if found is None or not caller.may_see(found.chat_key):
+            found = await self._store.current_session(self._key(x, request.caller))
+        if found is None or not request.sees(found.chat_key):
             raise NotFound(f"There is no session {x}.", "GET /api/sessions lists them.")
         return found
 
-    async def chat(self, x: str, caller: ApiCaller) -> ChatKey:
+    async def chat(self, x: str, request: Request) -> ChatKey:
         """Return the chat for a message to X. A chat with a name need not exist yet.
 
         Raises `HttpError` (409) for the id of a session that is not the current one of its chat, and what
         `session` raises.
         """
         if not x.startswith(SESSION_PREFIX):
-            return self._key(x, caller)
-        session = await self.session(x, caller)
+            return self._key(x, request.caller)
+        session = await self.session(x, request)
         current = await self._store.current_session(session.chat_key)
         if current is None or current.id != session.id:
             raise HttpError(
@@ -101,17 +101,17 @@ class SessionApi:
         return json_response({"items": items, "next": page.next})
 
     async def show(self, request: Request) -> Response:
-        session = await self._lookup.session(request.params["x"], request.caller)
+        session = await self._lookup.session(request.params["x"], request)
         pinned = session.spec_id and await self._store.spec(session.spec_id)
         model = f"{pinned.spec.provider}/{pinned.spec.model}" if pinned else None
         return json_response(SessionView.of(session, model, request.caller))
 
     async def entries(self, request: Request) -> Response:
-        session = await self._lookup.session(request.params["x"], request.caller)
+        session = await self._lookup.session(request.params["x"], request)
         return json_response(await self._store.entries(session.id, _read_page(request)))
 
     async def end(self, request: Request) -> Response:
-        session = await self._lookup.session(request.params["x"], request.caller)
+        session = await self._lookup.session(request.params["x"], request)
         if session.ended_at is None:
             try:
                 session = await self._turns.end(session.id)

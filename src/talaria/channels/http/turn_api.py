@@ -54,12 +54,13 @@ class TurnApi:
         message = await request.json(_MessageBody, self._max_body)
         if not (message.text.strip() or message.files):
             raise BadRequest("The field `text` is empty.", "Write something, or name `files`.")
-        caller = request.caller
-        chat = await self._lookup.chat(request.params["x"], caller)
+        chat = await self._lookup.chat(request.params["x"], request)
         parts: tuple[Part, ...] = (Text(message.text),) if message.text.strip() else ()
         if message.files:
             parts += await self._gateway.uploads.parts(chat, message.files)
-        live = await self._turns.submit(Inbound(chat, caller.sender, parts, key, message.model or None))
+        live = await self._turns.submit(
+            Inbound(chat, request.caller.sender, parts, key, message.model or None)
+        )
         turn = live.turn
         if seconds > 0:
             turn = await wait_for_turn(request, live, seconds)
@@ -70,7 +71,10 @@ class TurnApi:
     async def show(self, request: Request) -> Response:
         """The id may be any name of the turn; see `Histories.find`."""
         name = request.params["id"]
-        return json_response(await explain_turn(self._gateway.store.histories, name, request.caller))
+        turn = await explain_turn(self._gateway.store.histories, name, request.sees)
+        if request.caller.owner:  # the others may be of chats that it does not see
+            turn = msgspec.structs.replace(turn, also=())
+        return json_response(turn)
 
     async def cancel(self, request: Request) -> Response:
         live = await self._find(request)
@@ -90,7 +94,7 @@ class TurnApi:
         """Raise `NotFound` for a turn that does not exist or that the caller may not see."""
         turn_id = TurnId(request.params["id"])
         live = await self._turns.find(turn_id)
-        if not request.caller.may_see(live.turn.chat_key):
+        if not request.sees(live.turn.chat_key):
             raise no_such_turn(turn_id)
         return live
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import msgspec
@@ -95,20 +96,20 @@ class ExplainedTurn(TurnView, frozen=True):
     also: tuple[TurnId, ...] = ()
 
 
-async def explain_turn(histories: Histories, name: str, caller: ApiCaller = HOME_CALLER) -> ExplainedTurn:
+async def explain_turn(
+    histories: Histories, name: str, sees: Callable[[ChatKey], bool] = lambda chat: True
+) -> ExplainedTurn:
     """Return the newest turn that has this name. Reads the store only, so no gateway has to run.
 
-    Raises `NotFound`, also for a turn that the caller may not see.
+    Raises `NotFound`, also for a turn of a chat that the caller does not see.
     """
     first, *others = await histories.find(name) or [TurnId(name)]
     history = await histories.history(first)
-    if history is None or not caller.may_see(history.record.turn.chat_key):
+    if history is None or not sees(history.record.turn.chat_key):
         raise no_such_turn(name)
     record = history.record
     turn = ExplainedTurn.of(record.turn, tuple(map(StepView.of, record.steps)), record.spent)
-    return msgspec.structs.replace(
-        turn, story=explain_history(history), also=() if caller.owner else tuple(others)
-    )
+    return msgspec.structs.replace(turn, story=explain_history(history), also=tuple(others))
 
 
 def no_such_turn(name: str) -> NotFound:
