@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from talaria.core.spending import Price
-from talaria.models.known import KNOWN_MODELS, Prices, PriceSettings, known_price
+from talaria.models.known import KNOWN_MODELS, Abilities, Prices, PriceSettings, known_price, may_think
 from talaria.models.settings import PRESETS
 
 M = 1_000_000
@@ -78,3 +78,21 @@ def test_the_operators_word_wins_the_longest_pattern_before_a_shorter() -> None:
     assert prices.find("mine", "big-one") == Price(5000 * M, 500 * M, 6000 * M, 7000 * M, 100)
     assert prices.find("openai", "gpt-5") == Price(9000 * M, 9000 * M, 9000 * M, 9000 * M, 128_000)
     assert prices.find("openai", "gpt-5-mini") == KNOWN_MODELS["openai/gpt-5-mini"].price
+
+
+@pytest.mark.parametrize(
+    ("model", "reasoning", "effort", "expected"),
+    [
+        ("gpt-5", True, None, True),
+        ("gpt-4o", False, None, False),
+        ("claude-sonnet-4-5", True, None, False),
+        ("anthropic/claude-opus-4.5", True, None, False),
+        ("claude-sonnet-4-5", True, "low", True),
+        ("mine", None, None, False),
+        ("mine", None, "low", True),
+    ],
+)
+def test_a_model_may_think_if_it_is_asked_to_or_if_it_does_so_unasked(
+    model: str, reasoning: bool | None, effort: str | None, expected: bool
+) -> None:
+    assert may_think(model, Abilities(reasoning=reasoning), effort) is expected

@@ -25,7 +25,7 @@ from talaria.core.specs import AgentSpec, PinnedSpec, pin
 from talaria.core.spending import PlannedCall
 from talaria.models.catalog import ModelChoice
 from talaria.models.failures import FallBack, GiveUp, Retry, RetryState, decide
-from talaria.models.known import NOTHING_KNOWN, Abilities, AbilityLookup
+from talaria.models.known import NOTHING_KNOWN, Abilities, AbilityLookup, may_think
 
 _log = logging.getLogger("talaria.agent")
 _HAS_TEXT = "Ask to go on from there, or send /retry to have it answered anew."
@@ -165,7 +165,7 @@ class Caller:
             spec.model,
             len(prefix.system) + len(prefix.tools) + self._view.transcript.weight,
             self._context.max_output,
-            self._effort() is not None or self._routes.abilities(spec.provider, spec.model).reasoning is True,
+            may_think(spec.model, self._routes.abilities(spec.provider, spec.model), self._effort()),
         )
 
     def _effort(self) -> str | None:

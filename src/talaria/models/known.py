@@ -64,6 +64,14 @@ class Abilities(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NOTHING_KNOWN = Abilities()
+
+
+def may_think(model: str, known: Abilities, effort: str | None) -> bool:
+    """Return whether an answer may hold thoughts, shown or hidden: they were asked for, or the model can
+    think and may do so unasked. Claude thinks only if it is asked to."""
+    return effort is not None or (known.reasoning is True and "claude" not in model.lower())
+
+
 AbilityLookup = Callable[[str, str], Abilities]
 """From a provider and a model to its abilities."""
 

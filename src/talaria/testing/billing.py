@@ -1,4 +1,4 @@
-"""What a provider would bill: the ledger of a scripted model, whatever usage it reports."""
+"""The ledger of a scripted model: what a provider would bill, whatever usage it reports."""
 
 from __future__ import annotations
 
