@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -118,7 +119,7 @@ async def test_an_answer_over_a_limit_is_cut_off_and_the_limit_is_named(
         assert f"limits.{key} = " in error.hint
         assert "acme" in error.user_text
         assert attacked.limits.readings()[key].refused == 1
-        await attacked.server.until(lambda: not attacked.server.connections)
+        assert await attacked.server.until(lambda: not attacked.server.answering)
 
 
 @pytest.mark.parametrize("wire", FORMATS)
@@ -208,3 +209,21 @@ async def test_possible_token_counts_are_believed() -> None:
         assert usage == TokenUsage(1000, 800, 20, 5)
         hidden = (await asked.ask("[[usage 100 0 30000 29990]] hello")).usage
         assert hidden == TokenUsage(100, 0, 30_000, 29_990), "reasoning that is not shown"
+
+
+@pytest.mark.parametrize("wire", FORMATS)
+@pytest.mark.parametrize("name", ["endless-line", "body-of-values", "call-name", "text"])
+async def test_an_answer_that_was_refused_leaves_no_bytes_behind(wire: str, name: str) -> None:
+    async with world(wire, answer_text=Size(3_000)) as attacked:
+        await attacked.fail(f"[[hostile {name} 600000]]")
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(3):
+                await attacked.fail(f"[[hostile {name} 600000]]")
+            attacked.deltas.clear()
+            assert tracemalloc.get_traced_memory()[0] < 1_000_000, "kept until a garbage collection"
+        finally:
+            tracemalloc.stop()
+            gc.enable()

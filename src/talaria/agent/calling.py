@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import NoReturn, assert_never
 
 import msgspec
 
@@ -104,9 +104,17 @@ class Caller:
                         pass
                     case action:
                         assert_never(action)
-                if (reported := self._reported(error)) is error:
-                    raise
-                raise reported from error
+                self._raise(error)
+
+    def _raise(self, error: ModelError) -> NoReturn:
+        """Raise the error for the user. No frame keeps a name for it, so it goes when it was handled."""
+        reported = self._reported(error)
+        try:
+            if reported is error:
+                raise error
+            raise reported from error
+        finally:
+            del error, reported
 
     async def _attempt(self, patience: float | None) -> Completion:
         """Make one call, which must begin its answer within `patience` seconds. All calls of the gateway are
@@ -234,7 +242,7 @@ class Caller:
             self._view = await self._routes.builder.view(self._view.session_id, pinned)
             self._journal.feed(self._view)
             self._model = model
-            self._failures.append((left, error))
+            self._failures.append((left, error.with_traceback(None)))
             _log.warning("%s answers instead of %s: %s", choice, left, error.user_text)
             self._context.emit(FellBack(str(choice), str(left), error.user_text))
             self._context.metrics.model_left(left.provider)

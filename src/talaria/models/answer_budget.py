@@ -31,6 +31,7 @@ _MAX_OBJECTS = 10_000
 _MAX_VALUES = 100_000
 _PIECE_BYTES = 72  # of memory for a kept text beside its characters
 _CHECK_BYTES = 4 << 10
+_LINES = 4  # that a piece has in a stream
 
 
 class AnswerMemory:
@@ -48,8 +49,8 @@ class AnswerBudget:
     """Counts what one answer brings. `close` gives its memory back, however the call ended.
 
     The reader adds to the counts, and gives every text that is kept to `keep`. `check` compares with the
-    limits. `unread` are the bytes that wait for the end of their event. A limit that is changed meanwhile
-    counts for later answers.
+    limits. `lines` are those of the stream, and `unread` the bytes that wait for the end of their event. A
+    limit that is changed meanwhile counts for later answers.
     """
 
     __slots__ = (
@@ -68,6 +69,7 @@ class AnswerBudget:
         "check_at",
         "cpu",
         "keep",
+        "lines",
         "max_arguments",
         "pieces",
         "received",
@@ -86,7 +88,7 @@ class AnswerBudget:
         self.max_arguments = limits.call_arguments
         self._kept: list[str] = []
         self.keep = self._kept.append
-        self.received = self.pieces = self.unread = self.check_at = self._text = self._calls = 0
+        self.received = self.pieces = self.lines = self.unread = self.check_at = self._text = self._calls = 0
         self.cpu = 0.0  # seconds
         self._held = self._reported = 0
 
@@ -123,7 +125,7 @@ class AnswerBudget:
         self.check_at = self.received + _CHECK_BYTES
         if self.received > self._max_bytes:
             raise self._over("answer_bytes", f"is longer than {write_size(self._max_bytes)}")
-        if self.pieces > self._max_pieces:
+        if self.pieces > self._max_pieces or self.lines > _LINES * self._max_pieces:
             raise self._over("answer_pieces", f"came in more than {self._max_pieces} pieces")
         if self.text_bytes() > self._max_text:
             raise self._over("answer_text", f"holds more than {write_size(self._max_text)} of text")

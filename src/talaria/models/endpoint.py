@@ -15,6 +15,7 @@ from aiohttp.payload import Payload
 from yarl import URL
 
 from talaria import __version__
+from talaria.core.errors import ModelError
 from talaria.core.messages import TokenUsage
 from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta
 from talaria.core.redaction import Redactor
@@ -102,6 +103,10 @@ class Endpoint:
             budget = AnswerBudget(errors, self._memory)
             try:
                 return await self._call(call, sink, errors, budget, started)
+            except ModelError as error:
+                # The frames of the decoder hold bytes of the answer for as long as the traceback lives.
+                error.__context__ = error.__cause__
+                raise error.with_traceback(None) from error.__cause__
             finally:
                 budget.close()
 
@@ -157,6 +162,7 @@ class Endpoint:
         except BaseException:
             if body.is_sent:
                 sink(CallCut(answer.output_bytes()))
+            answer.drop()
             raise
         usage = clamp_usage(completion.usage, pieces, body.size or 0, budget.received)
         if usage is not completion.usage:

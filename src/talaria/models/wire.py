@@ -77,6 +77,20 @@ class EventReader(Protocol):
         ...
 
 
+class _DroppedReader:
+    """Takes the place of the reader of an answer that failed."""
+
+    def read_event(self, event: bytes, answer: AnswerDecoder) -> None: ...
+
+    def read_body(self, body: bytes, answer: AnswerDecoder) -> None: ...
+
+    def finish(self, answer: AnswerDecoder) -> tuple[tuple[ToolCall, ...], tuple[Reasoning, ...]]:
+        return (), ()
+
+
+_DROPPED = _DroppedReader()
+
+
 class AnswerDecoder:
     """Decodes one answer as its bytes arrive: a stream of events, or one JSON object.
 
@@ -131,7 +145,7 @@ class AnswerDecoder:
         budget = self.budget
         budget.received = received = budget.received + len(data)
         if received >= budget.check_at:
-            budget.unread = self._sse.unread
+            budget.unread, budget.lines = self._sse.unread, self._sse.lines
             budget.check()
         if not self._saw_first_byte:
             if not (data := data.lstrip(b" \t\r\n")):
@@ -183,6 +197,12 @@ class AnswerDecoder:
         of a whole answer that was not read."""
         budget = self.budget
         return budget.received if self._plain else budget.text_bytes() + self._sse.unread
+
+    def drop(self) -> None:
+        """Let go of everything, after a call that failed. An exception may keep the decoder alive."""
+        self._text, self._plain, self._deltas = [], None, []
+        self._sse = SseDataParser()
+        self._reader = _DROPPED
 
     def _read(self, events: list[bytes]) -> list[ModelDelta]:
         deltas = self._deltas = []

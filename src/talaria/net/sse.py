@@ -40,7 +40,7 @@ class LineParser(ABC, Generic[T]):
     the end of the stream, `flush` returns an event that only lacks its blank line.
     """
 
-    __slots__ = ("_after_cr", "_data", "_held", "_max", "_size", "_start", "_tail")
+    __slots__ = ("_after_cr", "_data", "_held", "_max", "_size", "_start", "_tail", "lines")
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max = max_event_bytes
@@ -50,6 +50,7 @@ class LineParser(ABC, Generic[T]):
         self._start = True  # no byte has come behind the byte order mark
         self._data: list[bytes] = []
         self._size = 0  # bytes in `_data`
+        self.lines = 0  # whole lines so far
 
     @property
     def unread(self) -> int:
@@ -74,6 +75,7 @@ class LineParser(ABC, Generic[T]):
             lines[0] = b"".join(self._tail)
             self._tail.clear()
             self._held = 0
+        self.lines += len(lines)
         events = self._take(lines) if lines else []
         if rest:
             self._tail.append(rest)
