@@ -29,6 +29,7 @@ from talaria.cli.setup_questions import (
 from talaria.config.issues import BadConfig
 from talaria.config.load import load
 from talaria.config.settings import Settings
+from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable, NoModel, TalariaError
 from talaria.core.suggest import nearest
 from talaria.models.catalog import ModelChoice
@@ -243,7 +244,7 @@ def _list_models(candidate: Candidate) -> tuple[Candidate, list[str]]:
         )
     )
     if found.base_url != candidate.base_url:
-        click.echo(f"It lists its models at {found.base_url}: that address is used.")
+        click.echo(f"It lists its models at {ApiAddress(found.base_url)}: that address is used.")
     return found, listed
 
 

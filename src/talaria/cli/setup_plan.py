@@ -19,6 +19,7 @@ from talaria.config.home import Home
 from talaria.config.issues import dotted
 from talaria.config.load import read_config
 from talaria.config.settings import Settings, settings_type
+from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ModelError
 from talaria.core.setting_marks import KeyPath, Mark
 from talaria.models.discovery import detect_providers, read_models
@@ -65,7 +66,7 @@ class Candidate(msgspec.Struct, frozen=True):
         own = preset.api_key_env if not (base_url or configured.base_url) else ""
         return cls(
             provider,
-            base_url=base_url or configured.base_url,
+            base_url=base_url or configured.address.whole,
             key_env=key_env or configured.api_key_env or own,
             key="" if key_env else configured.api_key,
             is_kept=bool(configured.api_key and not key_env),
@@ -152,7 +153,9 @@ async def list_models(candidate: Candidate, environ: Mapping[str, str]) -> tuple
     if the key is refused or no server answers."""
     listed = await _list(candidate, environ)
     if not listed and candidate.lacks_version:
-        longer = msgspec.structs.replace(candidate, base_url=f"{candidate.base_url.rstrip('/')}/v1")
+        parts = urlsplit(candidate.base_url)
+        address = parts._replace(path=f"{parts.path.rstrip('/')}/v1").geturl()
+        longer = msgspec.structs.replace(candidate, base_url=address)
         if listed := await _list(longer, environ):
             return longer, listed
     return candidate, listed
@@ -220,6 +223,7 @@ def _line(path: KeyPath, value: object | None) -> str:
     if value is None:
         return f"{dotted(path)} (removed)"
     shown = "(not shown)" if is_marked(settings_type(PARTS), path, Mark.SECRET) else value
+    shown = str(ApiAddress(shown)) if isinstance(shown, str) and "://" in shown else shown
     return f"{dotted(path)} = {msgspec.json.encode(shown).decode()}"
 
 

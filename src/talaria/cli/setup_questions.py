@@ -11,6 +11,7 @@ import msgspec
 
 from talaria.cli.model_servers import is_like_address, read_address
 from talaria.cli.setup_plan import BUILT_IN_MODELS, Candidate
+from talaria.core.api_address import ApiAddress
 from talaria.core.errors import NoModel
 from talaria.core.suggest import nearest
 from talaria.models.settings import LOCAL, PRESETS, SCRIPTED
@@ -79,6 +80,7 @@ def ask_address(candidate: Candidate) -> Candidate:
     address = click.prompt(
         f"Address of {candidate.provider}, up to /v1",
         default=candidate.base_url or None,
+        show_default=not ApiAddress(candidate.base_url).secrets,
         value_proc=taken_address,
     )
     return msgspec.structs.replace(candidate, base_url=address, models=())

@@ -240,7 +240,7 @@ def _toml(value: object) -> str:  # noqa: PLR0911 - one for each type
         case timedelta():
             return f'"{format_duration(value)}"'
         case str():
-            return msgspec.json.encode(value).decode()
+            return msgspec.json.encode(str(value)).decode()
         case tuple():
             return f"[{', '.join(map(_toml, value))}]"
         case msgspec.Struct():

@@ -13,12 +13,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from talaria.config.decoder import SettingsDecoder, values_of
+from talaria.config.decoder import SettingsDecoder, SettingValue, values_of
 from talaria.config.home import Home, open_mode
 from talaria.config.issues import Issue, IssueCollector, IssueKind, dotted, quoted
 from talaria.config.origins import Override, apply_overrides, read_overrides
 from talaria.config.settings import Settings, settings_type
 from talaria.config.trust import check_trusted
+from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import Parts
 from talaria.core.setting_marks import KeyPath, Mark
@@ -184,6 +185,8 @@ def read_secrets(settings: msgspec.Struct, home: Path, environ: Mapping[str, str
         elif Mark.SECRET_FILE in marks:
             with suppress(OSError, UnicodeDecodeError):  # the part says so when it is opened
                 found.add((home / value).read_text(encoding="utf-8").strip() if value else "")
+        elif isinstance(value, ApiAddress):
+            found |= value.secrets
         elif "@" in value and "://" in value:
             found.add(urlsplit(value).password or "")
     return frozenset(found - {""})
@@ -191,7 +194,13 @@ def read_secrets(settings: msgspec.Struct, home: Path, environ: Mapping[str, str
 
 def held_secrets(settings: Settings) -> list[KeyPath]:
     """Return the keys that hold a secret."""
-    return [each.path for each in values_of(settings) if Mark.SECRET in each.marks and each.value]
+    return [each.path for each in values_of(settings) if _holds_secret(each)]
+
+
+def _holds_secret(each: SettingValue) -> bool:
+    if isinstance(each.value, ApiAddress):
+        return bool(each.value.secrets)
+    return Mark.SECRET in each.marks and bool(each.value)
 
 
 def named_variables(settings: Settings) -> list[str]:

@@ -15,6 +15,7 @@ from aiohttp.payload import Payload
 from yarl import URL
 
 from talaria import __version__
+from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ModelError
 from talaria.core.messages import TokenUsage
 from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta
@@ -67,9 +68,9 @@ class Endpoint:
         self._provider = provider
         self._settings = settings
         self._wire = wire
-        self._url = URL(settings.base_url.rstrip("/") + wire.path)
-        self._list_url = URL(settings.base_url.rstrip("/") + wire.list_path)
-        self._redact = Redactor([settings.api_key] if settings.api_key else [])
+        self._url = URL(settings.address.target(wire.path))
+        self._list_url = URL(settings.address.target(wire.list_path))
+        self._redact = Redactor([settings.api_key, *settings.address.secrets])
         self._limiter = limiter or CallLimiter()
         self._memory = memory or AnswerMemory()
         self._has_lied = False  # about its usage
@@ -279,6 +280,8 @@ class Endpoint:
                 "User-Agent": f"talaria/{__version__}",
                 **self._wire.headers(settings.api_key),
             }
+            if settings.address.authorization is not None:
+                headers["Authorization"] = settings.address.authorization
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -292,7 +295,7 @@ class Endpoint:
         return self._session
 
     def _classify(self, error: Exception, errors: ProviderErrors, *, has_response: bool) -> Exception:
-        url = str(self._url)
+        url = str(ApiAddress(str(self._url)))
         match error:
             case aiohttp.ConnectionTimeoutError():
                 return errors.connect_timed_out(url, self._settings.connect_timeout.total_seconds())

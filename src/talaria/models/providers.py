@@ -128,8 +128,8 @@ class Providers:
         await asyncio.to_thread(import_module, "talaria.models.endpoint")
 
     def base_url(self, provider: str) -> str:
-        """Return the configured address. Raises `NoModel`."""
-        return self._find(provider).base_url
+        """Return the configured address without its credentials. Raises `NoModel`."""
+        return str(self._find(provider).base_url)
 
     def missing_keys(self, names: Iterable[str]) -> dict[str, str]:
         """Return those of these providers that lack their key, with the name of its variable."""
@@ -147,7 +147,8 @@ class Providers:
 
     def secrets(self) -> frozenset[str]:
         """Return the keys of all providers, for the redactor."""
-        return frozenset(filter(None, map(self._key, self._settings.values())))
+        keys = filter(None, map(self._key, self._settings.values()))
+        return frozenset(keys).union(*(each.address.secrets for each in self._settings.values()))
 
     async def close(self) -> None:
         """Close all endpoints. Calls in flight lose their connections."""
@@ -193,7 +194,7 @@ class Providers:
         address = urlsplit(settings.base_url)
         if address.scheme not in ("http", "https") or not address.hostname:
             raise NoModel(
-                f"The provider {provider} has no usable address: base_url is {settings.base_url!r}.",
+                f"The provider {provider} has no usable address: base_url is {str(settings.base_url)!r}.",
                 f'Set base_url = "https://…/v1" in [providers.{provider}] in config.toml.',
             )
         return settings

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from talaria.core.api_address import ApiAddress
 from talaria.core.setting_marks import Check, Mark, matching, short_name, variable_name, web_address
 
 ProviderName = Annotated[str, Check(short_name)]
@@ -54,6 +55,14 @@ class ProviderSettings(msgspec.Struct, frozen=True):
     max_retries: Annotated[int, msgspec.Meta(ge=0, le=20)] = 3
     retry_within: timedelta = timedelta(minutes=3)
     max_concurrency: Annotated[int, msgspec.Meta(ge=1)] = 256
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "base_url", ApiAddress(self.base_url))
+
+    @property
+    def address(self) -> ApiAddress:
+        """The address with its credentials; `base_url` shows it without them."""
+        return ApiAddress(self.base_url)
 
     def __repr__(self) -> str:
         return f"ProviderSettings(base_url={self.base_url!r}, api={self.api!r})"

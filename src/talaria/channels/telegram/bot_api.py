@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 import aiohttp
 import msgspec
 
+from talaria.core.api_address import ApiAddress
 from talaria.core.errors import TalariaError
 
 T = TypeVar("T")
@@ -210,15 +211,16 @@ class BotApi:
     """The calls of one bot over one HTTP session, open within `async with`."""
 
     def __init__(self, url: str, token: str) -> None:
-        self._url = url.rstrip("/")
+        self._url = ApiAddress(url)
         self.token = token
         self._http: aiohttp.ClientSession | None = None
 
     def __repr__(self) -> str:
-        return f"BotApi({self._url!r})"
+        return f"BotApi({str(self._url)!r})"
 
     async def __aenter__(self) -> Self:
-        self._http = aiohttp.ClientSession()
+        headers = {"Authorization": self._url.authorization} if self._url.authorization else None
+        self._http = aiohttp.ClientSession(headers=headers)
         return self
 
     async def __aexit__(
@@ -277,7 +279,7 @@ class BotApi:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         assert self._http is not None, "BotApi is used within `async with`"
         timeout = aiohttp.ClientTimeout(total=seconds, connect=_CONNECT_SECONDS)
-        url = f"{self._url}/{path}"
+        url = self._url.target(f"/{path}")
         try:
             async with self._http.request(
                 verb, url, timeout=timeout, allow_redirects=False, **body

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from talaria.access.settings import UserNumbers
+from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ConfigError
 from talaria.core.setting_marks import Check, Mark, variable_name, web_address
 
@@ -38,6 +39,9 @@ class TelegramSettings(msgspec.Struct, frozen=True):
     groups: Literal["mention", "all", "off"] = "mention"
     mode: Literal["polling", "webhook"] = "polling"
     webhook_url: Annotated[str, Check(public_address)] = ""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "api_url", ApiAddress(self.api_url))
 
     @property
     def is_on(self) -> bool:
