@@ -240,6 +240,26 @@ MUTANTS = (
         Tests("tests/turns/test_parking.py::test_a_drain_lets_a_parked_turn_go_at_once"),
     ),
     Mutant(
+        "leases renewed on the loop",
+        "a turn that holds the event loop lets the leases of all turns expire",
+        (
+            Edit(
+                "app.py",
+                "renewing = partial(keeper.run_beside, store.from_thread, lambda: not watch.is_wedged)",
+                "renewing = keeper.run",
+            ),
+        ),
+        Tests("tests/cluster/test_held_loop.py::test_leases_are_renewed_while_the_loop_is_held"),
+    ),
+    Mutant(
+        "all pay for a held loop",
+        "turns that ran beside the one that held the event loop are taken for the cause",
+        (Edit("store/sql/leases.py", "    tx.execute(FORGIVE_OTHERS, (owner, turn_id))\n", ""),),
+        Tests(
+            "tests/cluster/test_held_loop.py::test_a_wedged_process_leaves_and_only_the_turn_that_held_it_pays"
+        ),
+    ),
+    Mutant(
         "waiting counted as an attempt",
         "a turn that asks three times is taken for one that kills the process",
         (Edit("store/sql/orders.py", "    if state == TurnState.WAITING.value:\n", "    if not state:\n"),),
