@@ -26,8 +26,8 @@ _MOST_GROWTH = 120e6  # bytes of memory
 _ANSWER_SECONDS = 8.0
 _CONFIG = """
 [limits]
-request_head = "2s"
-request_body = "3s"
+request_head = "1s"
+request_body = "1s"
 slow_reader = "2s"
 """
 _METHODS = (

@@ -41,6 +41,7 @@ class LimitSettings(msgspec.Struct, frozen=True):
     connections_per_address: Count = 400
     client_memory: Size = Size(256 << 20)  # request bodies, and responses that clients do not read
     body_values: Count = 100_000  # in one JSON body
+    completion_messages: Count = 5000  # in one stateless chat completion
     request_head: timedelta = timedelta(seconds=10)
     request_body: timedelta = timedelta(seconds=60)
     slow_reader: timedelta = timedelta(seconds=60)

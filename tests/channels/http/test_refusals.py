@@ -60,6 +60,7 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("GET", "/api/sessions?limit=many", {}, 400, "limit 'many'"),
     ("GET", "/api/sessions?limit=" + "0" * 5000 + "1", {}, 400, "is no number"),
     ("GET", "/api/sessions?limit=000000001000000000", {}, 400, "is no number"),
+    ("GET", "/api/sessions?" + "a=b&" * 60, {}, 400, "more than 50 fields"),
     ("GET", "/api/sessions?limit=501", {}, 400, "limit=501"),
     ("GET", "/api/sessions?limit=١", {}, 400, "is no number"),
     ("GET", "/api/sessions?after=" + "9" * 5000, {}, 400, "no place in a list"),
@@ -73,6 +74,9 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("GET", "/api/turns/turn_unknown/events", {}, 404, "turn_unknown"),
     ("POST", "/api/turns/turn_unknown/cancel", {}, 404, "turn_unknown"),
     ("GET", "/api/turns/x/events", {"headers": {"Last-Event-ID": "x"}}, 400, "Last-Event-ID"),
+    ("POST", MESSAGES, {"data": b'{"text": "a", "x": [' + b"0," * 120_000 + b"0]}"}, 413, "too many values"),
+    ("POST", MESSAGES, {"data": b'{"text": "a", "x": [' + b"{}," * 60_000 + b"0]}"}, 413, "too many values"),
+    ("POST", CHAT, chat(*[USER] * 5001), 413, "5001 messages"),
     ("POST", CHAT, {"json": {}}, 400, "`messages`"),
     ("POST", CHAT, chat(), 400, "`messages`"),
     ("POST", CHAT, chat(USER, n=2), 400, "`n`"),
@@ -134,7 +138,7 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", "/api/files", {"data": BytesIO(b"x" * (21 << 20))}, 413, "larger than 20.0 MiB"),
     ("GET", "/api/files/file_" + "0" * 32, {}, 404, "no file"),
     ("POST", "/api/login", {"json": {}}, 400, "`code`"),
-    ("POST", "/api/login", {"json": {"code": "K" * 5000}}, 413, "larger than"),
+    ("POST", "/api/login", {"json": {"code": "K" * 5000}}, 413, "larger than 4.0 KiB"),
     ("GET", "/api/pool", {"headers": {"Host": "evil.example"}}, 421, "evil.example"),
     ("GET", "/healthz", {"headers": {"Host": "evil.example"}}, 421, "evil.example"),
     ("GET", "/api/pool", {"headers": {"Origin": "http://evil.example"}}, 403, "evil.example"),
@@ -251,6 +255,12 @@ async def test_who_sends_all_before_reading_still_hears_why(api: Api) -> None:
     check(body, "token")
 
 
+async def test_commas_in_a_text_are_no_values(api: Api) -> None:
+    text = "a, {},, b" * 20_000
+    turn = await api.say("one", text)
+    assert turn["reply"] == f"You said: {text}"
+
+
 # -- below HTTP -------------------------------------------------------------------------------------------
 
 
@@ -268,11 +278,18 @@ async def test_what_is_no_http_is_told_so(api: Api) -> None:
     check(body, "not valid HTTP")
 
 
-@pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\nX: " + b"y" * 100_000, b"GET /" + b"y" * 100_000])
-async def test_an_endless_head_is_cut_off(api: Api, head: bytes) -> None:
+@pytest.mark.parametrize(
+    ("head", "says"),
+    [
+        (b"GET / HTTP/1.1\r\nX: " + b"y" * 100_000, "64 KiB"),
+        (b"GET /" + b"y" * 100_000, "8 KiB"),
+        (b"GET /" + b"%" * 9000 + b" HTTP/1.1\r\n\r\n", "8 KiB"),
+    ],
+)
+async def test_an_endless_head_is_cut_off(api: Api, head: bytes, says: str) -> None:
     status, body = await speak(api, head)
     assert status == 431
-    check(body, "64 KiB")
+    check(body, says)
 
 
 async def test_a_length_of_5000_digits_is_refused(api: Api) -> None:

@@ -11,7 +11,7 @@ from talaria.access.authorizer import Actor, Authorized, ChatKind, Ingress, Memb
 from talaria.access.logins import CODE_SECONDS, COOKIE_SECONDS, Logins
 from talaria.access.tokens import TokenChecker
 from talaria.channels.http.callers import HOME_CALLER, ApiCaller, Credential, RouteAccess
-from talaria.channels.http.request import HttpError, RawHeaders, Request
+from talaria.channels.http.request import SMALL_BODY, HttpError, RawHeaders, Request
 from talaria.channels.http.response import Response, json_response
 from talaria.core.access import Role
 from talaria.core.errors import BadRequest
@@ -25,7 +25,6 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _OWN_PAGE: Final = frozenset({None, b"same-origin", b"none"})  # none: a person typed the address
 _COOKIE: Final = "talaria_login"
-_MAX_BODY: Final = 4096
 _MAX_COOKIES: Final = 20
 
 
@@ -163,7 +162,7 @@ class LoginApi:
 
     async def log_in(self, request: Request) -> Response:
         """Exchange the code of a link for a cookie and the secret that goes with it."""
-        body = await request.json(_LoginBody, _MAX_BODY)
+        body = await request.json(_LoginBody, SMALL_BODY)
         login = self._logins.redeem(body.code)
         if login is None:
             raise HttpError(

@@ -14,7 +14,7 @@ from talaria.channels.http.openai_requests import (
     last_user_parts,
     whole_context,
 )
-from talaria.channels.http.request import ClientDisconnected, RawHeaders, Request
+from talaria.channels.http.request import ClientDisconnected, HttpError, RawHeaders, Request
 from talaria.channels.http.response import (
     EventStream,
     Response,
@@ -94,6 +94,13 @@ class OpenAiApi:
         return Response(_encode_whole(completion, await self._result(live, turn)), headers=headers)
 
     async def _call(self, caller: ApiCaller, body: CompletionRequest, key: str | None) -> LiveTurn:
+        limits = self._gateway.limits
+        if len(body.messages) > limits.now.completion_messages:
+            raise HttpError(
+                "too_large",
+                f"The conversation has {len(body.messages)} messages.",
+                limits.refuse("completion_messages"),
+            )
         return await self._turns.call(
             StatelessCall(
                 sender=caller.sender,

@@ -14,7 +14,7 @@ from talaria.access.pairing import PairingAdmin
 from talaria.access.tokens import TokenAdmin
 from talaria.channels.descriptor import pairing_channels
 from talaria.channels.http.callers import Credential
-from talaria.channels.http.request import HttpError, Request
+from talaria.channels.http.request import SMALL_BODY, HttpError, Request
 from talaria.channels.http.response import Response, json_response
 from talaria.core.access import Role
 from talaria.core.errors import NoModel, StoreError
@@ -24,7 +24,6 @@ from talaria.observe.descriptors import count_descriptors, descriptor_limit
 from talaria.observe.health import read_rss
 from talaria.observe.metrics import CONTENT_TYPE
 
-_MAX_BODY: Final = 4096
 _STORE_SECONDS: Final = 2.0  # that the status waits for the database
 _STORE_SECONDS_IN_TROUBLE: Final = 0.25
 
@@ -144,18 +143,18 @@ class OperatorApi:
         return json_response(await self._pairing.listing())
 
     async def approve(self, request: Request) -> Response:
-        body = await request.json(_ApproveBody, _MAX_BODY)
+        body = await request.json(_ApproveBody, SMALL_BODY)
         paired = await self._pairing.approve(body.code)
         request.about = f"{paired.person.channel}:{paired.person.user_id}"
         return json_response(paired)
 
     async def revoke(self, request: Request) -> Response:
-        body = await request.json(_RevokeBody, _MAX_BODY)
+        body = await request.json(_RevokeBody, SMALL_BODY)
         request.about = f"{body.channel}:{body.user}"
         return json_response(await self._pairing.revoke(body.channel, body.user))
 
     async def invite(self, request: Request) -> Response:
-        body = await request.json(_InviteBody, _MAX_BODY)
+        body = await request.json(_InviteBody, SMALL_BODY)
         request.about = body.channel
         return json_response(await self._pairing.invite(body.channel))
 
@@ -171,12 +170,12 @@ class OperatorApi:
                 "A login from a browser cannot make a token.",
                 "Run `talaria token add NAME --role ROLE` on the gateway's machine.",
             )
-        body = await request.json(_AddTokenBody, _MAX_BODY)
+        body = await request.json(_AddTokenBody, SMALL_BODY)
         request.about = f"{body.name} ({body.role})"
         fresh = await self._tokens.add_token(body.name, body.role, body.seconds)
         return json_response(fresh, 201, ((b"cache-control", b"no-store"),))
 
     async def revoke_token(self, request: Request) -> Response:
-        body = await request.json(_RevokeTokenBody, _MAX_BODY)
+        body = await request.json(_RevokeTokenBody, SMALL_BODY)
         request.about = body.name
         return json_response(await self._tokens.revoke_token(body.name))

@@ -17,7 +17,7 @@ from talaria.core.limits import Limits
 from talaria.core.units import format_size
 
 if TYPE_CHECKING:
-    from talaria.channels.http.connections import ClientConnection
+    from talaria.channels.http.protocol import ClientConnection
 
 T = TypeVar("T")
 RawHeaders = tuple[tuple[bytes, bytes], ...]
@@ -27,12 +27,14 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+SMALL_BODY: Final = 4096  # the most for calls that take a few short fields
 _BODY_RATE: Final = 4 << 10  # bytes in a second; a slower body ends after `limits.request_body`
 _STRANGER_SECONDS: Final = 5.0  # for the body of a request that has not passed the guard
 _UNCOUNTED: Final = 64 << 10  # a body up to this size does not count against `limits.client_memory`
 _PIECE: Final = 64 << 10  # of a response; the next one is written when the client has read
 _DISCARD_SECONDS: Final = 2.0  # how long the rest of an unwanted body is read and thrown away
 _MAX_KEY: Final = 255
+_MAX_FIELDS: Final = 50  # of a query
 _MAX_DIGITS: Final = 15
 _MAX_QUOTED: Final = 80
 _COUNTED: Final = 1 << 20  # bytes that are looked at in one go
@@ -130,8 +132,15 @@ class Request:
         return value.decode("latin-1").strip() if value is not None else None
 
     def query(self) -> dict[str, str]:
+        """Return the fields of the query. Raises `BadRequest` if there are too many."""
         raw: bytes = self.scope["query_string"]
-        return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True)) if raw else {}
+        if not raw:
+            return {}
+        try:
+            return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+        except ValueError:
+            text = f"The query has more than {_MAX_FIELDS} fields."
+            raise BadRequest(text, "docs/http-api.md names the fields of each call.") from None
 
     def idempotency_key(self) -> str | None:
         key = self.header(b"idempotency-key")
@@ -350,8 +359,11 @@ def invalid_field(complaint: str, root: str = "") -> BadRequest:
 
 
 def _too_large(max_bytes: int) -> HttpError:
+    is_fixed = max_bytes <= SMALL_BODY
     return HttpError(
         "too_large",
         f"The body is larger than {format_size(max_bytes)}.",
-        "Send less, or raise http.max_body in config.toml.",
+        "No body of this call is so large."
+        if is_fixed
+        else "Send less, or raise http.max_body in config.toml.",
     )

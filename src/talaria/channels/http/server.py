@@ -14,7 +14,8 @@ from typing import Final
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from talaria.channels.http.connections import ClientConnection, ClientConnections
+from talaria.channels.http.connections import ClientConnections
+from talaria.channels.http.protocol import ClientConnection
 from talaria.channels.http.request import AsgiApp
 from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
 from talaria.core.errors import ConfigError
