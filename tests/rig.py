@@ -137,6 +137,7 @@ async def start(
     arrivals: PendingModels = NO_PENDING_MODELS,
     takes_up: Callable[[Turn], bool] = lambda turn: True,
     load: Load | None = None,
+    is_held: bool = False,
 ) -> AsyncIterator[Rig]:
     """Recovered and accepting; leaving drains at once and leaves what runs resumable."""
     clock = clock or SystemClock()
@@ -175,6 +176,8 @@ async def start(
         lambda key, path: Folder(folder).read(Folder(folder).resolve(path)),
         random,
     )
+    if is_held:
+        turns.hold()
     await turns.recover(takes_up)
     try:
         yield Rig(store, clock, metrics, turns, pool, model, live, keeper, sessions, workspaces, delivery)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
+from threading import enumerate as enumerate_threads
+from threading import get_ident
 
 from talaria.cluster.leases import LeaseKeeper
+from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
-from talaria.core.ids import Fence, OwnerId, SessionId
-from talaria.core.ledger import Renewal
+from talaria.core.ids import ChatAddress, Fence, OwnerId, SessionId, new_session_id, new_turn_id
+from talaria.core.ledger import Accept, Fresh, Renewal
+from talaria.core.messages import Text
+from talaria.core.turns import Inbound, Sender
 from talaria.store.memory import MemoryStore
+from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.clock import FakeClock
 
 ME = OwnerId("own_me")
@@ -105,3 +112,32 @@ async def test_a_renewal_counts_from_when_it_began() -> None:
     case.clock.advance(5)
     await case.keeper.expire()
     assert case.told == [A, B], "20 of 30 seconds have passed since the renewal began"
+
+
+async def test_a_lease_that_is_too_old_is_not_renewed_any_more() -> None:
+    """A process that was stopped for so long must not bring its leases back before it notices."""
+    case = Case()
+    case.clock.advance(20)
+    await case.keeper.renew()
+    assert case.store.renewed == []
+    await case.keeper.expire()
+    assert case.told == [A, B]
+
+
+async def test_a_lease_that_another_owner_took_is_told_on_the_loop(tmp_path: Path) -> None:
+    clock = SystemClock()
+    async with await SqliteStore.open(tmp_path / "talaria.db", clock) as store:
+        inbound = Inbound(ChatAddress("main", "test", "dm", "one").key(), Sender("tester"), (Text("hi"),))
+        accepted = await store.accept(Accept(new_turn_id(), inbound, Fresh(new_session_id(), None)))
+        session_id = accepted.turn.session_id
+        keeper = LeaseKeeper(store, clock, ME, 0.3)
+        lost = asyncio.get_running_loop().create_future()
+        fence = await store.hold(session_id, ME, 30)
+        keeper.hold(session_id, fence, keeper.now(), lambda: lost.set_result(get_ident()))
+        await store.reclaim(OwnerId("own_other"))
+        running = asyncio.create_task(keeper.run_beside(store.from_thread, lambda: True))
+        assert await lost == get_ident()
+        assert len(keeper) == 0
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert not [thread for thread in enumerate_threads() if thread.name == "talaria-leases"]

@@ -6,11 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from rig import start
 from sick_store import SickStore
 from talaria.core.errors import StoreError
 from talaria.core.questions import APPROVE
+from talaria.core.turns import TurnState
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
+from talaria.testing.scripted_model import ScriptedModel
 from talaria.turns.states import LiveState
 from turns.test_parking import CALL, World, open_questions, park
 from turns.test_stopping import Gate
@@ -80,3 +83,34 @@ async def test_a_drain_ends_although_a_stopped_turn_cannot_be_closed(tmp_path: P
         assert live.state is LiveState.LET_GO
         await stopping
         store.begin, store.fails = real, lambda order: False  # type: ignore[method-assign]
+
+
+async def test_held_turns_wait_in_order_and_can_be_stopped(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store, model = MemoryStore(clock), ScriptedModel(clock)
+    async with start(store, tmp_path, clock=clock, model=model) as rig:
+        earlier = (await rig.submit("[[first 1 hang]] earlier")).turn.id
+        while not model.busy:
+            await asyncio.sleep(0)
+    async with start(store, tmp_path, clock=clock, model=model, is_held=True) as rig:
+        sent = [await rig.submit(f"number {n}") for n in range(3)]
+        elsewhere = await rig.submit("elsewhere", "other")
+        assert (await rig.say("/status", "third")).state is TurnState.DONE
+        assert (await rig.turns.cancel(sent[1])).state is TurnState.CANCELLED
+        assert (await rig.turns.cancel(elsewhere)).state is TurnState.CANCELLED
+        assert not sent[0].settled.done()
+        rig.turns.release()
+        await asyncio.wait([sent[2].settled])
+        assert sent[0].turn.state is TurnState.DONE
+        assert (await rig.say("hello", "other")).state is TurnState.DONE
+        record = await store.turn_record(earlier)
+        assert record is not None and record.turn.state is TurnState.DONE
+
+
+async def test_a_drain_of_held_turns_leaves_them_for_the_next_start(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    async with start(store, tmp_path, clock=clock, is_held=True) as rig:
+        turn_id = (await rig.submit("hello")).turn.id
+    async with start(store, tmp_path, clock=clock) as rig:
+        assert (await rig.turns.wait(await rig.turns.find(turn_id))).reply == "You said: hello"

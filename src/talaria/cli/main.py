@@ -1,6 +1,7 @@
 """The `talaria` program: finds the command, runs it, and turns failures into texts and exit statuses.
 
-Status: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the output was closed.
+Status: 0 done, 1 failed, 2 wrong usage, 70 the event loop was held for too long, 130 interrupted, 141 the
+output was closed.
 """
 
 from __future__ import annotations

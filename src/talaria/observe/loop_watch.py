@@ -249,7 +249,7 @@ class LoopWatch:
         if stall.seconds < 1 and now - self._logged_at < _LOG_SECONDS:
             return
         self._logged_at = now
-        by = stall.holder or "code that let no other thread run"
+        by = stall.holder or "code that could not be seen from another thread"
         _log.warning("the event loop was held for %.1f s by %s", stall.seconds, by)
 
     # -- in the thread --------------------------------------------------------------------------------------
