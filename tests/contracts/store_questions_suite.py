@@ -221,6 +221,14 @@ class StoreQuestionsSuite:
             await store.decide(question.id, Decision(DENY, "u2", clock.now()))
         assert tuple(await store.questions(turn.turn.id)) == record.questions
 
+    async def test_question_that_has_expired_is_not_decided(self, store: Store) -> None:
+        turn, _, (question,) = await parked(store)
+        for late in (0.0, 1.0):
+            with pytest.raises(IllegalMove, match="expired"):
+                await store.decide(question.id, approved(question.expires_at + late))
+        assert (await record_of(store, turn.turn.id)).questions == (question,)
+        await store.decide(question.id, approved(question.expires_at - 0.5))
+
     async def test_each_question_of_a_turn_is_decided_by_itself(self, store: Store) -> None:
         turn, _, (first, second) = await parked(store, count=2)
         await store.decide(second.id, approved())

@@ -398,6 +398,82 @@ async def test_channel_that_closes_leaves_the_shows_of_others_alone(
         assert outlet.messages["m1"].edits > 1, "it was shown to its end"
 
 
+async def test_platform_that_says_when_is_asked_again_then(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    """Neither sooner nor after the growing pause, however often it delays."""
+    outlet = FakeOutlet()
+    outlet.faults.extend([OutletFault.DELAY] * 6)
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        turn = await say(rig, "hello")
+        for attempt in range(1, 7):
+            while len(outlet.posts) < attempt:
+                await asyncio.sleep(0)
+            await settled(store, turn, OutboxState.PENDING)
+            await until_waiting(rig, clock)
+            clock.advance(6.9)
+            await clock.settle()
+            assert len(outlet.posts) == attempt, "the platform asked for 7 seconds"
+            clock.advance(0.5)
+        await settled(store, turn)
+    assert outlet.texts("room") == ["You said: hello"]
+
+
+async def until_waiting(rig: Rig, clock: FakeClock) -> None:
+    """Until the delivery has nothing to do but to sleep."""
+    await clock.settle(100)
+    while rig.delivery.is_busy:
+        await asyncio.sleep(0)
+    await clock.settle(100)
+
+
+@pytest.mark.parametrize("jump", [-86_400.0, 86_400.0 / 2])
+async def test_wall_clock_that_is_set_holds_up_no_reply(
+    store: Store, tmp_path: Path, clock: FakeClock, jump: float
+) -> None:
+    outlet = FakeOutlet()
+    outlet.faults.append(OutletFault.DELAY)
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        turn = await say(rig, "hello")
+        await attempted(store, turn, 1)
+        clock.set_wall(jump)
+        behind = await say(rig, "again", "hall")
+        await settled(store, behind)
+        await until_waiting(rig, clock)
+        clock.advance(7.5)
+        await settled(store, turn)
+    assert (outlet.texts("room"), outlet.texts("hall")) == (["You said: hello"], ["You said: again"])
+
+
+async def test_delayed_reply_of_an_earlier_process_is_sent_although_the_clock_was_set_back(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = FakeOutlet()
+    outlet.faults.append(OutletFault.DELAY)
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        turn = await say(rig, "hello")
+        await attempted(store, turn, 1)
+    clock.set_wall(-86_400.0)
+    async with sending(store, tmp_path, clock, outlet):
+        await settled(store, turn)
+    assert outlet.texts("room") == ["You said: hello"]
+
+
+async def test_delayed_reply_of_an_earlier_process_keeps_its_time(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = FakeOutlet()
+    outlet.faults.append(OutletFault.DELAY)
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        turn = await say(rig, "hello")
+        await attempted(store, turn, 1)
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        await until_waiting(rig, clock)
+        assert len(outlet.posts) == 1
+        clock.advance(7.5)
+        await settled(store, turn)
+
+
 def test_pauses_grow_with_jitter_up_to_a_limit() -> None:
     pauses = [pause_after(attempts, Random(1)) for attempts in range(1, 20)]
     assert all(0.5 <= pause <= 300 for pause in pauses)

@@ -390,14 +390,15 @@ async def test_an_expired_question_counts_as_denied(tmp_path: Path) -> None:
         watch.cancel()
 
 
-async def test_a_decision_that_was_written_too_late_does_not_count(tmp_path: Path) -> None:
+async def test_a_decision_that_comes_too_late_is_refused_and_does_not_count(tmp_path: Path) -> None:
     clock = FakeClock()
     world = World(MemoryStore(clock), tmp_path)
     async with world.start(clock=clock) as rig:
         live = await park(rig)
         [question_id] = await open_questions(world.store, live.turn.id)
     clock.advance(SECONDS + 1)
-    await world.store.decide(question_id, Decision(APPROVE, "person", clock.now()))
+    with pytest.raises(IllegalMove, match="expired"):
+        await world.store.decide(question_id, Decision(APPROVE, "person", clock.now()))
     async with world.start(clock=clock) as rig:
         turn = await rig.turns.wait(await rig.turns.find(live.turn.id))
         assert await results(world.store, turn.session_id) == [(NOT_DECIDED, ToolOutcome.ERROR)]

@@ -22,6 +22,10 @@ WHOLE_REPLY = "/answer.md"
 """The `file` of a row that sends the whole reply of its turn. No path in a chat's folder begins with "/"."""
 
 
+LONGEST_WAIT = 3600.0
+"""The most seconds until a message is tried again, whatever its platform asks for."""
+
+
 class OutboxState(StrEnum):
     PENDING = "pending"
     SENDING = "sending"

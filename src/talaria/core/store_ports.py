@@ -69,9 +69,8 @@ class Store(SpendStore, Protocol):
     async def decide(self, question_id: QuestionId, decision: Decision) -> Turn:
         """Record the decision and return the question's turn, which stays `waiting`. Durable.
 
-        The caller resumes the turn with `begin` once each of its questions is decided. `expires_at` is not
-        checked. Raises `NotFound`, and `IllegalMove` when the question has a decision already or its turn is
-        not waiting.
+        The caller resumes the turn with `begin` once each of its questions is decided. Raises `NotFound`, and
+        `IllegalMove` when the question has a decision already or has expired, or its turn is not waiting.
         """
         ...
 
@@ -211,11 +210,16 @@ class Outbox(Protocol):
     """Replies to send. The store writes a row in the transaction that ends its turn. The rows of one address
     are sent in order."""
 
-    async def due(self, channel: str, limit: int) -> Sequence[OutboxRow]:
+    async def due(self, channel: str, limit: int, now: float | None = None) -> Sequence[OutboxRow]:
         """Return the first unsent row of each address of the channel, if its time has come, oldest first.
 
-        A row that is `SENDING` is returned again once the deadline of its attempt is past.
+        A row that is `SENDING` is returned again once the deadline of its attempt is past. `now` is the
+        caller's time, by default the store's.
         """
+        ...
+
+    async def next_due(self, channel: str, after: float) -> float | None:
+        """Return the earliest time later than `after` at which an unsent row of the channel is due."""
         ...
 
     async def split(self, row_id: int, bodies: Sequence[str], file: str | None = None) -> None:

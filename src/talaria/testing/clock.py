@@ -43,6 +43,10 @@ class FakeClock:
         self._elapsed += seconds
         self._wake()
 
+    def set_wall(self, seconds: float) -> None:
+        """Set the wall clock forward, or back with negative seconds. Sleepers do not notice."""
+        self._now += seconds
+
     async def play(self, seconds: float) -> None:
         """Let `seconds` pass step by step, so that a task that wakes can sleep again within them."""
         end = self._elapsed + seconds

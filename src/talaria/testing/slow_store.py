@@ -31,7 +31,7 @@ READS = {
     "summary",
     "spending",
 }
-READS |= {"orphans", "cursor", "stats", "due", "questions", "open_questions"}
+READS |= {"orphans", "cursor", "stats", "due", "next_due", "questions", "open_questions"}
 MOST_SECONDS = 0.01
 
 

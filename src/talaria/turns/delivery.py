@@ -5,11 +5,15 @@ A row is `sending` before the platform hears of it. How an attempt ended decides
 - refused: failed, with the platform's reason;
 - delayed (the platform took nothing): sent again when the platform says, or after a growing pause;
 - unknown (no answer, a timeout, a crash): sent again, with a visible mark if the platform cannot dedupe.
+
+Times of rows follow a clock that does not jump while the process lives: the wall clock of the start, and the
+seconds since then. A wall clock that is set back holds up no reply.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
@@ -18,6 +22,7 @@ from random import Random
 
 from talaria.core.backoff import Backoff
 from talaria.core.delivery import (
+    LONGEST_WAIT,
     WHOLE_REPLY,
     DeliveryDelayed,
     DeliveryError,
@@ -42,7 +47,9 @@ from talaria.turns.settings import DeliverySettings
 
 _log = logging.getLogger("talaria.delivery")
 _BATCH = 64
-_LOOK_SECONDS = 5.0
+_LOOK_SECONDS = 60.0  # for rows that another process wrote
+_FAILED_LOOK_SECONDS = 5.0
+_WISH_MARGIN = 0.25  # so that a platform that counts in whole seconds is not asked too early
 _SHOW_ENDS_SECONDS = 5.0
 _STORE_PAUSE = 1.0
 _BACKOFF = Backoff(2.0, 300.0)
@@ -89,12 +96,17 @@ class Delivery:
         self._sends: dict[tuple[str, str], asyncio.Task[None]] = {}  # by channel and address
         self._shows: dict[tuple[str, TurnId], asyncio.Task[None]] = {}  # by channel and turn
         self._woken = asyncio.Event()
+        self._new_outlets: set[str] = set()  # channels whose next due row is not known
+        self._alarms: list[float] = []  # a heap of the times at which to look
+        self._new_alarm = asyncio.Event()
+        self._started_at = self._clock.now() - self._clock.elapsed()
         self._expired_at = float("-inf")
         live.observe(self._watch)
 
     def attach(self, channel: str, outlet: Outlet) -> None:
         """Send on this channel from now on: its rows that wait, and its running turns as they go."""
         self._outlets[channel] = outlet
+        self._new_outlets.add(channel)
         for live in self._live:
             if channel_of(live.turn.chat_key) == channel:
                 self._show(live)
@@ -117,6 +129,11 @@ class Delivery:
             return
         live.settled.add_done_callback(lambda _: self.wake())
         self._show(live)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a message is being sent now."""
+        return bool(self._sends)
 
     def wake(self) -> None:
         """Look at the outbox now."""
@@ -152,10 +169,16 @@ class Delivery:
             return sum([await self._begin_due(*attached) for attached in list(self._outlets.items())])
         except StoreError as error:
             _log.error("replies wait for the store: %s", error)
+            self._look_at(self._now() + _FAILED_LOOK_SECONDS)
             return 0
 
     async def _begin_due(self, channel: str, outlet: Outlet) -> int:
-        due = await self._store.outbox.due(channel, _BATCH)
+        now = self._now()
+        due = await self._store.outbox.due(channel, _BATCH, now)
+        if channel in self._new_outlets:
+            self._new_outlets.discard(channel)
+            if (later := await self._store.outbox.next_due(channel, now)) is not None:
+                self._look_at(later)
         fresh = [row for row in due if (channel, row.address) not in self._sends]
         for row in fresh:
             place = (channel, row.address)
@@ -169,7 +192,7 @@ class Delivery:
         self.wake()
 
     async def _expire(self) -> None:
-        now = self._clock.now()
+        now = self._now()
         if now - self._expired_at >= 60.0:
             self._expired_at = now
             old = await self._store.outbox.expire(now - self._settings.max_age.total_seconds(), _TOO_OLD)
@@ -178,11 +201,12 @@ class Delivery:
 
     async def _send(self, outlet: Outlet, row: OutboxRow) -> None:
         """Make one attempt and record how it ended. Raises nothing but `CancelledError`."""
+        until = None
         try:
             await self._end_show(row)
             await self._split(outlet, row)
-            seconds = self._settings.timeout.total_seconds()
-            claimed = await self._store.outbox.claim(row, self._clock.now() + 2 * seconds)
+            until = self._now() + 2 * self._settings.timeout.total_seconds()
+            claimed = await self._store.outbox.claim(row, until)
             if claimed is None:
                 return
             hit(Failpoint.CLAIMED)
@@ -190,10 +214,14 @@ class Delivery:
             hit(Failpoint.DELIVERED)
             self._metrics.delivered(row.channel, mark.state)
             await self._store.outbox.mark(mark)
+            until = mark.due_at or None
             hit(Failpoint.MARKED)
         except StoreError as error:
             _log.error("reply %d waits for the store: %s", row.id, error)
             await self._clock.sleep(_STORE_PAUSE)
+        finally:
+            if until is not None:
+                self._look_at(until)
 
     async def _split(self, outlet: Outlet, row: OutboxRow) -> None:
         """Split a reply that is longer than its platform allows, before the first attempt. `claim` then
@@ -256,14 +284,49 @@ class Delivery:
             file = OutgoingFile(row.file.rpartition("/")[2], data)
         return OutgoingMessage(row.address, row.body, row.nonce, row.edits, row.buttons, file, is_repeat)
 
+    # -- times ----------------------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        """Return the time that rows are compared with. It does not jump."""
+        return self._started_at + self._clock.elapsed()
+
     def _again(self, row: OutboxRow, wish: float | None = None) -> float:
-        return self._clock.now() + max(wish or 0.0, pause_after(row.attempts, self._random))
+        """Return when to try again: when the platform wishes, else after a growing pause."""
+        if wish is None:
+            return self._now() + pause_after(row.attempts, self._random)
+        return self._now() + min(max(wish, 0.0) + _WISH_MARGIN, LONGEST_WAIT)
+
+    def _look_at(self, time: float) -> None:
+        """Look at the outbox at this time."""
+        heapq.heappush(self._alarms, time)
+        if self._alarms[0] == time:
+            self._new_alarm.set()
 
     async def _tick(self) -> None:
-        """Look at the outbox regularly, for rows that become due later."""
+        """Look at the outbox when the earliest row that waits is due, and now and then."""
         while True:
-            await self._clock.sleep(_LOOK_SECONDS)
+            self._new_alarm.clear()
+            seconds = min(_LOOK_SECONDS, self._alarms[0] - self._now()) if self._alarms else _LOOK_SECONDS
+            if seconds > 0:
+                await self._sleep(seconds)
+            if self._new_alarm.is_set():
+                continue
+            while self._alarms and self._alarms[0] <= self._now():
+                heapq.heappop(self._alarms)
             self.wake()
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, or until there is an earlier alarm."""
+        tasks = [
+            asyncio.ensure_future(self._clock.sleep(seconds)),
+            asyncio.ensure_future(self._new_alarm.wait()),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     # -- showing --------------------------------------------------------------------------------------------
 

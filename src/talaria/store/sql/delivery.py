@@ -8,11 +8,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from talaria.core.delivery import DeliveryResult, OutboxRow, OutboxState
+from talaria.core.delivery import LONGEST_WAIT, DeliveryResult, OutboxRow, OutboxState
 from talaria.core.ids import ChatKey
 from talaria.store.sql import rules
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.rows import OUTBOX_COLUMNS, UNSENT, outbox_from
+
+_SLACK = 60.0  # seconds that clocks of two processes may differ
 
 # -- the outbox -------------------------------------------------------------------------------------------
 
@@ -93,15 +95,26 @@ def expire(tx: Transaction, written_before: float, error: str) -> int:
 
 DUE = f"""
 SELECT {OUTBOX_COLUMNS} FROM outbox AS o
-WHERE channel = ? AND {UNSENT} AND due_at <= ? AND NOT EXISTS
+WHERE channel = ? AND {UNSENT} AND (attempts = 0 OR due_at <= ? OR due_at > ?) AND NOT EXISTS
 (SELECT 1 FROM outbox AS e WHERE e.channel = o.channel AND e.address = o.address
  AND (e.state = 'pending' OR e.state = 'sending') AND (e.head, e.part) < (o.head, o.part))
 ORDER BY head, part LIMIT ?
 """
 
 
+NEXT_DUE = f"SELECT min(due_at) FROM outbox WHERE channel = ? AND {UNSENT} AND due_at > ?"
+
+
 def due(db: Connection, channel: str, now: float, limit: int) -> Sequence[OutboxRow]:
-    return tuple(map(outbox_from, db.execute(DUE, (channel, now, limit))))
+    """A row that was not tried is due at once, and so is one whose time is further away than any attempt may
+    ask for: the machine's clock was set back since that time was written."""
+    rows = db.execute(DUE, (channel, now, now + LONGEST_WAIT + _SLACK, limit))
+    return tuple(map(outbox_from, rows))
+
+
+def next_due(db: Connection, channel: str, after: float) -> float | None:
+    row = db.execute(NEXT_DUE, (channel, after)).fetchone()
+    return None if row[0] is None else float(row[0])
 
 
 # -- cursors and chats ------------------------------------------------------------------------------------

@@ -34,8 +34,8 @@ INSERT INTO questions (id, turn_id, n, call_id, kind, text, asked_at, expires_at
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 FIND_QUESTION = f"""
-SELECT {prefixed("t", TURN_COLUMNS)}, q.decided_at FROM questions q JOIN turns t ON t.id = q.turn_id
-WHERE q.id = ?
+SELECT {prefixed("t", TURN_COLUMNS)}, q.expires_at, q.decided_at
+FROM questions q JOIN turns t ON t.id = q.turn_id WHERE q.id = ?
 """
 SET_DECISION = "UPDATE questions SET decision = ?, decided_by = ?, decided_at = ? WHERE id = ?"
 
@@ -59,9 +59,12 @@ def decide(tx: Transaction, question_id: QuestionId, decision: Decision) -> Turn
     row = tx.execute(FIND_QUESTION, (question_id,)).fetchone()
     if row is None:
         raise rules.no_question(question_id)
-    turn = turn_from(row[:-1])
-    if row[-1] is not None:
+    turn = turn_from(row[:-2])
+    expires_at, decided_at = row[-2:]
+    if decided_at is not None:
         raise IllegalMove(f"question {question_id}", "decided", "decided again")
+    if decision.decided_at >= expires_at:
+        raise IllegalMove(f"question {question_id}", "expired", "decided")
     if turn.state is not TurnState.WAITING:
         raise IllegalMove(f"question {question_id} of a turn that is {turn.state}", "open", "decided")
     tx.execute(SET_DECISION, (decision.text, decision.by, decision.decided_at, question_id))

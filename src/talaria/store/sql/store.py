@@ -100,10 +100,11 @@ class SqlOutbox(SqlPort):
         super().__init__(executor)
         self._clock = clock
 
-    async def due(self, channel: str, limit: int) -> Sequence[OutboxRow]:
-        return await self._due(channel, self._clock.now(), limit)
+    async def due(self, channel: str, limit: int, now: float | None = None) -> Sequence[OutboxRow]:
+        return await self._due(channel, self._clock.now() if now is None else now, limit)
 
     _due = reads(delivery.due)
+    next_due = reads(delivery.next_due)
     split = writes(delivery.split)
     claim = writes(delivery.claim, is_durable=True)
     mark = writes(delivery.mark, is_durable=True)
