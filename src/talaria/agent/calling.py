@@ -122,11 +122,14 @@ class Caller:
         spec, context = self.spec, self._context
         self.said.clear()
         self._has_spoken = False
+        known = self._routes.abilities(spec.provider, spec.model)
+        # A model that is known not to reason would refuse an effort.
+        effort = None if known.reasoning is False else context.reasoning
         call = ModelCall(
             model=spec.model,
             prefix=self._view.pinned.prefix,
             chunks=self._view.transcript.chunks,
-            reasoning=self._effort(),
+            reasoning=effort,
             max_output=context.max_output,
             session_id=self._view.session_id,
             sampling=context.sampling,
@@ -137,7 +140,7 @@ class Caller:
         self._cut, self._has_thought = None, False
         began = time.perf_counter()
         try:
-            await context.budget.reserve(self._planned())
+            await context.budget.reserve(self._planned(may_think(spec.model, known, effort)))
             began = time.perf_counter()
             completion = await self._model.complete(call, self._on_delta)
         except BaseException as error:
@@ -164,7 +167,7 @@ class Caller:
         elif (unsent := budget.release()) is not None:
             self._journal.drop(unsent)
 
-    def _planned(self) -> PlannedCall:
+    def _planned(self, may_think: bool) -> PlannedCall:
         spec, prefix = self.spec, self._view.pinned.prefix
         return PlannedCall(
             self._journal.fence,
@@ -173,13 +176,8 @@ class Caller:
             spec.model,
             len(prefix.system) + len(prefix.tools) + self._view.transcript.weight,
             self._context.max_output,
-            may_think(spec.model, self._routes.abilities(spec.provider, spec.model), self._effort()),
+            may_think,
         )
-
-    def _effort(self) -> str | None:
-        """Return the effort; None for a model that is known not to reason, because it would refuse."""
-        can = self._routes.abilities(self.spec.provider, self.spec.model).reasoning
-        return None if can is False else self._context.reasoning
 
     def _watch_cache(self, tokens: TokenUsage) -> None:
         agent = self._agent
