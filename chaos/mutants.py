@@ -306,6 +306,38 @@ MUTANTS = (
         ),
         Tests("tests/store/test_contract.py::TestSpendContract::test_every_attempt_at_a_step_is_reserved"),
     ),
+    Mutant(
+        "the cookie alone",
+        "a server on another port that got the cookie reads every chat",
+        (
+            Edit(
+                "access/logins.py",
+                "compare_digest(_sign(self._page_key, claim).encode(), secret.encode())",
+                "compare_digest(claim.encode(), claim.encode())",
+            ),
+        ),
+        Tests(
+            "tests/channels/http/test_login.py::test_the_cookie_alone_and_the_pages_secret_alone_open_nothing"
+        ),
+    ),
+    Mutant(
+        "every role may do everything",
+        "a token that may only chat copies the database",
+        (Edit("access/authorizer.py", "        if role not in needed:\n", "        if not needed:\n"),),
+        Tests("tests/channels/http/test_roles.py::test_every_route_by_every_credential"),
+    ),
+    Mutant(
+        "other people's chats by their ids",
+        "a token that may only chat reads the chats of others",
+        (
+            Edit(
+                "channels/http/callers.py",
+                "        return self.role is not Role.CHAT or self.owns(key)\n",
+                "        return bool(key)\n",
+            ),
+        ),
+        Tests("tests/channels/http/test_roles.py::test_a_caller_that_chats_sees_its_own_chats_only"),
+    ),
 )
 
 

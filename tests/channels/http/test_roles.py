@@ -227,6 +227,18 @@ async def test_stateless_calls_of_a_token_are_its_own_too(api: Api) -> None:
         await api.get(path, 404, headers=laptop)
 
 
+async def test_a_session_of_the_openai_api_is_the_tokens_own_chat(api: Api) -> None:
+    phone = bearer(await add_token(api, "phone", "chat"))
+    ours = await api.say("demo", "ours")
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    for name, status in (("demo", 200), (ours["session_id"], 404)):
+        headers = {**phone, "X-Talaria-Session": name}
+        async with api.client.post(f"{api.url}/v1/chat/completions", json=body, headers=headers) as response:
+            assert response.status == status
+    (listed,) = (await api.get("/api/sessions", headers=phone))["items"]
+    assert listed["chat_key"] == "agent:main:http:token:phone:demo"
+
+
 async def test_a_key_means_another_turn_for_another_caller(api: Api) -> None:
     phone, laptop = [bearer(await add_token(api, name, "chat")) for name in ("phone", "laptop")]
     key = {"Idempotency-Key": "same"}

@@ -128,8 +128,10 @@ async function explain(session) {
     const button = make("button", { textContent: "Continue it", onclick: resume });
     $("elsewhere").replaceChildren("This is an earlier conversation of this chat. ", button);
   } else {
-    const place = session?.chat_key.split(":")[2];
-    $("elsewhere").textContent = session ? `This chat is on ${place}. Answer it there.` : "There is no such chat.";
+    const [, , channel, kind, owner] = session?.chat_key.split(":") ?? [];
+    const isOfToken = channel === "http" && kind === "token";
+    const place = isOfToken ? `This chat belongs to the token ${owner}.` : `This chat is on ${channel}. Answer it there.`;
+    $("elsewhere").textContent = session ? place : "There is no such chat.";
   }
   $("elsewhere").hidden = false;
 }
