@@ -139,13 +139,14 @@ async def test_an_edit_that_is_not_unique_says_where_it_would_fit(caller: ToolCa
     ],
 )
 def test_an_edit_keeps_the_line_endings(before: str, old: str, new: str, after: str) -> None:
-    at, found, put = find_passage(before, old, new)
-    assert (before[:at] + put + before[at + len(found) :]).endswith(after)
+    content = before.encode()
+    at, found, put = find_passage(content, old.encode(), new.encode())
+    assert (content[:at] + put + content[at + len(found) :]).endswith(after.encode())
 
 
 def test_overlapping_occurrences_count_as_two() -> None:
     with pytest.raises(ToolError, match="2 times"):
-        find_passage("aaa", "aa", "b")
+        find_passage(b"aaa", b"aa", b"b")
 
 
 async def test_an_edit_leaves_all_other_bytes_as_they_are(caller: ToolCaller) -> None:

@@ -13,6 +13,7 @@ from talaria.core.tools import AskingTool, Risk, Tool
 from talaria.tools.function import Arguments, parse_arguments
 
 APPROVAL_SECONDS = 86_400.0
+MAX_ASKED_CHARS = 64 << 10
 
 # Printable by Unicode's rules, but a reader sees nothing: fillers, blanks, joiners, variation selectors.
 _INVISIBLE = re.compile(
@@ -24,11 +25,16 @@ def find_question(tool: Tool, call: ToolCall) -> QuestionDraft | None:
     """Return what to ask a person before the call may run; None if it may run unasked.
 
     This is the only place that reads `Risk`. A call with wrong arguments is not asked about, because it only
-    fails when it is run.
+    fails when it is run. Raises `ToolError` for a call that is too long to be asked about; it must not run.
     """
     is_risky = tool.spec.risk is Risk.HIGH
     if not is_risky and not tool.spec.asks:
         return None
+    if len(call.arguments) > MAX_ASKED_CHARS:
+        raise ToolError(
+            f"The arguments of {call.name} are too long for a person to read before the call runs.",
+            f"Send at most {MAX_ASKED_CHARS} characters. Write long content to a file first.",
+        )
     try:
         arguments = parse_arguments(tool, call.arguments)
     except ToolError:

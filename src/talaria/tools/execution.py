@@ -21,7 +21,7 @@ from talaria.core.tools import CallScope, ToolContext, ToolSource, ToolSpec
 from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
 from talaria.tools.approvals import allows, find_question
-from talaria.tools.function import parse_arguments
+from talaria.tools.function import SHORT_ARGUMENTS, parse_arguments
 from talaria.tools.result import cap_result, checked_parts, encodable, result_name, save_result
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet, resolve
@@ -120,6 +120,8 @@ class BoundTools:
         tool = self.tools.get(call.name)
         try:
             return None if tool is None else find_question(tool, call)
+        except ToolError:
+            return None  # as below
         except Exception:
             _log.exception("tool %s cannot say what to ask", call.name, extra=self._ids(call))
             return None  # running the call fails for the same reason
@@ -149,7 +151,7 @@ class BoundTools:
             raise asyncio.CancelledError  # the handler swallowed it
         self.count(call.name if call.name in self.tools else "unknown", outcome)
         if isinstance(content, str):
-            return ToolResult(call.id, call.name, await self._capped(call, encodable(content)), outcome)
+            return ToolResult(call.id, call.name, await self._capped(call, content), outcome)
         checked = await self.resources.in_thread(checked_parts, content)
         texts = "\n".join(part.text for part in checked if isinstance(part, Text))
         if (capped := await self._capped(call, texts)) != texts:
@@ -160,12 +162,15 @@ class BoundTools:
         tool = self.tools.get(call.name)
         if tool is None:
             names = ", ".join(self.tools.names) or "none"
-            hint = did_you_mean(call.name, self.tools.names, f"There are: {names}.")
+            hint = did_you_mean(call.name[:100], self.tools.names, f"There are: {names}.")
             raise ToolError(f"There is no tool {call.name[:100]!r}.", hint)
         question = find_question(tool, call)
         if question is not None and not allows(question, decision):
             raise ToolError(f"{call.name} runs only after a person has agreed, and nobody has.")
-        arguments = parse_arguments(tool, call.arguments)
+        if len(call.arguments) <= SHORT_ARGUMENTS:
+            arguments = parse_arguments(tool, call.arguments)
+        else:
+            arguments = await self.resources.in_thread(parse_arguments, tool, call.arguments)
         limit = self.settings.call_timeout if tool.spec.timeout is None else tool.spec.timeout
         seconds = limit.total_seconds()
         loop = asyncio.get_running_loop()
@@ -202,7 +207,7 @@ class BoundTools:
     async def _capped(self, call: ToolCall, text: str) -> str:
         max_bytes = self.settings.max_result
         if len(text) * 4 <= max_bytes:
-            return text
+            return encodable(text)
         save = None
         if "read_file" in self.tools:
             name = result_name(call.name, self.turn_id, call.id)

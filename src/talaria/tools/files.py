@@ -26,6 +26,7 @@ from talaria.workspace.reading import (
 _NOTE_BYTES = 400
 _DEFAULT_LINES = 2000
 _MAX_LISTED = 1000
+_MAX_PLACES = 10
 
 _PATH = text("Path of the file, relative to the chat's folder.")
 
@@ -195,24 +196,21 @@ def _write(arguments: Arguments, context: ToolContext) -> str:
 def _edit(arguments: Arguments, context: ToolContext) -> str:
     folder = Folder.of(context)
     path = _writable(folder, arguments["path"])
-    # Bytes that are not UTF-8 are written back unchanged.
-    before = folder.read(path, MAX_WRITE_BYTES).decode(errors="surrogateescape")
-    at, old, new = find_passage(before, arguments["old"], arguments["new"])
-    after = before[:at] + new + before[at + len(old) :]
-    _encoded(new)
-    folder.write(path, after.encode(errors="surrogateescape"))
+    before = folder.read(path, MAX_WRITE_BYTES)
+    at, old, new = find_passage(before, _encoded(arguments["old"]), _encoded(arguments["new"]))
+    folder.write(path, b"".join((before[:at], new, before[at + len(old) :])))
     return f"Edited {path} at line {_line_of(before, at)}."
 
 
-def find_passage(content: str, old: str, new: str) -> tuple[int, str, str]:
+def find_passage(content: bytes, old: bytes, new: bytes) -> tuple[int, bytes, bytes]:
     """Return the place of `old` in `content`, and `old` and `new` in the line endings of the content.
 
-    Raises `ToolError` unless `old` occurs exactly once.
+    Raises `ToolError` unless `old` occurs exactly once. Bytes that are not UTF-8 are as good as others.
     """
     if not old:
         raise ToolError("`old` is empty.", "Give the text to replace, or use write_file.")
-    returns = content.count("\r\n")
-    if returns > content.count("\n") - returns:
+    returns = content.count(b"\r\n")
+    if returns > content.count(b"\n") - returns:
         adapted = _with_returns(old), _with_returns(new)
         if adapted[0] in content:
             old, new = adapted
@@ -224,30 +222,32 @@ def find_passage(content: str, old: str, new: str) -> tuple[int, str, str]:
             "`old` is not in the file.", "Read the file and copy the passage exactly, with its indentation."
         )
     if len(places) > 1:
-        lines = ", ".join(str(_line_of(content, at)) for at in places[:10])
+        lines = ", ".join(str(_line_of(content, at)) for at in places[:_MAX_PLACES])
+        is_more = len(places) > _MAX_PLACES
         raise ToolError(
-            f"`old` occurs {len(places)} times (at lines {lines}{', …' if len(places) > 10 else ''}).",
+            f"`old` occurs {'more than ' if is_more else ''}{min(len(places), _MAX_PLACES)} times "
+            f"(at lines {lines}{', …' if is_more else ''}).",
             "Add lines around it until it is unique.",
         )
     return places[0], old, new
 
 
-def _occurrences(content: str, passage: str) -> list[int]:
-    """Return every place of `passage`, overlapping ones too, since each is a different edit."""
+def _occurrences(content: bytes, passage: bytes) -> list[int]:
+    """Return the first places of `passage`, overlapping ones too, since each is a different edit."""
     places: list[int] = []
     at = content.find(passage)
-    while at >= 0 and len(places) < 1000:
+    while at >= 0 and len(places) <= _MAX_PLACES:
         places.append(at)
         at = content.find(passage, at + 1)
     return places
 
 
-def _with_returns(content: str) -> str:
-    return content.replace("\r\n", "\n").replace("\n", "\r\n")
+def _with_returns(content: bytes) -> bytes:
+    return content.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
 
 
-def _line_of(content: str, at: int) -> int:
-    return content.count("\n", 0, at) + 1
+def _line_of(content: bytes, at: int) -> int:
+    return content.count(b"\n", 0, at) + 1
 
 
 def _send(arguments: Arguments, context: ToolContext) -> str:

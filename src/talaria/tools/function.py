@@ -10,12 +10,17 @@ from typing import Any
 import msgspec
 
 from talaria.core.errors import ToolError
+from talaria.core.json_shape import has_more_values
 from talaria.core.messages import Content
 from talaria.core.tools import Tool, ToolContext, ToolSpec
 
 Arguments = dict[str, Any]
 Handler = Callable[[Arguments, ToolContext], Awaitable[Content]]
+MAX_VALUES = 20_000
+SHORT_ARGUMENTS = 16 << 10
+"""Arguments up to so many characters are parsed in a moment, whatever they hold."""
 _MAX_PROBLEMS = 5
+_SHOWN_CHARS = 100
 _KINDS: dict[type, str] = {
     type(None): "null",
     bool: "boolean",
@@ -80,7 +85,12 @@ def parse_arguments(tool: Tool, text: str) -> Arguments:
     """Return the arguments that a model wrote, checked against the tool's parameters.
 
     An empty text means no arguments, as some models write it. Raises `ToolError` that says what is wrong.
+    Takes a while for a long text: see `SHORT_ARGUMENTS`.
     """
+    if has_more_values(text.encode(errors="replace"), MAX_VALUES):
+        raise ToolError(
+            f"The arguments of {tool.spec.name} have more than {MAX_VALUES} values.", "Send fewer."
+        )
     try:
         value = msgspec.json.decode(text if text.strip() else "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -133,6 +143,7 @@ def _problems(value: object, schema: dict[str, Any], where: str) -> Iterator[str
         case list():
             if len(value) > schema.get("maxItems", len(value)):
                 yield f"{where} must have at most {schema['maxItems']} items."
+                return
             item_schema = schema.get("items")
             if isinstance(item_schema, dict):
                 for index, item in enumerate(value):
@@ -156,7 +167,8 @@ def _object_problems(value: Arguments, schema: dict[str, Any], where: str) -> It
         if isinstance(properties.get(name), dict):
             yield from _problems(inner, properties[name], f"{where}.{name}")
         elif name not in properties and schema.get("additionalProperties") is False:
-            yield f"{where}.{name} is not known; known: {', '.join(sorted(properties)) or 'none'}."
+            known = ", ".join(sorted(properties)) or "none"
+            yield f"{where}.{name[:_SHOWN_CHARS]} is not known; known: {known}."
 
 
 def _kind_of(value: object) -> str:

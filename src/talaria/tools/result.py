@@ -49,8 +49,8 @@ def checked_parts(parts: Iterable[Part]) -> list[Part]:
             case Text(text=text):
                 kept.append(Text(encodable(text)))
             case Image():
-                data = image_bytes(part) or b""
-                picture = picture_part(data) if images < MAX_IMAGES and len(data) <= room else None
+                data = (image_bytes(part) if images < MAX_IMAGES else None) or b""
+                picture = picture_part(data) if len(data) <= room else None
                 if picture is None:
                     left_out += 1
                 else:
@@ -116,9 +116,10 @@ def cap_result(text: str, max_bytes: int, save: Callable[[str], str] | None) -> 
     """Return `text`, or if it is longer than `max_bytes` its two ends around a note that says where it is.
 
     `save` keeps the whole text and returns its path; it is None if the model has no tool to read it with. If
-    it raises `ToolError`, as on a full disk, the middle of the text is lost.
+    it raises `ToolError`, as on a full disk, the middle of the text is lost. Blocks.
     """
-    if len(text.encode()) <= max_bytes:
+    text = encodable(text)
+    if len(text) <= max_bytes and len(text.encode()) <= max_bytes:
         return text
     path = ""
     if save is not None:

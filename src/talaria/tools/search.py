@@ -2,8 +2,8 @@
 
 Python's `re` backtracks: `(a+)+$` over one line can take longer than the machine will last. It holds the
 interpreter lock, so a thread would stop the event loop too. No check of the pattern's text finds all such
-patterns. So lines are matched in a child process, which gets the files' bytes through a pipe, opens nothing
-itself and is killed at a deadline. Files without a plain text that is searched for are not sent to it.
+patterns. So a regular expression runs in a child process, which gets the files' bytes through a pipe, opens
+nothing itself and is killed at a deadline. A plain text takes linear time and is searched for here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import asyncio
 import re
 import sys
 from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,6 +25,7 @@ from talaria.core.units import format_size
 from talaria.tools import matcher
 from talaria.tools.function import Arguments
 from talaria.workspace.folder import FileKind, Folder, FolderPath, printable
+from talaria.workspace.pace import Pace
 from talaria.workspace.reading import Glob, is_binary, walk
 
 _MAX_HITS = 200
@@ -31,6 +34,7 @@ _MAX_FILE_BYTES = 4 << 20
 _MAX_TOTAL_BYTES = 128 << 20
 _MAX_PATTERN_CHARS = 1000
 _DEADLINE_SECONDS = 15.0
+_PLAIN_CPU_SECONDS = 5.0
 _COMMAND = (sys.executable, "-I", "-S", str(Path(matcher.__file__)), str(_MAX_HITS))
 _META = re.compile(r"[\\.^$*+?{}\[\]|()]")
 
@@ -49,11 +53,15 @@ async def search(context: ToolContext, pattern: str, path: str, deadline_seconds
         raise ToolError(f"The pattern must have 1 to {_MAX_PATTERN_CHARS} characters.")
     folder = Folder.of(context)
     paths, is_complete = await context.resources.computing(_candidates, folder, path, context.scope)
+    report = _Report(is_complete=is_complete)
+    if not _META.search(pattern):
+        await context.resources.in_thread(_search_plain, folder, paths, pattern, report, context.scope)
+        return report.render()
     scope = asyncio.timeout(None)
     try:
         async with scope, context.resources.child(*_COMMAND) as child:
             scope.reschedule(asyncio.get_running_loop().time() + deadline_seconds)
-            return await _search(_Finder(context, folder, child, pattern), paths, is_complete=is_complete)
+            await _search(_Matcher(child), pattern, paths, report, partial(_read_one, context, folder))
     except TimeoutError:
         if not scope.expired():
             raise
@@ -61,6 +69,7 @@ async def search(context: ToolContext, pattern: str, path: str, deadline_seconds
             f"The search took longer than {deadline_seconds:g} seconds.",
             "Simplify the pattern (no nested repetition such as (a+)+) or narrow the path.",
         ) from None
+    return report.render()
 
 
 def _candidates(folder: Folder, path: str, scope: CallScope) -> tuple[list[FolderPath], bool]:
@@ -71,32 +80,103 @@ def _candidates(folder: Folder, path: str, scope: CallScope) -> tuple[list[Folde
     return [found.path for found in tree.found if found.item.kind is FileKind.FILE], tree.is_complete
 
 
-async def _search(finder: _Finder, paths: list[FolderPath], *, is_complete: bool) -> str:
-    await finder.begin()
-    lines: list[str] = []
-    skipped = 0
-    total = 0
-    for path in paths:
-        data = await finder.read(path)
+class _Report:
+    """The matching lines so far, and what was left out."""
+
+    def __init__(self, *, is_complete: bool) -> None:
+        self._lines: list[str] = []
+        self._skipped = 0
+        self._room = _MAX_TOTAL_BYTES
+        self._is_complete = is_complete
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._lines) >= _MAX_HITS or self._room < 0
+
+    def read(self, data: bytes | None) -> bool:
+        """Note that a file was read, or could not be; return whether it is to be searched."""
         if data is None:
-            skipped += 1
-            continue
-        total += len(data)
-        if total > _MAX_TOTAL_BYTES:
-            is_complete = False
-            break
-        lines += (f"{path}:{number}: {printable(text)}" for number, text in await finder.find(data))
-        if len(lines) >= _MAX_HITS:
+            self._skipped += 1
+            return False
+        self._room -= len(data)
+        if self._room < 0:
+            self.cut()
+        return self._room >= 0
+
+    def add(self, path: FolderPath, hits: list[matcher.Hit]) -> None:
+        self._lines += (f"{path}:{number}: {printable(text)}" for number, text in hits)
+
+    def cut(self) -> None:
+        """Note that the search ends before all files were searched."""
+        self._is_complete = False
+
+    def render(self) -> str:
+        if len(self._lines) >= _MAX_HITS:
             note = f"[Only the first {_MAX_HITS} matching lines. Narrow the pattern or the path.]"
-            return "\n".join([*lines[:_MAX_HITS], note])
-    notes = [] if lines else ["[No line matches.]"]
-    if skipped:
-        notes.append(
-            f"[Not searched: {skipped} binary, unreadable or larger than {format_size(_MAX_FILE_BYTES)}.]"
-        )
-    if not is_complete:
-        notes.append("[There are more files than one search covers. Narrow the path.]")
-    return "\n".join([*lines, *notes])
+            return "\n".join([*self._lines[:_MAX_HITS], note])
+        notes = [] if self._lines else ["[No line matches.]"]
+        if self._skipped:
+            limit = format_size(_MAX_FILE_BYTES)
+            notes.append(f"[Not searched: {self._skipped} binary, unreadable or larger than {limit}.]")
+        if not self._is_complete:
+            notes.append("[There are more files than one search covers. Narrow the path.]")
+        return "\n".join([*self._lines, *notes])
+
+
+def _search_plain(
+    folder: Folder, paths: list[FolderPath], text: str, report: _Report, scope: CallScope
+) -> None:
+    """Search for a text, in linear time."""
+    needle, pace = text.encode(errors="replace"), Pace(_PLAIN_CPU_SECONDS, scope.is_cancelled)
+    for path in paths:
+        if report.is_full:
+            return
+        if not pace.may_go_on():
+            report.cut()
+            return
+        data = _read_text(folder, path)
+        if report.read(data):
+            assert data is not None
+            report.add(path, find_plain(needle, data, _MAX_HITS))
+
+
+def find_plain(needle: bytes, data: bytes, limit: int) -> list[matcher.Hit]:
+    """Return the first `limit` lines that contain `needle`, as `matcher.find_hits` does for a pattern."""
+    hits: list[matcher.Hit] = []
+    number, start = 1, 0
+    while len(hits) < limit and (found := data.find(needle, start)) >= 0:
+        begin = data.rfind(b"\n", start, found) + 1 or start
+        number += data.count(b"\n", start, begin)
+        end = data.find(b"\n", found)
+        line = data[begin : end if end >= 0 else len(data)]
+        at = len(line[: found - begin].decode(errors="replace"))
+        hits.append((number, matcher.excerpt(line.decode(errors="replace").rstrip("\r"), at)))
+        if end < 0:
+            break
+        number, start = number + 1, end + 1
+    return hits
+
+
+async def _search(
+    child: _Matcher,
+    pattern: str,
+    paths: list[FolderPath],
+    report: _Report,
+    read: Callable[[FolderPath], Awaitable[bytes | None]],
+) -> None:
+    """Search for a regular expression, line by line. Raises `ToolError` if it is none."""
+    await child.ask(pattern.encode(errors="replace"))
+    for path in paths:
+        if report.is_full:
+            return
+        data = await read(path)
+        if report.read(data):
+            assert data is not None
+            report.add(path, await child.ask(data))
+
+
+async def _read_one(context: ToolContext, folder: Folder, path: FolderPath) -> bytes | None:
+    return await context.resources.in_thread(_read_text, folder, path)
 
 
 def _read_text(folder: Folder, path: FolderPath) -> bytes | None:
@@ -113,27 +193,14 @@ class _Answer(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class _Finder:
-    """Reads files and has a child process find the lines that match."""
+class _Matcher:
+    """The child process that finds the lines which match."""
 
-    def __init__(self, context: ToolContext, folder: Folder, child: Process, pattern: str) -> None:
-        self._in_thread = context.resources.in_thread
-        self._folder = folder
+    def __init__(self, child: Process) -> None:
         self._child = child
-        self._pattern = pattern.encode(errors="replace")
-        self._plain = b"" if _META.search(pattern) else self._pattern
 
-    async def begin(self) -> None:
-        """Raises `ToolError` if the pattern is no regular expression."""
-        await self._ask(self._pattern)
-
-    async def read(self, path: FolderPath) -> bytes | None:
-        return await self._in_thread(_read_text, self._folder, path)
-
-    async def find(self, data: bytes) -> list[matcher.Hit]:
-        return await self._ask(data) if self._plain in data else []
-
-    async def _ask(self, data: bytes) -> list[matcher.Hit]:
+    async def ask(self, data: bytes) -> list[matcher.Hit]:
+        """Send the pattern first, then one text after another. Raises `ToolError` if the child gives up."""
         stdin, stdout = self._child.stdin, self._child.stdout
         assert stdin is not None
         assert stdout is not None

@@ -17,6 +17,7 @@ from talaria.core.messages import Image
 MAX_PICTURE_BYTES = 5 * (1 << 20) // 4 * 3
 MAX_SIDE = 8000
 _SOI, _SOS = 0xD8, 0xDA
+_MAX_SEGMENTS = 4096  # and bytes of padding
 _DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,", re.IGNORECASE)
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
@@ -82,7 +83,9 @@ def _webp(data: bytes) -> Picture | None:
 def _jpeg(data: bytes) -> Picture | None:
     # The size is in a frame segment, which may stand behind large ones.
     at = 2
-    while at + 9 < len(data) and data[at] == 0xFF:
+    for _ in range(_MAX_SEGMENTS):
+        if at + 9 >= len(data) or data[at] != 0xFF:
+            break
         marker = data[at + 1]
         if marker == 0xFF:  # padding
             at += 1

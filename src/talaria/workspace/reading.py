@@ -221,14 +221,16 @@ def _seek(file: BufferedReader, start: Position) -> None:
 def _skip_lines(file: BufferedReader, count: int | None) -> int:
     """Skip `count` lines, or all that follow, and return how many there were. Holds no line whole."""
     skipped = 0
-    is_inside = False
-    while skipped != count:
-        piece = file.readline(_PIECE_BYTES)
-        if not piece:
-            break
-        is_inside = not piece.endswith(b"\n")
-        skipped += not is_inside
-    return skipped + is_inside
+    last = b""
+    while (count is None or skipped < count) and (piece := file.read(_PIECE_BYTES)):
+        found = piece.count(b"\n")
+        if count is not None and skipped + found >= count:
+            rest = piece.split(b"\n", count - skipped)[-1]
+            file.seek(-len(rest), os.SEEK_CUR)
+            return count
+        skipped += found
+        last = piece
+    return skipped + (last != b"" and not last.endswith(b"\n"))
 
 
 def _fitting(line: bytes, room: int) -> int:

@@ -13,11 +13,12 @@ from complexity import assert_linear
 from talaria.channels.http.auth import _cookies
 from talaria.channels.http.openai_api import _Chunks, _Completion
 from talaria.channels.http.openai_requests import CompletionRequest, whole_context
-from talaria.channels.http.request import Message, Request, count_values
+from talaria.channels.http.request import Message, Request
 from talaria.channels.http.turn_api import _encode_event
 from talaria.channels.http.views import StepView
 from talaria.core.events import Delta, Done
 from talaria.core.ids import TurnId
+from talaria.core.json_shape import count_values
 from talaria.core.messages import ToolOutcome, ToolResult
 from talaria.core.turns import Step, StepKind, StepState
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
@@ -13,6 +12,7 @@ import msgspec
 from talaria.channels.http.callers import ApiCaller
 from talaria.core.errors import BadRequest, TalariaError
 from talaria.core.ids import ChatKey
+from talaria.core.json_shape import count_marks, count_values
 from talaria.core.limits import Limits
 from talaria.core.units import format_size
 
@@ -37,9 +37,6 @@ _MAX_KEY: Final = 255
 _MAX_FIELDS: Final = 50  # of a query
 _MAX_DIGITS: Final = 15
 _MAX_QUOTED: Final = 80
-_COUNTED: Final = 1 << 20  # bytes that are looked at in one go
-_CLOSELY_COUNTED: Final = 32 << 10
-_ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
 _DEFAULT_LIMITS: Final = Limits()
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
@@ -320,27 +317,6 @@ def _decode(kind: type[T], body: bytes | bytearray) -> T:
     except RecursionError:
         raise BadRequest("The body is nested too deeply.", "Send a flatter JSON object.") from None
     return decoded
-
-
-def count_marks(body: bytes | bytearray) -> Iterator[int]:
-    """Yield the number of commas and opening brackets in each slice of a body."""
-    for start in range(0, len(body), _COUNTED):
-        part = body[start : start + _COUNTED]
-        yield part.count(b",") + part.count(b"[") + part.count(b"{")
-
-
-def count_values(body: bytes | bytearray) -> Iterator[int]:
-    """Yield the number of commas and opening brackets outside texts, for each slice of a body."""
-    start, is_text = 0, False
-    while start < len(body):
-        part = body[start : start + _CLOSELY_COUNTED]
-        if (len(part) - len(part.rstrip(b"\\"))) % 2:  # the slice ends within an escape
-            part = body[start : start + _CLOSELY_COUNTED + 1]
-        start += len(part)
-        pieces = _ESCAPE.sub(b"", part).split(b'"')
-        outside = b"".join(pieces[is_text::2])
-        is_text ^= len(pieces) % 2 == 0
-        yield outside.count(b",") + outside.count(b"[") + outside.count(b"{")
 
 
 def invalid_utf8(error: UnicodeDecodeError) -> BadRequest:
