@@ -126,3 +126,10 @@ def test_a_wish_for_one_that_is_not_built_in_lists_those_that_are() -> None:
     catalog = Catalog(ModelSettings(), {}, providers=("local",), built_in_models=NAMES)
     with pytest.raises(NoModel, match=f"The built-in models are: {DEFAULT_MODEL}"):
         catalog.resolve("local/gpt-5")
+
+
+def test_a_name_of_ten_megabytes_is_cut_before_it_is_compared_and_shown() -> None:
+    catalog = Catalog(ModelSettings("openai", "gpt-5"), {}, providers=("openai",))
+    with pytest.raises(NotFound) as caught:
+        catalog.resolve("x" * 10_000_000)
+    assert len(str(caught.value)) < 1_000

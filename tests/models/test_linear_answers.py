@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.units import Size
 from talaria.models.answer_budget import SLICE_BYTES, AnswerBudget, AnswerMemory
+from talaria.models.discovery import read_models
 from talaria.models.failures import ProviderErrors, read_error_body
 from talaria.models.providers import WIRES
 from talaria.testing.hostile_answers import find_attack
@@ -94,3 +97,12 @@ def test_writing_a_long_history_is_linear(wire: str) -> None:
 @pytest.mark.parametrize("unit", [b"[", b'{"error":', b'{"message":"', b"<", b"\\u0001", b"9", b" "])
 def test_reading_an_error_is_linear_and_never_raises(unit: bytes) -> None:
     assert_linear(lambda size: unit * (size // len(unit)), read_error_body)
+
+
+@pytest.mark.parametrize("unit", [b"0,", b"{},", b'{"id":"m","x":[0]},', b"[[],[]],"])
+def test_reading_a_list_of_models_is_linear_and_bounded(unit: bytes) -> None:
+    def read(body: bytes) -> None:
+        with suppress(msgspec.DecodeError):
+            read_models(body)
+
+    assert_linear(lambda size: b'{"data":[' + unit * (size // len(unit)) + b"0]}", read)

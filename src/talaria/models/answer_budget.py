@@ -2,7 +2,7 @@
 
 Answers are read on the event loop in slices of `SLICE_BYTES`. One JSON document cannot be cut, so its cost is
 bounded before it is decoded. Measured on hostile shapes, msgspec needs about 1 ns for a byte, 40 ns for an
-escape, 20 ns for a value that is skipped and up to 1 µs for an object that is built. `check_document` and
+escape, 20 ns for a value that is skipped and up to 1 µs for an object that is built. `is_costly` and
 `check_shape` count these bytes, which is cheap, and refuse a document that would take more than about 10 ms.
 No real answer comes near: it would have 4 MB of text, or 200,000 escaped characters, in a single event.
 """
@@ -32,6 +32,15 @@ _MAX_VALUES = 100_000
 _PIECE_BYTES = 72  # of memory for a kept text beside its characters
 _CHECK_BYTES = 4 << 10
 _LINES = 4  # that a piece has in a stream
+
+
+def is_costly(data: bytes) -> bool:
+    """Return whether decoding this JSON could hold the loop for more than about 10 ms."""
+    size = len(data)
+    if size <= SMALL_DOCUMENT:
+        return False
+    values = data.count(b",") + data.count(b"[") + data.count(b"{")
+    return size > MAX_DOCUMENT_BYTES or size + 40 * data.count(b"\\") + 20 * values > _MAX_COST
 
 
 class AnswerMemory:
@@ -147,12 +156,8 @@ class AnswerBudget:
 
     def check_document(self, data: bytes) -> None:
         """Check one JSON document, before it is decoded. Raises `AnswerTooLarge`."""
-        size = len(data)
-        if size <= SMALL_DOCUMENT:
-            return
-        values = data.count(b",") + data.count(b"[") + data.count(b"{")
-        if size > MAX_DOCUMENT_BYTES or size + 40 * data.count(b"\\") + 20 * values > _MAX_COST:
-            raise self.refused(f"has a single piece of {size} bytes that would take too long to read")
+        if is_costly(data):
+            raise self.refused(f"has a single piece of {len(data)} bytes that would take too long to read")
 
     def check_shape(
         self, data: bytes | msgspec.Raw, max_objects: int = _MAX_OBJECTS, max_values: int = _MAX_VALUES

@@ -21,6 +21,7 @@ from talaria.models.known import NOTHING_KNOWN, Abilities, find_by_pattern, know
 from talaria.models.settings import LOCAL, SCRIPTED, ModelSettings
 
 MAX_NAMES = 1_000
+_LONGEST_WISH = 200  # characters that are shown and compared
 
 
 class ModelChoice(msgspec.Struct, frozen=True):
@@ -188,6 +189,7 @@ class Catalog:
 
     def _unknown(self, wish: str) -> NotFound:
         known = self.names()
+        wish = wish if len(wish) <= _LONGEST_WISH else f"{wish[:_LONGEST_WISH]}…"
         suggestion = did_you_mean(wish, [*known, *self.listed()])
         provider = self._model.provider
         example = f", such as {provider}/{wish}" if provider else ""

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -20,6 +20,7 @@ import msgspec
 
 from talaria.core.clock import Clock
 from talaria.core.errors import ModelError, NoModel
+from talaria.models.answer_budget import is_costly
 from talaria.models.failures import DECODE_ERRORS
 from talaria.models.known import Abilities
 from talaria.models.settings import PRESETS, SCRIPTED
@@ -34,6 +35,8 @@ MAX_MODELS = 2_000  # of one endpoint
 MAX_FILE_BYTES = 16 << 20
 DETECT_SECONDS = 0.5
 _LONGEST_ID = 200
+_LONGEST_ITEM = 32 << 10  # bytes about one model
+_MAX_OBJECTS = 50_000
 _FIRST_SECONDS = 5.0
 _ROUND_SECONDS = 600.0
 _FRESH_SECONDS = 6 * 3600.0
@@ -117,7 +120,10 @@ class ModelLists:
         url, now = "", self._clock.now()
         try:
             url = self._source.base_url(provider)
-            models = read_models(await self._source.list_models(provider))
+            models: dict[str, Abilities] = {}
+            for name, abilities in iterate_models(await self._source.list_models(provider)):
+                models[name] = abilities
+                await asyncio.sleep(0)
         except (NoModel, ModelError) as error:
             return self._failed(provider, url, now, error.user_text)
         except DECODE_ERRORS as error:
@@ -164,27 +170,44 @@ def _save(path: Path, lists: Mapping[str, ModelList]) -> None:
 class _List(msgspec.Struct):
     """llama.cpp has a second list, `models`, with the abilities of the model that it runs."""
 
-    data: list[Any]
-    models: Any = None
+    data: list[msgspec.Raw]
+    models: msgspec.Raw = msgspec.Raw()
 
 
 def read_models(body: bytes) -> dict[str, Abilities]:
+    """Read the response of `GET /models` at once. See `iterate_models`."""
+    return dict(iterate_models(body))
+
+
+def iterate_models(body: bytes) -> Iterator[tuple[str, Abilities]]:
     """Read the response of `GET /models`, in the forms of all known servers. Odd members are skipped.
 
-    Raises `msgspec.DecodeError` if the body is no list of models at all.
+    Each step reads one model, so that the caller can let other tasks run between them. Raises
+    `msgspec.DecodeError` if the body is no list of models at all.
     """
+    if is_costly(body) or body.count(b"{") > _MAX_OBJECTS:
+        raise msgspec.DecodeError("it has too many values")
     listed = msgspec.json.decode(body, type=_List)
     beside = {
         str(item.get("model") or item.get("name")): item
-        for item in (listed.models if isinstance(listed.models, list) else ())
+        for item in _decode_item(listed.models) or ()
         if isinstance(item, dict)
     }
-    found: dict[str, Abilities] = {}
-    for item in listed.data[:MAX_MODELS]:
+    for raw in listed.data[:MAX_MODELS]:
+        item = _decode_item(raw)
         name = item.get("id") if isinstance(item, dict) else None
         if isinstance(name, str) and 0 < len(name) <= _LONGEST_ID:
-            found[name] = _read({**beside.get(name, {}), **item})
-    return found
+            yield name, _read({**beside.get(name, {}), **item})
+
+
+def _decode_item(raw: msgspec.Raw) -> Any:
+    """Return a list or an object; None for all else, and for what is too long or too deep."""
+    if not 0 < len(raw) <= _LONGEST_ITEM or bytes(raw)[:1] not in (b"[", b"{"):
+        return None
+    try:
+        return msgspec.json.decode(raw)
+    except DECODE_ERRORS:
+        return None
 
 
 def _read(item: Mapping[str, Any]) -> Abilities:

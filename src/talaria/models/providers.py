@@ -173,6 +173,7 @@ class Providers:
             return ProviderSettings("built-in")
         settings = self._settings.get(provider)
         if settings is None:
+            provider = provider[:100]
             suggestion = did_you_mean(provider, self._settings)
             raise NoModel(
                 f"There is no provider named {provider}. {suggestion}".rstrip(),
