@@ -1,4 +1,4 @@
-"""A client that chats while others attack: `python -m chaos.bystander URL TOKEN`.
+"""A client that chats while others attack: `python -m chaos.bystander URL TOKEN [CHATS]`.
 
 It runs in a process of its own, so that the attackers' work does not count as the gateway's. For each turn it
 prints a line: when the turn began (CLOCK_MONOTONIC), how many seconds it took, and its state.
@@ -35,13 +35,13 @@ async def chat(client: aiohttp.ClientSession, url: str, name: str) -> None:
         await asyncio.sleep(_PAUSE)
 
 
-async def main(url: str, token: str) -> None:
+async def main(url: str, token: str, chats: int = CHATS) -> None:
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as client:
-        await asyncio.gather(*(chat(client, url, f"bystander{n}") for n in range(CHATS)))
+        await asyncio.gather(*(chat(client, url, f"bystander{n}") for n in range(chats)))
 
 
 if __name__ == "__main__":
     try:
-        asyncio.run(main(sys.argv[1], sys.argv[2]))
+        asyncio.run(main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])))
     except (KeyboardInterrupt, BrokenPipeError):
         sys.exit(130)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from random import Random
 from urllib.parse import quote
-
-import aiohttp
 
 from soak.report import Figure, Progress
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
@@ -23,11 +22,13 @@ _WORKERS = 12
 _HELD = 600  # silent connections at once
 _SLACK_DESCRIPTORS = 16
 _MOST_GROWTH = 120e6  # bytes of memory
+_MOST_LINES = 40
 _ANSWER_SECONDS = 8.0
+_AUDIT = "talaria.audit"  # tells of each call that operates
 _CONFIG = """
 [limits]
-request_head = "1s"
-request_body = "1s"
+request_head = "2s"
+request_body = "2s"
 slow_reader = "2s"
 """
 _METHODS = (
@@ -212,51 +213,50 @@ class HttpFuzzRun:
     async def run(self) -> list[Figure]:
         async with running_gateway({"LOG__LEVEL": "warning"}, _CONFIG) as (gateway, _):
             await gateway.call("POST", "/api/sessions/warm/messages?wait=30", json={"text": "hello"})
-            await self._chat_once(gateway, "warm")
             before, memory = _descriptors(gateway.pid), _memory(gateway.pid)
-            over = asyncio.Event()
-            chats = [asyncio.create_task(self._chat(gateway, f"chat{n}", over)) for n in range(self._chats)]
-            await asyncio.gather(self._fuzz_all(gateway), self._stay_silent(gateway))
-            over.set()
-            await asyncio.gather(*chats)
+            chats = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "chaos.bystander", gateway.url, _token(gateway), str(self._chats),
+                cwd=Path(__file__).parent.parent, stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+            collect = asyncio.create_task(self._collect(chats))
+            try:
+                await asyncio.gather(self._fuzz_all(gateway), self._stay_silent(gateway))
+            finally:
+                with suppress(ProcessLookupError):
+                    chats.kill()
+                await chats.wait()
+                await collect
             left = await _left_over(gateway, before)
             grown = max(0, _memory(gateway.pid) - memory)
-            log = gateway.log.read_text(errors="replace")
-            self.evidence += [line[:3000] for line in log.splitlines() if "Traceback" in line][:3]
-        return self._figures(left, grown, log)
+            lines = [
+                line for line in gateway.log.read_text(errors="replace").splitlines() if _AUDIT not in line
+            ]
+            self.evidence += [line[:2000] for line in lines if "Traceback" in line][:3]
+        return self._figures(left, grown, lines)
 
-    def _figures(self, left: int, grown: int, log: str) -> list[Figure]:
+    async def _collect(self, chats: asyncio.subprocess.Process) -> None:
+        assert chats.stdout is not None
+        while line := await chats.stdout.readline():
+            _, seconds, state = line.decode().split()
+            self.turns[state] += 1
+            if state != "done":
+                self.evidence.append(f"a turn after {seconds} s: {state}")
+
+    def _figures(self, left: int, grown: int, lines: list[str]) -> list[Figure]:
         failed = self.turns.total() - self.turns["done"]
         internal = sum(count for status, count in self.statuses.items() if status.startswith("50"))
         internal -= self.statuses["502"] + self.statuses["503"]  # the model refused; deliberate
-        lines = len(log.splitlines())
         name = f"{self._requests:,} fuzzed requests, {self._silent:,} silent connections: failed turns"
         return [
             Figure(name, failed, "", 0),
             Figure("… turns meanwhile", self.turns.total()),
             Figure("… answers with a status of 500", internal, "", 0),
-            Figure("… tracebacks in the log", log.count("Traceback"), "", 0),
-            Figure("… lines in the log", lines, "", 20 + self._requests // 50),
+            Figure("… tracebacks in the log", sum("Traceback" in line for line in lines), "", 0),
+            Figure("… lines in the log", len(lines), "", _MOST_LINES),
             Figure("… descriptors left open", left, "", 0),
             Figure("… growth of memory", grown / 1e6, "MB", _MOST_GROWTH / 1e6),
         ]
-
-    # -- chats ----------------------------------------------------------------------------------------------
-
-    async def _chat(self, gateway: GatewayProcess, name: str, over: asyncio.Event) -> None:
-        while not over.is_set():
-            await self._chat_once(gateway, name)
-            await asyncio.sleep(0.02)
-
-    async def _chat_once(self, gateway: GatewayProcess, name: str) -> None:
-        try:
-            path = f"/api/sessions/{name}/messages?wait=60"
-            turn = await gateway.call("POST", path, json={"text": "[[words 20]] [[chunks 5]]"})
-            state = str(turn["state"])
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            state = type(error).__name__
-            self.evidence.append(f"{name}: {error}")
-        self.turns[state] += 1
 
     # -- fuzzed requests ------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from channels.http.gateway import Api, run_gateway
+from channels.http.gateway import TOKEN, Api, run_gateway
 from pictures import png
 from talaria.core.ids import ChatKey
 from talaria.models.discovery import ModelList
@@ -209,3 +210,27 @@ async def test_no_type_that_a_browser_could_run_is_told(api: Api, name: str, tol
     assert headers["Content-Disposition"].startswith("attachment;")
     assert headers["Content-Security-Policy"].startswith("sandbox;")
     assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+
+
+async def test_uploads_beside_broken_ones_arrive_and_broken_ones_leave_nothing(
+    api: Api, tmp_path: Path
+) -> None:
+    host, _, port = api.url.removeprefix("http://").partition(":")
+    head = (
+        f"POST /api/files HTTP/1.1\r\nHost: {host}:{port}\r\n"
+        f"Authorization: Bearer {TOKEN}\r\nContent-Length: 100000\r\n\r\n"
+    ).encode()
+
+    async def break_off(after: int) -> None:
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(head + bytes(after))
+        await writer.drain()
+        writer.transport.abort()
+
+    folder = tmp_path / "home" / "files" / FOLDER
+    uploads = [upload(api, b"whole", f"{n}.txt") for n in range(20)]
+    done = await asyncio.gather(*uploads, *(break_off(n * 5000) for n in range(20)))
+    whole = {each["id"] for each in done[:20]}
+    async with asyncio.timeout(20):
+        while {path.name.partition(".")[0] for path in folder.iterdir()} != whole:
+            await asyncio.sleep(0.01)

@@ -24,6 +24,7 @@ _STREAM_HEADERS: RawHeaders = (
     (b"x-accel-buffering", b"no"),
 )
 _FILE_PIECE = 256 << 10
+_MOST_RETRY_AFTER = 3600.0  # seconds
 _KEEP_ALIVE = b": keep-alive\n\n"
 STATUS: Mapping[str, int] = {
     "bad_request": 400,
@@ -145,7 +146,7 @@ def error_response(error: Exception) -> Response:
     info = error.info() if isinstance(error, TalariaError) else _INTERNAL
     headers: RawHeaders = error.headers if isinstance(error, HttpError) else ()
     if isinstance(error, Overloaded):
-        headers = ((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))),)
+        headers = ((b"retry-after", b"%d" % math.ceil(min(max(error.retry_after, 1.0), _MOST_RETRY_AFTER))),)
     return Response(error_body(info), STATUS.get(info.type, 500), headers)
 
 

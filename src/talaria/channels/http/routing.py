@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
@@ -29,6 +31,7 @@ _log = logging.getLogger("talaria.http")
 
 Handler = Callable[[Request], Awaitable[AnyResponse]]
 
+_LOG_SECONDS = 10.0
 _CLIENT_GONE = 499  # the status of a request whose client left, in the metrics
 
 
@@ -118,6 +121,7 @@ class HttpApp:
         self._metrics = metrics
         self._webhooks = webhooks
         self.routes = routes
+        self._failures: dict[tuple[str, type[Exception]], tuple[float, int]] = {}
         self._paths = {path: methods for path, methods in routes.items() if "{" not in path}
         self._patterns = [
             (re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path)).fullmatch, path, methods)
@@ -148,11 +152,22 @@ class HttpApp:
             raise
         except Exception as error:
             if isinstance(error, StoreError) or not isinstance(error, TalariaError):
-                _log.exception("%s %s failed", request.method, request.route)
+                self._log_failure(request, error)
             response = error_response(error)
             if not request.has_started:  # otherwise the stream ends here, visibly cut
                 await response.send(request)
         return response.status
+
+    def _log_failure(self, request: Request, error: Exception) -> None:
+        """Log an error, with its traceback, at most every ten seconds for each kind and route."""
+        key, now = (request.route, type(error)), time.monotonic()
+        logged_at, hidden = self._failures.get(key, (-math.inf, 0))
+        if now - logged_at < _LOG_SECONDS:
+            self._failures[key] = (logged_at, hidden + 1)
+            return
+        self._failures[key] = (now, 0)
+        more = f", and {hidden} times since it was last logged" if hidden else ""
+        _log.exception("%s %s failed%s", request.method, request.route, more)
 
     async def _handle(self, request: Request) -> AnyResponse:
         if (webhook := self._webhooks.get(request.path)) is not None:

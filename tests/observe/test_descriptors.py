@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from talaria.channels.http.server import share_descriptors
+from talaria.observe.descriptors import MOST, count_descriptors, descriptor_limit
+
+_RAISE = """
+import resource
+from talaria.observe.descriptors import MOST, descriptor_limit, raise_descriptor_limit
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+most = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+print(descriptor_limit(), raise_descriptor_limit() == most)
+"""
+
+
+def test_the_limit_is_raised_as_far_as_the_system_lets_it() -> None:
+    said = subprocess.run([sys.executable, "-c", _RAISE], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["256", "True"]
+
+
+def test_open_descriptors_are_counted() -> None:
+    before = count_descriptors()
+    reader, writer = os.pipe()
+    try:
+        assert count_descriptors() == before + 2 <= descriptor_limit()
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+@pytest.mark.parametrize("limit", [128, 256, 1024, 4096, 20_000, MOST])
+def test_connections_leave_descriptors_for_everything_else(limit: int) -> None:
+    backlog, room = share_descriptors(limit)
+    assert backlog + room <= limit - 48
+    assert room >= limit // 4
