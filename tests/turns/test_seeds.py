@@ -12,7 +12,7 @@ import pytest
 from soak.interleavings import TURN_OUTCOMES, TURN_SHARE, count_outcomes
 from turn_world import HEALTHY, SICK, Mix, explore
 
-SEEDS = 45
+SEEDS = 50
 
 
 @pytest.mark.parametrize("mix", [HEALTHY, SICK], ids=["on a healthy disk", "on a sick disk"])

@@ -160,7 +160,7 @@ class LoopWatch:
         # Written in the thread, read on the loop.
         self._looks = 0
         self._looks_before = 0
-        self._seen: tuple[int, Holder] | None = None  # the ticks until then, and the holder
+        self._seen: tuple[int, Holder | None] | None = None  # the ticks until then, and the holder
         self._is_wedged = False
 
     @property
@@ -272,7 +272,14 @@ class LoopWatch:
                 self._on_wedged(self._find_holder())
                 return
 
-    def _find_holder(self) -> Holder:
+    def _find_holder(self) -> Holder | None:
+        try:
+            return self._look()
+        except Exception:  # the thread must live on: it ends a wedged process
+            _log.exception("what holds the event loop could not be seen")
+            return None
+
+    def _look(self) -> Holder:
         assert self._loop is not None
         frame = sys._current_frames().get(self._home)
         task = asyncio.current_task(self._loop)

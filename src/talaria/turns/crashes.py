@@ -93,7 +93,7 @@ class Quarantine:
                 other_form,
             )
         return Poisoned(
-            f"{tried}, and each time the gateway went down while it was busy with other messages too; this "
+            f"{tried}, and each time the gateway went down or was held up before the answer was done; this "
             "message need not be the cause, but it is not tried again by itself.",
             "Send it again.",
         )
