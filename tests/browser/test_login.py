@@ -127,6 +127,7 @@ async def test_the_tabs_of_a_browser_log_in_and_out_together(visit: Visit) -> No
     await waiting.locator("#app").wait_for()
     await waiting.reload()
     await waiting.locator("#app").wait_for()
+    await visitor.page.route("**/api/**", lambda route: route.abort())  # it is told by the other tab alone
     await waiting.get_by_role("button", name="Log out").click()
     await visitor.page.locator("#login").wait_for()
 

@@ -23,15 +23,15 @@ function write(key, value) {
   } catch { /* see above */ }
 }
 
-let secretOfPage = ""; // for a browser without storage: the login then ends with the page
+let secretOfPage = ""; // only in a browser without storage: the login then ends with the page
 
 /** The second secret of the login. A browser sends the cookie to every port of this host, and this to none. */
 export const login = {
   is: (key) => key === `${PREFIX}login`, // whether a storage event of another tab is about the login
   secret: () => read("login", secretOfPage),
   keep(secret) {
-    secretOfPage = secret;
     write("login", secret);
+    secretOfPage = read("login", "") === secret ? "" : secret;
   },
 };
 
