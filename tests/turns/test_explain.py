@@ -165,7 +165,7 @@ async def test_what_is_an_estimate_is_called_one(store: SqliteStore) -> None:
     told = await tell(store, turn_id)
     (line,) = (chapter.text for chapter in told.story if chapter.kind == "estimate")
     assert line == (
-        "Step 1: 1 of 2 calls to p/m did not end or did not report its usage. That part of what is counted "
+        "Step 1: 1 of 2 calls to p/m broke off or reported no usage. That part of what is counted "
         "(190 tokens in, 12 out, $0.005) is an estimate."
     )
     record = await store.turn_record(turn_id)

@@ -144,7 +144,7 @@ async def test_a_stopped_call_costs_its_input_and_the_output_that_arrived(
         assert turn.usage == spent.tokens
         reply = (await rig.say("/usage")).reply
         assert reply is not None
-        told = "A call did not end or did not report its usage, so that part is an estimate."
+        told = "A call broke off or reported no usage, so that part is an estimate."
         assert reply.count(told) == 3
 
 

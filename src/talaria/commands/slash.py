@@ -344,7 +344,7 @@ def _describe_spent(spent: Spent) -> str:
     estimate = ""
     if spent.estimated:
         whose = "A call" if spent.estimated == 1 else f"{spent.estimated} of the calls"
-        estimate = f" {whose} did not end or did not report its usage, so that part is an estimate."
+        estimate = f" {whose} broke off or reported no usage, so that part is an estimate."
     return (
         f"{calls}, {tokens.input} tokens in{share}, {tokens.output} out, "
         f"{tokens.reasoning} of them reasoning; {money}.{estimate}"

@@ -100,7 +100,7 @@ def _estimate(usage: StepUsage) -> Iterator[HistoryLine]:
     yield HistoryLine(
         usage.at,
         "estimate",
-        f"Step {usage.n}: {which}{model} did not end or did not report its usage. That part of what is "
+        f"Step {usage.n}: {which}{model} broke off or reported no usage. That part of what is "
         f"counted ({usage.tokens.input} tokens in, {usage.tokens.output} out{money}) is an estimate.",
     )
 
