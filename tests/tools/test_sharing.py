@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ import talaria.tools
 import talaria.workspace
 from rig import Rig, start
 from talaria.core.clock import SystemClock
+from talaria.core.events import ToolFinished
 from talaria.core.tools import ToolContext, ToolSpec
 from talaria.store.memory import MemoryStore
 from talaria.tools.function import Arguments, FunctionTool, Handler, in_thread, parameters
@@ -69,6 +71,31 @@ async def test_threads_that_one_chat_blocks_leave_others_to_the_next_chat(tmp_pa
         finally:
             goes_on.set()
         assert (await rig.turns.wait(hostile)).reply == "all done"
+
+
+async def test_hostile_globs_do_not_hold_up_another_chats_read(tmp_path: Path) -> None:
+    for n in range(300):
+        (tmp_path / f"{n}{'a' * 200}").touch()
+    (tmp_path / "note.txt").write_text("hello")
+    store = MemoryStore(SystemClock())
+    listed = 0
+    async with start(store, tmp_path) as rig:
+        glob = json.dumps({"pattern": "**/" + "*a" * 30 + "/**/" + "*a" * 60 + "b"})
+        hostile = await rig.submit("+".join([f"[[call list_files {glob}]]"] * 40) + "[[reply listed]]", "one")
+
+        async def follow() -> None:
+            nonlocal listed
+            async for _, event in rig.turns.follow(hostile):
+                listed += isinstance(event, ToolFinished)
+
+        following = asyncio.create_task(follow())
+        turn = await rig.say('[[call read_file {"path": "note.txt"}]]', "two")
+        assert turn.reply == "Tool results: hello"
+        assert listed < 20
+        assert (await rig.turns.wait(hostile)).reply == "listed"
+        await following
+        assert listed == 40
+    await store.close()
 
 
 @pytest.mark.parametrize("package", [talaria.tools, talaria.workspace])
