@@ -43,6 +43,10 @@ async def test_an_answer_over_its_budget_fails_the_turn_without_another_try(
             assert limits.readings()["answer_bytes"].refused == 1
             called = rig.metrics.render().decode()
             assert 'outcome="answer_too_large"' in called
+            spoken = await rig.say("[[hostile text 400000]]")
+            assert spoken.error is not None
+            assert "The answer broke off" in spoken.error.message
+            assert "limits.answer_bytes" in spoken.error.hint
             assert (await rig.say("hello")).reply == "You said: hello"
 
 

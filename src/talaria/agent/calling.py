@@ -16,7 +16,7 @@ from talaria.agent.context import TurnContext, TurnTools
 from talaria.agent.journal import Journal
 from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import Clock
-from talaria.core.errors import EndpointResting, ModelError, NoModel
+from talaria.core.errors import AnswerTooLarge, EndpointResting, ModelError, NoModel
 from talaria.core.events import Delta, FellBack, ModelLoading, ReasoningDelta, Retrying
 from talaria.core.messages import TokenUsage
 from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta, TextDelta
@@ -251,7 +251,10 @@ class Caller:
         """Return the error for the user: with all models that failed, or that the answer broke off."""
         if self._has_spoken:
             what = "The answer broke off" if self.said else "The model broke off while it was thinking"
-            return _reworded(error, f"{what}: {error.user_text}", _HAS_TEXT if self.said else _HAS_NO_TEXT)
+            hint = _HAS_TEXT if self.said else _HAS_NO_TEXT
+            if isinstance(error, AnswerTooLarge):
+                hint = error.hint
+            return _reworded(error, f"{what}: {error.user_text}", hint)
         if not self._failures:
             return error
         first = self._failures[0][1]

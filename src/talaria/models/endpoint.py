@@ -311,7 +311,10 @@ class Endpoint:
 
 
 async def _feed_slices(answer: AnswerDecoder, data: bytes, sink: Callable[[ModelDelta], None]) -> None:
-    """Feed a long read to the decoder, and let other tasks run after every `SLICE_SECONDS` of work."""
+    """Feed a long read to the decoder. After every `SLICE_SECONDS` of work, the loop is free for as long.
+
+    A pause of zero would let each other task take one step only, and a turn has many steps.
+    """
     began = perf_counter()
     for start in range(0, len(data), SLICE_BYTES):
         for delta in answer.feed(data[start : start + SLICE_BYTES]):
@@ -320,7 +323,7 @@ async def _feed_slices(answer: AnswerDecoder, data: bytes, sink: Callable[[Model
             break
         if (spent := perf_counter() - began) >= SLICE_SECONDS:
             answer.budget.cpu += spent
-            await asyncio.sleep(0)
+            await asyncio.sleep(SLICE_SECONDS)
             began = perf_counter()
     answer.budget.cpu += perf_counter() - began
 
