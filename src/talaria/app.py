@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from zoneinfo import ZoneInfo
@@ -48,7 +48,8 @@ from talaria.observe.metrics import Metrics
 from talaria.parts import PARTS
 from talaria.pool.pool import Pool
 from talaria.store.archive import drop_snapshots
-from talaria.store.home_lock import HomeLock
+from talaria.store.home_lock import HomeLock, lock_database
+from talaria.store.settings import is_file
 from talaria.store.watch import StoreWatch
 from talaria.tools.execution import ToolRunner
 from talaria.tools.workers import ToolWorkers
@@ -78,6 +79,7 @@ class _Start:
     reloader: Reloader
     limits: Limits
     timing: LeaseTiming
+    shares_database: bool
     metrics: Metrics = field(default_factory=Metrics)
     health: Health = field(default_factory=Health)
 
@@ -101,20 +103,23 @@ async def open_gateway(
     takes_up: Callable[[Turn], bool] = lambda turn: True,
     parts: Parts = PARTS,
     timing: LeaseTiming = USUAL_TIMING,
+    shares_database: bool = False,
 ) -> AsyncIterator[Gateway]:
     """Open everything but the channels, recover, and accept messages. Leaving drains.
 
     Turns that earlier processes left are resumed if `takes_up` returns True for them. After several unclean
-    ends turns run only after a pause; messages are accepted meanwhile. Raises `ConfigError` and `StoreError`,
-    each with a hint.
+    ends turns run only after a pause; messages are accepted meanwhile. A database that another gateway serves
+    is refused, unless this one `shares_database`: it leaves the turns of the other alone then. Raises
+    `ConfigError` and `StoreError`, each with a hint.
     """
     settings, clock = loaded.settings, clock or SystemClock()
     reloader = Reloader(home.path, environ, parts, LiveSettings(settings), clock)
-    start = _Start(home, settings, environ, clock, parts, reloader, Limits(settings.limits), timing)
+    limits = Limits(settings.limits)
+    start = _Start(home, settings, environ, clock, parts, reloader, limits, timing, shares_database)
     start.live.on(("limits",), tell=lambda new: start.limits.change(new.limits))
     start.metrics.watch_limits(start.limits.readings)
     async with (
-        _open_store(start) as store,
+        _open_store(start) as (store, is_alone),
         _open_models(start) as models,
         _open_turns(start, store, models) as gateway,
     ):
@@ -123,7 +128,7 @@ async def open_gateway(
         starting: asyncio.Task[None] | None = None
         try:
             gateway.turns.hold()
-            await gateway.turns.recover(takes_up)
+            await gateway.turns.recover(takes_up, is_alone=is_alone)
             pause = await guard.seconds()
             if not pause:
                 await guard.enter()
@@ -156,20 +161,25 @@ async def _run_turns(start: _Start, gateway: Gateway, guard: RestartGuard, pause
 
 
 @asynccontextmanager
-async def _open_store(start: _Start) -> AsyncIterator[StoreEngine]:
+async def _open_store(start: _Start) -> AsyncIterator[tuple[StoreEngine, bool]]:
+    """Open the store, and yield it and whether no other gateway serves its database."""
     home, clock = start.home, start.clock
     home.prepare()
-    if start.settings.store.url.startswith("sqlite:///"):
-        check_trusted(home, home.find_database(start.settings.store.url))
-    with HomeLock(home.path) as lock:
+    url = start.settings.store.url
+    if url and is_file(url):
+        check_trusted(home, home.find_database(url))
+    with HomeLock(home.path) as lock, ExitStack() as locks:
+        is_alone = not is_file(url) or locks.enter_context(
+            lock_database(home.find_database(url), home.path, is_required=not start.shares_database)
+        )
         drop_snapshots(home.path)
-        engine = find_engine(start.parts, start.settings.store.url)
+        engine = find_engine(start.parts, url)
         scope = StoreScope(home.database, clock, is_suspect=lock.follows_crash)
         async with engine.open(scope, start.settings.of(engine)) as store:
             watch = StoreWatch(store, lock, clock)
             start.health.watch("store", watch.trouble)
             async with run_loops(clock, {"store": watch.run}):
-                yield store
+                yield store, is_alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,9 @@ async def _start_inside(
     redactor = Redactor([*loaded.secrets, token])
     with open_log(home) as stream, configure(loaded.settings.log, redactor, stream) as log:
         async with (
-            open_gateway(home, loaded, environ, takes_up=partial(_belongs_to, session)) as gateway,
+            open_gateway(
+                home, loaded, environ, takes_up=partial(_belongs_to, session), shares_database=True
+            ) as gateway,
             open_http(gateway, gateway.settings.of(HTTP)) as http,
             GatewayClient(GatewayAddress(http.server.address, token)) as client,
         ):

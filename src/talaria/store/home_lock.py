@@ -1,9 +1,11 @@
-"""The lock of a home: one process at a time owns its database."""
+"""The locks of a home and of a database: one process at a time owns a home, one gateway a database."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -22,9 +24,12 @@ class HomeLock:
     has checked the database and calls `mark_checked`.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, database: Path | None = None) -> None:
+        """With `database`, lock that file instead, which may be in another home. The database of a home has
+        the home's own lock."""
         self._home = home
-        self._path = home / LOCK_NAME
+        self._database = database
+        self._path = home / LOCK_NAME if database is None else database_lock(database)
         self._handle: int | None = None
         self._follows_crash = False
 
@@ -84,10 +89,45 @@ class HomeLock:
     def _locked_by(self, pid: int | None) -> StoreLocked:
         who = "Another process" if pid is None else f"Another process (pid {pid})"
         stop = "Stop it first" if pid is None else f"Stop it first (kill {pid})"
+        if self._database is not None:
+            return StoreLocked(
+                f"{who} serves the database {self._database}; two on one would take each other's turns.",
+                f"{stop}, or name another database in [store] url.",
+            )
         return StoreLocked(
             f"{who} is using the home {self._home}; two on one database would get in each other's way.",
             f"{stop}, or name another home with --home or TALARIA_HOME.",
         )
+
+
+def database_lock(database: Path) -> Path:
+    """Return the lock of a database: `talaria.lock` for `talaria.db`, so that a home's lock is its own."""
+    lock = database.with_suffix(".lock")
+    return lock if lock != database else database.with_name(f"{database.name}.lock")
+
+
+@contextmanager
+def lock_database(database: Path, home: Path, *, is_required: bool = True) -> Iterator[bool]:
+    """Lock a database, under the lock of the home. Yield whether this process has the lock.
+
+    Raises `StoreLocked` if another process has it and it `is_required`, else yields False.
+    """
+    if database_lock(database).resolve() == (home / LOCK_NAME).resolve():
+        yield True
+        return
+    lock = HomeLock(home, database=database)
+    try:
+        lock.acquire()
+    except StoreLocked:
+        if is_required:
+            raise
+        yield False
+        return
+    try:
+        lock.mark_checked()
+        yield True
+    finally:
+        lock.release()
 
 
 def _read_pid(handle: int) -> int | None:

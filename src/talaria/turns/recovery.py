@@ -37,13 +37,14 @@ class Recovery:
         self._left: dict[ChatKey, list[Turn]] = {}
         self._has_recovered = False
 
-    async def recover(self, takes_up: Callable[[Turn], bool] = _any_turn) -> int:
+    async def recover(self, takes_up: Callable[[Turn], bool] = _any_turn, *, is_alone: bool = True) -> int:
         """Take up what earlier processes left unsettled and return how many turns that are.
 
         Turns for which `takes_up` is False are left alone. Only the holder of the home's lock may call this.
+        With `is_alone` False another gateway serves the same database, and nothing is taken up now.
         """
         self._takes_up = takes_up
-        count = await self._take_up(await self._store.reclaim(self._keeper.owner))
+        count = await self._take_up(await self._store.reclaim(self._keeper.owner)) if is_alone else 0
         self._has_recovered = True
         return count
 
