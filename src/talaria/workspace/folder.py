@@ -26,7 +26,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from io import BufferedReader
-from itertools import islice
+from itertools import islice, takewhile
+from operator import attrgetter
 from pathlib import Path
 from urllib.parse import quote
 
@@ -35,6 +36,7 @@ from talaria.core.ids import ChatKey
 from talaria.core.tools import FileQuota, ToolContext
 from talaria.core.units import format_size
 from talaria.workspace.openat2 import find_openat2
+from talaria.workspace.pace import Pace
 
 PRIVATE = ".talaria"
 """The folder of the gateway inside a chat's folder; also the prefix of unfinished files."""
@@ -215,10 +217,13 @@ class Folder:
             if self._quota is not None:
                 self._quota.refund(self.root, size, 1)
 
-    def scan(self, path: FolderPath, limit: int) -> list[FolderItem]:
-        """Return at most `limit` items of a folder, sorted by name."""
+    def scan(self, path: FolderPath, limit: int, pace: Pace | None = None) -> list[FolderItem]:
+        """Return at most `limit` items of a folder, sorted by name; fewer if `pace` ends the work."""
         with self._directory(path) as descriptor, _explained(path), os.scandir(descriptor) as entries:
-            return sorted((_item(entry) for entry in islice(entries, limit)), key=lambda item: item.name)
+            wanted: Iterator[os.DirEntry[str]] = islice(entries, limit)
+            if pace is not None:
+                wanted = takewhile(lambda entry: pace.may_go_on(), wanted)
+            return sorted(map(_item, wanted), key=attrgetter("name"))
 
     def is_file(self, path: FolderPath) -> bool:
         """Return whether this is a regular file. Raises `ToolError` if there is nothing."""

@@ -117,7 +117,7 @@ def walk(
             if not _is_entered(candidate, states, glob):
                 continue
         try:
-            items = folder.scan(path, max_visited - visited + 1)
+            items = folder.scan(path, max_visited - visited + 1, pace)
         except ToolError:
             if candidate is None:
                 raise
