@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from complexity import assert_linear
 from talaria.core.redaction import MARK, Redactor
 
 SECRET = "sk-~~~???/+=ü"
@@ -80,3 +82,95 @@ def test_a_redactor_does_not_show_its_secrets() -> None:
 def test_no_secret_is_left_in_any_text(secrets: list[str], text: str) -> None:
     shown = Redactor(secrets)(text + secrets[0] + text)
     assert not any(secret in shown for secret in secrets)
+
+
+KEY = "sk-proj-Q7rT2vX9bL4mN8pW3zK6yH1cJ5dF0gSa"
+
+
+def hidden(form: str, secret: str = KEY) -> str:
+    return Redactor([secret])(f"before {form} after")
+
+
+@pytest.mark.parametrize("before", ["", "a", "ab", "Basic user:", "abc:"])
+@pytest.mark.parametrize("after", ["", "x", "xy", "\n", "-and more"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+@pytest.mark.parametrize("is_padded", [True, False])
+def test_base64_is_hidden_at_every_offset(
+    before: str, after: str, encode: Callable[[bytes], bytes], is_padded: bool
+) -> None:
+    for secret in (KEY, KEY[:-1], KEY[:-2], SECRET + "0123"):
+        coded = encode(f"{before}{secret}{after}".encode()).decode()
+        shown = hidden(coded if is_padded else coded.rstrip("="), secret)
+        assert MARK in shown
+        left = shown.removeprefix("before ").removesuffix(" after").replace(MARK, "")
+        assert len(left) <= (len(before) + len(after)) * 4 / 3 + 8
+        assert coded[8:-8] not in shown
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        KEY.upper(),
+        KEY.lower(),
+        KEY.encode().hex().upper(),
+        KEY[::-1],
+        quote(f"{KEY}/+").lower(),
+        KEY[:30],
+        KEY[:16],
+        KEY[-12:],
+        KEY[5:],
+        f"{KEY[:18]}…",
+        KEY[:20].upper(),
+        KEY.encode().hex()[-24:],
+        f"{KEY[:11]}\n{KEY[11:]}",
+        f"{KEY[:20]}\r\n    {KEY[20:]}",
+        "\n".join(KEY),
+    ],
+)
+def test_cut_broken_and_recased_keys_are_hidden(form: str) -> None:
+    shown = hidden(form)
+    assert MARK in shown
+    assert not any(form[at : at + 12] in shown for at in range(len(form) - 12))
+
+
+def test_base64_in_lines_is_hidden() -> None:
+    coded = base64.encodebytes(b"x" * 50 + KEY.encode()).decode()
+    first, second = coded.split()
+    shown = hidden(coded)
+    assert second not in shown
+    assert first[-8:] not in shown
+    assert shown.startswith("before eHh4")
+
+
+def test_secrets_of_several_lines_are_hidden() -> None:
+    key = "-----BEGIN KEY-----\nMIIabcdefgh\n0123456789\n-----END KEY-----\n"
+    assert Redactor([key, "\n" * 9])(f"a {key}b") == f"a {MARK}\nb"
+    assert MARK in Redactor([key])("and MIIabcdefgh\n0123456789\n-----END KEY-----")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A key begins with sk-proj- and is long.",
+        "The quick brown fox jumps over the lazy dog, sk-proj-Q7rT2 says.",
+        "turn_01HZXW3V9K7J2M4N6P8Q0R5S1T of ses_01HZXW3V9K7J2M4N6P8Q0R5S1T",
+        "https://api.openai.com/v1/chat/completions answered 200 in 1.234 s",
+    ],
+)
+def test_ordinary_text_stays(text: str) -> None:
+    assert Redactor([KEY, "hunter22"])(text) == text
+
+
+def test_characters_of_several_bytes_stay_whole() -> None:
+    assert (
+        Redactor(["geheimnis-ü-0123456789"])("äé geheimnis-ü-0123456789ö 😀\ud800") == f"äé {MARK}ö 😀\ud800"
+    )
+    assert Redactor(["0123456789abcdefü"])("0123456789abcdefö") == f"{MARK}ö"
+
+
+@pytest.mark.parametrize(
+    "shape", ["x", "sk-proj-", KEY[:-1], KEY, f"{KEY}\n", "\n", "a\n", " \n", "c2stcHJva"]
+)
+def test_redaction_is_linear(shape: str) -> None:
+    redact = Redactor([KEY, "x" * 40, "hunter22", *(f"{KEY}{number}" for number in range(5))])
+    assert_linear(lambda size: shape * (size // 4 // len(shape)), redact)
