@@ -6,9 +6,11 @@ nothing heavy.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from talaria.turns.turns import Turns
     from talaria.workspace.uploads import Uploads
 
+_SNAPSHOT_SECONDS = 60.0  # in which a caller opens its copy of the database
 _TURNS_SHARE = 0.8  # of the time for shutting down; the rest is for sending their replies
 
 
@@ -120,10 +123,23 @@ class Gateway:
         await self.turns.drain(seconds * _TURNS_SHARE)
         await self.delivery.drain(max(0.0, seconds - (self.clock.elapsed() - began)))
 
-    async def snapshot(self) -> Path:
-        """Copy the database to a new file in the home and return its path. The caller removes the file."""
+    async def snapshot(self, seconds: float = _SNAPSHOT_SECONDS) -> Path:
+        """Copy the database to a new file in the home and return its path.
+
+        The caller removes the file when it has read it. A file that is left is deleted after `seconds`, which
+        does not disturb a caller that has opened it, and at the latest by the next start. If the caller is
+        cancelled, the file is deleted as soon as it is written.
+        """
         from talaria.store.archive import new_snapshot  # noqa: PLC0415
 
-        path = new_snapshot(self.home.path)
-        await self.store.snapshot(path)
+        path, loop = new_snapshot(self.home.path), asyncio.get_running_loop()
+        remove = partial(path.unlink, missing_ok=True)
+        copying = asyncio.ensure_future(self.store.snapshot(path))
+        try:
+            await asyncio.shield(copying)
+        except asyncio.CancelledError:
+            # A copy that fails after all leaves no file, and has no caller to tell.
+            copying.add_done_callback(lambda done: done.exception() or loop.run_in_executor(None, remove))
+            raise
+        loop.call_later(seconds, loop.run_in_executor, None, remove)
         return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -65,6 +66,19 @@ async def test_what_operates_is_told_with_its_result(api: Api, lines: Any) -> No
         ("token.revoke", "home", "ops", "done"),
     ]
     assert all(code not in str(line) for line in lines)
+
+
+async def test_copy_of_the_database_that_no_caller_fetches_is_deleted(api: Api) -> None:
+    left = await api.gateway.snapshot(seconds=0.0)
+    while left.exists():
+        await asyncio.sleep(0)
+    gone = asyncio.create_task(api.gateway.snapshot())
+    while not list(api.gateway.home.path.glob(".snapshot-*")):
+        await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    while list(api.gateway.home.path.glob(".snapshot-*")):
+        await asyncio.sleep(0)
 
 
 async def test_a_login_is_told_from_its_beginning_to_its_end(api: Api, lines: Any) -> None:

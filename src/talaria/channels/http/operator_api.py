@@ -77,7 +77,8 @@ class OperatorApi:
         return json_response(self._gateway.pool.stats())
 
     async def backup(self, request: Request) -> Response:
-        """Copy the database to a file in the home. `talaria backup` packs the file and removes it."""
+        """Copy the database to a file in the home. `talaria backup` packs the file and removes it; a file
+        that is left is deleted after a minute."""
         return json_response({"database": str(await self._gateway.snapshot())})
 
     async def status(self, request: Request) -> Response:
