@@ -25,6 +25,7 @@ from talaria.core.ids import ChatAddress, ChatKey
 
 CHANNEL = "telegram"
 MAX_QUOTE = 500
+_MAX_NAME = 64  # of a mention, with its @
 _KINDS = {"private": ChatKind.PRIVATE, "group": ChatKind.GROUP, "supergroup": ChatKind.GROUP}
 _COMMAND = re.compile(r"(/[A-Za-z][A-Za-z0-9_-]*)@([A-Za-z0-9_]{3,64})(?=\s|$)")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
@@ -221,20 +222,20 @@ def _is_addressed(message: Message, bot: User) -> bool:
     if earlier is not None and earlier.sender is not None and earlier.sender.id == bot.id:
         return True
     text, name = message.text or message.caption, f"@{bot.username}".casefold()
+    units = text.encode("utf-16-le", "surrogatepass")
     for entity in message.entities or message.caption_entities:
         if entity.type == "text_mention" and entity.user is not None and entity.user.id == bot.id:
             return True
-        if entity.type == "mention" and _slice(text, entity.offset, entity.length).casefold() == name:
+        if entity.type == "mention" and _slice(units, entity.offset, entity.length).casefold() == name:
             return True
     return False
 
 
-def _slice(text: str, offset: int, length: int) -> str:
-    """Return a part of the text, counted in UTF-16 units."""
-    if offset < 0 or length < 0:
+def _slice(units: bytes, offset: int, length: int) -> str:
+    """Return a part of a text in UTF-16. It is empty for a part that is too long to be a name."""
+    if offset < 0 or not 0 <= length <= _MAX_NAME:
         return ""
-    encoded = text.encode("utf-16-le", "surrogatepass")
-    return encoded[offset * 2 : (offset + length) * 2].decode("utf-16-le", "replace")
+    return units[offset * 2 : (offset + length) * 2].decode("utf-16-le", "replace")
 
 
 def _without_mention(text: str, bot: User) -> str:
