@@ -26,17 +26,20 @@ _MAX_TOLD: Final = 1000  # addresses that are counted for one line in the log
 
 
 class _Address:
-    """The connections of one address. Strangers and idle ones are in order, the oldest first."""
+    """The connections of one address. Strangers are in order, the oldest first."""
 
     def __init__(self) -> None:
         self.count = 0
         self.strangers: dict[ClientConnection, None] = {}
-        self.idle: dict[ClientConnection, None] = {}
+        self.known: set[ClientConnection] = set()
 
     def oldest(self, *, with_idle: bool) -> ClientConnection | None:
         if self.strangers:
             return next(iter(self.strangers))
-        return next(iter(self.idle), None) if with_idle else None
+        if not with_idle:
+            return None
+        idle = [(connection.idle_since, id(connection), connection) for connection in self.known]
+        return min((each for each in idle if each[0]), default=(0.0, 0, None))[2]
 
 
 class ClientConnections:
@@ -114,21 +117,16 @@ class ClientConnections:
         address = self._addresses[connection.address]
         address.count -= 1
         address.strangers.pop(connection, None)
-        address.idle.pop(connection, None)
+        address.known.discard(connection)
         if not address.count:
             del self._addresses[connection.address]
 
     def note_trusted(self, connection: ClientConnection) -> None:
-        if (address := self._addresses.get(connection.address)) is not None:
-            address.strangers.pop(connection, None)
-
-    def note_busy(self, connection: ClientConnection) -> None:
-        if (address := self._addresses.get(connection.address)) is not None:
-            address.idle.pop(connection, None)
-
-    def note_idle(self, connection: ClientConnection) -> None:
+        """The client is no stranger any more."""
         if connection in self._open:
-            self._addresses[connection.address].idle[connection] = None
+            address = self._addresses[connection.address]
+            address.strangers.pop(connection, None)
+            address.known.add(connection)
 
     # -- memory ---------------------------------------------------------------------------------------------
 

@@ -86,6 +86,7 @@ class ClientConnection(HttpToolsProtocol):
         self.address = ""
         self.is_trusted = False
         self.held_bytes = 0
+        self.idle_since = 0.0  # when the last response was sent; 0 while a request is being answered
         self.written_bytes = 0  # of bodies of responses
         self.lost: asyncio.Future[None] = self.loop.create_future()
         self.reading: _Reading = None  # type: ignore[assignment]  # set when the connection is made
@@ -197,22 +198,25 @@ class ClientConnection(HttpToolsProtocol):
         self._head_since = None
         if len(self.pipeline) >= _MAX_PIPELINE:
             raise RuntimeError("too many requests at once")  # ends the parsing, and with it the connection
+        self.idle_since = 0.0
         super().on_headers_complete()
-        if self.is_trusted:
-            self.table.note_busy(self)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
         super()._start_asgi_task(cycle, app)
 
     def on_url(self, url: bytes) -> None:
-        super().on_url(url)
+        self.url += url
         if len(self.url) > _MAX_URL:
             raise RuntimeError("too long")  # ends the parsing
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._is_in_head:  # otherwise a trailer, which no handler reads
-            super().on_header(name, value)
+        if not self._is_in_head:
+            return  # a trailer, which no handler reads
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_body(self, body: bytes) -> None:
         self._has_progress = True
@@ -232,8 +236,8 @@ class ClientConnection(HttpToolsProtocol):
         if self._is_in_head:
             self._head_since = self.loop.time()
         super().on_response_complete()
-        if self.is_trusted and not self.pipeline:
-            self.table.note_idle(self)
+        if self._answering is None or self._answering.response_complete:
+            self.idle_since = self.loop.time()
 
     # -- bounds ---------------------------------------------------------------------------------------------
 
