@@ -15,6 +15,7 @@ from talaria.cli.main import main
 from talaria.models.local.runtime import missing_requirement
 from talaria.models.local.weights import DEFAULT_MODEL
 from talaria.store import engines
+from talaria.store.sqlite.rescue import new_rescue, restore_command
 
 Findings = dict[str, dict[str, str]]
 Doctor = Callable[[Path], tuple[int, Findings]]
@@ -70,6 +71,17 @@ def test_a_running_gateway_is_asked(doctor: Doctor, home: Path, serve: Serve) ->
     assert "Running at http://127.0.0.1:" in found["gateway"]["text"]
     assert found["owed"]["text"].startswith("Nothing")
     assert "port" not in found
+
+
+def test_saved_content_of_a_database_that_vanished_is_told_with_its_command(
+    doctor: Doctor, home: Path
+) -> None:
+    rescued = new_rescue(home / "talaria.db")
+    rescued.write_bytes(b"")
+    status, found = doctor(home)
+    assert status == 1
+    assert str(rescued) in found["store"]["text"]
+    assert found["store"]["command"] == restore_command(rescued, home / "talaria.db")
 
 
 def test_no_model_is_a_problem_with_a_fix(doctor: Doctor, tmp_path: Path) -> None:

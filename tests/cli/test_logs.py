@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import DEADLINE, Serve, Talaria
-from talaria.cli.logs import RotatingLog, following, older, readable
+from talaria.cli.logs import GATEWAY_LOG, RotatingLog, following, older, open_log, readable
+from talaria.config.home import Home
 
 
 def test_a_log_is_bounded_and_the_newest_lines_are_kept(tmp_path: Path) -> None:
@@ -25,6 +28,24 @@ def test_a_log_is_bounded_and_the_newest_lines_are_kept(tmp_path: Path) -> None:
     assert path.read_text().endswith("line 0999\n")
     lines = "".join(file.read_text() for file in reversed(files)).splitlines()
     assert lines == [f"line {number:04}" for number in range(1000 - len(lines), 1000)]
+
+
+def test_a_file_whose_disk_hangs_does_not_hold_up_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    pipe = tmp_path / "logs" / GATEWAY_LOG
+    os.mkfifo(pipe)  # takes 64 KiB, and then holds its writer up
+    reader = os.open(pipe, os.O_RDWR)
+    said = io.StringIO()
+    lines = [f"{number:04} {'x' * 1000}\n" for number in range(200)]
+    with open_log(Home(tmp_path), said) as log:
+        for line in lines:
+            log.write(line)
+        assert said.getvalue() == "".join(lines)
+        read = b""
+        while len(read) < len(said.getvalue()):
+            read += os.read(reader, 1 << 16)
+    os.close(reader)
+    assert read.decode() == said.getvalue()
 
 
 def test_a_log_goes_on_where_the_last_process_ended(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,7 @@ from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.faults import damaged
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.sqlite.threads import Readers
-from talaria.store.sqlite.writer import Writer
+from talaria.store.sqlite.writer import SLOW_SECONDS, Writer
 from talaria.store.watch import StoreWatch
 
 PAGE = 4096
@@ -263,3 +265,36 @@ async def test_a_batch_of_refusals_does_not_end_the_trouble(path: Path, clock: H
         with pytest.raises(NotFound):
             await store.settle(accepting().turn_id, TurnEnd(TurnState.CANCELLED))
         assert not can_write(store)
+
+
+# -- disks that hang
+
+
+async def test_a_disk_that_hangs_is_named_while_it_hangs_and_slow_until_a_write_is_quick(
+    tmp_path: Path, path: Path, clock: HandClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "talaria.store")
+    async with await SqliteStore.open(path, clock) as store:
+        watch = StoreWatch(store, HomeLock(tmp_path), clock)
+        entered, thawed = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def hang(tx: Transaction) -> None:
+            loop.call_soon_threadsafe(entered.set)
+            assert thawed.wait(30)
+
+        write = store._threads.write(hang, is_durable=True)
+        await entered.wait()
+        assert can_write(store), "a write may take a moment"
+        clock.forward(SLOW_SECONDS + 0.5)
+        assert "does not answer" in (watch.trouble() or "")
+        assert "does not answer" in (await store.stats()).trouble
+        await watch._tell()
+        thawed.set()
+        await write
+        assert "is slow" in (watch.trouble() or "")
+        await watch._probe()
+        assert watch.trouble() is None
+        await watch._tell()
+    told = [record.getMessage() for record in caplog.records if record.name == "talaria.store"]
+    assert "does not answer" in told[0] and told[-1].endswith("can be written again")
