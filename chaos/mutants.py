@@ -287,7 +287,10 @@ MUTANTS = (
                 "    tx.execute(TAKE_OF_OTHERS, (owner,)).fetchall()\n",
             ),
         ),
-        Tests(_MONEY),
+        Tests(
+            "tests/turns/test_money.py"
+            "::test_a_resumed_turn_tells_what_all_its_attempts_used_and_nothing_twice"
+        ),
     ),
     Mutant(
         "one reservation for all attempts",

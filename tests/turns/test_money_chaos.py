@@ -78,6 +78,8 @@ class ChaosWorld:
             if number % 3:
                 for _ in range(self.random.randint(20, 500)):
                     await asyncio.sleep(0)
+                while not self.primary.busy and not all(talk.done() for talk in talks):
+                    await asyncio.sleep(0)
                 if number % 3 == 1:
                     # The other processes take this one for dead, so that no commit of it counts any more.
                     await self.store.reclaim(new_owner_id())
@@ -129,6 +131,6 @@ async def test_no_way_of_ending_calls_passes_a_cap(tmp_path: Path, seed: int) ->
     spending = await world.store.spending(SpendingQuery(SessionId(""), "", 0.0))
     assert spending.reserved == 0
     assert spending.everyone.estimated > 50
-    assert world.ends[TurnState.DONE.value] > 10
-    assert world.ends[TurnState.CANCELLED.value] > 20
-    assert world.ends["over_budget"] > 10
+    assert world.ends[TurnState.DONE.value] > 5
+    assert world.ends[TurnState.CANCELLED.value] > 10
+    assert world.ends["over_budget"] > 3
