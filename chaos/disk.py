@@ -134,9 +134,11 @@ class _Trial:
     async def run(self) -> DiskResults:
         self._home.mkdir(mode=0o700)
         async with ModelServer(record=False) as model:
+            # Unlike `scripted`, a provider of another name is asked for its models, and the list is written.
             settings = {
-                "MODEL__PROVIDER": "scripted",
-                "PROVIDERS__SCRIPTED__BASE_URL": model.base_url,
+                "MODEL__PROVIDER": "mine",
+                "MODEL__NAME": "m",
+                "PROVIDERS__MINE__BASE_URL": model.base_url,
                 "LOG__LEVEL": "warning",
             }
             async with GatewayProcess(self._home, self._log, settings) as gateway:
