@@ -102,7 +102,7 @@ _DEDUPE_BESIDE = """\
         await self._gateway.turns.submit(msgspec.structs.replace(inbound, key=None))
 """
 _CLAIM = """\
-            claimed = await self._store.outbox.claim(row, self._clock.now() + 2 * seconds)
+            claimed = await self._store.outbox.claim(row, until)
             if claimed is None:
                 return
             hit(Failpoint.CLAIMED)
@@ -112,7 +112,7 @@ _CLAIM = """\
 _CLAIM_LATE = """\
             mark = await self._attempt(outlet, row, was_tried=row.state is OutboxState.SENDING)
             hit(Failpoint.DELIVERED)
-            claimed = await self._store.outbox.claim(row, self._clock.now() + 2 * seconds)
+            claimed = await self._store.outbox.claim(row, until)
             if claimed is None:
                 return
             mark = DeliveryResult(
