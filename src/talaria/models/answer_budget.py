@@ -104,12 +104,16 @@ class AnswerBudget:
     def text_bytes(self) -> int:
         """Return the bytes of text, thoughts and arguments so far."""
         if self._kept:
-            text = "".join(self._kept)
-            size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-            self._text += size
-            self._held += size + _PIECE_BYTES * len(self._kept)
+            self.count_texts(self._kept)
             self._kept.clear()
         return self._text
+
+    def count_texts(self, texts: list[str]) -> None:
+        """Count texts that are kept until the answer ends."""
+        text = "".join(texts)
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        self._text += size
+        self._held += size + _PIECE_BYTES * len(texts)
 
     def hold(self, size: int) -> None:
         """Count bytes that are kept but are no text of the answer."""

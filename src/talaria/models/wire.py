@@ -104,6 +104,7 @@ class AnswerDecoder:
     """
 
     __slots__ = (
+        "_counted",
         "_deltas",
         "_length",
         "_measured",
@@ -135,7 +136,7 @@ class AnswerDecoder:
         self._model = model
         self._reader = reader
         self._text: list[str] = []
-        self._length = self._measured = 0
+        self._length = self._measured = self._counted = 0
         self._deltas: list[ModelDelta] = []
         self._sse = SseDataParser(MAX_DOCUMENT_BYTES)
         self._plain: list[bytes] | None = None  # the body of an answer that is not a stream
@@ -146,7 +147,7 @@ class AnswerDecoder:
         budget.received = received = budget.received + len(data)
         if received >= budget.check_at:
             budget.unread, budget.lines = self._sse.unread, self._sse.lines
-            budget.check()
+            self._check()
         if not self._saw_first_byte:
             if not (data := data.lstrip(b" \t\r\n")):
                 return []
@@ -168,7 +169,7 @@ class AnswerDecoder:
         if self._plain is None:
             deltas = self._read(self._sse.flush())
             self.budget.unread = 0
-            self.budget.check()
+            self._check()
             return deltas
         body = b"".join(self._plain)
         self._plain.clear()
@@ -178,7 +179,7 @@ class AnswerDecoder:
             self._reader.read_body(body, self)
         except DECODE_ERRORS as error:
             raise self.errors.malformed(str(error)) from None
-        self.budget.check()
+        self._check()
         return deltas
 
     def completion(self) -> Completion:
@@ -195,12 +196,24 @@ class AnswerDecoder:
     def output_bytes(self) -> int:
         """Return how many bytes of output arrived so far. All bytes count of an event that did not end, and
         of a whole answer that was not read."""
-        budget = self.budget
-        return budget.received if self._plain else budget.text_bytes() + self._sse.unread
+        if self._plain:
+            return self.budget.received
+        self._count_text()
+        return self.budget.text_bytes() + self._sse.unread
+
+    def _check(self) -> None:
+        self._count_text()
+        self.budget.check()
+
+    def _count_text(self) -> None:
+        """Count the text since the last call. Counting each piece by itself would cost more."""
+        if self._counted < len(self._text):
+            self.budget.count_texts(self._text[self._counted :])
+            self._counted = len(self._text)
 
     def drop(self) -> None:
         """Let go of everything, after a call that failed. An exception may keep the decoder alive."""
-        self._text, self._plain, self._deltas = [], None, []
+        self._text, self._plain, self._deltas, self._counted = [], None, [], 0
         self._sse = SseDataParser()
         self._reader = _DROPPED
 
@@ -222,7 +235,6 @@ class AnswerDecoder:
 
     def add_text(self, text: str) -> None:
         self.has_started = True
-        self.budget.keep(text)
         self._text.append(text)
         self._deltas.append(TextDelta(text))
 

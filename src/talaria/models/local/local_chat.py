@@ -197,7 +197,6 @@ class ObjectDecoder(AnswerDecoder):
 
     def add_text(self, text: str) -> None:
         self.has_started = True
-        self.budget.keep(text)
         self._text.append(text)
         if shown := self._stream.feed(text):
             self._deltas.append(TextDelta(shown))
