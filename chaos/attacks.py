@@ -79,11 +79,12 @@ def tools() -> Iterator[Attack]:
 
 
 async def _tool_calls(stage: Stage, text: str) -> str:
-    """The calls get results that the model can act on, so the turn itself goes on to its answer."""
+    """The calls get results that the model can act on, and the turn goes on to its answer; or the answer
+    with the calls is refused."""
     await stage.gateway.call("POST", "/api/sessions/tools/messages?wait=30", json={"text": _FILL})
     turn = await stage.turn("tools", text)
     if turn["state"] != "done":
-        raise Unclear(f"{turn['state']}: {turn['error']}")
+        return clear_error(turn)
     return f"the turn went on: {turn['reply'][:120]!r}"
 
 
