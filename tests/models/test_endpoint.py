@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from talaria.core.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable
@@ -236,6 +238,28 @@ class TestFailures:
         error = await fail(says(piece, close=False), silence=timedelta(milliseconds=50))
         assert "fell silent for 0.05 seconds in the middle" in error.user_text
         assert "`silence`" in error.hint
+
+    async def test_a_further_try_has_the_time_that_is_left(self) -> None:
+        async with serving(says(OK + b"\r\n", close=False)) as (_, endpoint):
+            late = msgspec.structs.replace(call(), patience=0.05)
+            with pytest.raises(ModelUnavailable, match=r"within 0\.05 seconds.*`retry_within`"):
+                await endpoint.complete(late, ignore)
+
+    @pytest.mark.parametrize(
+        ("first_token", "seconds"), [(20, 180.0), (120, 180.0), (600, 600.0), (0, math.inf)]
+    )
+    async def test_a_slow_model_has_its_time_at_further_tries_too(
+        self, first_token: int, seconds: float
+    ) -> None:
+        """A server that loads its model answers the first try with 503, and the next one after minutes."""
+        settings = ProviderSettings("http://127.0.0.1:9/v1", first_token=timedelta(seconds=first_token))
+        assert Endpoint("slow", settings, WIRE).retry_within == seconds
+
+    async def test_a_try_without_an_end_of_patience_is_not_bounded(self) -> None:
+        settings = {"first_token": timedelta(0)}
+        async with serving(says(OK + b"\r\n" + ANSWER + DONE), **settings) as (_, endpoint):
+            patient = msgspec.structs.replace(call(), patience=endpoint.retry_within)
+            assert (await endpoint.complete(patient, ignore)).message.text == "hi"
 
     async def test_a_first_word_may_take_longer_than_the_words_after_it(self) -> None:
         async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
@@ -88,7 +89,9 @@ class Endpoint:
 
     @property
     def retry_within(self) -> float:
-        return self._settings.retry_within.total_seconds()
+        """A further try gets as long as the first one would have, so `first_token` may be set higher."""
+        first_token = self._settings.first_token.total_seconds()
+        return max(self._settings.retry_within.total_seconds(), first_token or math.inf)
 
     @property
     def is_resting(self) -> bool:
@@ -191,8 +194,9 @@ class Endpoint:
         errors = answer.errors
         response: aiohttp.ClientResponse | None = None
         first_token = self._settings.first_token.total_seconds()
-        if patience is not None:
-            first_token = min(first_token or patience, patience)
+        is_retry_late = patience is not None and patience < (first_token or math.inf)
+        if patience is not None and is_retry_late:
+            first_token = patience
         limit = asyncio.timeout(first_token or None)
         try:
             async with limit:
@@ -205,7 +209,7 @@ class Endpoint:
                 if limit.expired():
                     if answer.has_started:
                         raise errors.stalled(self._settings.silence.total_seconds()) from error
-                    raise errors.no_first_token(first_token) from error
+                    raise errors.no_first_token(first_token, is_retry=is_retry_late) from error
                 raise self._classify(error, errors, has_response=response is not None) from error
         finally:
             # A connection whose answer was read to its end has been given back already.

@@ -303,8 +303,10 @@ class ProviderErrors:
             retry_after=seconds,
         )
 
-    def no_first_token(self, seconds: float) -> ModelError:
-        return self._late(f"did not begin its answer within {seconds:g} seconds", "first_token")
+    def no_first_token(self, seconds: float, *, is_retry: bool = False) -> ModelError:
+        """`is_retry`: it was the time for all tries that ended."""
+        key = "retry_within" if is_retry else "first_token"
+        return self._late(f"did not begin its answer within {seconds:.3g} seconds", key)
 
     def stalled(self, seconds: float) -> ModelError:
         return self._late(f"fell silent for {seconds:g} seconds in the middle of its answer", "silence")

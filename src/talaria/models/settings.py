@@ -39,7 +39,7 @@ class ModelSettings(msgspec.Struct, frozen=True):
 class ProviderSettings(msgspec.Struct, frozen=True):
     """`connect_timeout` bounds the wait for a connection, `first_token` the wait for an answer to start,
     `silence` a pause within it, and `timeout` a whole call. `max_retries` does not count the first try; all
-    tries together have to begin an answer within `retry_within`.
+    tries together have to begin an answer within `retry_within`, or within a longer `first_token`.
 
     The default of `api` is that of the preset with this name, else "openai-chat".
     """
