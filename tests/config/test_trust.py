@@ -116,6 +116,22 @@ def test_a_user_may_run_on_a_volume_of_its_own() -> None:
         assert "belongs to another user" in found.stdout
 
 
+@root_only
+def test_a_container_that_runs_as_any_user_may_write_by_the_group_of_root() -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from talaria.config.home import Home\n"
+        "from talaria.config.trust import find_distrust\n"
+        "os.setgroups([]); os.setgid(0); os.setuid(int(sys.argv[2]))\n"
+        "print([reason.text for reason in find_distrust(Home(Path(sys.argv[1])))])"
+    )
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o775)
+        found = subprocess.run(
+            [sys.executable, "-c", code, folder, str(OTHER)], capture_output=True, text=True, check=True
+        )
+    assert found.stdout.strip() == "[]"
+
+
 def test_nothing_is_read_from_a_home_that_others_can_write(home: Home) -> None:
     home.config.write_text("[model]\nprovider = 'openai'\nname = 'x'\n")
     home.path.chmod(0o777)

@@ -3,7 +3,7 @@
 A home decides where keys are sent and which commands run. The rule is that of OpenSSH for a user's keys: each
 file, and each folder on the way to it, belongs to this user or to root, and no other user may write it. A
 folder with the sticky bit, such as /tmp, may be open, because its entries are safe from other users there. A
-group may write if it is this user's own group, which has no other member.
+group may write if it is this user's own group, or root's, and has no other member.
 """
 
 from __future__ import annotations
@@ -102,12 +102,15 @@ def _others_write(found: os.stat_result) -> bool:
 
 def _is_own_group(gid: int) -> bool:
     """Return whether this user is the only member of the group. A group without a name, as volumes of
-    containers have it, counts if this process is in it."""
+    containers have it, counts if this process is in it. Root's group counts: containers that run as any user
+    have it, and root may write everything in any case."""
     try:
         group = grp.getgrgid(gid)
     except KeyError:
         return gid in (os.getegid(), *os.getgroups())
     user = _user_name(os.geteuid())
+    if gid == 0:
+        return set(group.gr_mem) <= {user, "root"}
     return group.gr_name == user and set(group.gr_mem) <= {user}
 
 
