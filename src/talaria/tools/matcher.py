@@ -14,6 +14,7 @@ import re
 import resource
 import select
 import sys
+from contextlib import suppress
 from typing import BinaryIO
 
 SHOWN_CHARS = 200
@@ -69,11 +70,13 @@ def _serve(source: BinaryIO, sink: BinaryIO, limit: int) -> None:
 if __name__ == "__main__":
     # Bounds for a pattern that burns, even if its gateway is killed: SIGIO, whose default action is to end
     # the process, comes when the other end of stderr's pipe is closed.
-    fcntl.fcntl(2, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(2, fcntl.F_SETFL, fcntl.fcntl(2, fcntl.F_GETFL) | os.O_ASYNC)
+    with suppress(OSError):  # not every system sends signals for pipes
+        fcntl.fcntl(2, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(2, fcntl.F_SETFL, fcntl.fcntl(2, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([2], [], [], 0)[0]:
         sys.exit(1)  # the gateway is gone already
     os.nice(19)  # it yields to the gateway and to whatever else runs here
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    with suppress(OSError, ValueError):  # macOS refuses a limit below what is mapped already
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     _serve(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[1]))

@@ -49,6 +49,7 @@ _MAX_NAME_BYTES = 255
 _MAX_DEPTH = 64
 _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER = _ROOT | os.O_NOFOLLOW
+_ONLY_PATH: int = getattr(os, "O_PATH", 0)  # of Linux alone
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER_MODE = 0o700
@@ -294,11 +295,16 @@ class Folder:
 def make_folder(name: str, parent: int | None = None) -> None:
     """Make a folder that belongs to this user alone, whatever the umask says. Raises `OSError`."""
     os.mkdir(name, _FOLDER_MODE, dir_fd=parent)
-    # Without permissions a folder can only be named, not opened, and a name may lead elsewhere by now.
-    descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    # A name may lead elsewhere by now. Linux opens a folder without permissions only by O_PATH, and such a
+    # descriptor takes a mode only by its path.
+    descriptor = os.open(name, _FOLDER | _ONLY_PATH, dir_fd=parent)
     try:
-        if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o777 != _FOLDER_MODE:
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o777 == _FOLDER_MODE:
+            return
+        if _ONLY_PATH:
             Path(f"/proc/self/fd/{descriptor}").chmod(_FOLDER_MODE)
+        else:
+            os.fchmod(descriptor, _FOLDER_MODE)
     finally:
         os.close(descriptor)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from functools import cache
 
@@ -22,6 +23,8 @@ def find_openat2() -> OpenBelow | None:
     The function returns a descriptor and raises `OSError`: `ELOOP` for a link anywhere in the path, and
     `EXDEV` for a path that leads out.
     """
+    if not sys.platform.startswith("linux"):
+        return None  # another system has another call under this number, or ends the process for it
     import ctypes  # noqa: PLC0415 - not everyone needs it, and it takes a while to load
 
     class OpenHow(ctypes.Structure):
