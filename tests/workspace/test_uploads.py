@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
+import signal
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from talaria.core.errors import StoreError
 from talaria.testing.clock import FakeClock
-from talaria.workspace.uploads import FOLDER, Uploads
+from talaria.workspace.uploads import FOLDER, KEPT_SECONDS, Uploads
 
 
 async def pieces(*data: bytes) -> AsyncIterator[bytes]:
@@ -53,3 +56,41 @@ async def test_uploads_are_private_whatever_the_umask_says(tmp_path: Path) -> No
     made = tmp_path / "files" / FOLDER
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
     assert [stat.S_IMODE(path.stat().st_mode) for path in made.iterdir()] == [0o600, 0o600]
+
+
+async def test_an_upload_whose_note_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    """The disk takes the file, and has no room for the few bytes of its note."""
+    uploads = Uploads(tmp_path, lambda key: tmp_path / "chat", FakeClock())
+
+    async def filling() -> AsyncIterator[bytes]:
+        yield b"one"
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8, before[1]))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.getsignal(signal.SIGXFSZ)
+    try:
+        with pytest.raises(StoreError):
+            await uploads.receive("a.txt", "", filling(), 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+@pytest.mark.parametrize("left", [("file_a", "file_a.json"), ("file_a",), ("file_a.json",)])
+def test_what_the_end_of_a_process_left_of_an_upload_is_forgotten(
+    tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    """The process was killed when it had made the note and not written it."""
+    clock = FakeClock()
+    uploads = Uploads(tmp_path, lambda key: tmp_path / "chat", clock)
+    (tmp_path / FOLDER).mkdir()
+    for name in left:
+        (tmp_path / FOLDER / name).touch()
+        os.utime(tmp_path / FOLDER / name, (clock.now(), clock.now()))
+    assert uploads.forget() == 0
+    for name in left:
+        os.utime(tmp_path / FOLDER / name, (0, clock.now() - KEPT_SECONDS - 1))
+    assert uploads.forget() == 1
+    assert list((tmp_path / FOLDER).iterdir()) == []

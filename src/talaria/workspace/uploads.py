@@ -96,14 +96,14 @@ class Uploads:
         cancellation nothing is left.
         """
         upload_id = f"file_{secrets.token_hex(16)}"
-        received = _Received(self._folder / upload_id)
+        received = _Received(self._folder / upload_id, self._note(upload_id))
         try:
             await self._in_thread(self._begin)
             size, head = await self._write(received, pieces, max_bytes)
             name = clean_name(name)
             upload = Upload(upload_id, name, size, _media_type(name, media_type, head))
             note = msgspec.json.encode(_Note(upload, self._clock.now()))
-            await self._in_thread(_write_private, self._note(upload_id), note)
+            await self._in_thread(received.finish, note)
         except BaseException as error:
             received.is_dropped = True
             with suppress(RuntimeError):  # the threads are closed
@@ -160,14 +160,12 @@ class Uploads:
         before, count = self._clock.now() - KEPT_SECONDS, 0
         for path in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
             note = path.with_suffix(".json")
-            if path == note:
-                continue
+            if path == note and path.with_suffix("").exists():
+                continue  # it goes with its upload
             with suppress(FileNotFoundError):
-                # An upload without a note was cut off by the end of a process.
-                at = _read_note(note.read_bytes()).at if note.exists() else path.stat().st_mtime
-                if at < before:
+                if _kept_since(path, note) < before:
                     note.unlink(missing_ok=True)
-                    path.unlink()
+                    path.unlink(missing_ok=True)
                     count += 1
         return count
 
@@ -227,8 +225,9 @@ class Uploads:
 class _Received:
     """The file of an upload that is being received. Its methods block. Made by the first `write`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, note: Path) -> None:
         self._path = path
+        self._note = note
         self._file: BinaryIO | None = None
         self.is_dropped = False
 
@@ -243,11 +242,19 @@ class _Received:
         if self._file is not None:
             self._file.close()
 
+    def finish(self, note: bytes) -> None:
+        """Write the note, by which the upload is known from now on."""
+        with _open_private(self._note) as file:
+            file.write(note)
+        if self.is_dropped:  # as above
+            self.drop()
+
     def drop(self) -> None:
-        """Remove the file, if it is there."""
+        """Remove the file and its note, if they are there."""
         with suppress(OSError):
             self.close()
-        self._path.unlink(missing_ok=True)
+        for path in (self._note, self._path):
+            path.unlink(missing_ok=True)
 
 
 def _open_private(path: Path) -> BinaryIO:
@@ -257,9 +264,12 @@ def _open_private(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "wb")
 
 
-def _write_private(path: Path, data: bytes) -> None:
-    with _open_private(path) as file:
-        file.write(data)
+def _kept_since(path: Path, note: Path) -> float:
+    """Return when an upload was noted. The end of a process may leave a file without a note, or with a part
+    of one: then the time of the file counts. Raises `FileNotFoundError`."""
+    with suppress(OSError, msgspec.MsgspecError):
+        return _read_note(note.read_bytes()).at
+    return path.stat().st_mtime
 
 
 def put_file(folder: Folder, file: File, data: bytes) -> list[Part]:
