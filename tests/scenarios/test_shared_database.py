@@ -13,7 +13,7 @@ import pytest
 from talaria.app import open_gateway
 from talaria.config.home import Home
 from talaria.config.load import load
-from talaria.core.errors import StoreLocked
+from talaria.core.errors import StoreError, StoreLocked
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender
@@ -39,6 +39,15 @@ async def serving(
     loaded = load(home, environ, PARTS)
     async with open_gateway(Home(home), loaded, environ, shares_database=shares_database) as gateway:
         yield gateway
+
+
+async def test_a_database_in_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "a.db"
+    with pytest.raises(StoreError) as refused:
+        async with ModelServer() as model, serving(tmp_path / "home", model, f"sqlite:///{path}"):
+            pass
+    assert f"The database {path} cannot be used" in refused.value.user_text
+    assert "[store] url" in refused.value.hint
 
 
 @pytest.mark.parametrize("name", ["talaria.db", "elsewhere.db"])

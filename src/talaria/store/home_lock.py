@@ -48,10 +48,7 @@ class HomeLock:
         try:
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StoreError(
-                f"The home {self._home} cannot be used: {error.strerror}.",
-                "Make the folder writable, or name another with --home or TALARIA_HOME.",
-            ) from error
+            raise self._unusable(error, "used") from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -60,10 +57,7 @@ class HomeLock:
             raise self._locked_by(holder) from None
         except OSError as error:
             os.close(handle)
-            raise StoreError(
-                f"The home {self._home} cannot be locked: {error.strerror}.",
-                "Put the home on a local disk with --home or TALARIA_HOME.",
-            ) from error
+            raise self._unusable(error, "locked") from error
         self._follows_crash = os.fstat(handle).st_size > 0
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
@@ -85,6 +79,19 @@ class HomeLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+    def _unusable(self, error: OSError, how: str) -> StoreError:
+        if self._database is not None:
+            return StoreError(
+                f"The database {self._database} cannot be {how}: {self._path}: {error.strerror}.",
+                "Check that its folder exists, is on a local disk and can be written, or name another "
+                "database in [store] url.",
+            )
+        hint = "Make the folder writable, or name" if how == "used" else "Put the home on a local disk: name"
+        return StoreError(
+            f"The home {self._home} cannot be {how}: {error.strerror}.",
+            f"{hint} another with --home or TALARIA_HOME.",
+        )
 
     def _locked_by(self, pid: int | None) -> StoreLocked:
         who = "Another process" if pid is None else f"Another process (pid {pid})"
