@@ -100,6 +100,12 @@ async def test_the_most_that_a_call_can_cost_is_reserved(
     assert order.caps == (Cap(Scope.DAY, 1_000_000_000),)
 
 
+async def test_a_wish_beyond_all_measure_is_counted_as_the_most_that_can_be_stored() -> None:
+    budget = make(Recorder()).of(TURN)
+    await budget.reserve(call(max_output=2**64, reasons=True))
+    assert budget.charge_cut(10, has_reasoned=True).tokens.output == MOST_COUNTED
+
+
 async def test_a_day_is_the_agents() -> None:
     store = Recorder()
     await make(store).of(TURN).reserve(call())

@@ -174,7 +174,7 @@ class Budgets:
         if call.max_output is None:
             return limit
         wished = call.max_output + (THINKING_TOKENS if call.reasons else 0)
-        return min(wished, limit) if price.max_output else wished
+        return min(wished, limit if price.max_output else MOST_COUNTED)
 
     def _refusal(self, overrun: Overrun, amount: int, until: float) -> OverBudget:
         cap, usage = overrun.cap, overrun.usage

@@ -82,6 +82,8 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", CHAT, chat(USER, n=2), 400, "`n`"),
     ("POST", CHAT, chat(USER, temperature="hot"), 400, "`temperature`"),
     ("POST", CHAT, chat(USER, max_tokens=0), 400, "`max_tokens`"),
+    ("POST", CHAT, chat(USER, max_completion_tokens=2**63), 400, "`max_completion_tokens`"),
+    ("POST", CHAT, chat(USER, max_tokens=10**30), 400, "`max_tokens`"),
     ("POST", CHAT, chat(USER, reasoning_effort="huge"), 400, "`reasoning_effort`"),
     ("POST", CHAT, chat({"role": "wizard", "content": "a"}), 400, "`messages[0].role`"),
     ("POST", CHAT, chat({"role": "user"}), 400, "`messages[0]`"),

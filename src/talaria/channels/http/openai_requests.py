@@ -24,6 +24,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
+from talaria.core.spending import MOST_COUNTED
 from talaria.models.parameters import RequestParameters
 from talaria.turns.live import CallOptions
 
@@ -113,8 +114,9 @@ class CompletionRequest(RequestParameters):
             raise BadRequest(f"In the field `n`: expected 1, got {self.n}.", "Ask for one choice at a time.")
         for name in ("max_tokens", "max_completion_tokens"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise BadRequest(f"In the field `{name}`: expected at least 1, got {value}.", "Leave it out.")
+            if value is not None and not 1 <= value <= MOST_COUNTED:
+                expected = "at least 1" if value < 1 else f"at most {MOST_COUNTED}"
+                raise BadRequest(f"In the field `{name}`: expected {expected}.", "Leave it out.")
         for raw in (self.response_format, self.tool_choice, *(self.tools or ())):
             try:  # these are not decoded on the way to the model
                 str(raw, "utf-8")
