@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import tracemalloc
 from pathlib import Path
@@ -144,3 +145,18 @@ def test_a_request_holds_no_second_copy_of_the_transcript() -> None:
         assert body.size is not None
         assert body.size > 5_000_000
         assert used < 500_000
+
+
+async def test_others_get_their_turn_while_a_long_log_is_encoded(tmp_path: Path) -> None:
+    store = MemoryStore(FakeClock())
+    builder = AgentBuilder(store, ScriptedModels(), FakeWorkspaces(lambda key: tmp_path))
+    chat = ChatAddress("main", "test", "dm", "a").key()
+    fresh = Fresh(SESSION, SPEC, (AssistantMessage('"quoted"\n' * 10_000, model="m"),) * 200)
+    await store.accept(Accept(new_turn_id(), Inbound(chat, Sender("x"), (Text("x"),)), fresh))
+    building = asyncio.create_task(builder.build(SESSION, SPEC.id))
+    passes = 0
+    while not building.done():
+        passes += 1
+        await asyncio.sleep(0)
+    assert len(building.result().transcript.chunks) == 200
+    assert passes > 5  # for 18 MB, in steps of 2 ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable
 from typing import Any
@@ -20,6 +21,7 @@ _OVERHEAD = 2048  # the objects of an agent without messages, so that a thousand
 _CHUNK_OVERHEAD = 64  # the object around the bytes of one message, and its place in a list
 _BUILDS_AT_ONCE = 2  # a build holds the entries and their encoded bytes
 _SPECS_KEPT = 64
+_SLICE_SECONDS = 0.002  # of work, until other tasks get their turn
 
 
 class WarmAgent:
@@ -115,7 +117,7 @@ class AgentBuilder:
         agent = WarmAgent(session_id, pinned, self.credential(pinned), wire)
         async with self._builds:
             log = await self._store.log(session_id, 0)
-            agent.absorb(log, hidden_seqs(log))
+            await _absorb_slowly(agent, log, hidden_seqs(log))
         return agent
 
     async def catch_up(self, agent: WarmAgent) -> None:
@@ -138,3 +140,13 @@ class AgentBuilder:
         """Return the current fingerprint of the provider's secrets. An agent with another one is rebuilt over
         the same prefix."""
         return self._models.credential(pinned.spec.provider)
+
+
+async def _absorb_slowly(agent: WarmAgent, log: Iterable[Entry], hidden: frozenset[int]) -> None:
+    """Absorb a whole log in short steps: encoding a long one takes a good part of a second."""
+    began = time.perf_counter()
+    for entry in log:
+        agent.absorb((entry,), hidden)
+        if time.perf_counter() - began > _SLICE_SECONDS:
+            await asyncio.sleep(0)
+            began = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 
 import msgspec
@@ -24,6 +25,8 @@ from talaria.turns.lanes import Lanes, is_control
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import NO_OPTIONS, CallOptions, LiveTurn
 from talaria.turns.settings import Busy, TurnSettings
+
+_LONG_BYTES = 256 << 10  # are hashed in about a millisecond
 
 
 class Draining(TalariaError):
@@ -104,10 +107,10 @@ class Intake:
         `Overloaded`, and `LimitReached` if too many messages of the chat wait. A control command is never
         refused for the last two reasons.
         """
-        digest = _digest(inbound.parts, inbound.model) if inbound.key is not None else ""
         command = parse_command(inbound.text)
         if command is None or not is_control(command.name):
             self._load.check()
+        digest = await _digest(inbound.parts, inbound.model) if inbound.key is not None else ""
         busy, is_explicit = choose_busy(command, self._settings.busy)
         if is_explicit and command is not None:
             inbound, command = _with_text(inbound, command.args), None
@@ -138,7 +141,8 @@ class Intake:
         session_id = new_session_id()
         place = (call.owner, session_id) if call.owner else (session_id,)
         chat = ChatAddress(self._settings.agent_name, "http", EPHEMERAL, *place)
-        digest = _digest(call.context, call.model, call.tools, call.options) if call.key is not None else ""
+        content = (call.context, call.model, call.tools, call.options)
+        digest = await _digest(*content) if call.key is not None else ""
         order = Accept(
             turn_id=new_turn_id(),
             inbound=Inbound(chat.key(), call.sender, (), call.key, call.model),
@@ -267,5 +271,8 @@ def _with_text(inbound: Inbound, text: str) -> Inbound:
     return msgspec.structs.replace(inbound, parts=(Text(text), *files))
 
 
-def _digest(*parts: object) -> str:
-    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+async def _digest(*parts: object) -> str:
+    """Return a hash of the content. That of pictures takes a while, and is made in a thread."""
+    data = msgspec.json.encode(parts)
+    made = await asyncio.to_thread(hashlib.sha256, data) if len(data) > _LONG_BYTES else hashlib.sha256(data)
+    return made.hexdigest()
