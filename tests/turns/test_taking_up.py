@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
 from rig import start
 from sick_store import SickStore
 from talaria.core.errors import StoreError
+from talaria.core.ids import ChatAddress, new_session_id, new_turn_id
+from talaria.core.ledger import Accept, Fresh
+from talaria.core.messages import Text
 from talaria.core.questions import APPROVE
-from talaria.core.turns import TurnState
+from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.scripted_model import ScriptedModel
@@ -114,3 +118,19 @@ async def test_a_drain_of_held_turns_leaves_them_for_the_next_start(tmp_path: Pa
         turn_id = (await rig.submit("hello")).turn.id
     async with start(store, tmp_path, clock=clock) as rig:
         assert (await rig.turns.wait(await rig.turns.find(turn_id))).reply == "You said: hello"
+
+
+async def test_taking_up_takes_as_long_as_there_are_turns(tmp_path: Path) -> None:
+    async def seconds(count: int) -> float:
+        store = MemoryStore(FakeClock())
+        for n in range(count):
+            chat = ChatAddress("main", "test", "dm", str(n)).key()
+            inbound = Inbound(chat, Sender("x"), (Text("hi"),))
+            await store.accept(Accept(new_turn_id(), inbound, Fresh(new_session_id(), None)))
+        began = time.thread_time()
+        async with start(store, tmp_path, clock=FakeClock(), is_held=True) as rig:
+            taken = time.thread_time() - began
+            assert len(rig.live) == count
+        return taken
+
+    assert await seconds(4000) < 20 * await seconds(500)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from talaria.agent.journal import Journal
 from talaria.cluster.leases import LeaseKeeper
 from talaria.core.clock import Clock
-from talaria.core.ids import ChatKey
+from talaria.core.ids import ChatKey, TurnId
 from talaria.core.ledger import Begin, TurnEnd
 from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
@@ -88,13 +89,15 @@ class Recovery:
         keep their order. A message that joined a turn is readmitted with it."""
         live, count = self._lanes.live, 0
         hosts = {turn.id for turn in unsettled if turn.merged_into is None}
+        joined: defaultdict[TurnId | None, list[Turn]] = defaultdict(list)
+        for turn in unsettled:
+            joined[turn.merged_into].append(turn)
         for turn in sorted(unsettled, key=lambda turn: turn.attempts == 0):
             if turn.merged_into in hosts:
                 continue
             resumed = live.open(turn)
-            for steer in unsettled:
-                if steer.merged_into == turn.id:
-                    resumed.steer(live.open(steer))
+            for steer in joined[turn.id]:
+                resumed.steer(live.open(steer))
             self._lanes.put(resumed)
             count += 1
         if count:
