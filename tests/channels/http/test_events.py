@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
-from channels.http.gateway import Api, run_gateway
+from channels.http.gateway import TOKEN, Api, run_gateway
 from talaria.channels.http.response import StreamTiming
 from talaria.testing.model_server import ModelServer
 
@@ -127,3 +129,41 @@ async def test_a_silent_stream_is_kept_alive(tmp_path: Path, model: ModelServer)
 async def metrics(api: Api) -> str:
     async with api.client.get(f"{api.url}/metrics") as response:
         return await response.text()
+
+
+async def read_slowly(api: Api, request: str, body: str = "") -> bytes:
+    """Return the body of a chunked response, which is read through a small window."""
+    host, _, port = api.url.removeprefix("http://").partition(":")
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(client, (host, int(port)))
+    reader, writer = await asyncio.open_connection(sock=client)
+    try:
+        head = f"{request} HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {TOKEN}\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        await reader.readuntil(b"\r\n\r\n")
+        pieces = []
+        while size := int(await reader.readline(), 16):
+            pieces.append((await reader.readexactly(size + 2))[:-2])
+        return b"".join(pieces)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("is_completion", [False, True])
+async def test_no_comment_comes_within_an_event_that_a_client_reads_slowly(
+    tmp_path: Path, model: ModelServer, is_completion: bool
+) -> None:
+    """A long reply is written in pieces, and a comment between two of them would be a part of the reply."""
+    async with run_gateway(tmp_path / "home", model, timing=StreamTiming(0.001, 0.0)) as api:
+        if is_completion:
+            said = {"role": "user", "content": "[[words 90000]] [[chunks 1]]"}
+            request = ("POST /v1/chat/completions", json.dumps({"messages": [said], "stream": True}))
+        else:
+            turn = await api.say("long", "[[words 90000]] [[chunks 1]]")
+            request = (f"GET /api/turns/{turn['id']}/events", "")
+        lines = (await read_slowly(api, *request)).split(b"\n")
+    assert {line.partition(b": ")[0] for line in lines} <= {b"", b"id", b"event", b"data"}
+    told = [line[6:] for line in lines if line.startswith(b"data: {")]
+    assert max(len(json.dumps(json.loads(data))) for data in told) > 500_000

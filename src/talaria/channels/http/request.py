@@ -290,6 +290,11 @@ class Request:
         return bytes(view[last:])
 
     @property
+    def can_write(self) -> bool:
+        """Whether a short piece can be written without waiting for the client."""
+        return self.connection is None or not self.connection.flow.write_paused
+
+    @property
     def is_gone(self) -> bool:
         """Whether the connection is closed or about to be, so that nothing more can be written."""
         return self.connection is not None and self.connection.transport.is_closing()

@@ -222,6 +222,7 @@ class EventStream:
         self._headers = headers
         self._format_error = format_error
         self._on_disconnect = on_disconnect
+        self._is_in_event = False  # the last piece was no whole event, or is still being written
 
     async def send(self, request: Request) -> None:
         with self._metrics.event_stream():
@@ -241,24 +242,29 @@ class EventStream:
                 await asyncio.wait((pump, gone))
 
     async def _keep_alive_until(self, request: Request, *tasks: asyncio.Task[None]) -> None:
-        """Write comments until one of the tasks is done."""
+        """Write comments until one of the tasks is done. None is written within an event, and none for a
+        client that has not read what was written before: that has the same effect."""
         timeout = self._keep_alive if request.has_started else self._header_delay
         while not (await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED))[0]:
-            await self._start(request)
-            await request.write(_KEEP_ALIVE, is_last=False)
             timeout = self._keep_alive
+            if not self._is_in_event and request.can_write:
+                await self._start(request)
+                await request.write(_KEEP_ALIVE, is_last=False)
 
     async def _pump(self, request: Request) -> None:
         end = b""
         try:
             async with aclosing(self._events) as events:
                 async for data in events:
+                    self._is_in_event = True
                     await self._start(request)
                     await request.write(data, is_last=False)
+                    self._is_in_event = not data.endswith(b"\n\n")
         except TalariaError as error:
             if self._format_error is None or not request.has_started:
                 raise
             end = self._format_error(error.info())
+        self._is_in_event = True
         await self._start(request)
         await request.write(end, is_last=True)
 
