@@ -105,3 +105,16 @@ async def test_inner_addresses_stay_text_when_telegram_refuses_the_formatting(
     assert message.text.startswith("😀 **http")
     assert message.links == ["https://example.org"]
     assert (document.text, document.links) == ("at 10.0.0.1", [])
+
+
+@pytest.mark.parametrize("text", ["**b** " * 100 + "see 127.0.0.1:8765", "127.0.0.1 " * 101])
+def test_an_address_behind_more_marks_than_telegram_reads_is_no_link(text: str) -> None:
+    html = to_html(text)
+    assert html == f"<pre>{text}</pre>"
+    first = refused_addresses(text)[0]
+    assert len(refused_addresses(text)) == 1
+    assert text[first["offset"] :][: first["length"]] in ("127.0.0.1:8765", text)
+
+
+def test_many_marks_without_such_an_address_stay_marks() -> None:
+    assert to_html("**b** " * 200).count("<b>") == 200

@@ -34,6 +34,7 @@ _SPECIAL = re.compile(r"[*_~`\[.:&<>]")
 _EMPHASIS = re.compile("</?[bis]>")
 _NO_TEXT = re.compile("<code>[^<]*</code>|<a [^<]*</a>")
 _MAX_OPEN = 32
+_MAX_ENTITIES = 100  # Telegram ignores the marks of a message from there on
 _CLOSING_ROOM = 17  # for the line that closes a code block
 _TAGS = {"**": "b", "__": "b", "~~": "s", "*": "i", "_": "i"}
 
@@ -61,17 +62,23 @@ def to_html(markdown: str, own: Hosts = frozenset()) -> str:
     """Return Telegram's HTML. `own` are the gateway's hosts; see `core.links` for what becomes a link.
 
     Telegram turns bare addresses into links by itself, but not in code: the addresses that must not be links
-    are shown as code.
+    are shown as code. A message with more marks than Telegram reads is one block of code if it has such
+    addresses.
     """
-    return "\n".join(_render_blocks(markdown.split("\n"), own)).strip("\n")
+    html = "\n".join(_render_blocks(markdown.split("\n"), own)).strip("\n")
+    if html.count("</") > _MAX_ENTITIES and refused_addresses(markdown, own):
+        return f"<pre>{escape(markdown, quote=False)}</pre>"
+    return html
 
 
 def refused_addresses(text: str, own: Hosts = frozenset()) -> list[CodeEntity]:
     """Return the entities for a plain text, in which the same addresses are shown as code."""
+    refused = [found for found in find_addresses(text, own) if not found.is_outer]
+    if len(refused) > _MAX_ENTITIES:
+        return [{"type": "pre", "offset": 0, "length": units(text)}]
     return [
         {"type": "code", "offset": units(text[: found.start]), "length": units(text[found.start : found.end])}
-        for found in find_addresses(text, own)
-        if not found.is_outer
+        for found in refused
     ]
 
 
