@@ -30,6 +30,7 @@ _MENTION = re.compile(r"(?<![\w@])@[A-Za-z0-9_]{3,32}")
 _LINK = re.compile(
     r"[a-z][a-z0-9+.-]*://\w[^\s<>]*|(?<![\w./-])\d+(?:\.\d+){3}(?!\w|[.-]\w)[^\s<>]*", re.IGNORECASE
 )
+_BEHIND_LINKS = ".,;:!?'\"*_~()[]{}"
 
 
 class TextEntity(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,7 +77,7 @@ def found_links(text: str, entities: Iterable[TextEntity]) -> list[str]:
         start = utf16_length(text[: match.start()])
         end = start + utf16_length(match[0])
         if not any(each.offset < end and start < each.offset + each.length for each in hidden):
-            links.append(match[0])
+            links.append(match[0].rstrip(_BEHIND_LINKS))
     return links
 
 
