@@ -445,6 +445,24 @@ async def test_wall_clock_that_is_set_holds_up_no_reply(
     assert (outlet.texts("room"), outlet.texts("hall")) == (["You said: hello"], ["You said: again"])
 
 
+@pytest.mark.parametrize("jump", [-30 * 86_400.0, 30 * 86_400.0])
+async def test_reply_is_not_too_old_because_the_wall_clock_was_set(
+    store: Store, tmp_path: Path, clock: FakeClock, jump: float
+) -> None:
+    """As of a machine that starts with a wrong clock and hears the right time later."""
+    outlet = FakeOutlet()
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        await until_waiting(rig, clock)
+        clock.set_wall(jump)
+        outlet.faults.append(OutletFault.DELAY)
+        turn = await say(rig, "hello")
+        await attempted(store, turn, 1)
+        await until_waiting(rig, clock)
+        clock.advance(61)
+        await settled(store, turn)
+    assert outlet.texts("room") == ["You said: hello"]
+
+
 async def test_delayed_reply_of_an_earlier_process_is_sent_although_the_clock_was_set_back(
     store: Store, tmp_path: Path, clock: FakeClock
 ) -> None:

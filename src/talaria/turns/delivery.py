@@ -176,9 +176,9 @@ class Delivery:
         now = self._now()
         due = await self._store.outbox.due(channel, _BATCH, now)
         if channel in self._new_outlets:
-            self._new_outlets.discard(channel)
             if (later := await self._store.outbox.next_due(channel, now)) is not None:
                 self._look_at(later)
+            self._new_outlets.discard(channel)
         fresh = [row for row in due if (channel, row.address) not in self._sends]
         for row in fresh:
             place = (channel, row.address)
@@ -195,7 +195,9 @@ class Delivery:
         now = self._now()
         if now - self._expired_at >= 60.0:
             self._expired_at = now
-            old = await self._store.outbox.expire(now - self._settings.max_age.total_seconds(), _TOO_OLD)
+            # Rows are dated by the wall clock. A reply is old if it is old by both clocks.
+            oldest = min(now, self._clock.now()) - self._settings.max_age.total_seconds()
+            old = await self._store.outbox.expire(oldest, _TOO_OLD)
             if old:
                 _log.warning("replies that could not be sent for too long were given up: %d", old)
 
