@@ -18,6 +18,26 @@ most = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
 print(descriptor_limit(), raise_descriptor_limit() == most)
 """
 
+_LOWER = """
+import resource
+from talaria.observe.descriptors import raise_descriptor_limit
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+setrlimit = resource.setrlimit
+
+def refuse_many(key, limits):
+    if limits[0] > 10_240:
+        raise ValueError("not allowed to raise maximum limit")
+    setrlimit(key, limits)
+
+resource.setrlimit = refuse_many
+print(raise_descriptor_limit())
+"""
+
+
+def test_a_system_that_tells_too_high_a_limit_is_asked_for_less() -> None:
+    said = subprocess.run([sys.executable, "-c", _LOWER], capture_output=True, text=True, check=True)
+    assert 256 < int(said.stdout) <= 10_240
+
 
 def test_the_limit_is_raised_as_far_as_the_system_lets_it() -> None:
     said = subprocess.run([sys.executable, "-c", _RAISE], capture_output=True, text=True, check=True)

@@ -21,9 +21,13 @@ def raise_descriptor_limit() -> int:
     """Raise the limit of this process as far as the system lets it, and return it. Never lowers it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        with suppress(ValueError, OSError):  # some systems have a lower limit than they tell
+    if soft == resource.RLIM_INFINITY:
+        return MOST
+    while most > soft:
+        with suppress(ValueError, OSError):  # some systems, such as macOS, have a lower limit than they tell
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            break
+        most //= 2
     return descriptor_limit()
 
 
