@@ -201,3 +201,10 @@ def test_following_the_pages_gives_the_whole_file_and_no_page_is_over_its_budget
         assert part.lines == data.count(b"\n") + (1 if data and not data.endswith(b"\n") else 0)
         at = part.next
     assert "".join(texts) == data.decode(errors="replace")
+
+
+def test_a_column_beyond_all_measure_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    folder = Folder(tmp_path)
+    with folder.open(folder.resolve("a.txt")) as file, pytest.raises(ToolError, match="has no column"):
+        read_page(file, Position(1, 10**30), 10, 100)

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from io import BufferedReader
 
 from talaria.core.errors import ToolError
-from talaria.workspace.folder import PRIVATE, FileKind, Folder, FolderItem, FolderPath, printable
+from talaria.workspace.folder import (
+    MAX_READ_BYTES,
+    PRIVATE,
+    FileKind,
+    Folder,
+    FolderItem,
+    FolderPath,
+    printable,
+)
 from talaria.workspace.pace import Pace
 
 MAX_VISITED = 20_000
@@ -211,7 +219,7 @@ def read_page(file: BufferedReader, start: Position, max_lines: int, max_bytes: 
 def _seek(file: BufferedReader, start: Position) -> None:
     file.seek(0)
     skipped = _skip_lines(file, start.line - 1)
-    head = file.readline(start.column - 1)
+    head = file.readline(min(start.column - 1, MAX_READ_BYTES + 1))
     if len(head) < start.column - 1 or head.endswith(b"\n"):
         raise ToolError(f"Line {start.line} has no column {start.column}.")
     if start != Position() and not file.peek(1):
