@@ -102,6 +102,9 @@ async def test_held_turns_wait_in_order_and_can_be_stopped(tmp_path: Path) -> No
         assert (await rig.say("/status", "third")).state is TurnState.DONE
         assert (await rig.turns.cancel(sent[1])).state is TurnState.CANCELLED
         assert (await rig.turns.cancel(elsewhere)).state is TurnState.CANCELLED
+        first = await rig.submit("[[hang]] first of its chat", "fourth")
+        assert ((await rig.say("/stop", "fourth")).reply or "").startswith("Stopped.")
+        assert (await rig.turns.wait(first)).state is TurnState.CANCELLED
         assert not sent[0].settled.done()
         rig.turns.release()
         await asyncio.wait([sent[2].settled])

@@ -26,7 +26,6 @@ class Lanes:
         self._lanes: dict[ChatKey, deque[LiveTurn]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_draining = False
-        self._is_held = False
 
     def __iter__(self) -> Iterator[Sequence[LiveTurn]]:
         return iter(list(self._lanes.values()))
@@ -35,22 +34,13 @@ class Lanes:
         """Return the turns in a chat's lane: the running one, then those that wait."""
         return self._lanes.get(key, ())
 
-    @property
-    def is_held(self) -> bool:
-        return self._is_held
-
     def hold(self) -> None:
-        """Start no turns until `release`. Turns are put into their lanes meanwhile, and commands pass."""
-        self._is_held = True
+        """Begin no turns until `release`. The first turn of each lane is STARTING meanwhile."""
+        self._runner.hold()
 
     def release(self) -> None:
-        """Start the turns that wait, and those that come from now on."""
-        self._is_held = False
-        for key, lane in list(self._lanes.items()):
-            if lane and not self._is_draining:
-                self._spawn(self._work(key, lane), f"lane {key}")
-            elif not lane:  # its turns were withdrawn
-                del self._lanes[key]
+        """Begin the turns that wait, and those that come from now on."""
+        self._runner.release()
 
     def claim(self, key: ChatKey) -> bool:
         """Reserve the lane of a chat without turns, for a turn that is being accepted.
@@ -58,7 +48,7 @@ class Lanes:
         Return False if the chat has turns, or if lanes are held. After True, the caller calls `put` with
         `is_claimed`, or `unclaim`. Turns that are put meanwhile wait behind the claim.
         """
-        if key in self._lanes or self._is_draining or self._is_held:
+        if key in self._lanes or self._is_draining or self._runner.is_held:
             return False
         self._lanes[key] = deque()
         return True
@@ -90,8 +80,7 @@ class Lanes:
         if lane is None:
             lane = self._lanes[key] = deque()
         lane.appendleft(live)
-        if not self._is_held:
-            self._spawn(self._work(key, lane), f"lane {key}")
+        self._spawn(self._work(key, lane), f"lane {key}")
 
     def put_beside(self, live: LiveTurn) -> None:
         """Run the turn at once, beside its chat's lane. During a drain it is let go."""

@@ -75,6 +75,7 @@ class Runner:
         self._clock = agents.clock
         self._commands = CommandRunner(store, keeper, agents, live, settings)
         self._quarantine = Quarantine(store, agents.clock, live)
+        self._gate: asyncio.Future[bool] | None = None  # while turns are held; its result: they may begin
 
     async def run(self, live: LiveTurn) -> None:
         """Run the turn until it is settled, parked or let go.
@@ -95,6 +96,27 @@ class Runner:
         finally:
             if live.state is not LiveState.PARKED:
                 self._live.let_go(live)
+
+    @property
+    def is_held(self) -> bool:
+        return self._gate is not None
+
+    def hold(self) -> None:
+        """Begin no turns until `release`. A turn that waits can be stopped, and commands are answered."""
+        self._gate = asyncio.get_running_loop().create_future()
+
+    def release(self) -> None:
+        """Begin the turns that were held."""
+        self._open_gate(may_begin=True)
+
+    def let_go_held(self) -> None:
+        """Let the turns go that are held, because the gateway shuts down."""
+        self._open_gate(may_begin=False)
+
+    def _open_gate(self, *, may_begin: bool) -> None:
+        gate, self._gate = self._gate, None
+        if gate is not None and not gate.done():
+            gate.set_result(may_begin)
 
     def drain(self) -> None:
         """Stop watching the turns in quarantine."""
@@ -177,7 +199,8 @@ class Runner:
             live.hold_task(None)  # a command is brief, and is not interrupted
             await self._commands.run(live)
             return
-        if live.began is None and not await self._agents.wait_for_model(self._store, live):
+        is_refused = self._gate is not None and not await asyncio.shield(self._gate)
+        if is_refused or (live.began is None and not await self._agents.wait_for_model(self._store, live)):
             self._live.let_go(live)
             return
         if not live.begins:

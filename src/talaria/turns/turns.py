@@ -98,6 +98,7 @@ class Turns:
         self._intake.close()
         self._recovery.drain()
         self._pending.let_go()
+        self._runner.let_go_held()
         left = await self._lanes.drain(deadline)
         self._runner.drain()
         if left:
@@ -153,8 +154,7 @@ class Turns:
         """Stop the turn and return it when it is over. A turn that is over stays as it is."""
         self._recovery.take_up_chat(live.turn.chat_key)
         live = self.live.get(live.turn.id) or live
-        may_withdraw = not live.turn.attempts or self._lanes.is_held
-        is_queued = may_withdraw and self._lanes.withdraw(live)
+        is_queued = not live.turn.attempts and self._lanes.withdraw(live)
         live.stop()
         if is_queued:
             self._lanes.put_beside(live)
