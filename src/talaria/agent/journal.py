@@ -54,6 +54,7 @@ class Journal:
         self._before_release = before_release
         self._agent: WarmAgent | None = None
         self._view: WarmAgent | None = None
+        self._is_kept = True
         self._last_model = 0
         self.session_id = session_id
         self.turn_id = turn_id
@@ -97,10 +98,14 @@ class Journal:
             if entry.turn_id == self.turn_id:
                 self._note_entry(entry.body)
 
-    def attach(self, agent: WarmAgent | None) -> None:
-        """Let `agent` absorb what is appended from now on. Pass None when the agent's lease ends."""
+    def attach(self, agent: WarmAgent | None, *, is_kept: bool = True) -> None:
+        """Let `agent` absorb what is appended from now on. Pass None when the agent's lease ends.
+
+        An agent that is not kept after the turn does not absorb the turn's last entries.
+        """
         self._agent = agent
         self._view = None
+        self._is_kept = is_kept
 
     def feed(self, view: WarmAgent) -> None:
         """Let `view`, the session as a fallback model reads it, absorb what is appended, beside the agent."""
@@ -203,6 +208,8 @@ class Journal:
         self.asked = order.ask
         if order.end is not None:
             self.end = order.end
+            if not self._is_kept:
+                return committed.revision
         for view in (self._agent, self._view):
             if view is not None:
                 view.absorb(committed.entries)

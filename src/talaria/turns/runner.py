@@ -246,17 +246,18 @@ class Runner:
         agents, session = self._agents, began.session
         pinned, revision = await agents.pin(live.turn, began, journal)
         if session.ephemeral:
-            await self._loop(attempt, journal, await agents.builder.build(session.id, pinned.id))
+            journal.attach(agent := await agents.builder.build(session.id, pinned.id), is_kept=False)
+            await self._loop(attempt, journal, agent)
             return
         wanted = Wanted(session.id, session.chat_key, pinned.id, revision)
         async with agents.pool.lease(wanted) as agent:
             if began.entry is not None:
                 agent.absorb((began.entry,))
+            journal.attach(agent)
             await self._loop(attempt, journal, agent)
 
     async def _loop(self, attempt: _Attempt, journal: Journal, agent: WarmAgent) -> None:
         live = attempt.live
-        journal.attach(agent)
         attempt.loop = self._agents.loop(live, agent, journal, self._settings)
         try:
             live.completion = await attempt.loop.run()
