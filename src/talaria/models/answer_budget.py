@@ -13,6 +13,7 @@ import msgspec
 
 from talaria.core.errors import AnswerMemoryFull, AnswerTooLarge, ModelError
 from talaria.core.limits import Limits
+from talaria.core.loop_share import LoopShare
 from talaria.core.units import write_size
 from talaria.models.failures import ProviderErrors
 
@@ -56,13 +57,14 @@ def _outside_texts(data: bytes) -> bytes:
 
 
 class AnswerMemory:
-    """The bytes of all answers that are being received by this process."""
+    """The bytes of all answers that are being received by this process, and their share of the loop."""
 
-    __slots__ = ("held", "limits")
+    __slots__ = ("held", "limits", "share")
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self.held = 0
+        self.share = LoopShare()
         self.limits.watch("answer_memory", lambda: self.held)
 
 
@@ -94,12 +96,14 @@ class AnswerBudget:
         "max_arguments",
         "pieces",
         "received",
+        "share",
         "unread",
     )
 
     def __init__(self, errors: ProviderErrors, memory: AnswerMemory | None = None) -> None:
         self._errors = errors
         self._memory = memory or AnswerMemory()
+        self.share = self._memory.share
         self._limits = self._memory.limits
         limits = self._limits.now
         self._max_bytes = limits.answer_bytes

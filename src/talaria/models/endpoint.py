@@ -18,6 +18,7 @@ from yarl import URL
 from talaria import __version__
 from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ModelError
+from talaria.core.loop_share import SLICE_SECONDS
 from talaria.core.messages import TokenUsage
 from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta
 from talaria.core.redaction import Redactor
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("talaria.models")
 
-# How long the loop is held for one answer before other work gets its turn.
-SLICE_SECONDS = 0.002
 # Of short reads, one in so many is measured.
 SAMPLE = 16
 # How long a complete answer waits for the end of its HTTP message, so that the connection can be reused.
@@ -158,11 +157,11 @@ class Endpoint:
         body = SplicedBody(pieces)
         try:
             await self._exchange(body, answer, sink, started, call.patience)
-            for delta in answer.end():
-                sink(delta)
             if budget.received > LONG_ANSWER_BYTES:
-                await asyncio.sleep(0)
-            completion = answer.completion()
+                async with budget.share:
+                    completion = _end(answer, sink)
+            else:
+                completion = _end(answer, sink)
         except BaseException:
             if body.is_sent:
                 sink(CallCut(answer.output_bytes()))
@@ -314,22 +313,24 @@ class Endpoint:
         return errors.cut_off() if has_response else errors.disconnected()
 
 
-async def _feed_slices(answer: AnswerDecoder, data: bytes, sink: Callable[[ModelDelta], None]) -> None:
-    """Feed a long read to the decoder. After every `SLICE_SECONDS` of work, the loop is free for as long.
+def _end(answer: AnswerDecoder, sink: Callable[[ModelDelta], None]) -> Completion:
+    for delta in answer.end():
+        sink(delta)
+    return answer.completion()
 
-    A pause of zero would let each other task take one step only, and a turn has many steps.
-    """
-    began = perf_counter()
-    for start in range(0, len(data), SLICE_BYTES):
-        for delta in answer.feed(data[start : start + SLICE_BYTES]):
-            sink(delta)
-        if answer.is_closed:
-            break
-        if (spent := perf_counter() - began) >= SLICE_SECONDS:
-            answer.budget.cpu += spent
-            await asyncio.sleep(SLICE_SECONDS)
-            began = perf_counter()
-    answer.budget.cpu += perf_counter() - began
+
+async def _feed_slices(answer: AnswerDecoder, data: bytes, sink: Callable[[ModelDelta], None]) -> None:
+    """Feed a long read to the decoder, in slices that share the loop with the long reads of all answers."""
+    start, budget = 0, answer.budget
+    while start < len(data) and not answer.is_closed:
+        async with budget.share:
+            began, spent = perf_counter(), 0.0
+            while spent < SLICE_SECONDS and start < len(data) and not answer.is_closed:
+                for delta in answer.feed(data[start : start + SLICE_BYTES]):
+                    sink(delta)
+                start += SLICE_BYTES
+                spent = perf_counter() - began
+            budget.cpu += spent
 
 
 def _os_reason(error: OSError) -> str:
