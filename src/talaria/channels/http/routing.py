@@ -120,6 +120,8 @@ class HttpApp:
         self._audit = audit
         self._metrics = metrics
         self._webhooks = webhooks
+        # In each round of the event loop, one request of a stranger begins at most.
+        self._strangers = asyncio.Lock()
         self.routes = routes
         self._failures: dict[tuple[str, type[Exception]], tuple[float, int]] = {}
         self._paths = {path: methods for path, methods in routes.items() if "{" not in path}
@@ -133,6 +135,9 @@ class HttpApp:
         if scope["type"] != "http":
             raise RuntimeError(f"the HTTP channel does not speak {scope['type']}")
         request = Request(scope, receive, send)
+        if request.connection is not None and not request.connection.is_trusted:
+            async with self._strangers:
+                await asyncio.sleep(0)
         try:
             status = await self._respond(request)
         except (ClientDisconnected, asyncio.CancelledError):
