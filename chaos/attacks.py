@@ -61,7 +61,7 @@ _TOOL_CALLS: Mapping[str, str] = {
     "100 search_files": _calls("search_files", 100, {"pattern": "x"}),
     "100 list_files with a hostile glob": _calls("list_files", 100, {"pattern": _GLOB}),
     "100 search_files with a hostile pattern": _calls("search_files", 100, {"pattern": _REGEX}),
-    "a tool name of 200 kB": f"[[call {'n' * 200_000} {{}}]]",
+    "a tool name of 200 characters": f"[[call {'n' * 200} {{}}]]",
     "100 unknown tools": _calls("no_such_tool", 100, {"a": "b" * 1000}),
     "arguments of 100,000 values": f"[[call write_file {json.dumps({'path': [0] * 100_000})}]]",
     "edit_file with a text of 300 kB": _calls(

@@ -13,6 +13,7 @@ import time
 import aiohttp
 
 CHATS = 2
+CALM = "calm"  # the provider of the bystanders, whose server no attack uses
 _PAUSE = 0.01
 _TURNS_PER_SESSION = 200
 
@@ -22,11 +23,10 @@ async def chat(client: aiohttp.ClientSession, url: str, name: str) -> None:
     while True:
         turns += 1
         text = "/new" if turns % _TURNS_PER_SESSION == 0 else "hello"
+        message = {"text": text, "model": f"{CALM}/scripted"}
         begin = time.monotonic()
         try:
-            async with client.post(
-                f"{url}/api/sessions/{name}/messages?wait=60", json={"text": text}
-            ) as answer:
+            async with client.post(f"{url}/api/sessions/{name}/messages?wait=60", json=message) as answer:
                 state = (await answer.json()).get("state", str(answer.status))
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             state = type(error).__name__

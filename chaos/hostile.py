@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from chaos.bystander import CALM
 from soak.report import Figure, Progress
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.hostile_answers import hostile_answers
@@ -223,6 +224,8 @@ def _config(calm: str, hostile: str, telegram: TelegramServer) -> str:
 provider = "scripted"
 name = "scripted"
 [providers.scripted]
+base_url = "{hostile}"
+[providers.{CALM}]
 base_url = "{calm}"
 {providers}
 [limits]
