@@ -201,6 +201,12 @@ async def test_a_gateway_that_comes_back_elsewhere_is_found() -> None:
         await new.stop()
 
 
+async def test_an_event_that_is_too_long_is_told_and_not_asked_for_again() -> None:
+    async with talking([Done("\0" * (3 << 20))]) as (_, client):
+        with pytest.raises(TalariaError, match="longer than 16777216 bytes"):
+            await collect(client, RetryPolicy(5.0))
+
+
 async def test_patience_ends() -> None:
     async with talking() as (gateway, client):
         await gateway.stop()

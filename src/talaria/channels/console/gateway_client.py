@@ -160,7 +160,12 @@ class GatewayClient:
                             yield event
                         if isinstance(event, FINAL_EVENTS):
                             return
-            except (*_LOST, SseOverflow):
+            except SseOverflow as error:
+                raise TalariaError(
+                    f"The answer cannot be shown here: {error}.",
+                    f"GET /api/turns/{turn_id} returns it as JSON.",
+                ) from None
+            except _LOST:
                 pass  # the next request continues after the last event
             finally:
                 response.close()
