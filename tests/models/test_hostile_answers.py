@@ -203,12 +203,16 @@ async def test_impossible_token_counts_are_clamped(
     assert len(lies) == (most > 0), "a lie is logged once"
 
 
-async def test_possible_token_counts_are_believed() -> None:
+async def test_possible_token_counts_are_believed(caplog: pytest.LogCaptureFixture) -> None:
     async with world() as asked:
         usage = (await asked.ask(f"[[usage 1000 800 20 5]] {'x' * 500}")).usage
         assert usage == TokenUsage(1000, 800, 20, 5)
         hidden = (await asked.ask("[[usage 100 0 30000 29990]] hello")).usage
         assert hidden == TokenUsage(100, 0, 30_000, 29_990), "reasoning that is not shown"
+        caplog.set_level(logging.WARNING, "talaria.models")
+        beside = (await asked.ask("[[usage 100 0 20 300]] hello")).usage
+        assert beside == TokenUsage(100, 0, 20, 20)
+        assert not caplog.records, "reasoning that is counted beside the output is no lie"
 
 
 @pytest.mark.parametrize("wire", FORMATS)

@@ -174,8 +174,10 @@ class Endpoint:
         return completion
 
     def _note_lie(self, told: TokenUsage, possible: TokenUsage, model: str) -> None:
-        """Log token counts that cannot be true, once for this endpoint."""
-        if not self._has_lied:
+        """Log token counts that cannot be true, once for this endpoint. Some providers count reasoning beside
+        the output and not within it, which is no lie."""
+        is_lie = (told.input, told.output) != (possible.input, possible.output)
+        if is_lie and not self._has_lied:
             self._has_lied = True
             _log.warning(
                 "%s (model %.100s) reports impossible token counts: %d in, %d out; %d in, %d out are counted",
