@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from talaria.core.errors import ToolError
+from talaria.core.ids import SessionId
 from talaria.tools.matcher import SHOWN_CHARS, excerpt, find_hits
 from talaria.tools.search import search
+from talaria.tools.workers import ToolWorkers, TurnResources
 from tools.conftest import ToolCaller, context
 
 
@@ -119,3 +124,26 @@ def test_a_long_line_is_cut_around_its_match(at: int) -> None:
 def test_hits_carry_the_line_number_and_stop_at_their_limit() -> None:
     assert find_hits(re.compile("b"), b"a\nb\nc\r\nbb\r\nb", 2) == [(2, "b"), (4, "bb")]
     assert find_hits(re.compile("\ufffd"), b"\xff", 9) == [(1, "\ufffd")]
+
+
+async def test_many_small_files_are_read_in_few_goes(tmp_path: Path) -> None:
+    """So that a search costs what its files take, and a turn may search as often as it likes."""
+
+    goes = 0
+
+    class Counting(TurnResources):
+        async def in_thread(self, function: Callable[..., Any], *args: object) -> Any:
+            nonlocal goes
+            goes += 1
+            return await TurnResources.in_thread(self, function, *args)
+
+    for n in range(300):
+        (tmp_path / f"{n:03}.txt").write_text(f"hay\nneedle {n}\n" if n % 2 else "hay\n")
+    (tmp_path / "010.txt").write_bytes(b"\0needle")
+    resources = Counting(ToolWorkers(), SessionId("ses_1"))
+    call = dataclasses.replace(context(tmp_path), resources=resources)
+    found = await search(call, "ne+dle", ".", 15.0)
+    assert found.splitlines()[:2] == ["001.txt:2: needle 1", "003.txt:2: needle 3"]
+    assert len(found.splitlines()) == 151
+    assert found.endswith("larger than 4.0 MiB.]")
+    assert goes <= 10

@@ -30,7 +30,7 @@ class LimitSettings(msgspec.Struct, frozen=True):
     answer_cpu: timedelta = timedelta(seconds=20)
     # For each turn.
     turn_tools: Count = 8  # calls side by side
-    turn_children: timedelta = timedelta(seconds=60)  # that child processes of its tools run, together
+    turn_children: timedelta = timedelta(minutes=2)  # that child processes of its tools run, together
     # For each chat.
     chat_queue: Count = 100  # messages that wait
     chat_files: Size = Size(2 << 30)
