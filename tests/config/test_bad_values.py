@@ -206,6 +206,24 @@ def no_zones() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_zones")
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("u:s3cret@h/v1", "…@h/v1"),
+        ("htp://u:s3/cret@h/v1", "htp://…@h/v1"),
+        ("htp://u:s3@cret@h/v1", "htp://…@h/v1"),
+        ("https://u:s3/cret@h/v1", "https://…@h/v1"),
+        ("https:/h/v1?key=s3cret", "https:/h/v1?…"),
+        ("https://h:s3cret/v1", "https://h:…/v1"),
+        ("https://h:99999/v1", "https://h:99999/v1"),
+        ("h.example:8080/v1", "h.example:8080/v1"),
+    ],
+)
+def test_credentials_in_a_mistyped_address_are_not_shown(tmp_path: Path, address: str, shown: str) -> None:
+    error = failure(tmp_path, f'[providers.x]\nbase_url = "{address}"\n')
+    assert f'base_url is "{shown}": expected' in error.user_text
+
+
 def test_a_machine_without_zones_says_so(tmp_path: Path) -> None:
     if zoneinfo.available_timezones():
         pytest.skip("the package tzdata brings its own zones")

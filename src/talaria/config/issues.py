@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 _LONGEST_SHOWN = 60
 _MOST_SHOWN = 8
-_PASSWORD = re.compile(r"//[^/@]*@")
-_QUERY = re.compile(r"(://[^?#]*[?#]).+", re.DOTALL)
+# Places of credentials in an address, also in one that is mistyped.
+_PASSWORD = re.compile(r"^((?:[\w+.-]+:)?//)?.*@", re.DOTALL)
+_PORT = re.compile(r"(://[^/?#:@]*:)(?!\d*(?:[/?#]|$))[^/?#]+")
+_QUERY = re.compile(r"(:/[^?#]*[?#]).+", re.DOTALL)
 _SUGGESTION = re.compile(r"\(did you mean (\S+)\?\)")
 
 
@@ -166,7 +168,7 @@ def _by_place(issue: Issue) -> tuple[bool, int]:
 def _shown(raw: Any) -> str:
     match raw:
         case Override(text=text) | str(text):
-            return quoted(_QUERY.sub(r"\1…", _PASSWORD.sub("//…@", text)))
+            return quoted(_QUERY.sub(r"\1…", _PORT.sub(r"\1…", _PASSWORD.sub(r"\1…@", text))))
         case bool():
             return str(raw).lower()
         case int() | float():
