@@ -120,3 +120,26 @@ async def test_a_wedged_process_leaves_and_only_the_turn_that_held_it_pays(tmp_p
     held, innocent = await read_turn(home, holder), await read_turn(home, beside)
     assert (held.attempts, held.forgiven) == (2, 0)
     assert (innocent.attempts, innocent.forgiven) == (2, 1)
+
+
+WITH_THE_LOG_HELD = """
+import logging, threading
+from talaria.core.ids import OwnerId
+from talaria.observe.logs import configure
+from talaria.observe.settings import LogSettings
+from talaria.core.redaction import Redactor
+from talaria.turns.crashes import leave_wedged
+import sys
+
+configure(LogSettings(), Redactor([]), sys.stderr)
+for handler in logging.getLogger().handlers:
+    handler.acquire()  # as the loop does while it reads source files for a traceback
+leave = lambda: leave_wedged(None, OwnerId("own_1"), 60.0, None, last_words=0.05)
+threading.Thread(target=leave).start()
+threading.Event().wait(20)
+"""
+
+
+async def test_a_process_leaves_although_its_loop_is_held_inside_the_log() -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", WITH_THE_LOG_HELD)
+    assert await process.wait() == WEDGED_STATUS

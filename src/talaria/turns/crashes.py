@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine, Sequence
+from threading import Timer
 from typing import Any, NoReturn
 
 import msgspec
@@ -156,11 +157,20 @@ WEDGED_STATUS = 70
 _LAST_WORDS_SECONDS = 2.0
 
 
-def leave_wedged(store: ThreadStore, owner: OwnerId, seconds: float, holder: Holder | None) -> NoReturn:
+def leave_wedged(
+    store: ThreadStore,
+    owner: OwnerId,
+    seconds: float,
+    holder: Holder | None,
+    *,
+    last_words: float = _LAST_WORDS_SECONDS,
+) -> NoReturn:
     """End this process at once, as `kill -9` would. Called in a thread, because the event loop is held.
 
-    If a turn held the loop, the attempt counts for this turn only. Otherwise it counts for all that ran.
+    If a turn held the loop, the attempt counts for this turn only. Otherwise it counts for all that ran. The
+    database and the log get `last_words` seconds each. The process also ends if the loop holds their locks.
     """
+    Timer(3 * last_words, os._exit, (WEDGED_STATUS,)).start()
     turn_id = None if holder is None else holder.turn_id
     _log.critical(
         "the event loop was held for %g s, so the gateway leaves with status %d; the next start takes its "
@@ -172,11 +182,11 @@ def leave_wedged(store: ThreadStore, owner: OwnerId, seconds: float, holder: Hol
     )
     try:
         if turn_id is not None:
-            store.blame(owner, turn_id, _LAST_WORDS_SECONDS)
+            store.blame(owner, turn_id, last_words)
     except StoreError as error:
         _log.error("turn %s could not be blamed: %s", turn_id, error)
     finally:
-        write_queued(_LAST_WORDS_SECONDS)
+        write_queued(last_words)
         os._exit(WEDGED_STATUS)
 
 
