@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LONGEST_SHOWN = 60
 _MOST_SHOWN = 8
 # Places of credentials in an address, also in one that is mistyped.
-_PASSWORD = re.compile(r"^((?:[\w+.-]+:)?//)?.*@", re.DOTALL)
+_PASSWORD = re.compile(r"^((?:[\w+.-]+:)?//)?.+@", re.DOTALL)
 _PORT = re.compile(r"(://[^/?#:@\[]*:)(?!\d*(?:[/?#]|$))[^/?#]+")
 _QUERY = re.compile(r"(:/[^?#]*[?#]).+", re.DOTALL)
 _SUGGESTION = re.compile(r"\(did you mean (\S+)\?\)")
