@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable
 from typing import Any
@@ -21,7 +20,8 @@ _OVERHEAD = 2048  # the objects of an agent without messages, so that a thousand
 _CHUNK_OVERHEAD = 64  # the object around the bytes of one message, and its place in a list
 _BUILDS_AT_ONCE = 2  # a build holds the entries and their encoded bytes
 _SPECS_KEPT = 64
-_SLICE_SECONDS = 0.002  # of work, until other tasks get their turn
+_SLICE_WORK = 256 << 10  # bytes that are encoded in about a millisecond, until other tasks get their turn
+_ENTRY_WORK = 1 << 10  # an entry takes as long as so many bytes, besides its own
 
 
 class WarmAgent:
@@ -144,9 +144,11 @@ class AgentBuilder:
 
 async def _absorb_slowly(agent: WarmAgent, log: Iterable[Entry], hidden: frozenset[int]) -> None:
     """Absorb a whole log in short steps: encoding a long one takes a good part of a second."""
-    began = time.perf_counter()
+    done = 0
     for entry in log:
+        before = agent.transcript.size
         agent.absorb((entry,), hidden)
-        if time.perf_counter() - began > _SLICE_SECONDS:
+        done += agent.transcript.size - before + _ENTRY_WORK
+        if done > _SLICE_WORK:
             await asyncio.sleep(0)
-            began = time.perf_counter()
+            done = 0
