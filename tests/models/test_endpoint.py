@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -15,8 +16,10 @@ import msgspec
 import pytest
 
 from talaria.core.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable
+from talaria.core.limits import Limits, LimitSettings
 from talaria.core.messages import Text, UserMessage
 from talaria.core.models import Completion, ModelCall, ModelDelta
+from talaria.models.answer_budget import AnswerMemory
 from talaria.models.endpoint import Endpoint
 from talaria.models.limiter import CallLimiter
 from talaria.models.openai_chat import OpenAIChat
@@ -260,6 +263,23 @@ class TestFailures:
         async with serving(says(OK + b"\r\n" + ANSWER + DONE), **settings) as (_, endpoint):
             patient = msgspec.structs.replace(call(), patience=endpoint.retry_within)
             assert (await endpoint.complete(patient, ignore)).message.text == "hi"
+
+    async def test_waiting_for_the_processor_is_no_computing_time(self) -> None:
+        """On a busy machine a slice of work takes long, and the answer is no worse for it."""
+        memory = AnswerMemory(Limits(LimitSettings(answer_cpu=timedelta(milliseconds=150))))
+        piece = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
+        async with serving(says(OK + b"\r\n" + 400 * piece + ANSWER + DONE)) as (raw, _):
+            endpoint = Endpoint("acme", ProviderSettings(raw.url), WIRE, memory=memory)
+            waits = iter([0.04] * 6)
+
+            def sink(delta: ModelDelta) -> None:
+                threading.Event().wait(next(waits, 0.0))
+
+            try:
+                told = await endpoint.complete(call(), sink)
+            finally:
+                await endpoint.close()
+        assert len(told.message.text) == 802
 
     async def test_a_first_word_may_take_longer_than_the_words_after_it(self) -> None:
         async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
