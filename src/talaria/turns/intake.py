@@ -162,9 +162,13 @@ class Intake:
         key = order.inbound.chat_key
         ahead = self._arriving.get(key, 0)
         running = None if busy is Busy.QUEUE else self._live.running_in(key)
-        # A message passes earlier ones only if its sender said so.
-        may_join = is_explicit or not (ahead or self._live.waiting_in(key))
-        if busy is Busy.STEER and may_join and running is not None and order.inbound.parts:
+        # A message passes earlier ones only if its sender said so. To find those, all turns are looked at.
+        if (
+            busy is Busy.STEER
+            and running is not None
+            and order.inbound.parts
+            and (is_explicit or not (ahead or self._live.waiting_in(key)))
+        ):
             order = msgspec.structs.replace(order, steers=running.turn.id)
         if not is_control(order.command):
             self._check_room(order, ahead, running)
