@@ -13,17 +13,17 @@ import time
 import aiohttp
 
 CHATS = 2
-CALM = "calm"  # the provider of the bystanders, whose server no attack uses
+CALM = "calm"  # the provider of the bystanders of attacks, whose server no attack uses
 _PAUSE = 0.01
 _TURNS_PER_SESSION = 200
 
 
-async def chat(client: aiohttp.ClientSession, url: str, name: str) -> None:
+async def chat(client: aiohttp.ClientSession, url: str, name: str, model: str) -> None:
     turns = 0
     while True:
         turns += 1
         text = "/new" if turns % _TURNS_PER_SESSION == 0 else "hello"
-        message = {"text": text, "model": f"{CALM}/scripted"}
+        message = {"text": text} | ({"model": model} if model else {})
         begin = time.monotonic()
         try:
             async with client.post(f"{url}/api/sessions/{name}/messages?wait=60", json=message) as answer:
@@ -35,13 +35,13 @@ async def chat(client: aiohttp.ClientSession, url: str, name: str) -> None:
         await asyncio.sleep(_PAUSE)
 
 
-async def main(url: str, token: str, chats: int = CHATS) -> None:
+async def main(url: str, token: str, chats: str = str(CHATS), model: str = "") -> None:
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as client:
-        await asyncio.gather(*(chat(client, url, f"bystander{n}") for n in range(chats)))
+        await asyncio.gather(*(chat(client, url, f"bystander{n}", model) for n in range(int(chats))))
 
 
 if __name__ == "__main__":
     try:
-        asyncio.run(main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])))
+        asyncio.run(main(*sys.argv[1:]))
     except (KeyboardInterrupt, BrokenPipeError):
         sys.exit(130)

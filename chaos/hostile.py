@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos.bystander import CALM
+from chaos.bystander import CALM, CHATS
 from soak.report import Figure, Progress
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.hostile_answers import hostile_answers
@@ -202,7 +202,14 @@ async def open_stage() -> AsyncIterator[Stage]:
                 await gateway.start()
                 await gateway.call("GET", "/api/status")
                 stage = Stage(gateway, gateway.url, (home / "http.token").read_text().strip(), telegram)
-                async with _child("chaos.bystander", stage.url, stage.token, first_line=False) as bystander:
+                async with _child(
+                    "chaos.bystander",
+                    stage.url,
+                    stage.token,
+                    str(CHATS),
+                    f"{CALM}/scripted",
+                    first_line=False,
+                ) as bystander:
                     watch = asyncio.gather(_collect(bystander[0], stage), _sample_rss(stage))
                     try:
                         yield stage

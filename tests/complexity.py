@@ -9,35 +9,35 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-SMALL, LARGE = 1 << 20, 10 << 20
-MOST = 12.0
-"""Ten times the input may cost at most this many times the CPU time."""
-_TINY = 0.02  # below this many seconds for the large input, noise is larger than growth
+SIZES = {"short": (1 << 17, 20.0), "long": (1 << 20, 12.0)}
+"""The size of the small input, and the most that ten times of it may cost. `--long` chooses the long form.
+Below a megabyte, caches help the small input. A quadratic function still costs a hundred times."""
+FORM = "short"
+_TINY = 0.01  # seconds for the large input below which noise is larger than growth
 
 
 def growth(make: Callable[[int], T], work: Callable[[T], object]) -> float:
-    """Return the CPU time for 10 MB divided by that for 1 MB; 1.0 if both are too short to compare.
+    """Return the CPU time for ten times the input divided by that for the input; 1.0 if both are too short.
 
-    `make` builds an input of about so many bytes, and `work` handles it. Doubling sizes come first: a
+    `make` builds an input of about so many bytes, and `work` handles it. Smaller sizes come first: a
     quadratic function is found at a fraction of the size, long before it would take minutes.
     """
-    sizes = [SMALL >> shift for shift in (6, 4, 2)]
-    early = [_seconds(make(size), work) for size in sizes]
+    size, _ = SIZES[FORM]
+    early = [_seconds(make(size >> shift), work) for shift in (6, 4, 2)]
     if early[-1] > _TINY and early[-1] > 8 * max(early[-2], 1e-4):  # four times the size
         return 10 * early[-1] / early[-2]
-    small = _seconds(make(SMALL), work)
-    large = _seconds(make(LARGE), work)
-    if large < _TINY:
-        return 1.0
-    return large / max(small, _TINY / 10)
+    small = min(_seconds(make(size), work) for _ in range(2))
+    large = _seconds(make(10 * size), work)
+    return 1.0 if large < _TINY else large / max(small, _TINY / 10)
 
 
 def assert_linear(make: Callable[[int], T], work: Callable[[T], object]) -> None:
-    """Fail if ten times the input costs more than `MOST` times the CPU time, in the best of three trials."""
+    """Fail if ten times the input costs too many times the CPU time, in the best of five trials."""
+    most = SIZES[FORM][1]
     seen = []
-    for _ in range(3):
+    for _ in range(5):
         seen.append(growth(make, work))
-        if seen[-1] <= MOST:
+        if seen[-1] <= most:
             return
     raise AssertionError(f"ten times the input costs {min(seen):.0f} times the CPU time")
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+import complexity
 from database_guard import DatabaseGuard
 
 _guard = DatabaseGuard()
@@ -26,8 +27,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     _guard.install()
+    complexity.FORM = "long" if config.getoption("long") else "short"
     settings.register_profile("patient", deadline=None)  # a loaded machine may be slow
     settings.load_profile("patient")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

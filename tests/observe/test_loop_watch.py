@@ -39,7 +39,7 @@ async def hold_the_loop(seconds: float) -> None:
 
 
 async def test_the_code_and_the_turn_that_hold_the_loop_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "talaria.loop"):
+    with caplog.at_level(logging.INFO, "talaria.loop"):
         async with watching() as watch:
             await asyncio.create_task(hold_the_loop(3 * STALL_SECONDS), name=f"turn {TURN}")
             reading = watch.reading()
