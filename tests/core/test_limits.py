@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from talaria.core.limits import Limits, LimitSettings
@@ -43,3 +46,12 @@ def test_an_unknown_key_is_a_mistake_in_the_code() -> None:
         Limits().refuse("answers")
     with pytest.raises(KeyError):
         Limits().watch("answers", lambda: 0)
+
+
+@pytest.mark.parametrize("key", LimitSettings.__struct_fields__)
+def test_every_limit_is_enforced_and_tested(key: str) -> None:
+    root = Path(__file__).parents[2]
+    own = (root / "src/talaria/core/limits.py", Path(__file__))
+    for folder, use in (("src", rf"\.{key}\b"), ("tests", rf"\b{key}\b")):
+        files = [path for path in (root / folder).rglob("*.py") if path not in own]
+        assert any(re.search(use, path.read_text()) for path in files), folder

@@ -16,6 +16,7 @@ import talaria.workspace
 from rig import Rig, start
 from talaria.core.clock import SystemClock
 from talaria.core.events import ToolFinished
+from talaria.core.limits import LimitSettings
 from talaria.core.tools import ToolContext, ToolSpec
 from talaria.store.memory import MemoryStore
 from talaria.tools.function import Arguments, FunctionTool, Handler, in_thread, parameters
@@ -52,7 +53,7 @@ async def test_the_calls_of_one_answer_run_a_few_at_a_time(tmp_path: Path) -> No
     async with rig_with(probe, tmp_path) as rig:
         turn = await rig.say(calls(40) + "[[reply all done]]")
     assert turn.reply == "all done"
-    assert most == 8
+    assert most == LimitSettings().turn_tools
 
 
 async def test_threads_that_one_chat_blocks_leave_others_to_the_next_chat(tmp_path: Path) -> None:
@@ -64,6 +65,7 @@ async def test_threads_that_one_chat_blocks_leave_others_to_the_next_chat(tmp_pa
 
     (tmp_path / "note.txt").write_text("hello")
     async with rig_with(in_thread(block), tmp_path) as rig:
+        assert LimitSettings().tool_threads < 100
         hostile = await rig.submit(calls(100) + "[[reply all done]]", "hostile")
         try:
             turn = await rig.say('[[call read_file {"path": "note.txt"}]]', "other")

@@ -346,3 +346,19 @@ async def test_junk_is_logged_with_a_count_and_no_traceback(
     assert len(lines) <= 2, [record.getMessage() for record in lines]
     assert "40 connections spoke no valid HTTP (40 of them from 127.0.0.1)" in caplog.text
     assert not any(record.exc_info for record in lines)
+
+
+async def test_a_body_of_too_many_values_and_a_history_of_too_many_messages_are_refused(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    history = [{"role": "user", "content": "hello"}] * 4
+    async with limited(tmp_path, model, body_values=50, completion_messages=3) as api:
+        for body, key in (
+            ({"model": "main", "messages": history}, "completion_messages"),
+            ({"model": "main", "messages": history * 20}, "body_values"),
+        ):
+            async with api.client.post(f"{api.url}/v1/chat/completions", json=body) as answer:
+                text = await answer.text()
+                assert (answer.status, f"limits.{key} = " in text) in ((413, True), (400, True)), text
+            assert refused(api, key) == 1
+        assert (await api.get("/api/status"))["limits"]["body_values"]["limit"] == 50
