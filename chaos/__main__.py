@@ -1,4 +1,4 @@
-"""`./dev chaos`: kills, pauses, cancels and stops of real processes. --quick runs a twentieth."""
+"""`./dev chaos`: kills, pauses and stops of real processes, and attacks. --quick runs a twentieth."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 from chaos.attacks import all_attacks
 from chaos.disk import DELETED, FAULTS, FROZEN, DiskRun
 from chaos.fuzz import HttpFuzzRun
-from chaos.hostile import HostileRun
+from chaos.hostile import HostileRun, Outcome
 from chaos.kills import KillResults, KillRun
+from chaos.limits_docs import render_table, write_limits_docs
 from chaos.loop_disk import why_not
 from chaos.mutants import MUTANTS, Kills, Pauses, Tests, render, try_all
 from chaos.nonces import explore_many
@@ -21,36 +22,43 @@ from chaos.pauses import PauseRun
 from chaos.stops import CancelRun, DrainRun, PoisonRun
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
 
-PARTS = ("kills", "nonces", "pauses", "cancels", "sigterm", "poison", "hostile", "http", "disk")
+PARTS = ("kills", "nonces", "pauses", "cancels", "sigterm", "poison")
+OUTSIDE = ("hostile", "http", "disk")  # attacks from outside, with a page of their own
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev chaos", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a twentieth of the counts")
-    parser.add_argument("--only", choices=PARTS, action="append", help="this part (may be repeated)")
+    parser.add_argument(
+        "--only", choices=PARTS + OUTSIDE, action="append", help="this part (may be repeated)"
+    )
     parser.add_argument("--kills", type=int, metavar="N", help="number of kills (default: 500)")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="gateways at once (default: 2)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="other random moments (default: 1)")
     parser.add_argument("--mutants", action="store_true", help="plant known faults; each must be caught")
-    parser.add_argument("--docs", action="store_true", help="also write docs/chaos.md and docs/chaos.svg")
+    parser.add_argument("--docs", action="store_true", help="also write docs/chaos.md and docs/limits.md")
     options = parser.parse_args()
     logging.basicConfig(level=logging.CRITICAL)
     if options.mutants:
         caught = asyncio.run(try_all(lambda text: print(text, flush=True)))
         print(render(caught))
         sys.exit(0 if all(one.is_caught for one in caught) else 1)
-    figures, results = asyncio.run(_run(options))
-    print(render_text(figures))
+    progress = Progress()
+    figures, results = asyncio.run(_run(options, progress))
+    outside, outcomes = asyncio.run(_attack(options, progress))
+    print(render_text(figures + outside))
     if results is not None and not results.is_good:
         print(f"seed {options.seed}: effects repeated: {results.repeated}, damage: {results.damaged}")
         print("\n\n".join(results.evidence))
-    if options.docs:
+    if options.docs and figures:
         write_docs(figures, results)
-    sys.exit(0 if all(figure.is_reached for figure in figures) else 1)
+    if options.docs and outcomes:
+        write_limits_docs(outside, outcomes)
+    sys.exit(0 if all(figure.is_reached for figure in figures + outside) else 1)
 
 
-async def _run(options: argparse.Namespace) -> tuple[list[Figure], KillResults | None]:
-    parts, progress = options.only or PARTS, Progress()
+async def _run(options: argparse.Namespace, progress: Progress) -> tuple[list[Figure], KillResults | None]:
+    parts = options.only or PARTS
     figures: list[Figure] = []
     results = None
 
@@ -71,13 +79,20 @@ async def _run(options: argparse.Namespace) -> tuple[list[Figure], KillResults |
         figures += await DrainRun(50, 3.0 if options.quick else 10.0).run()
     if "poison" in parts:
         figures += await PoisonRun().run()
+    return figures, results
+
+
+async def _attack(options: argparse.Namespace, progress: Progress) -> tuple[list[Figure], list[Outcome]]:
+    parts, share = options.only or OUTSIDE, 20 if options.quick else 1
+    figures: list[Figure] = []
+    outcomes: list[Outcome] = []
     if "hostile" in parts:
-        attacks = all_attacks()
-        run = HostileRun(attacks[:: 20 if options.quick else 1], progress)
+        run = HostileRun(all_attacks()[::share], progress)
         figures += await run.run()
-        print(run.table(), *run.evidence, sep="\n")
+        outcomes = run.outcomes
+        print(render_table(outcomes), *run.evidence, sep="\n")
     if "http" in parts:
-        fuzz = HttpFuzzRun(times(10_000), times(2000), 16, progress, options.seed)
+        fuzz = HttpFuzzRun(10_000 // share, 2000 // share, 16, progress, options.seed)
         figures += await fuzz.run()
         print(*fuzz.evidence, sep="\n")
     if "disk" in parts and (reason := why_not()):
@@ -85,7 +100,7 @@ async def _run(options: argparse.Namespace) -> tuple[list[Figure], KillResults |
     elif "disk" in parts:
         faults = (FROZEN, DELETED) if options.quick else FAULTS
         figures += await DiskRun(faults, progress, 3.0 if options.quick else 5.0).run()
-    return figures, results
+    return figures, outcomes
 
 
 def write_docs(figures: list[Figure], results: KillResults | None) -> None:

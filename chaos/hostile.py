@@ -172,15 +172,6 @@ class HostileRun:
             Figure("… descriptors left open", left, "", 0),
         ]
 
-    def table(self) -> str:
-        lines = ["| attack | ended with | seconds | p99 of the others | memory |", "|---|---|---|---|---|"]
-        lines += [
-            f"| {one.name} | {one.ending[:160].replace('|', '/')} | {one.seconds:.1f} "
-            f"| {one.p99 * 1000:.0f} ms | {one.rss / 1e6:.0f} MB |"
-            for one in self.outcomes
-        ]
-        return "\n".join(lines)
-
 
 # -- the stage --------------------------------------------------------------------------------------------
 
