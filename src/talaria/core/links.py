@@ -60,7 +60,7 @@ _INNER_V6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "
 # The last character of an address is no punctuation. A match begins only where a run of its characters
 # begins, so that searching takes linear time.
 _REST = r"[^\s<>`]*[^\s<>`.,;:!?'\"*_~()\[\]{}]"
-# What stands before the colon need not be a scheme: a platform may begin its link within it.
+# The text before the colon need not be a scheme: a platform may begin its link within it.
 WITH_SCHEME = rf"(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]+://{_REST}"
 _NAME = r"(?<![\w.-])[\w-]*[^\W_](?:\.[\w-]*[^\W_]){1,127}"
 _ADDRESS = re.compile(rf"{WITH_SCHEME}|{_NAME}(?::[0-9]+(?!\w|\.\w))?(?:[/?#]{_REST})?")
