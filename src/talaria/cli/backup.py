@@ -14,11 +14,12 @@ from talaria import __version__
 from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.descriptor import connected_files
 from talaria.cli.home_gateway import GatewayOrStore, gateway_or_store
-from talaria.cli.options import Invocation, run_loop, spoken, verb
+from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.service import ENVIRONMENT
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import NotFound, TalariaError
+from talaria.core.program import spoken
 from talaria.core.units import format_size
 from talaria.parts import PARTS
 from talaria.store.archive import CONFIG, Manifest, Packing, new_snapshot, pack

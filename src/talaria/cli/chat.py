@@ -15,9 +15,10 @@ from talaria.channels.console.chat import Screen, TerminalChat
 from talaria.channels.console.gateway_client import GatewayClient
 from talaria.cli.ask import check_session_name, files_option
 from talaria.cli.home_gateway import connect
-from talaria.cli.options import Invocation, run_loop, spoken, verb
+from talaria.cli.options import Invocation, run_loop, verb
 from talaria.config.home import Home
 from talaria.core.errors import TalariaError
+from talaria.core.program import spoken
 
 HISTORY = "chat.history"
 

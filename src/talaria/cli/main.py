@@ -14,8 +14,9 @@ from typing import NoReturn
 import click
 
 from talaria import __version__
-from talaria.cli.options import Invocation, LazyGroup, common, program, spoken
+from talaria.cli.options import Invocation, LazyGroup, common
 from talaria.cli.text import describe_error
+from talaria.core.program import program, spoken
 
 FAILED, WRONG_USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 _KEPT_CRASHES = 20

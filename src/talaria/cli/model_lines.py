@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import TextIO
 
-from talaria.cli.options import Invocation, spoken
+from talaria.cli.options import Invocation
 from talaria.core.errors import NoModel
+from talaria.core.program import spoken
 from talaria.gateway import Gateway
 from talaria.models.catalog import ModelChoice
 from talaria.models.discovery import DetectedProvider

@@ -10,8 +10,9 @@ import click
 
 from talaria.access.logins import link
 from talaria.cli.home_gateway import running_gateway
-from talaria.cli.options import Invocation, common, run_loop, spoken
+from talaria.cli.options import Invocation, common, run_loop
 from talaria.core.errors import NotFound
+from talaria.core.program import spoken
 
 
 @click.command("open", epilog="\b\nExamples:\n  talaria open\n  talaria open --print")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from talaria import __version__
+from talaria.core.program import program
 
 if TYPE_CHECKING:
     from talaria.config.home import Home
@@ -65,24 +65,6 @@ def common(function: F) -> F:
     )
     version = click.version_option(__version__, prog_name="talaria", message="%(prog)s %(version)s")
     return home(version(function))
-
-
-def program() -> str:
-    """Return `talaria` if that is this program on the path, else the `./dev` of the clone."""
-    import shutil
-
-    found = shutil.which("talaria")
-    if found and Path(found).resolve().is_relative_to(Path(sys.prefix).resolve()):
-        return "talaria"
-    clone = Path(__file__).parents[3]
-    if not (clone / "dev").is_file():
-        return "python -m talaria"
-    return "./dev" if Path.cwd() == clone else str(clone / "dev")
-
-
-def spoken(text: str) -> str:
-    """Replace `talaria VERB` in backticks by the command line that works here."""
-    return text.replace("`talaria ", f"`{program()} ") if "`talaria " in text else text
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:

@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from talaria.cli.options import Invocation, group, spoken
+from talaria.cli.options import Invocation, group
 from talaria.config.edit import write_secret
 from talaria.config.home import DEFAULT_HOME, Home
 from talaria.config.issues import IssueKind
@@ -25,6 +25,7 @@ from talaria.config.load import load, named_variables
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError
 from talaria.core.findings import end_command, type_key
+from talaria.core.program import spoken
 from talaria.models.catalog import providers_in_use
 from talaria.models.providers import Providers
 from talaria.parts import PARTS

@@ -14,7 +14,7 @@ import msgspec
 
 from talaria.channels.console.plain import await_with_status
 from talaria.cli.model_servers import is_like_address, read_address, try_model
-from talaria.cli.options import Invocation, run_loop, spoken, verb
+from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.setup_plan import Candidate, find_candidates, list_models, write
 from talaria.cli.setup_questions import (
     KNOWN,
@@ -31,6 +31,7 @@ from talaria.config.load import load
 from talaria.config.settings import Settings
 from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable, NoModel, TalariaError
+from talaria.core.program import spoken
 from talaria.core.suggest import nearest
 from talaria.models.catalog import ModelChoice
 from talaria.models.failures import StatusKind, status_kind

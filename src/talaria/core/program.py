@@ -1,0 +1,41 @@
+"""The name of this program, as a user types it: `talaria`, or the `./dev` of a clone.
+
+Texts name commands as `talaria VERB` in backticks. A channel replaces the name when it shows the text:
+`spoken` in a terminal on this machine, `spoken_afar` where the reader's folder is not known.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+_NAME = "talaria"
+_CLONE = Path(__file__).parents[3]  # of an editable installation
+
+
+def program() -> str:
+    """Return the command that runs this program from the current folder."""
+    name = program_name()
+    if name != "./dev" or Path.cwd() == _CLONE:
+        return name
+    return str(_CLONE / "dev")
+
+
+def program_name() -> str:
+    """Return `talaria` if that is this program on the path, else `./dev` in a clone. It names no folder, so
+    it can be shown to people on other machines."""
+    found = shutil.which(_NAME)
+    if found and Path(found).resolve().is_relative_to(Path(sys.prefix).resolve()):
+        return _NAME
+    return "./dev" if (_CLONE / "dev").is_file() else f"python -m {_NAME}"
+
+
+def spoken(text: str) -> str:
+    """Replace `talaria VERB` in backticks by the command line that works in this terminal."""
+    return text.replace("`talaria ", f"`{program()} ") if "`talaria " in text else text
+
+
+def spoken_afar(text: str) -> str:
+    """Replace `talaria VERB` in backticks by what is typed on the gateway's machine."""
+    return text.replace("`talaria ", f"`{program_name()} ") if "`talaria " in text else text
