@@ -8,6 +8,7 @@ import aiohttp
 from aiohttp import web
 
 from browser.visitor import Visit
+from talaria.core.program import program_name
 from talaria.testing.gateway_process import GatewayProcess
 
 
@@ -45,14 +46,14 @@ async def test_a_used_link_says_what_why_and_what_to_do(visit: Visit) -> None:
     assert told.startswith("You are not logged in.")
     assert "was used" in told
     assert "older than 10 minutes" in told
-    assert "talaria open (in a clone: ./dev open)" in told
+    assert f"{program_name()} open makes a new link" in told
     assert "code=" not in second.page.url
 
 
 async def test_a_link_can_be_pasted_and_logging_out_forgets_everything(visit: Visit) -> None:
     visitor = await visit(logged_in=False)
     await visitor.page.goto(visitor.url)
-    await visitor.sees("To log in, run talaria open (in a clone: ./dev open)", "#login")
+    await visitor.sees(f"To log in, run {program_name()} open on", "#login")
     await visitor.page.get_by_label("Or paste a link or its code here").fill(await visitor.new_link())
     await visitor.page.keyboard.press("Enter")
     await visitor.page.locator("#text").fill("half a thought")
@@ -113,7 +114,7 @@ async def test_a_login_without_its_second_secret_asks_for_another(visit: Visit) 
     visitor = await visit()
     await visitor.page.evaluate("localStorage.removeItem('talaria.login')")
     await visitor.page.reload()
-    await visitor.sees("To log in, run talaria open (in a clone: ./dev open)", "#login")
+    await visitor.sees(f"To log in, run {program_name()} open on", "#login")
     await visitor.follow_link(await visitor.new_link())
     await visitor.page.locator("#app").wait_for()
 

@@ -189,3 +189,12 @@ async def test_a_draft_and_a_login_that_ended_lose_nothing(visitor: Visitor) -> 
     await visitor.follow_link(await visitor.new_link())
     await visitor.page.locator("#chats a", has_text="hello").first.click()
     await visitor.has_written("half a thought")
+
+
+async def test_commands_are_named_as_they_are_typed_in_a_clone(visitor: Visitor) -> None:
+    await visitor.page.evaluate("document.documentElement.dataset.program = './dev'")
+    error = {"type": "bad_request", "message": "No model.", "hint": "Run `talaria setup`."}
+    await visitor.page.route("**/messages", lambda route: route.fulfill(status=400, json={"error": error}))
+    await visitor.say("hello")
+    await visitor.sees("Run ./dev setup.", "#log .error")
+    await visitor.page.reload()

@@ -14,6 +14,7 @@ from yarl import URL
 
 from channels.http.gateway import Api, run_gateway
 from talaria.channels.web.pages import INDEX, MEDIA_TYPES
+from talaria.core.program import program_name
 from talaria.testing.model_server import ModelServer
 
 ASSETS = files("talaria.channels.web") / "assets"
@@ -39,6 +40,14 @@ async def stranger() -> AsyncIterator[aiohttp.ClientSession]:
         yield client
 
 
+def as_served(name: str) -> bytes:
+    body = (ASSETS / name).read_bytes()
+    if name != INDEX:
+        return body
+    program = program_name().encode()
+    return body.replace(b'="talaria"', b'="%b"' % program).replace(b"<code>talaria", b"<code>" + program)
+
+
 def address(api: Api, name: str) -> str:
     return f"{api.url}/" if name == INDEX else f"{api.url}/assets/{name}"
 
@@ -51,7 +60,7 @@ async def test_every_file_is_served_to_strangers_with_every_header(
         async with stranger.get(address(api, name)) as response:
             body = await response.read()
         assert response.status == 200, name
-        assert body == (ASSETS / name).read_bytes()
+        assert body == as_served(name)
         assert response.headers["Content-Type"] == MEDIA_TYPES[name].decode()
         assert response.headers["ETag"] == f'"{hashlib.sha256(body).hexdigest()}"'
         assert {key: response.headers[key] for key in HEADERS} == HEADERS
@@ -122,7 +131,19 @@ async def test_a_file_can_only_be_got(
 async def test_head_tells_the_same_without_the_body(api: Api, stranger: aiohttp.ClientSession) -> None:
     async with stranger.head(address(api, INDEX)) as response:
         assert (response.status, await response.read()) == (200, b"")
-        assert response.headers["Content-Length"] == str(len((ASSETS / INDEX).read_bytes()))
+        assert response.headers["Content-Length"] == str(len(as_served(INDEX)))
+
+
+async def test_a_clone_without_a_link_is_told_its_own_commands(
+    api: Api, stranger: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without the folder of the clone, since the page needs no login."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    async with stranger.get(f"{api.url}/") as response:
+        text = await response.text()
+    assert re.findall(r"<code>(.*? \w+)</code>", text) == ["./dev chat", "./dev open"]
+    assert 'data-program="./dev"' in text
+    assert str(Path(__file__).parents[3]) not in text
 
 
 def test_every_file_of_the_folder_is_served_and_named_by_another() -> None:

@@ -168,7 +168,7 @@ class LoginApi:
             raise HttpError(
                 "bad_code",
                 f"This code was used, is older than {CODE_SECONDS / 60:g} minutes, or was never given.",
-                "`talaria open` (in a clone: `./dev open`) makes a new link.",
+                "`talaria open` makes a new link.",
             )
         request.caller, request.about = _login_caller(self._logins.find(*login) or ""), ""
         headers = _set_cookie(request, login.cookie, COOKIE_SECONDS)

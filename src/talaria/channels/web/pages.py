@@ -10,6 +10,7 @@ from typing import Final
 
 from talaria.channels.http.request import RawHeaders, Request
 from talaria.channels.http.response import Response, not_found
+from talaria.core.program import program_name
 
 INDEX: Final = "index.html"
 _SCRIPT: Final = b"text/javascript; charset=utf-8"
@@ -51,7 +52,15 @@ class Asset:
     @classmethod
     def read(cls, name: str) -> Asset:
         body = (files(__package__) / "assets" / name).read_bytes()
+        if name == INDEX:
+            body = _name_program(body, program_name().encode())
         return cls(body, MEDIA_TYPES[name], f'"{hashlib.sha256(body).hexdigest()}"')
+
+
+def _name_program(body: bytes, program: bytes) -> bytes:
+    """Write how the program is typed into the page. Its scripts read it from the attribute."""
+    body = body.replace(b'data-program="talaria"', b'data-program="' + program + b'"')
+    return body.replace(b"<code>talaria ", b"<code>" + program + b" ")
 
 
 class PageFiles:

@@ -4,7 +4,7 @@ import { ApiError, call, connection, pause } from "./api.js";
 import { Chat } from "./chat.js";
 import { drawChats, label, learnTitles, narrow, readChats, showMore, toggleSide } from "./chats.js";
 import { Composer } from "./composer.js";
-import { $, make } from "./elements.js";
+import { $, make, spoken } from "./elements.js";
 import { show } from "./markdown.js";
 import { forgetAll, login, newName, outbox } from "./storage.js";
 import { megabytes, Transcript, trouble } from "./transcript.js";
@@ -232,7 +232,7 @@ $("more").onclick = () => { showMore(); refresh(); };
 connection.addEventListener("change", ({ detail }) => {
   const kept = "Messages are kept and sent when it is back.";
   const text = detail ? `${detail} ${kept}` : `The gateway does not answer. ${kept} (Is it running? \`talaria serve\`)`;
-  show($("line"), detail === null ? "" : text);
+  show($("line"), detail === null ? "" : spoken(text));
   document.body.toggleAttribute("data-away", detail !== null);
 });
 addEventListener("storage", ({ key }) => {

@@ -1,7 +1,7 @@
 /* The open chat: reading its log, sending messages, and following its turns one after the other. */
 
 import { ApiError, call, follow } from "./api.js";
-import { make } from "./elements.js";
+import { make, spoken } from "./elements.js";
 import { outbox, randomHex, titles } from "./storage.js";
 import { answer, quiet, said, trouble } from "./transcript.js";
 
@@ -204,7 +204,7 @@ export class Chat {
     const asked = isLogged || !item.key ? [] : [bubble(item)];
     if (event.type === "failed") transcript.remark(item.turn, ...asked, trouble(event.error));
     else if (event.type === "cancelled") transcript.remark(item.turn, ...asked, quiet("Stopped."));
-    else if (!isLogged && item.text?.startsWith("/")) transcript.remark(item.turn, ...asked, answer(event.reply));
+    else if (!isLogged && item.text?.startsWith("/")) transcript.remark(item.turn, ...asked, answer(spoken(event.reply)));
     else if (words !== undefined && event.reply.startsWith(words)) {
       const note = event.reply.slice(words.length).trim(); // for example: another model answered
       if (note) transcript.remark(item.turn, quiet(note));

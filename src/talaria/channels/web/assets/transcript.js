@@ -1,6 +1,6 @@
 /* The conversation on the page: the entries of the log, and below them the running turn. */
 
-import { make } from "./elements.js";
+import { make, spoken } from "./elements.js";
 import { show } from "./markdown.js";
 
 const BRIEF = 96; // characters
@@ -212,8 +212,8 @@ export function quiet(text) {
 
 /** An error: what happened, then what to do. */
 export function trouble(error) {
-  const node = make("div", { className: "error" }, make("strong", { textContent: error.message }));
-  if (error.hint) show(node.appendChild(make("div")), error.hint);
+  const node = make("div", { className: "error" }, make("strong", { textContent: spoken(error.message) }));
+  if (error.hint) show(node.appendChild(make("div")), spoken(error.hint));
   return node;
 }
 
