@@ -193,10 +193,12 @@ def _become(request: tuple[list[str], dict[str, str], str], streams: list[int]) 
 
 def _import_all() -> None:
     import talaria
+    from talaria.core.version import this_version
 
     for module in pkgutil.walk_packages(talaria.__path__, "talaria."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
+    this_version()
     gc.collect()
     gc.freeze()  # so that the forks share it
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 import pytest
 
-from talaria import __version__
 from talaria.cli import main as program
 from talaria.cli.main import VERBS, main
+from talaria.core.version import this_version
 
 HEAVY = ("aiohttp", "rich", "prompt_toolkit", "uvicorn", "msgspec", "asyncio", "talaria.app")
 
@@ -64,7 +64,7 @@ def test_every_command_has_help_with_an_example_and_a_home_and_a_version(
     assert "Example" in text
     assert "--home PATH" in text
     assert main([*arguments, "--version"]) == 0
-    assert capsys.readouterr().out == f"talaria {__version__}\n"
+    assert capsys.readouterr().out == f"talaria {this_version()}\n"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import pytest
 
 from cli.conftest import Serve, Talaria
 from cli.fork_server import ForkedProcess
-from talaria import __version__
+from talaria.core.version import this_version
 from talaria.models.local.runtime import missing_requirement
 from talaria.models.local.weights import DEFAULT_MODEL
 
@@ -52,7 +52,7 @@ def test_it_says_what_there_is_and_how_to_log_in(
     assert banner["model"] == "scripted/m"
     assert banner["tools"] == "files, todo      spend cap  none"
     _, version, address, how = (tmp_path / "title").read_text().split(maxsplit=3)
-    assert version == __version__
+    assert version == this_version()
     assert f"open --home {home} logs a browser in)" in how
     check_link(talaria("open", "--print").stdout.strip(), address)
 

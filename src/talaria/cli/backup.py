@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from talaria import __version__
 from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.descriptor import connected_files
 from talaria.cli.home_gateway import GatewayOrStore, gateway_or_store
@@ -21,6 +20,7 @@ from talaria.config.load import load
 from talaria.core.errors import NotFound, TalariaError
 from talaria.core.program import spoken
 from talaria.core.units import format_size
+from talaria.core.version import this_version
 from talaria.parts import PARTS
 from talaria.store.archive import CONFIG, Manifest, Packing, new_snapshot, pack
 from talaria.store.engines import describe_engine
@@ -71,7 +71,7 @@ def _target(path: Path | None) -> Path:
 async def _backup(home: Home, target: Path, force: bool) -> Manifest:
     async with gateway_or_store(home) as found:
         copy = await _snapshot(home, found)
-        packing = Packing(home.path, copy, __version__, describe_engine().schema, time.time(), _SECRETS)
+        packing = Packing(home.path, copy, this_version(), describe_engine().schema, time.time(), _SECRETS)
         try:
             with progress("saving") as tick:
                 return pack(packing, target, overwrite=force, on_progress=tick)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from talaria import __version__
 from talaria.channels.console.chat import Screen, TerminalChat
 from talaria.channels.console.gateway_client import GatewayClient
 from talaria.cli.ask import check_session_name, files_option
@@ -19,6 +18,7 @@ from talaria.cli.options import Invocation, run_loop, verb
 from talaria.config.home import Home
 from talaria.core.errors import TalariaError
 from talaria.core.program import spoken
+from talaria.core.version import this_version
 
 HISTORY = "chat.history"
 
@@ -76,7 +76,7 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
     except TalariaError:  # the chat works without the list
         models, usual = [], f"gateway at {client.url}"
     model = await _model_of(client, session) or usual
-    say(f"Talaria {__version__} · {model} · chat “{session}”")
+    say(f"Talaria {this_version()} · {model} · chat “{session}”")
     if models and model != usual:
         say(f"This session keeps its model; /new begins one with {usual}.")
     if is_built_in(model.rpartition("/")[2]):

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from talaria import __version__
 from talaria.cli.text import count
 from talaria.config.home import Home, open_mode
 from talaria.config.settings import Settings
@@ -20,6 +19,7 @@ from talaria.core.errors import ForeignDatabase, TalariaError
 from talaria.core.findings import Finding, end_command, failed, install_command, ok, problem, shell, warn
 from talaria.core.gateway_part import Status
 from talaria.core.units import format_age, format_size
+from talaria.core.version import this_version
 from talaria.store.engines import describe_engine, find_rescue, inspect_database
 from talaria.store.filesystems import check_filesystem
 from talaria.store.home_lock import HomeLock
@@ -28,7 +28,8 @@ LITTLE_SPACE, NO_SPACE = 1 << 30, 100 << 20
 
 
 def check_machine(home: Home) -> Iterator[Finding]:
-    yield ok("talaria", f"Talaria {__version__} on Python {platform.python_version()}, {platform.system()}.")
+    python = platform.python_version()
+    yield ok("talaria", f"Talaria {this_version()} on Python {python}, {platform.system()}.")
     if time.time() < Path(__file__).stat().st_mtime - 86_400:
         text = time.strftime("The clock says %Y-%m-%d %H:%M, which is before this program was installed.")
         yield problem("clock", text, "", "timedatectl set-ntp true")
@@ -103,8 +104,8 @@ def _is_ours(path: Path) -> bool:
 def check_gateway(url: str, status: Status) -> Iterator[Finding]:
     """Yield what the status of a running gateway says about it, its channels and its store."""
     version, pid = status.get("version"), status.get("pid")
-    if version != __version__:
-        text = f"The running gateway is version {version}, this program is {__version__}."
+    if version != this_version():
+        text = f"The running gateway is version {version}, this program is {this_version()}."
         yield warn("gateway", text, f"Restart it: {end_command(pid) or 'stop it'}, then `talaria serve`.")
     if status.get("ready"):
         rss = format_size(int(status.get("rss_bytes") or 0))

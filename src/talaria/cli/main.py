@@ -13,7 +13,6 @@ from typing import NoReturn
 
 import click
 
-from talaria import __version__
 from talaria.cli.options import Invocation, LazyGroup, common
 from talaria.cli.text import describe_error
 from talaria.core.program import program, spoken
@@ -138,6 +137,7 @@ def _write_crash(trace: str, invocation: Invocation) -> Path | None:
     import time
 
     from talaria.core.errors import TalariaError
+    from talaria.core.version import this_version
 
     try:
         home = invocation.home()
@@ -146,7 +146,7 @@ def _write_crash(trace: str, invocation: Invocation) -> Path | None:
         home.logs.mkdir(mode=0o700, exist_ok=True)
         path = home.logs / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(f"talaria {__version__}\n{trace}")
+            file.write(f"talaria {this_version()}\n{trace}")
         for old in sorted(home.logs.glob("crash-*.txt"))[:-_KEPT_CRASHES]:  # a service is restarted often
             old.unlink(missing_ok=True)
     except (OSError, TalariaError):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from talaria import __version__
 from talaria.core.program import program
 
 if TYPE_CHECKING:
@@ -63,7 +62,14 @@ def common(function: F) -> F:
         callback=_remember_home,
         help="The folder that holds everything (default: $TALARIA_HOME or ~/.talaria).",
     )
-    version = click.version_option(__version__, prog_name="talaria", message="%(prog)s %(version)s")
+    version = click.option(
+        "--version",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_show_version,
+        help="Show the version and exit.",
+    )
     return home(version(function))
 
 
@@ -83,6 +89,14 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
 def _remember_home(context: click.Context, option: click.Parameter, value: str | None) -> None:
     if value is not None:
         context.ensure_object(Invocation).home_option = value
+
+
+def _show_version(context: click.Context, option: click.Parameter, is_given: bool) -> None:
+    if is_given and not context.resilient_parsing:
+        from talaria.core.version import this_version
+
+        click.echo(f"talaria {this_version()}")
+        context.exit()
 
 
 # -- commands and groups of them

@@ -14,7 +14,6 @@ from typing import NamedTuple, TextIO
 
 import click
 
-from talaria import __version__
 from talaria.access.settings import BudgetSettings
 from talaria.app import open_gateway
 from talaria.channels.http.http_channel import HttpChannel
@@ -29,6 +28,7 @@ from talaria.config.load import Loaded, load
 from talaria.core.errors import ConfigError
 from talaria.core.failpoints import VARIABLE, arm
 from talaria.core.redaction import Redactor
+from talaria.core.version import this_version
 from talaria.gateway import Gateway
 from talaria.models.discovery import detect_providers
 from talaria.models.local.downloads import NO_MODEL_VARIABLE, YES_VARIABLE
@@ -84,6 +84,7 @@ def command(invocation: Invocation, host: str | None, port: int | None, yes: boo
     token = ensure_http_token(home, environ, loaded.settings.of(HTTP).token_env)
     warnings += token.warnings
     redactor = Redactor([*loaded.secrets, token.value])
+    this_version()  # in a clone it runs git, which would hold up the loop
     with _log_stream(home) as stream, configure(loaded.settings.log, redactor, stream) as log:
         for warning in warnings:
             logging.getLogger("talaria.config").warning("%s", warning)
@@ -188,11 +189,11 @@ def banner(gateway: Gateway, http: HttpChannel, model: Sequence[str], invocation
     settings = gateway.settings
     tools = ", ".join(sorted(settings.tools.enabled)) or "none"
     if sys.stdout.isatty():
-        title = f"Talaria {__version__}   {http.new_link()}"
+        title = f"Talaria {this_version()}   {http.new_link()}"
         how = f"({invocation.command_line('chat')} in another terminal)"
         width = os.get_terminal_size(sys.stdout.fileno()).columns
     else:
-        title = f"Talaria {__version__}   {http.server.address}"
+        title = f"Talaria {this_version()}   {http.server.address}"
         how = f"({invocation.command_line('open')} logs a browser in)"
         width = 0
     fits = not width or len(title) + len(how) + 5 <= width

@@ -15,13 +15,13 @@ import msgspec
 from aiohttp.payload import Payload
 from yarl import URL
 
-from talaria import __version__
 from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ModelError
 from talaria.core.loop_share import SLICE_SECONDS
 from talaria.core.messages import TokenUsage
 from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta
 from talaria.core.redaction import Redactor
+from talaria.core.version import this_version
 from talaria.models.answer_budget import SLICE_BYTES, AnswerBudget, AnswerMemory
 from talaria.models.failures import ProviderErrors
 from talaria.models.limiter import CallLimiter
@@ -282,7 +282,7 @@ class Endpoint:
                 "Content-Type": "application/json",
                 "Accept": "text/event-stream, application/json",
                 "Accept-Encoding": "identity",
-                "User-Agent": f"talaria/{__version__}",
+                "User-Agent": f"talaria/{this_version()}",
                 **self._wire.headers(settings.api_key),
             }
             if settings.address.authorization is not None:

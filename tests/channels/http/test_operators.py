@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from channels.http.gateway import Api, run_gateway
-from talaria import __version__
+from talaria.core.version import this_version
 from talaria.observe.health import GatewayPhase
 from talaria.testing.model_server import ModelServer
 
@@ -91,7 +91,7 @@ async def test_the_status_says_what_is_owed(api: Api, model: ModelServer) -> Non
     running = await api.begin("two", "[[hang]]")
     await model.until(lambda: model.requests > 1)
     status = await api.get("/api/status")
-    assert status["version"] == __version__
+    assert status["version"] == this_version()
     assert (status["ready"], status["reasons"]) == (True, [])
     assert (status["turns"]["done"], status["turns"]["running"]) == (1, 1)
     assert status["owed"].pop("oldest_seconds") > 0

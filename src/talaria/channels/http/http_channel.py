@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from talaria import __version__
 from talaria.access.logins import Logins, link
 from talaria.channels.http.auth import ENDED_LOGINS
 from talaria.channels.http.response import DEFAULT_TIMING, StreamTiming
@@ -19,6 +18,7 @@ from talaria.channels.http.server import HttpServer, allowed_hosts, bind
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.token import ensure_http_token
 from talaria.config.home import GatewayInfo
+from talaria.core.version import this_version
 from talaria.gateway import Gateway
 from talaria.observe.health import GatewayPhase, Health
 
@@ -62,7 +62,7 @@ async def open_http(
     server = HttpServer(app, bound, gateway.limits)
     await server.start()
     try:
-        info = GatewayInfo(os.getpid(), server.address, __version__, gateway.started_at)
+        info = GatewayInfo(os.getpid(), server.address, this_version(), gateway.started_at)
         await asyncio.to_thread(gateway.home.write_gateway, info)
         yield HttpChannel(server, logins, gateway.health)
     finally:

@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from talaria import __version__
 from talaria.access.pairing import PairingAdmin
 from talaria.access.tokens import TokenAdmin
 from talaria.channels.descriptor import pairing_channels
@@ -18,6 +17,7 @@ from talaria.channels.http.request import SMALL_BODY, HttpError, Request
 from talaria.channels.http.response import Response, json_response
 from talaria.core.access import Role
 from talaria.core.errors import NoModel, StoreError
+from talaria.core.version import this_version
 from talaria.gateway import Gateway
 from talaria.models.catalog import providers_in_use
 from talaria.observe.descriptors import count_descriptors, descriptor_limit
@@ -87,7 +87,7 @@ class OperatorApi:
         readiness = gateway.health.readiness()  # last: trouble may begin meanwhile
         return json_response(
             {
-                "version": __version__,
+                "version": this_version(),
                 "uptime_seconds": round(gateway.clock.now() - gateway.started_at, 3),
                 "pid": os.getpid(),
                 "rss_bytes": read_rss(),
