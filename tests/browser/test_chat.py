@@ -287,23 +287,6 @@ async def test_files_go_with_the_message(visitor: Visitor) -> None:
     assert [part["type"] for part in user["parts"]] == ["text", "file", "image", "file"]
 
 
-async def test_the_tiny_model_is_named_and_its_fetch_is_shown(visitor: Visitor) -> None:
-    assert not await visitor.page.locator("#badge").is_visible()
-    status = await visitor.gateway.call("GET", "/api/status")
-    weights = {"model": "x", "stage": "fetching", "done": 128_000_000, "total": 491_000_000}
-    views = [{"pid": None, "weights": weights}, {"pid": 7, "weights": None}]
-
-    async def answer(route: Any) -> None:
-        view = views.pop(0) if len(views) > 1 else views[0]
-        await route.fulfill(json=status | {"built_in_model": view})
-
-    await visitor.page.route("**/api/status", answer)
-    await visitor.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    await visitor.sees("tiny model: fetching 128/491 MB", "#badge")
-    await visitor.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    await visitor.sees("tiny model, makes frequent mistakes", "#badge")
-
-
 async def test_what_others_say_in_the_chat_appears(visitor: Visitor) -> None:
     await visitor.say("mine")
     await visitor.sees("You said: mine")

@@ -25,6 +25,7 @@ MEDIA_TYPES: Final = {
     "elements.js": _SCRIPT,
     "links.js": _SCRIPT,
     "markdown.js": _SCRIPT,
+    "model.js": _SCRIPT,
     "storage.js": _SCRIPT,
     "transcript.js": _SCRIPT,
     "style.css": b"text/css; charset=utf-8",

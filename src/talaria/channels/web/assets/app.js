@@ -6,11 +6,12 @@ import { drawChats, label, learnTitles, narrow, readChats, showMore, toggleSide 
 import { Composer } from "./composer.js";
 import { $, make, spoken } from "./elements.js";
 import { show } from "./markdown.js";
+import { drawModel, fetchLarger, isDownloading } from "./model.js";
 import { forgetAll, login, newName, outbox } from "./storage.js";
-import { megabytes, Transcript, trouble } from "./transcript.js";
+import { Transcript, trouble } from "./transcript.js";
 
 const POLL_MS = 10_000;
-const FAST_POLL_MS = 2_000; // while the weights of the built-in model are downloaded
+const FAST_POLL_MS = 2_000; // while a built-in model is downloaded
 const transcript = new Transcript($("log"), $("live"));
 const composer = new Composer(send, fail);
 const page = {
@@ -22,6 +23,7 @@ const page = {
 };
 let chat = null;
 let status = null;
+let polled = 0;
 const posting = new Map(); // for each chat the promise of its last message, so that messages keep their order
 const underway = new Set(); // the keys of messages that are being sent
 let isPinned = true; // whether the page scrolls along with the end of the conversation
@@ -184,12 +186,14 @@ $("skip").onclick = () => $("text").focus();
 
 async function poll() {
   for (;;) {
-    await pause(isDownloading() ? FAST_POLL_MS : POLL_MS);
-    if (chat && !document.hidden) await refresh();
+    await pause(FAST_POLL_MS);
+    const isDue = Date.now() - polled >= POLL_MS || isDownloading(status);
+    if (chat && !document.hidden && isDue) await refresh();
   }
 }
 
 async function refresh() {
+  polled = Date.now();
   try {
     status = await call("GET", "/api/status");
     const chats = await readChats();
@@ -211,17 +215,14 @@ function draw(here, waiting) {
   document.title = `${$("title").textContent} · Talaria`;
   $("version").textContent = `Talaria ${status.version}`;
   $("stop").hidden = !here.watching;
-  const { weights, pid } = status.built_in_model;
-  const isTiny = here.provider ? here.provider === "local" : pid !== null;
-  const progress = () => `${weights.stage} ${megabytes(weights.done)}/${megabytes(weights.total)} MB`;
-  $("badge").hidden = !(isDownloading() || isTiny);
-  $("badge").textContent = isDownloading() ? `tiny model: ${progress()}` : "tiny model, makes frequent mistakes";
+  drawModel(status, here.model);
 }
 
-/** Whether the weights of the built-in model are being downloaded. */
-function isDownloading() {
-  return ["waiting", "fetching", "verifying"].includes(status?.built_in_model.weights?.stage);
-}
+$("offer-take").onclick = () => {
+  $("text").focus();
+  if (status.built_in_model.larger.state === "ready") openNew("pushState");
+  else fetchLarger(status).then(refresh, fail);
+};
 
 const grown = new ResizeObserver(() => { if (isPinned) $("scroll").scrollTop = $("scroll").scrollHeight; });
 ["log", "live", "waiting", "scroll"].forEach((id) => grown.observe($(id)));

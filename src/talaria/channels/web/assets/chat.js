@@ -11,7 +11,7 @@ const MAX_LOOKUPS = 20; // turns without an answer whose state is looked up
  * `page` has: transcript, draw(chat, waiting), announce(text), refresh(), fail(error). */
 export class Chat {
   session = null;
-  provider = "";
+  #answered = ""; // the model of the last answer, unless the session was given another since
   watching = null;
   #left = new AbortController();
   #syncing = Promise.resolve();
@@ -28,6 +28,11 @@ export class Chat {
 
   leave() {
     this.#left.abort();
+  }
+
+  /** The model that answers here; null before the first message, when that is the gateway's default. */
+  get model() {
+    return this.#answered || this.session?.model || null;
   }
 
   get isBusy() {
@@ -103,9 +108,10 @@ export class Chat {
       for (const { seq, turn_id: turn, body } of page.entries) {
         this.#seq = seq;
         if (body.type === "assistant") {
-          this.provider = body.provider;
+          this.#answered = `${body.provider}/${body.model}`;
           this.#words.set(turn, body.text);
         }
+        if (body.type === "spec") this.#answered = "";
         if (["user", "assistant", "tool_results"].includes(body.type)) open.set(turn, !isAnswer(body));
       }
       after = page.next;

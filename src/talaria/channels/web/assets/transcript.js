@@ -224,7 +224,7 @@ function loading({ stage, seconds, done, total }) {
   return `Saved. The answer comes when the model is ready${left} (${stage} ${megabytes(done)}/${megabytes(total)} MB)`;
 }
 
-function wait(seconds) {
+export function wait(seconds) {
   if (seconds < 1.5) return "in a moment";
   return seconds < 120 ? `about ${Math.round(seconds)} s` : `about ${Math.round(seconds / 60)} min`;
 }
