@@ -209,6 +209,7 @@ async def _open_models(start: _Start) -> AsyncIterator[_Models]:
             abilities=settings.models,
             model_lists=model_lists,
             built_in_models=providers.built_in_models,
+            built_in_default=local.default_model,
         )
 
         def change(new: Settings) -> None:

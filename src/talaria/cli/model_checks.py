@@ -51,6 +51,7 @@ async def check_agent(
             agents=(settings.agent.name,),
             config_path=str(home.config),
             built_in_models=providers.built_in_models,
+            built_in_default=local.default_model,
             abilities=settings.models,
             model_lists=ModelLists(providers, SystemClock(), (), home.path / MODEL_LISTS_FILE),
         )

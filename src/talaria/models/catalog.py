@@ -64,14 +64,16 @@ class Catalog:
         abilities: Mapping[str, Abilities] | None = None,
         model_lists: ModelLists | None = None,
         built_in_models: Sequence[str] = (),
+        built_in_default: Callable[[], str] | None = None,
     ) -> None:
-        """`abilities` are the operator's, by `provider/model` or a pattern of it. The first built-in model
-        is the default where nothing is configured."""
+        """`abilities` are the operator's, by `provider/model` or a pattern of it. `built_in_default` returns
+        the built-in model that is meant where none is named; without it that is the first one."""
         self.change(model, aliases, providers, built_in_models)
         self._agents = tuple(agents)
         self._config_path = config_path
         self._abilities = abilities or {}
         self._model_lists = model_lists
+        self._built_in_default = built_in_default
 
     def change(
         self,
@@ -113,7 +115,7 @@ class Catalog:
             if choice is not None:
                 return choice
             if self._built_in and not settings.name:
-                return ModelChoice(LOCAL, self._built_in[0])
+                return self._local("")
             raise NoModel(
                 "No model is configured.",
                 f"Set [model] and [providers.NAME] in {self._config_path}, or, to try without a key, run "
@@ -175,7 +177,9 @@ class Catalog:
                 f"There is no built-in model named {name}.",
                 f"The built-in models are: {', '.join(self._built_in)}.",
             )
-        return ModelChoice(LOCAL, name or self._built_in[0])
+        if not name:
+            name = self._built_in[0] if self._built_in_default is None else self._built_in_default()
+        return ModelChoice(LOCAL, name)
 
     def _split(self, name: str) -> ModelChoice | None:
         provider, _, model = name.partition("/")

@@ -50,6 +50,7 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("GET", "/api/pool"): {READ, OPERATE},
     ("GET", "/api/status"): {READ, OPERATE},
     ("GET", "/metrics"): {READ, OPERATE},
+    ("POST", "/api/models/{name}/fetch"): {OPERATE},
     ("POST", "/api/backup"): {OPERATE},
     ("POST", "/api/logout"): ALL,  # the last that asks for a credential: it ends the login
     ("POST", "/api/login"): None,

@@ -24,6 +24,7 @@ def weights(*, urls: tuple[str, ...] = (), sha256: str = "", parts: int = 3) -> 
     return Weights(
         name="tiny",
         size=len(CONTENT),
+        memory=0,
         sha256=sha256 or hashlib.sha256(CONTENT).hexdigest(),
         licence="MIT",
         about="",

@@ -114,7 +114,7 @@ def test_a_missing_library_names_its_package() -> None:
     ],
 )
 def test_which_built_in_model_answers_by_default(model: ModelSettings, name: str | None) -> None:
-    found = default_weights(model)
+    found = default_weights(model, DEFAULT_MODEL)
     assert (found.name if found else None) == name
 
 

