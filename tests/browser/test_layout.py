@@ -19,6 +19,8 @@ async def test_only_the_conversation_scrolls_while_messages_wait(visitor: Visito
     for number in range(3):
         await visitor.say(f"queued {number}")
         await visitor.page.locator("#waiting").get_by_text(f"queued {number}").wait_for()
-    assert await visitor.page.evaluate(SCROLLING) == ["scroll"]
+    assert set(await visitor.page.evaluate(SCROLLING)) - {"chats"} == {
+        "scroll"
+    }  # the list of chats may be long
     await visitor.page.get_by_role("button", name="Stop").click()
     await visitor.sees("You said: queued 2")
