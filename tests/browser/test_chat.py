@@ -10,6 +10,7 @@ import pytest
 
 from browser.visitor import Visitor
 from link_table import OWN, TABLE
+from talaria.core.program import program_name
 
 HOSTILE = (
     '<img src=x onerror="document.title = 1"> <script>document.title = 1</script> '
@@ -319,3 +320,22 @@ async def test_a_new_chat_has_nothing_of_the_one_before(visitor: Visitor) -> Non
     await visitor.page.locator("#waiting").get_by_text("still to come").wait_for()
     await visitor.page.get_by_role("button", name="Stop").click()
     await visitor.sees("You said: still to come")
+
+
+async def test_the_id_of_a_message_is_told_on_request(visitor: Visitor) -> None:
+    await visitor.say("hello")
+    await visitor.sees("You said: hello")
+    await visitor.settled()
+    assert await visitor.page.locator("#log .story").count() == 0
+    button = visitor.page.get_by_role("button", name="About this message")
+    await button.focus()
+    await visitor.page.keyboard.press("Enter")
+    turn = await visitor.page.locator(".story > code").inner_text()
+    assert (await visitor.gateway.call("GET", f"/api/turns/{turn}"))["reply"] == "You said: hello"
+    await visitor.sees(f"{program_name()} why {turn} on the gateway's machine", ".story")
+    await visitor.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await visitor.page.locator(".story").get_by_role("button", name="Copy").click()
+    await visitor.page.locator(".story").get_by_role("button", name="Copied").wait_for()
+    assert await visitor.page.evaluate("navigator.clipboard.readText()") == turn
+    await button.click()
+    assert await visitor.page.locator(".story").count() == 0

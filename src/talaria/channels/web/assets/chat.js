@@ -236,7 +236,7 @@ function bubble(item) {
     parts.push({ type: "file", name, size });
     if (url) parts.push({ type: "image", url });
   }
-  const node = said(parts);
-  if (!item.turn) node.lastChild.append(make("small", { className: "late", textContent: "waits for the gateway" }));
+  const node = said(parts, item.turn);
+  if (!item.turn) node.querySelector(".bubble").append(make("small", { className: "late", textContent: "waits for the gateway" }));
   return node;
 }

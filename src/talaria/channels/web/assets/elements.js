@@ -1,4 +1,4 @@
-/* DOM elements: finding them by id and making them with their children. The name of the program. */
+/* DOM elements: finding them by id and making them with their children. How commands are typed. */
 
 export const $ = (id) => document.getElementById(id);
 
@@ -7,6 +7,22 @@ export function make(tag, more = {}, ...children) {
   const node = Object.assign(document.createElement(tag), more);
   node.append(...children);
   return node;
+}
+
+/** A button that copies the text of a node. */
+export function copier(node) {
+  const copy = make("button", { type: "button", className: "plain", textContent: "Copy" });
+  copy.onclick = async () => {
+    try {
+      await navigator.clipboard.writeText(node.textContent);
+      copy.textContent = "Copied";
+    } catch { // there is no clipboard without TLS: select the text, so that Ctrl-C copies it
+      getSelection().selectAllChildren(node);
+      copy.textContent = "Press Ctrl-C";
+    }
+    setTimeout(() => { copy.textContent = "Copy"; }, 2_000);
+  };
+  return copy;
 }
 
 /** Replaces `talaria VERB` in backticks by what is typed on the gateway's machine. */

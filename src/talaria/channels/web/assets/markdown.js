@@ -1,7 +1,7 @@
 /* Markdown as DOM nodes. Content becomes text nodes and a fixed set of elements, never HTML.
    No pattern has two adjacent repetitions that match the same text, so matching takes linear time. */
 
-import { make } from "./elements.js";
+import { copier, make } from "./elements.js";
 import { outer } from "./links.js";
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`\s]*)/;
@@ -123,18 +123,7 @@ function table([head, , ...rows]) {
 
 function code(text, language) {
   const shown = make("code", { textContent: text });
-  const copy = make("button", { type: "button", className: "plain", textContent: "Copy" });
-  copy.onclick = async () => {
-    try {
-      await navigator.clipboard.writeText(text);
-      copy.textContent = "Copied";
-    } catch { // there is no clipboard without TLS: select the text, so that Ctrl-C copies it
-      getSelection().selectAllChildren(shown);
-      copy.textContent = "Press Ctrl-C";
-    }
-    setTimeout(() => { copy.textContent = "Copy"; }, 2_000);
-  };
-  const head = make("div", { className: "codehead" }, make("span", { textContent: language }), copy);
+  const head = make("div", { className: "codehead" }, make("span", { textContent: language }), copier(shown));
   return make("div", { className: "code" }, head, make("pre", { tabIndex: 0 }, shown));
 }
 

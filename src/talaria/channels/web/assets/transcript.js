@@ -1,6 +1,6 @@
 /* The conversation on the page: the entries of the log, and below them the running turn. */
 
-import { make, spoken } from "./elements.js";
+import { copier, make, spoken } from "./elements.js";
 import { show } from "./markdown.js";
 
 const BRIEF = 96; // characters
@@ -32,12 +32,12 @@ export class Transcript {
     for (const { seq, turn_id: turn, body } of entries) {
       if (body.type === "hidden") this.#hide(body.first, body.last);
       for (const { call_id: id, outcome, text } of body.results ?? []) this.#finish(id, outcome, text);
-      for (const node of this.#nodes(body, seq)) this.#log.append(Object.assign(node, { seq, turn }));
+      for (const node of this.#nodes(body, seq, turn)) this.#log.append(Object.assign(node, { seq, turn }));
     }
   }
 
-  *#nodes(body, seq) {
-    if (body.type === "user") yield said(body.parts);
+  *#nodes(body, seq, turn) {
+    if (body.type === "user") yield said(body.parts, turn);
     if (body.type === "spec" && seq > 1) yield quiet("The model or the tools of this chat were changed.");
     if (body.type !== "assistant") return;
     const thoughts = body.reasoning.map((piece) => piece.text).join("\n\n").trim();
@@ -188,9 +188,31 @@ export function answer(text) {
   return message("agent", "Answer", words);
 }
 
-/** A message of a person. Only pictures that are part of the log are shown. */
-export function said(parts) {
-  return message("person", "You", make("div", { className: "bubble" }, ...parts.map(piece)));
+/** A message of a person. Only pictures that are part of the log are shown. `turn` is its id, once it has one. */
+export function said(parts, turn) {
+  const bubble = make("div", { className: "bubble" }, ...parts.map(piece));
+  return message("person", "You", ...(turn ? [about(turn)] : []), bubble);
+}
+
+/** A button that shows and hides the id of a turn. */
+function about(turn) {
+  const button = make("button", { type: "button", className: "plain about", textContent: "⋯" });
+  button.ariaLabel = "About this message";
+  button.ariaExpanded = "false";
+  button.onclick = () => {
+    const isOpen = button.ariaExpanded === "true";
+    button.ariaExpanded = String(!isOpen);
+    if (isOpen) button.parentNode.lastChild.remove();
+    else button.parentNode.append(story(turn));
+  };
+  return button;
+}
+
+function story(turn) {
+  const id = make("code", { textContent: turn });
+  const why = make("small");
+  show(why, spoken(`\`talaria why ${turn}\` on the gateway's machine tells what became of it.`));
+  return make("div", { className: "story" }, "Message ", id, " ", copier(id), why);
 }
 
 function piece(part) {
