@@ -1,0 +1,233 @@
+"""Which tests enter which blocks: recorded once for each test file, and kept in `.mutants/`.
+
+A record belongs to the content of a test file and of what it imports from tests/. It stays of use when the
+source changes, because blocks go by name: a function whose text changed is looked up as a whole.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from mutants.blocks import ROOT, SOURCE, Block, functions, source_files, write_recording
+from mutants.faults import Fault
+from mutants.runs import Ran, folder, run_tests
+
+TESTS = ROOT / "tests"
+RECORDS = ROOT / ".mutants"
+_FILES_AT_ONCE = 6
+_TEST_SECONDS = 300
+_RUN_SECONDS = 1800
+
+
+class RecordedTest(msgspec.Struct, frozen=True, array_like=True):
+    """`entered` is a number in hexadecimal: bit N stands for block N of the file's record."""
+
+    node: str
+    seconds: float
+    passes: bool
+    entered: str
+
+
+class RecordedFile(msgspec.Struct, frozen=True):
+    """The tests of one file. `digest` is that of the content that it was made from."""
+
+    digest: str
+    blocks: list[str]
+    tests: list[RecordedTest]
+
+
+class Reach:
+    """All records."""
+
+    def __init__(self, records: dict[str, RecordedFile]) -> None:
+        self._records = records
+
+    def of(self, fault: Fault) -> list[RecordedTest]:
+        """Return the tests that enter the fault's block, the nearest and most specific first.
+
+        A function without any record is new: the tests of its module are returned then. For a fault outside
+        of functions, the tests of the functions that mention its name are returned.
+        """
+        module = fault.path.relative_to(SOURCE).as_posix()
+        if not fault.block:
+            users = _mentions().get(fault.subject, set())
+            found = self._entering(lambda name: name.partition("#")[0] in users)
+        else:
+            found = self._entering(fault.block.__eq__)
+            if not found and not self._knows(fault.block):
+                function = f"{fault.block.partition('#')[0]}#"
+                found = self._entering(lambda name: name.startswith(function))
+        if not found and not (fault.block and self._knows(fault.block)):
+            found = self._entering(lambda name: name.startswith(f"{module}:"))
+        return _ranked(found, module)
+
+    def _knows(self, block: str) -> bool:
+        """Return whether some record was made with the function's text as it is."""
+        digest = block.rpartition(" ")[2]
+        function = f"{block.partition('#')[0]}#"
+        return any(
+            name.startswith(function) and name.endswith(digest)
+            for record in self._records.values()
+            for name in record.blocks
+        )
+
+    def _entering(self, matches: Callable[[str], bool]) -> list[tuple[int, RecordedTest]]:
+        """Return the tests with the number of blocks that each enters."""
+        found = []
+        for record in self._records.values():
+            mask = sum(1 << number for number, name in enumerate(record.blocks) if matches(name))
+            for test in record.tests if mask else ():
+                bits = int(test.entered, 16)
+                if bits & mask and test.passes:
+                    found.append((bits.bit_count(), test))
+        return found
+
+
+@cache
+def _mentions() -> dict[str, set[str]]:
+    """The functions that mention a name, by the name."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in source_files():
+        place = path.relative_to(SOURCE).as_posix()
+        for qualname, function in functions(ast.parse(path.read_text())):
+            for node in ast.walk(function):
+                match node:
+                    case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str() as name):
+                        found[name].add(f"{place}:{qualname}")
+    return found
+
+
+def _ranked(found: Iterable[tuple[int, RecordedTest]], module: str) -> list[RecordedTest]:
+    """Order the tests: those named as the module, those of its folder, the others.
+
+    Within each, files take turns, and each file gives its most specific tests first.
+    """
+    stem = Path(module).stem
+    area = Path(module).parts[0].removesuffix(".py")
+    files: dict[tuple[int, str], list[tuple[int, RecordedTest]]] = defaultdict(list)
+    for size, test in found:
+        file = test.node.partition("::")[0]
+        is_near = file.startswith(f"tests/{area}")
+        group = 0 if stem in Path(file).stem else 1 if is_near else 2
+        files[group, file].append((size, test))
+    ranked: list[RecordedTest] = []
+    for group in range(3):
+        queues = [
+            sorted(tests, key=lambda one: (one[0], one[1].seconds))
+            for key, tests in files.items()
+            if key[0] == group
+        ]
+        queues.sort(key=lambda tests: tests[0][0])
+        for turn in range(max(map(len, queues), default=0)):
+            ranked += [queue[turn][1] for queue in queues if turn < len(queue)]
+    return ranked
+
+
+def load(*, jobs: int, again: bool, tell: Callable[[str], None]) -> Reach:
+    """Return the records of all test files. Those that are missing or stale are made first (`again`: all)."""
+    RECORDS.mkdir(exist_ok=True)
+    files = {path.relative_to(ROOT).as_posix(): path for path in sorted(TESTS.rglob("test_*.py"))}
+    digests = {file: _digest(path) for file, path in files.items()}
+    records = (
+        {} if again else {file: one for file in files if (one := _kept(file)) and one.digest == digests[file]}
+    )
+    stale = [file for file in files if file not in records]
+    if stale:
+        tell(f"recording which tests of {len(stale)} files enter which functions (once; minutes) …")
+        for made in _record(stale, digests, jobs, tell):
+            records |= made
+    return Reach(records)
+
+
+def _kept(file: str) -> RecordedFile | None:
+    path = _record_path(file)
+    return msgspec.json.decode(path.read_bytes(), type=RecordedFile) if path.exists() else None
+
+
+def _record_path(file: str) -> Path:
+    return RECORDS / f"{file.replace('/', '+')}.json"
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    for part in sorted(_parts(path)):
+        digest.update(part.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def _parts(path: Path) -> frozenset[Path]:
+    """The file and what it imports from tests/, directly or not."""
+    found: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        part = waiting.pop()
+        if part not in found:
+            found.add(part)
+            waiting += _imported(part)
+    return frozenset(found)
+
+
+@cache
+def _imported(path: Path) -> tuple[Path, ...]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    candidates = (TESTS / f"{name.replace('.', '/')}.py" for name in names)
+    return tuple(candidate for candidate in candidates if candidate.is_file())
+
+
+def _record(
+    files: Sequence[str], digests: dict[str, str], jobs: int, tell: Callable[[str], None]
+) -> Iterator[dict[str, RecordedFile]]:
+    with folder() as code, folder() as plain, ThreadPoolExecutor(jobs) as pool:
+        blocks = write_recording(code, source_files())
+        waiting = iter(files)
+        parts = iter(lambda: list(islice(waiting, _FILES_AT_ONCE)), [])
+        futures = {pool.submit(_record_part, part, code, plain, blocks): part for part in parts}
+        done = 0
+        for future in as_completed(futures):
+            ran = future.result()
+            made = {file: _file_record(file, digests[file], ran, blocks) for file in futures[future]}
+            for file, record in made.items():
+                _record_path(file).write_bytes(msgspec.json.encode(record))
+            done += len(made)
+            tell(f"  {done} of {len(files)} files")
+            yield made
+
+
+def _record_part(files: Sequence[str], code: Path, plain: Path, blocks: Sequence[Block]) -> list[Ran]:
+    """Run some files. Tests that fail are tried again with the code as it is, since a recording is slower."""
+    limit = ("--timeout", str(_TEST_SECONDS))
+    outcome = run_tests(files, code, blocks=len(blocks), options=limit, seconds=_RUN_SECONDS)
+    failed = [ran.node for ran in outcome.tests if not ran.passed]
+    if not failed:
+        return outcome.tests
+    again = run_tests(files, plain, only=failed, options=limit, seconds=_RUN_SECONDS)
+    passed = {ran.node for ran in again.tests if ran.passed}
+    return [
+        Ran(ran.node, ran.seconds, ran.passed or ran.node in passed, ran.entered) for ran in outcome.tests
+    ]
+
+
+def _file_record(file: str, digest: str, ran: Sequence[Ran], blocks: Sequence[Block]) -> RecordedFile:
+    own = [one for one in ran if one.node.partition("::")[0] == file]
+    entered = sorted({number for one in own for number in one.entered})
+    places = {number: place for place, number in enumerate(entered)}
+    tests = [
+        RecordedTest(one.node, one.seconds, one.passed, f"{sum(1 << places[n] for n in one.entered):x}")
+        for one in own
+    ]
+    return RecordedFile(digest, [blocks[number].name for number in entered], tests)
