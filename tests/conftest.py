@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -29,6 +32,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_configure(config: pytest.Config) -> None:
     _guard.install()
+    # Texts name commands as they are typed: `talaria`, if that is on the path.
+    os.environ["PATH"] = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
     complexity.FORM = "long" if config.getoption("long") else "short"
     settings.register_profile("patient", deadline=None)  # a loaded machine may be slow
     settings.load_profile("patient")

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -69,6 +70,14 @@ def test_a_record_is_one_json_object_with_its_extra_fields(running: Log) -> None
         "ratio": 0.5,
         "ok": True,
     }
+
+
+def test_the_log_of_a_clone_names_its_commands(running: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.defpath)
+    log.error("Telegram does not accept the token; `talaria connect telegram` sets another")
+
+    (line,) = running.lines()
+    assert line["message"] == "Telegram does not accept the token; `./dev connect telegram` sets another"
 
 
 def test_the_time_is_utc_in_iso_form(running: Log) -> None:

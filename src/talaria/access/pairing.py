@@ -22,6 +22,7 @@ from talaria.core.access import (
     WrongCode,
 )
 from talaria.core.errors import BadRequest, NotFound, TooManyTries
+from talaria.core.program import program_name
 from talaria.core.store_ports import Pairings
 
 _log = logging.getLogger("talaria.access")
@@ -71,7 +72,7 @@ def code_text(code: Code, seconds: float) -> str:
         "I do not know you yet, so I cannot answer.\n\n"
         f"Your pairing code is {code}\n\n"
         "Send it to the person who runs this gateway. They let you in with:\n"
-        f"talaria pair approve {code}\n\n"
+        f"{program_name()} pair approve {code}\n\n"
         f"The code is valid for {valid}. Once you are let in, write to me again."
     )
 

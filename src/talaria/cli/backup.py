@@ -18,7 +18,6 @@ from talaria.cli.service import ENVIRONMENT
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import NotFound, TalariaError
-from talaria.core.program import spoken
 from talaria.core.units import format_size
 from talaria.core.version import this_version
 from talaria.parts import PARTS
@@ -58,7 +57,7 @@ def command(invocation: Invocation, path: Path | None, force: bool) -> None:
     absent = [name for name in kept if (home.path / name).exists()]
     if absent:
         click.echo(f"Not in it: {', '.join(absent)}; a start or `service install` makes them anew.")
-    click.echo(spoken(f"`talaria restore {target}` brings it back."))
+    click.echo(invocation.spoken(f"`talaria restore {target}` brings it back."))
 
 
 def _target(path: Path | None) -> Path:

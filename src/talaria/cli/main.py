@@ -15,7 +15,7 @@ import click
 
 from talaria.cli.options import Invocation, LazyGroup, common
 from talaria.cli.text import describe_error
-from talaria.core.program import program, spoken
+from talaria.core.program import program
 
 FAILED, WRONG_USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 _KEPT_CRASHES = 20
@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
         _close_output()
         status = PIPE_CLOSED
     except click.ClickException as error:
-        _say(_usage(error))
+        _say(_usage(error, invocation))
         status = error.exit_code
     except Exception as error:  # the outermost boundary
         _say(_describe_failure(error, invocation))
@@ -97,10 +97,10 @@ def _invoke(arguments: list[str], invocation: Invocation) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _usage(error: click.ClickException) -> str:
+def _usage(error: click.ClickException, invocation: Invocation) -> str:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error.format_message()
-    text = f"talaria: {_sentence(spoken(error.format_message()))}"
+    text = f"talaria: {_sentence(invocation.spoken(error.format_message()))}"
     context = getattr(error, "ctx", None)
     if isinstance(error, click.UsageError) and context is not None:
         text += f"\n  Try: {program()}{context.command_path.removeprefix('talaria')} --help"
@@ -111,7 +111,7 @@ def _describe_failure(error: Exception, invocation: Invocation) -> str:
     from talaria.core.errors import TalariaError
 
     if isinstance(error, TalariaError):
-        return describe_error(spoken(error.user_text), spoken(error.hint))
+        return describe_error(invocation.spoken(error.user_text), invocation.spoken(error.hint))
     return _describe_crash(error, invocation)
 
 

@@ -33,7 +33,7 @@ def model_lines(gateway: Gateway, found: Sequence[DetectedProvider], invocation:
         choice = gateway.catalog.default()
         gateway.providers.wire(choice.provider)
     except NoModel as error:
-        return [f"{error.user_text} {error.hint}"]
+        return [invocation.spoken(f"{error.user_text} {error.hint}")]
     if not answers_built_in(gateway):
         return [str(choice)]
     lines = [f"built-in {choice.model}: {_state(gateway, choice)}"]
@@ -43,7 +43,7 @@ def model_lines(gateway: Gateway, found: Sequence[DetectedProvider], invocation:
         name = "" if choice.model == DEFAULT_MODEL else f" {choice.model}"
         lines.append(f"get it: {invocation.command_line('model pull')}{name}")
     else:
-        lines.append(spoken(refusal.hint))
+        lines.append(invocation.spoken(refusal.hint))
     offer = f"(found: {', '.join(map(str, found))})" if found else "(sets a real one)"
     return [*lines, f"or: {invocation.command_line('setup')}   {offer}"]
 

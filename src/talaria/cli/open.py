@@ -10,15 +10,12 @@ import click
 
 from talaria.access.logins import link
 from talaria.cli.home_gateway import running_gateway
-from talaria.cli.options import Invocation, common, run_loop
+from talaria.cli.options import Invocation, run_loop, verb
 from talaria.core.errors import NotFound
-from talaria.core.program import spoken
 
 
-@click.command("open", epilog="\b\nExamples:\n  talaria open\n  talaria open --print")
-@common
+@verb("open", "talaria open", "talaria open --print")
 @click.option("--print", "print_only", is_flag=True, help="Print the link and open nothing.")
-@click.pass_obj
 def command(invocation: Invocation, print_only: bool) -> None:
     """Open the web page in a browser, logged in.
 
@@ -27,7 +24,9 @@ def command(invocation: Invocation, print_only: bool) -> None:
     """
     login_link = run_loop(_new_link(invocation))
     if not print_only and _has_display() and webbrowser.open(login_link):
-        click.echo(spoken("Opened in your browser; `talaria open --print` prints the link."), err=True)
+        click.echo(
+            invocation.spoken("Opened in your browser; `talaria open --print` prints the link."), err=True
+        )
         return
     click.echo(login_link)
 

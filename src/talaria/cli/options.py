@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from talaria.core.program import program
+from talaria.core.program import program, typed
 
 if TYPE_CHECKING:
     from talaria.config.home import Home
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 Function = Callable[..., object]
 F = TypeVar("F", bound=Function)
 T = TypeVar("T")
+_IN_HELP = re.compile(r"(?<![\w./-])talaria (?=[a-z\[])")
 
 
 @dataclass
@@ -43,14 +45,23 @@ class Invocation:
 
     def command_line(self, verb: str) -> str:
         """Return the command line that runs another command on the same home."""
-        import shlex
-
         from talaria.config.home import DEFAULT_HOME
 
         path = self.find_home().path
-        if path == Path(DEFAULT_HOME).expanduser():
-            return f"{program()} {verb}"
-        return f"{program()} {verb} --home {shlex.quote(str(path))}"
+        is_default = path == Path(DEFAULT_HOME).expanduser()
+        return f"{program()} {verb}{'' if is_default else _option(path)}"
+
+    def spoken(self, text: str) -> str:
+        """Return the text with commands in backticks as they are typed here, with the `--home` that was given
+        to this command."""
+        home = "" if self.home_option is None else _option(self.home_option)
+        return typed(text, lambda verb: f"{program()} {verb}{home}") if "`" in text else text
+
+
+def _option(home: Path | str) -> str:
+    import shlex
+
+    return f" --home {shlex.quote(str(home))}"
 
 
 def common(function: F) -> F:
@@ -104,7 +115,7 @@ def _show_version(context: click.Context, option: click.Parameter, is_given: boo
 
 def verb(name: str, *examples: str) -> Callable[[Function], click.Command]:
     """Declare a top-level command. The function gets the `Invocation` and the values of its options."""
-    declare = click.command(name, cls=_Command, epilog=_shown(examples))
+    declare = click.command(name, cls=VerbCommand, epilog=_shown(examples))
     return lambda function: declare(common(click.pass_obj(function)))
 
 
@@ -113,12 +124,20 @@ def group(name: str, *examples: str) -> Callable[[Function], Group]:
     return lambda function: declare(common(function))
 
 
+def _as_typed(help_text: str) -> str:
+    """Return a command's help with the program's name as it is typed here."""
+    return _IN_HELP.sub(f"{program()} ", help_text)
+
+
 def _shown(examples: Collection[str]) -> str:
     lines = "".join(f"\n  {example}" for example in examples)
     return f"\b\nExample{'s' if len(examples) > 1 else ''}:{lines}"
 
 
-class _Command(click.Command):
+class VerbCommand(click.Command):
+    def get_help(self, ctx: click.Context) -> str:
+        return _as_typed(super().get_help(ctx))
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take negative numbers as values. Other unknown options are errors."""
         ctx.ignore_unknown_options = any(arg[:1] == "-" and arg[1:2].isdigit() for arg in args)
@@ -126,6 +145,9 @@ class _Command(click.Command):
 
 
 class Group(click.Group):
+    def get_help(self, ctx: click.Context) -> str:
+        return _as_typed(super().get_help(ctx))
+
     def verb(self, name: str, *examples: str) -> Callable[[Function], None]:
         """Declare a command of this group."""
         return lambda function: self.add_command(verb(name, *examples)(function))

@@ -22,7 +22,7 @@ from talaria.channels.http.token import ensure_http_token
 from talaria.channels.supervisor import open_channels
 from talaria.cli.logs import follow_settings, open_log
 from talaria.cli.model_lines import answers_built_in, model_lines, show_progress
-from talaria.cli.options import Invocation, common, run_loop
+from talaria.cli.options import Invocation, run_loop, verb
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
 from talaria.core.errors import ConfigError
@@ -40,16 +40,9 @@ from talaria.parts import PARTS
 
 _log = logging.getLogger("talaria.serve")
 AT_ONCE = 130
-EXAMPLES = """\b
-Examples:
-  talaria serve
-  talaria serve --port 9000
-  TALARIA_HOME=/srv/talaria talaria serve
-"""
 
 
-@click.command("serve", epilog=EXAMPLES)
-@common
+@verb("serve", "talaria serve", "talaria serve --port 9000", "TALARIA_HOME=/srv/talaria talaria serve")
 @click.option("--host", metavar="ADDRESS", help="Listen there instead of http.host.")
 @click.option(
     "--port",
@@ -59,7 +52,6 @@ Examples:
 )
 @click.option("--yes", is_flag=True, help="Fetch the built-in model also where no terminal is.")
 @click.option("--no-model", is_flag=True, help="Do not fetch the built-in model.")
-@click.pass_obj
 def command(invocation: Invocation, host: str | None, port: int | None, yes: bool, no_model: bool) -> int:
     """Run the gateway until SIGTERM or Ctrl-C.
 

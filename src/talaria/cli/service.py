@@ -25,7 +25,6 @@ from talaria.config.load import load, named_variables
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError
 from talaria.core.findings import end_command, type_key
-from talaria.core.program import spoken
 from talaria.models.catalog import providers_in_use
 from talaria.models.providers import Providers
 from talaria.parts import PARTS
@@ -81,7 +80,9 @@ def _install(invocation: Invocation, no_start: bool, variables: tuple[str, ...])
         click.echo(f"talaria: It was started, but is not ready after {_WAIT_SECONDS} s.", err=True)
         click.echo(f"  To see why: {invocation.command_line('doctor')}", err=True)
         return 1
-    click.echo(spoken("It runs, and starts with your login. `talaria logs -f` shows what it says."))
+    click.echo(
+        invocation.spoken("It runs, and starts with your login. `talaria logs -f` shows what it says.")
+    )
     if service.manager == "systemd" and (note := linger_note(getpass.getuser())):
         click.echo(note)
     return 0
@@ -150,7 +151,9 @@ def _status(invocation: Invocation) -> int:
         click.echo(f"Not installed: {service.file} is not there.")
     elif service.file.read_text(encoding="utf-8") != service.text:
         click.echo(
-            spoken(f"{service.file} is of another version or place; `talaria service install` renews it.")
+            invocation.spoken(
+                f"{service.file} is of another version or place; `talaria service install` renews it."
+            )
         )
     else:
         click.echo(f"Installed: {service.file}")

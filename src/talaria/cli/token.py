@@ -54,7 +54,8 @@ def _list(invocation: Invocation) -> None:
     """List the tokens. Their last use is told to the hour."""
     found = _with_admin(invocation, lambda admin: admin.tokens())
     if not found:
-        click.echo("There are no tokens but the home's own. `talaria token add NAME --role ROLE` makes one.")
+        text = "There are no tokens but the home's own. `talaria token add NAME --role ROLE` makes one."
+        click.echo(invocation.spoken(text))
         return
     click.echo(columns([("NAME", "ROLE", "CREATED", "LAST USED", "EXPIRES"), *map(_row, found)]))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from talaria.core.program import spoken_afar
+
 
 class ErrorInfo(msgspec.Struct, frozen=True):
     """An error as it is stored and sent: `{"type", "message", "hint"}`."""
@@ -27,7 +29,8 @@ class TalariaError(Exception):
         self.hint = hint
 
     def info(self) -> ErrorInfo:
-        return ErrorInfo(self.type, self.user_text, self.hint)
+        """Return the error with commands as the user of this program types them."""
+        return ErrorInfo(self.type, spoken_afar(self.user_text), spoken_afar(self.hint))
 
 
 class ConfigError(TalariaError):

@@ -1,16 +1,20 @@
 """The name of this program, as a user types it: `talaria`, or the `./dev` of a clone.
 
 Texts name commands as `talaria VERB` in backticks. A channel replaces the name when it shows the text:
-`spoken` in a terminal on this machine, `spoken_afar` where the reader's folder is not known.
+`spoken` in a terminal on this machine, `spoken_afar` where the reader's folder is not known. Errors that are
+stored or sent and log lines are worded with `spoken_afar`.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 _NAME = "talaria"
+_COMMAND = re.compile(r"`(?:talaria|\./dev) ([a-z]+)")
 _CLONE = Path(__file__).parents[3]  # of an editable installation
 
 
@@ -39,3 +43,11 @@ def spoken(text: str) -> str:
 def spoken_afar(text: str) -> str:
     """Replace `talaria VERB` in backticks by what is typed on the gateway's machine."""
     return text.replace("`talaria ", f"`{program_name()} ") if "`talaria " in text else text
+
+
+def typed(text: str, command_line: Callable[[str], str]) -> str:
+    """Return the text with each command in backticks as `command_line` spells its verb.
+
+    The text may come from another process, which has worded it for its own program.
+    """
+    return _COMMAND.sub(lambda match: f"`{command_line(match[1])}", text)

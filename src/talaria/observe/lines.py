@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from talaria.core.ids import SessionId, TurnId
+from talaria.core.program import spoken_afar
 
 Scalar = str | int | float | bool | None
 Redact = Callable[[str], str]
@@ -82,7 +83,7 @@ def as_json(line: Line, redact: Redact) -> str:
         "ts": moment.replace("+00:00", "Z"),
         "level": line.level,
         "logger": _without_surrogates(redact(line.logger)),
-        "message": _without_surrogates(_cut_end(redact(line.message))),
+        "message": _without_surrogates(_cut_end(spoken_afar(redact(line.message)))),
     }
     for name, value in line.fields.items():
         key = _without_surrogates(redact(name))
@@ -95,7 +96,7 @@ def as_json(line: Line, redact: Redact) -> str:
 def as_text(line: Line, redact: Redact) -> str:
     """Return text for a terminal: local time, visible escapes, a traceback on lines of its own."""
     moment = time.strftime("%H:%M:%S", time.localtime(line.created))
-    message = escape(_cut_end(redact(line.message)))
+    message = escape(_cut_end(spoken_afar(redact(line.message))))
     head = f"{moment} {line.level:<7} {escape(redact(line.logger))}: {message}"
     fields = "".join(
         f" {escape(redact(name))}={escape(str(_written(value, redact)))}"

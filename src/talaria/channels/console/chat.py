@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 import secrets
 import signal
 from collections.abc import Callable
@@ -19,8 +18,7 @@ from talaria.channels.console.plain import error_text
 from talaria.commands.slash import asks_model, parse_command
 from talaria.core.errors import TalariaError
 from talaria.core.events import FINAL_EVENTS, Event, Failed
-
-_COMMAND = re.compile(r"`talaria (\w+)")
+from talaria.core.program import typed
 
 
 class Interrupted(Exception):
@@ -202,7 +200,7 @@ class _ShownTurn:
         """Replace `talaria COMMAND` in the hint of an error by what can be typed here."""
         if not isinstance(event, Failed):
             return event
-        hint = _COMMAND.sub(lambda match: f"`{self._command_line(match[1])}", event.error.hint)
+        hint = typed(event.error.hint, self._command_line)
         return Failed(msgspec.structs.replace(event.error, hint=hint))
 
     def interrupt(self) -> None:
