@@ -12,14 +12,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from mutants.blocks import ROOT
 
 _MARK = "MUTANTS_RUN"
+_ROUNDS = 200
+_SECONDS_TO_DIE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +121,19 @@ def _run(command: Sequence[str], environ: Mapping[str, str], seconds: float) -> 
 
 
 def _kill_marked(mark: bytes) -> None:
-    """Kill the processes that have this variable: what the run started, wherever it went."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            is_ours = mark in (process / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue  # it ended, or is another user's
-        if is_ours:
-            try:
-                os.kill(int(process.name), signal.SIGKILL)
-            except OSError:
-                continue
+    """Kill the processes that have this variable, and wait until they are gone: all that the run started."""
+    for _ in range(_ROUNDS):
+        marked = [int(process.name) for process in Path("/proc").glob("[0-9]*") if _has(process, mark)]
+        if not marked:
+            return
+        for pid in marked:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_SECONDS_TO_DIE)
+
+
+def _has(process: Path, mark: bytes) -> bool:
+    try:
+        return mark in (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False  # it ended, or is another user's
