@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import signal
 import sys
 import time
 import tomllib
@@ -20,7 +21,7 @@ from mutants import reach
 from mutants.blocks import SOURCE, source_files, write_code
 from mutants.faults import Fault, statements
 from mutants.reach import Reach, RecordedTest
-from mutants.runs import Outcome, folder, run_tests
+from mutants.runs import Outcome, folder, run_tests, stop_all
 
 EQUIVALENT = Path(__file__).parent / "equivalent.toml"
 _TEST_SECONDS = 60
@@ -125,8 +126,9 @@ def _try_all(faults: Sequence[Fault], known: Reach, most: int, jobs: int) -> lis
             for future in as_completed(futures):
                 results.append(result := future.result())
                 print(f"{len(results):4} of {len(faults)}  {_line(result)}", flush=True)
-        except KeyboardInterrupt:
+        except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            stop_all()
             raise
     return sorted(results, key=lambda result: faults.index(result.fault))
 
@@ -215,6 +217,7 @@ def _report(results: Sequence[Result]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         main()
     except KeyboardInterrupt:

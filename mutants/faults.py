@@ -39,7 +39,7 @@ _OPPOSITE = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _LOGGER = re.compile(r"_?\w*log(ger)?", re.IGNORECASE)
 _WORDING = (
     "help", "hint", "text", "title", "label", "reason", "detail", "message", "metavar", "description",
-    "short_help", "epilog", "name", "doc", "prog", "strict", "user_text", "what", "why",
+    "short_help", "epilog", "name", "doc", "prog", "strict", "user_text", "what", "why", "encoding",
 )  # fmt: skip
 _TIME = re.compile(
     r"seconds|timeout|patience|interval|delay|grace|pause|wait|every|ttl|deadline", re.IGNORECASE
@@ -209,7 +209,7 @@ class _Finder:
                 yield "call removed", start, end, "pass"
             case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]) | ast.AugAssign():
                 yield "assignment removed", start, end, "pass"
-            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) if not _is_none(value):
+            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) if not _is_nothing(value):
                 yield "assigns None", *self._span(value), "None"
             case ast.Delete():
                 yield "deletion removed", start, end, "pass"
@@ -220,9 +220,7 @@ class _Finder:
                 yield "raise removed", start, end, "pass"
             case ast.Return(value=None):
                 yield "return removed", start, end, "pass"
-            case ast.Return(value=ast.expr() as value) if (
-                not _is_none(value) and ast.unparse(value) != "self"
-            ):
+            case ast.Return(value=ast.expr() as value) if not _is_nothing(value):
                 yield "returns None", start, end, "return None"
             case ast.Break():
                 yield "break became continue", start, end, "continue"
@@ -302,8 +300,11 @@ class _Finder:
 _KEY = "[key]"  # the name of strings that programs read: keys, compared words, patterns
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_nothing(node: ast.expr) -> bool:
+    """Return whether None in its place is the same to most callers, or breaks only a chain of calls."""
+    return (isinstance(node, ast.Constant) and not node.value) or (
+        isinstance(node, ast.Name) and node.id == "self"
+    )
 
 
 def _is_operation(node: ast.AST) -> bool:

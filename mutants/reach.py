@@ -19,7 +19,7 @@ import msgspec
 
 from mutants.blocks import ROOT, SOURCE, Block, functions, source_files, write_recording
 from mutants.faults import Fault
-from mutants.runs import Ran, folder, run_tests
+from mutants.runs import Ran, folder, run_tests, stop_all
 
 TESTS = ROOT / "tests"
 RECORDS = ROOT / ".mutants"
@@ -153,6 +153,13 @@ def _kept(file: str) -> RecordedFile | None:
     return msgspec.json.decode(path.read_bytes(), type=RecordedFile) if path.exists() else None
 
 
+def _keep(file: str, record: RecordedFile) -> None:
+    path = _record_path(file)
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(record))
+    fresh.replace(path)
+
+
 def _record_path(file: str) -> Path:
     return RECORDS / f"{file.replace('/', '+')}.json"
 
@@ -197,15 +204,18 @@ def _record(
         waiting = iter(files)
         parts = iter(lambda: list(islice(waiting, _FILES_AT_ONCE)), [])
         futures = {pool.submit(_record_part, part, code, plain, blocks): part for part in parts}
-        done = 0
-        for future in as_completed(futures):
-            ran = future.result()
-            made = {file: _file_record(file, digests[file], ran, blocks) for file in futures[future]}
-            for file, record in made.items():
-                _record_path(file).write_bytes(msgspec.json.encode(record))
-            done += len(made)
-            tell(f"  {done} of {len(files)} files")
-            yield made
+        try:
+            for done, future in enumerate(as_completed(futures), 1):
+                part, ran = futures[future], future.result()
+                made = {file: _file_record(file, digests[file], ran, blocks) for file in part}
+                for file, record in made.items():
+                    _keep(file, record)
+                tell(f"  {done} of {len(futures)} parts")
+                yield made
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            stop_all()
+            raise
 
 
 def _record_part(files: Sequence[str], code: Path, plain: Path, blocks: Sequence[Block]) -> list[Ran]:

@@ -23,6 +23,7 @@ from mutants.blocks import ROOT
 _MARK = "MUTANTS_RUN"
 _ROUNDS = 200
 _SECONDS_TO_DIE = 0.05
+_running: set[subprocess.Popen[bytes]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,12 @@ def run_tests(
     return Outcome(status, tests, said)
 
 
+def stop_all() -> None:
+    """Stop the runs of other threads. Each of them kills the processes of its run."""
+    for process in list(_running):
+        process.kill()
+
+
 def _environ(place: Path, code: Path) -> dict[str, str]:
     (place / "t").mkdir()
     return os.environ | {
@@ -105,6 +112,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], seconds: float) -> 
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     status: int | None = None
+    _running.add(process)
     try:
         said, _ = process.communicate(timeout=seconds)
         status = process.returncode
@@ -115,6 +123,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], seconds: float) -> 
         _kill_marked(f"{_MARK}={environ[_MARK]}".encode())
         process.kill()
         process.wait()
+        _running.discard(process)
         assert process.stdout is not None
         process.stdout.close()
     return status, said.decode(errors="replace")
