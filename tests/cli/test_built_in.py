@@ -225,3 +225,27 @@ def test_a_chat_without_the_model_says_so_and_what_to_do(terminal: Terminal, emp
     terminal.until(f"local/{DEFAULT_MODEL} · chat", "A tiny built-in model answers", "›")
     terminal.send("hello")
     terminal.until("✗ The built-in model", "talaria setup", "›")
+
+
+@needs_tmux
+@needs_runtime
+def test_one_key_in_the_chat_fetches_the_larger_model_and_another_begins_a_session_with_it(
+    terminal: Terminal, empty: Path, slow_index: dict[str, str]
+) -> None:
+    cache, weights = WeightsCache(Path(slow_index["TALARIA_CACHE"])), find_weights(LARGER_MODEL)
+    variables = [f"{name}={value}" for name, value in {**slow_index, "TALARIA_NO_MODEL": "1"}.items()]
+    terminal.start("env", *variables, sys.executable, "-m", "talaria", "chat", "--home", str(empty))
+    offer = "Ctrl-G: use the larger model (1.1 GB download, 2 GB of memory)"
+    terminal.until(f"local/{DEFAULT_MODEL} · chat", f"{offer}\n›", "›")
+    terminal.type("a draft")
+    terminal.press("C-g")
+    screen = terminal.until("Fetching the larger model: ", "/1117 MB", "› a draft")
+    assert offer not in screen
+    with cache.path(weights).open("wb") as file:  # as the download leaves it
+        file.truncate(weights.size)
+    terminal.until("The larger model is here. Ctrl-G begins a new session with it.", "› a draft")
+    terminal.press("C-g")
+    screen = terminal.until("New session", "› a draft")
+    assert "The larger model" not in screen
+    terminal.press("C-c", "C-d")
+    terminal.until("LEFT WITH 0")

@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +21,10 @@ from talaria.config.home import Home
 from talaria.core.errors import TalariaError
 from talaria.core.program import spoken
 from talaria.core.version import this_version
+from talaria.models.settings import LOCAL
+
+if TYPE_CHECKING:
+    from talaria.channels.console.larger_offer import LargerOffer
 
 HISTORY = "chat.history"
 
@@ -47,16 +53,19 @@ async def _chat(invocation: Invocation, session: str, files: tuple[Path, ...]) -
     is_dumb = os.environ.get("TERM") in (None, "", "dumb")
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not is_dumb
     home = invocation.home()
+    if is_terminal:  # imported before a gateway runs inside: the slow imports would hold its event loop
+        import talaria.channels.console.message_input
+        import talaria.channels.console.terminal  # noqa: F401
     try:
-        async with connect(home, os.environ, session) as client:
-            screen = await _terminal(client, home, session) if is_terminal else _pipe()
+        async with connect(home, os.environ, session) as client, AsyncExitStack() as scopes:
+            screen = await _terminal(client, home, session, scopes) if is_terminal else _pipe()
             await TerminalChat(client, session, screen, invocation.command_line, files).run()
     except asyncio.CancelledError:
         if task.uncancel():  # also cancelled for another reason than a signal
             raise
 
 
-async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
+async def _terminal(client: GatewayClient, home: Home, session: str, scopes: AsyncExitStack) -> Screen:
     from rich.console import Console
     from rich.text import Text
 
@@ -79,17 +88,34 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
     say(f"Talaria {this_version()} · {model} · chat “{session}”")
     if models and model != usual:
         say(f"This session keeps its model; /new begins one with {usual}.")
+    offer = None
     if is_built_in(model.rpartition("/")[2]):
         say(spoken(TINY_NOTICE))
+        offer = await _offer_larger(client, model, usual, scopes)
     if client.is_inside:
         say(spoken("No gateway runs, so this chat runs one itself until you leave; `talaria serve` stays."))
     say("Enter sends, /help lists commands, Ctrl-D leaves.")
     return Screen(
-        messages=TerminalPrompt(home.path / HISTORY, models),
+        messages=TerminalPrompt(home.path / HISTORY, models, offer),
         renderer=lambda is_markdown: TerminalRenderer(console, is_markdown=is_markdown),
         say=say,
         guard=lambda: quiet_keyboard(sys.stdin.fileno()),
     )
+
+
+async def _offer_larger(
+    client: GatewayClient, model: str, usual: str, scopes: AsyncExitStack
+) -> LargerOffer | None:
+    """Offer the larger built-in model to a chat with the tiny one, if new sessions would get it."""
+    from talaria.channels.console.larger_offer import LargerOffer
+
+    try:
+        larger = await client.larger_model()
+    except TalariaError:  # the chat works without the offer
+        return None
+    if model == f"{LOCAL}/{larger.name}" or not usual.startswith(f"{LOCAL}/"):
+        return None
+    return await scopes.enter_async_context(LargerOffer.open(client, larger))
 
 
 async def _model_of(client: GatewayClient, session: str) -> str | None:

@@ -6,11 +6,12 @@ import asyncio
 import os
 import termios
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import FormattedText
@@ -19,10 +20,12 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.shortcuts import CompleteStyle
 
 from talaria.channels.console.chat import Interrupted
+from talaria.channels.console.larger_offer import LargerOffer
 from talaria.commands.slash import ALIASES, SLASH_COMMANDS, canonical
 
 _MENU_ROWS = 6
 _LOCAL_FLAGS = 3
+_REFRESH_SECONDS = 0.5
 
 
 class CommandCompleter(Completer):
@@ -48,9 +51,13 @@ class CommandCompleter(Completer):
 
 class TerminalPrompt:
     """Reads messages from the keyboard. Enter sends; Alt-Enter or a backslash before Enter begins another
-    line; pasted lines stay one message."""
+    line; pasted lines stay one message. `offer` is shown above the prompt while a message is written."""
 
-    def __init__(self, history: Path | None, models: Sequence[str] = ()) -> None:
+    def __init__(
+        self, history: Path | None, models: Sequence[str] = (), offer: LargerOffer | None = None
+    ) -> None:
+        self._offer = offer
+        self._draft = ""
         self._session: PromptSession[str] = PromptSession(
             history=_history(history),
             completer=CommandCompleter(models),
@@ -59,16 +66,32 @@ class TerminalPrompt:
             reserve_space_for_menu=_MENU_ROWS,
             multiline=True,
             prompt_continuation="… ",
-            key_bindings=_bindings(),
+            key_bindings=_bindings(None if offer is None else self._take_offer),
             enable_suspend=True,
+            refresh_interval=0.0 if offer is None else _REFRESH_SECONDS,
         )
 
     async def read(self) -> str | None:
+        draft, self._draft = self._draft, ""
         try:
             # The chat handles SIGINT itself; at the prompt Ctrl-C is a key.
-            return await self._session.prompt_async(FormattedText([("bold", "› ")]), handle_sigint=False)
+            text = await self._session.prompt_async(self._prompt, default=draft, handle_sigint=False)
         except EOFError:
             return None
+        if self._offer is not None and self._offer.is_taken_by(text):
+            self._offer = None
+        return text
+
+    def _prompt(self) -> FormattedText:
+        line = "" if self._offer is None or get_app().is_done else self._offer.line()
+        return FormattedText([("fg:ansiyellow", f"{line}\n" if line else ""), ("bold", "› ")])
+
+    def _take_offer(self, event: KeyPressEvent) -> None:
+        """Handle the key of the offer. The text that was written so far stays for the next prompt."""
+        assert self._offer is not None
+        if (message := self._offer.press()) is not None:
+            self._draft = event.current_buffer.text
+            event.app.exit(result=message)
 
 
 class PipedLines:
@@ -114,8 +137,10 @@ def _history(path: Path | None) -> History:
     return FileHistory(str(path))
 
 
-def _bindings() -> KeyBindings:
+def _bindings(take_offer: Callable[[KeyPressEvent], None] | None = None) -> KeyBindings:
     keys = KeyBindings()
+    if take_offer is not None:
+        keys.add("c-g")(take_offer)
 
     @keys.add("enter")
     def _(event: KeyPressEvent) -> None:

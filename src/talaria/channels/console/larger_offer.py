@@ -1,0 +1,94 @@
+"""The offer of the larger built-in model in the terminal chat: a line above the prompt, and its key."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Self
+
+from talaria.channels.console.gateway_client import GatewayClient
+from talaria.commands.slash import canonical, parse_command
+from talaria.core.errors import TalariaError
+from talaria.core.units import format_wait
+from talaria.models.local.larger import LargerModel, LargerState
+from talaria.models.local.weights import megabytes
+
+KEY = "Ctrl-G"
+BEGIN = "/new"
+_LOOK_SECONDS = 1.0
+
+
+class LargerOffer:
+    """Fetches the larger model when the key is pressed, and knows how far it is.
+
+    `open` returns it; its requests end with the `async with` block. The download goes on in the gateway.
+    """
+
+    def __init__(self, client: GatewayClient, larger: LargerModel) -> None:
+        self._client = client
+        self._larger = larger
+        self._trouble = ""
+        self._watching: asyncio.Task[None] | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, client: GatewayClient, larger: LargerModel) -> AsyncIterator[Self]:
+        offer = cls(client, larger)
+        if larger.state is LargerState.FETCHING:
+            offer._watch(is_wanted=False)
+        try:
+            yield offer
+        finally:
+            if offer._watching is not None:
+                offer._watching.cancel()
+                await asyncio.wait((offer._watching,))
+
+    def line(self) -> str:
+        """Return the line above the prompt; empty if nothing is offered."""
+        larger = self._larger
+        match larger.state:
+            case LargerState.REFUSED:
+                return ""
+            case LargerState.FETCHING:
+                done, left = f"{megabytes(larger.done)}/{megabytes(larger.size)} MB", larger.seconds_left
+                return f"Fetching the larger model: {done}" + (f", {format_wait(left)} left" if left else "")
+            case LargerState.READY:
+                return f"The larger model is here. {KEY} begins a new session with it."
+        why = self._trouble or larger.why
+        cost = f"{larger.size / 1e9:.1f} GB download, {larger.memory / 1e9:.0f} GB of memory"
+        return f"{why} {KEY} tries again." if why else f"{KEY}: use the larger model ({cost})"
+
+    def press(self) -> str | None:
+        """Handle the key. Returns a message for the chat to send, if there is one."""
+        if self._larger.state is LargerState.READY:
+            return BEGIN
+        if self._larger.state is LargerState.ABSENT and (self._watching is None or self._watching.done()):
+            self._watch(is_wanted=True)
+        return None
+
+    def is_taken_by(self, text: str) -> bool:
+        """Return whether this message begins a session with the larger model."""
+        command = parse_command(text)
+        return (
+            self._larger.state is LargerState.READY
+            and command is not None
+            and canonical(command.name) == "new"
+        )
+
+    def _watch(self, *, is_wanted: bool) -> None:
+        self._watching = asyncio.create_task(self._follow(is_wanted=is_wanted), name="larger model")
+
+    async def _follow(self, *, is_wanted: bool) -> None:
+        """Start the download if it is wanted, then look how far it is until it ends."""
+        self._trouble = ""
+        try:
+            if is_wanted:
+                self._larger = await self._client.fetch_model(self._larger.name)
+        except TalariaError as error:
+            self._trouble = error.user_text
+        while self._larger.state is LargerState.FETCHING:
+            await asyncio.sleep(_LOOK_SECONDS)
+            with contextlib.suppress(TalariaError):  # the gateway restarts: it is asked again
+                self._larger = await self._client.larger_model()
