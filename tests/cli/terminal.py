@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 import subprocess
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 DEADLINE = 20.0
@@ -26,7 +29,16 @@ class Terminal:
         )
 
     def stop(self) -> None:
+        """Close the terminal, as a user does by closing its window. Its programs must end by themselves."""
+        shell = self._tmux("display-message", "-p", "#{pane_pid}", check=False).strip()
         self._tmux("kill-server", check=False)
+        end = time.monotonic() + DEADLINE
+        while left := _processes_of(shell):
+            if time.monotonic() > end:
+                for process in left:
+                    os.kill(process, signal.SIGKILL)
+                raise AssertionError(f"{len(left)} processes lived on after their terminal was closed")
+            time.sleep(0.02)
 
     def type(self, text: str) -> None:
         self._tmux("send-keys", "-l", text)
@@ -64,3 +76,14 @@ class Terminal:
             check=check,
         )
         return done.stdout
+
+
+def _processes_of(session: str) -> list[int]:
+    """Return the processes of a session of the operating system, which a terminal's shell leads."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat") if session else ():
+        with suppress(OSError):  # it has just ended
+            state, _, _, its_session = stat.read_text().rpartition(")")[2].split()[:4]
+            if its_session == session and state != "Z":
+                found.append(int(stat.parent.name))
+    return found

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -99,3 +102,13 @@ def test_a_chat_outlives_its_gateway(terminal: Terminal, home: Path, serve: Serv
     terminal.until("The gateway is back.", "word11 word12", "›")
     terminal.press("C-d")
     terminal.until("LEFT WITH 0")
+
+
+def test_a_chat_whose_terminal_hangs_up_more_than_once_ends(chat: Terminal, home: Path) -> None:
+    pid = json.loads((home / "gateway.json").read_text())["pid"]
+    chat.send("[[hang]]")
+    chat.until("thinking… (Ctrl-C cancels)")
+    for _ in range(5):
+        os.kill(pid, signal.SIGHUP)
+    chat.until("LEFT WITH 0")
+    assert not (home / "gateway.json").exists()

@@ -47,9 +47,7 @@ def command(invocation: Invocation, session: str, files: tuple[Path, ...]) -> No
 async def _chat(invocation: Invocation, session: str, files: tuple[Path, ...]) -> None:
     task = asyncio.current_task()
     assert task is not None
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
+    _cancel_on_signals(task)
     is_dumb = os.environ.get("TERM") in (None, "", "dumb")
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not is_dumb
     home = invocation.home()
@@ -63,6 +61,23 @@ async def _chat(invocation: Invocation, session: str, files: tuple[Path, ...]) -
     except asyncio.CancelledError:
         if task.uncancel():  # also cancelled for another reason than a signal
             raise
+
+
+def _cancel_on_signals(task: asyncio.Task[None]) -> None:
+    """Cancel the task at the first SIGTERM or SIGHUP. A second SIGTERM ends the process at once.
+
+    A terminal that is closed sends SIGHUP more than once, which must not disturb the way out.
+    """
+    loop = asyncio.get_running_loop()
+
+    def leave() -> None:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, leave)
 
 
 async def _terminal(client: GatewayClient, home: Home, session: str, scopes: AsyncExitStack) -> Screen:

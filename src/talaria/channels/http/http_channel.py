@@ -60,13 +60,15 @@ async def open_http(
     bound = bind(settings)
     app = create_app(gateway, settings, logins, allowed_hosts(settings, bound), timing)
     server = HttpServer(app, bound, gateway.limits)
-    await server.start()
     try:
+        await server.start()
         info = GatewayInfo(os.getpid(), server.address, this_version(), gateway.started_at)
         await asyncio.to_thread(gateway.home.write_gateway, info)
         yield HttpChannel(server, logins, gateway.health)
     finally:
         gateway.health.enter(GatewayPhase.DRAINING)
-        await asyncio.to_thread(gateway.home.remove_gateway)
-        await gateway.drain()
-        await server.stop(_GRACE_SECONDS)
+        try:
+            await asyncio.to_thread(gateway.home.remove_gateway)
+            await gateway.drain()
+        finally:  # also if the drain is cancelled: a loop whose server listens never closes
+            await server.stop(_GRACE_SECONDS)
