@@ -172,11 +172,12 @@ async def test_without_a_gateway_the_error_says_where_and_what_to_do() -> None:
             await client.send("a", "hi", "k")
 
 
-async def test_a_draining_gateway_is_tried_again_with_the_same_key() -> None:
+@pytest.mark.parametrize("refusal", ["draining", "overloaded"])
+async def test_a_gateway_that_takes_nothing_now_is_tried_again_with_the_same_key(refusal: str) -> None:
     told: list[str] = []
     retry = RetryPolicy(5, on_gone=lambda error: told.append("gone"), on_back=lambda: told.append("back"))
     async with talking() as (gateway, client):
-        gateway.refusals += [(503, ErrorInfo("draining", "The gateway is shutting down."))] * 2
+        gateway.refusals += [(503, ErrorInfo(refusal, "It takes nothing on."))] * 2
         await client.send("a", "hi", "k", retry=retry)
     assert told == ["gone", "back"]
     assert [request.headers["Idempotency-Key"] for request in gateway.requests] == ["k"] * 3
@@ -399,3 +400,12 @@ async def test_a_gateway_that_comes_back_goes_on_with_the_turn() -> None:
         await other.start(port)
     await other.stop()
     assert paper.text.endswith("The gateway is back.\nwhole\n")
+
+
+async def test_a_message_that_a_busy_gateway_refuses_is_sent_again() -> None:
+    paper = Paper()
+    async with talking([Done("at last")]) as (gateway, client):
+        gateway.refusals.append((503, ErrorInfo("overloaded", "The gateway was held up.")))
+        await paper.chat(client, Script("a")).run()
+    assert "The gateway was held up. Your message is sent again by itself." in paper.text
+    assert paper.text.endswith("at last\n")

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from talaria.channels.console.gateway_client import GatewayClient, GatewayGone, RetryPolicy
+from talaria.channels.console.gateway_client import GatewayBusy, GatewayClient, GatewayGone, RetryPolicy
 from talaria.channels.console.plain import error_text
 from talaria.commands.slash import asks_model, parse_command
 from talaria.core.errors import TalariaError
@@ -225,6 +225,9 @@ class _ShownTurn:
 
     def _on_gone(self, error: GatewayGone) -> None:
         self._is_gone = True
+        if isinstance(error, GatewayBusy):
+            self._renderer.pause(f"{error.user_text} Your message is sent again by itself.")
+            return
         what = "Your message is safe and" if self.turn_id else "Your message"
         serve = self._command_line("serve")
         self._renderer.pause(

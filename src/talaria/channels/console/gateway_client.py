@@ -43,6 +43,10 @@ class GatewayGone(TalariaError):
     type = "gateway_gone"
 
 
+class GatewayBusy(GatewayGone):
+    """The gateway has too much to do and took nothing on."""
+
+
 class GatewayRefusal(TalariaError):
     """The gateway answered with an error; this carries its text and hint."""
 
@@ -381,6 +385,8 @@ def _refusal(status: int, body: bytes) -> TalariaError:
         )
     if info.type == "draining":
         return GatewayGone(info.message, info.hint)
+    if info.type == "overloaded":
+        return GatewayBusy(info.message, info.hint)
     if status == 401:
         info = ErrorInfo(info.type, "The gateway does not accept this home's token.", _OTHER_TOKEN)
     return GatewayRefusal(info)
