@@ -6,11 +6,13 @@ import asyncio
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -33,8 +35,9 @@ async def watching(loop_lag: float = 2.0) -> AsyncIterator[LoopWatch]:
 
 
 async def hold_the_loop(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    """Compute for so many seconds of a processor, however long that takes on a busy machine."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
         pass
 
 
@@ -130,3 +133,33 @@ async def test_a_process_that_was_stopped_is_neither_wedged_nor_loaded() -> None
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+@contextmanager
+def one_busy_processor(others: int) -> Iterator[None]:
+    """Move this process to one processor, which as many others keep busy."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    busy = "print(flush=True)\nwhile True: pass"
+    command = (sys.executable, "-S", "-c", busy)
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(others)]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            process.stdout.readline()
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not tell run delays")
+async def test_a_machine_that_is_busy_with_other_programs_is_no_load_of_the_gateway() -> None:
+    with one_busy_processor(others=6):
+        async with watching(loop_lag=STALL_SECONDS) as watch:
+            await hold_the_loop(STALL_SECONDS * 0.6)
+            reading = watch.reading()
+            assert (reading.stalls, watch.load.sheds_turns) == (0, False)
+    assert reading.worst_seconds > STALL_SECONDS  # it was late, by no fault of its own

@@ -4,7 +4,8 @@ The loop ticks a few times a second, and a thread looks at the age of the last t
 thread takes the stack of the loop's thread and the task that runs there. The next tick reports the stall with
 its duration. Code that holds the interpreter's lock stops the thread too; such a stall is reported without a
 stack. A stall in which the process used no processor time and the thread did not run either was a pause of
-the whole process (SIGSTOP, a busy machine) and is no stall of the loop.
+the whole process (SIGSTOP) and is no stall of the loop. Neither is the time for which the loop's thread could
+have run while other programs had the processors: on a busy machine messages wait, but none is refused.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import re
 import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread, get_ident
+from threading import Event, Thread, get_ident, get_native_id
 from types import FrameType
 
 import msgspec
@@ -145,6 +148,7 @@ class LoopWatch:
         self._metrics = metrics
         self._on_wedged = on_wedged
         self._wedged_seconds = wedged_seconds
+        self._run_delay = _RunDelay()
         self._stop = Event()
         self._thread = Thread(target=self._run, name="talaria-loop-watch", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -158,6 +162,7 @@ class LoopWatch:
         self._ticks = 0
         self._due = math.inf
         self._cpu = 0.0
+        self._delayed = 0.0
         # Written in the thread, read on the loop.
         self._looks = 0
         self._looks_before = 0
@@ -171,6 +176,7 @@ class LoopWatch:
 
     def start(self) -> None:
         self._loop, self._home = asyncio.get_running_loop(), get_ident()
+        self._run_delay.open()
         self._metrics.watch_loop(self.reading)
         self._schedule()
         self._thread.start()
@@ -181,6 +187,7 @@ class LoopWatch:
             self._timer.cancel()
         self._due = math.inf
         self._thread.join()
+        self._run_delay.close()
 
     def reading(self) -> LoopReading:
         """Return the figures of this moment. Only the loop may ask."""
@@ -214,6 +221,7 @@ class LoopWatch:
     def _note_tick(self) -> None:
         self._looks_before = self._looks
         self._cpu = time.process_time()
+        self._delayed = self._run_delay.read()
         self._due = time.monotonic() + TICK_SECONDS
         self._ticks += 1
 
@@ -235,6 +243,9 @@ class LoopWatch:
         worst.append((now, late))
 
     def _end_stall(self, seconds: float) -> None:
+        seconds -= self._run_delay.read() - self._delayed
+        if seconds < STALL_SECONDS:
+            return
         was_looked_at = (self._looks - self._looks_before) * TICK_SECONDS > seconds / 4
         if not was_looked_at and time.process_time() - self._cpu < seconds / 4:
             _log.info("the whole process was paused for %.1f s", seconds)
@@ -288,6 +299,29 @@ class LoopWatch:
         name = "" if task is None else task.get_name()
         found = _TURN.search(name)
         return Holder(name, TurnId(found[0]) if found else None, tuple(_describe(frame)))
+
+
+class _RunDelay:
+    """The seconds for which a thread waited for a processor, all its life. They stay 0 where the system does
+    not tell them."""
+
+    def __init__(self) -> None:
+        self._file = -1
+
+    def open(self) -> None:
+        """Watch the calling thread."""
+        with suppress(OSError):  # not Linux
+            self._file = os.open(f"/proc/self/task/{get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self) -> float:
+        if self._file < 0:
+            return 0.0
+        return int(os.pread(self._file, 64, 0).split()[1]) / 1e9  # time on a processor, time waiting, turns
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
 def _describe(frame: FrameType | None) -> list[str]:
