@@ -64,6 +64,8 @@ _REST = r"[^\s<>`]*[^\s<>`.,;:!?'\"*_~()\[\]{}]"
 WITH_SCHEME = rf"(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]+://{_REST}"
 _NAME = r"(?<![\w.-])[\w-]*[^\W_](?:\.[\w-]*[^\W_]){1,127}"
 _ADDRESS = re.compile(rf"{WITH_SCHEME}|{_NAME}(?::[0-9]+(?!\w|\.\w))?(?:[/?#]{_REST})?")
+_NAMES = re.compile(_NAME)
+_BARE = re.compile(r"([^:/?#]*)(.*)", re.DOTALL)
 
 
 def is_outer(url: str, own: Container[str] = ()) -> bool:
@@ -95,12 +97,24 @@ class Address(NamedTuple):
 
 
 def find_addresses(text: str, own: Container[str] = ()) -> Iterator[Address]:
-    """Yield what a chat platform may turn into links by itself: addresses with a scheme, and bare hosts."""
+    """Yield what a chat platform may turn into links by itself: addresses with a scheme, and bare hosts.
+
+    A platform may end a link earlier and find another one in its path, so an address whose path names an
+    inner host is none of the public internet.
+    """
     for found in _ADDRESS.finditer(text):
         if "://" in found[0]:
-            yield Address(*found.span(), is_outer(found[0], own))
-        elif _is_bare_host(host := re.split("[:/?#]", found[0], maxsplit=1)[0]):
-            yield Address(*found.span(), is_outer(f"http://{host}", own))
+            host, path = found[0], found[0].partition("://")[2].partition("/")[2]
+        else:
+            name, path = _BARE.fullmatch(found[0]).groups()  # type: ignore[union-attr]  # any text matches
+            if not _is_bare_host(name):
+                continue
+            host = f"http://{name}"
+        yield Address(*found.span(), is_outer(host, own) and not _names_inner_host(path, own))
+
+
+def _names_inner_host(path: str, own: Container[str]) -> bool:
+    return any(_is_bare_host(name) and not is_outer(f"http://{name}", own) for name in _NAMES.findall(path))
 
 
 def _is_bare_host(host: str) -> bool:
