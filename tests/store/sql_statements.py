@@ -10,6 +10,7 @@ from types import ModuleType
 from talaria.store.sql import (
     delivery,
     leases,
+    log,
     orders,
     pairing,
     queries,
@@ -18,7 +19,7 @@ from talaria.store.sql import (
     spending,
 )
 
-MODULES = (delivery, leases, orders, pairing, queries, questions, retention, spending)
+MODULES = (delivery, leases, log, orders, pairing, queries, questions, retention, spending)
 VERBS = ("SELECT ", "INSERT ", "UPDATE ", "DELETE ")
 
 

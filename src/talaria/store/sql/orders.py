@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 
-from talaria.core.entries import Entry, EntryBody, Revision, SpecSet
-from talaria.core.ids import ChatKey, Fence, SpecId, TurnId
+from talaria.core.entries import EntryBody, Revision, SpecSet
+from talaria.core.ids import ChatKey, Fence, TurnId
 from talaria.core.ledger import (
     Accept,
     Accepted,
@@ -26,13 +25,11 @@ from talaria.core.ledger import (
     ended_turn,
 )
 from talaria.core.sessions import Session
-from talaria.core.specs import PinnedSpec
 from talaria.core.turns import StepState, Turn, TurnState, check_turn_move
-from talaria.store.sql import delivery, leases, questions, rules, spending
+from talaria.store.sql import delivery, leases, log, questions, rules, spending
 from talaria.store.sql.executor import Transaction
 from talaria.store.sql.leases import GIVE_LEASE_BACK, LEASE_COLUMNS, TAKE_LEASE, Lease
 from talaria.store.sql.rows import (
-    ENTRY_KINDS,
     SESSION_COLUMNS,
     TURN_COLUMNS,
     encode,
@@ -151,7 +148,7 @@ def _make_session(tx: Transaction, chat_key: ChatKey, fresh: Fresh) -> Session:
     spec_id = None
     bodies = list[EntryBody](fresh.context)
     if fresh.spec is not None:
-        _store_spec(tx, fresh.spec)
+        log.store_spec(tx, fresh.spec)
         spec_id = fresh.spec.id
         bodies.insert(0, SpecSet(spec_id))
     head, entries = rules.number(fresh.session_id, Revision(0, 0), bodies, None, tx.now)
@@ -161,7 +158,7 @@ def _make_session(tx: Transaction, chat_key: ChatKey, fresh: Fresh) -> Session:
         (session.id, chat_key, tx.now, tx.now, head.epoch, head.seq, spec_id, int(fresh.ephemeral)),
     )
     for entry in entries:
-        _insert_entry(tx, entry)
+        log.insert_entry(tx, entry)
     if not fresh.ephemeral:
         tx.execute(SET_CURRENT, (chat_key, session.id))
     return session
@@ -226,7 +223,7 @@ def _take(tx: Transaction, session: Session, lease: Lease, order: Begin, attempt
     head, entries = rules.number(session.id, session.revision, bodies, order.turn_id, tx.now)
     if entries:
         for entry in entries:
-            _insert_entry(tx, entry)
+            log.insert_entry(tx, entry)
         tx.execute(TAKE_LEASE_AND_SET_HEAD, (*held, tx.now, head.epoch, head.seq, session.id))
         session = rules.moved_session(session, head, tx.now)
     else:
@@ -281,15 +278,15 @@ def commit(tx: Transaction, order: Commit) -> Committed:
             raise rules.no_turn(order.turn_id)
         rules.check_turn_commit(order.turn_id, TurnState(state), order)
     for spec in order.specs:
-        _store_spec(tx, spec)
+        log.store_spec(tx, spec)
     if order.end is not None or order.ask or order.release:
         expires = 0.0
     session_id = order.session_id
     head, entries = rules.number(session_id, Revision(epoch, seq), order.entries, order.turn_id, tx.now)
     if entries:
         for entry in entries:
-            _insert_entry(tx, entry)
-        _check_specs(tx, order.entries)
+            log.insert_entry(tx, entry)
+        log.check_specs(tx, order.entries)
         spec_id, title = rules.latest_marks(order.entries, spec_id, title)
         tx.execute(SET_HEAD, (expires, tx.now, head.epoch, head.seq, spec_id, title, session_id))
     elif not expires:
@@ -392,49 +389,3 @@ def show(tx: Transaction, turn_id: TurnId, platform_id: str) -> None:
     turn = msgspec.structs.replace(turn, shown_id=platform_id)
     if turn.state.is_final and not delivery.make_edit(tx, turn_id, platform_id):
         delivery.write_replies(tx, rules.late_replies(turn, tx.now))
-
-
-# -- the log ----------------------------------------------------------------------------------------------
-
-INSERT_ENTRY = """
-INSERT INTO entries (session_id, seq, epoch, kind, turn_id, at, body) VALUES (?, ?, ?, ?, ?, ?, ?)
-"""
-HAS_SPEC = "SELECT 1 FROM specs WHERE id = ?"
-INSERT_SPEC = "INSERT INTO specs (id, spec, prefix_id) VALUES (?, ?, ?)"
-INSERT_PREFIX = "INSERT INTO prefixes (id, system, tools) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING"
-
-
-def _insert_entry(tx: Transaction, entry: Entry) -> None:
-    body = entry.body
-    tx.execute(
-        INSERT_ENTRY,
-        (
-            entry.session_id,
-            entry.seq,
-            entry.epoch,
-            ENTRY_KINDS[type(body)],
-            entry.turn_id,
-            entry.at,
-            encode(body),
-        ),
-    )
-
-
-def _check_specs(tx: Transaction, bodies: Iterable[EntryBody]) -> None:
-    for body in bodies:
-        if isinstance(body, SpecSet) and not _has_spec(tx, body.spec_id):
-            raise rules.no_spec(body.spec_id)
-
-
-def _has_spec(tx: Transaction, spec_id: SpecId) -> bool:
-    return tx.execute(HAS_SPEC, (spec_id,)).fetchone() is not None
-
-
-def _store_spec(tx: Transaction, pinned: PinnedSpec) -> None:
-    if _has_spec(tx, pinned.id):
-        return
-    system, tools = pinned.prefix.system, pinned.prefix.tools
-    digest = hashlib.sha256(len(system).to_bytes(8, "big") + system + tools)
-    prefix_id = "pre_" + digest.hexdigest()[:40]
-    tx.execute(INSERT_PREFIX, (prefix_id, system, tools))
-    tx.execute(INSERT_SPEC, (pinned.id, encode(pinned.spec), prefix_id))

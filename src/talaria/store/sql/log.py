@@ -1,0 +1,56 @@
+"""Entries and specs in SQL: what every order that writes to a session's log needs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from talaria.core.entries import Entry, EntryBody, SpecSet
+from talaria.core.ids import SpecId
+from talaria.core.specs import PinnedSpec
+from talaria.store.sql import rules
+from talaria.store.sql.executor import Transaction
+from talaria.store.sql.rows import ENTRY_KINDS, encode
+
+INSERT_ENTRY = """
+INSERT INTO entries (session_id, seq, epoch, kind, turn_id, at, body) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+HAS_SPEC = "SELECT 1 FROM specs WHERE id = ?"
+INSERT_SPEC = "INSERT INTO specs (id, spec, prefix_id) VALUES (?, ?, ?)"
+INSERT_PREFIX = "INSERT INTO prefixes (id, system, tools) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING"
+
+
+def insert_entry(tx: Transaction, entry: Entry) -> None:
+    body = entry.body
+    tx.execute(
+        INSERT_ENTRY,
+        (
+            entry.session_id,
+            entry.seq,
+            entry.epoch,
+            ENTRY_KINDS[type(body)],
+            entry.turn_id,
+            entry.at,
+            encode(body),
+        ),
+    )
+
+
+def check_specs(tx: Transaction, bodies: Iterable[EntryBody]) -> None:
+    for body in bodies:
+        if isinstance(body, SpecSet) and not _has_spec(tx, body.spec_id):
+            raise rules.no_spec(body.spec_id)
+
+
+def _has_spec(tx: Transaction, spec_id: SpecId) -> bool:
+    return tx.execute(HAS_SPEC, (spec_id,)).fetchone() is not None
+
+
+def store_spec(tx: Transaction, pinned: PinnedSpec) -> None:
+    if _has_spec(tx, pinned.id):
+        return
+    system, tools = pinned.prefix.system, pinned.prefix.tools
+    digest = hashlib.sha256(len(system).to_bytes(8, "big") + system + tools)
+    prefix_id = "pre_" + digest.hexdigest()[:40]
+    tx.execute(INSERT_PREFIX, (prefix_id, system, tools))
+    tx.execute(INSERT_SPEC, (pinned.id, encode(pinned.spec), prefix_id))
