@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from talaria.store.sql import (
+    chains,
     delivery,
     leases,
     log,
@@ -19,7 +20,7 @@ from talaria.store.sql import (
     spending,
 )
 
-MODULES = (delivery, leases, log, orders, pairing, queries, questions, retention, spending)
+MODULES = (chains, delivery, leases, log, orders, pairing, queries, questions, retention, spending)
 VERBS = ("SELECT ", "INSERT ", "UPDATE ", "DELETE ")
 
 

@@ -41,6 +41,7 @@ UNKNOWN_OUTCOME = (
     "It was not run again. Find out what happened before you repeat it."
 )
 REFUSED = "Refused by a person. The call was not run."
+CUT_OFF = "\n\n[The answer was cut off at the model's output limit.]"
 NOT_DECIDED = "No person decided in time. The call was not run."
 
 
@@ -221,8 +222,7 @@ def _tool_step(n: int, call: ToolCall, state: StepState, result: ToolResult | No
 
 
 def _reply_text(completion: Completion) -> str:
-    cut = "\n\n[The answer was cut off at the model's output limit.]" if completion.stop == "length" else ""
-    return completion.message.text + cut
+    return completion.message.text + (CUT_OFF if completion.stop == "length" else "")
 
 
 async def _side_by_side(work: Iterable[Coroutine[Any, Any, ToolResult]]) -> list[ToolResult]:

@@ -11,6 +11,7 @@ from talaria.core.ports import Models
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
 from talaria.models.catalog import Catalog
 from talaria.models.known import Abilities
+from talaria.models.wire import openai_prefix
 from talaria.tools.toolset import ToolSet
 
 _KEPT = 32
@@ -77,8 +78,9 @@ class SpecResolver:
         self._known[key] = pinned
         return pinned
 
-    def resolve_stateless(self, wish: str | None, tools: bytes) -> PinnedSpec:
-        """Return the spec of a call that brings its whole context: no prompt of ours, the caller's tools."""
+    def resolve_stateless(self, wish: str | None, tools: bytes, instructions: str = "") -> PinnedSpec:
+        """Return the spec of a call that brings its whole context: no prompt of ours, the caller's tools and
+        instructions. Both are in the form of chat completions, which every wire format reads."""
         choice = self._catalog.resolve(wish)
         wire = self._models.wire(choice.provider)
         spec = AgentSpec(
@@ -93,7 +95,7 @@ class SpecResolver:
             # A caller that sends images to an unknown model wants them sent on.
             sees=self._catalog.abilities(choice.provider, choice.model).images is not False,
         )
-        return pin(spec, Prefix(system=b"", tools=tools))
+        return pin(spec, Prefix(openai_prefix(instructions, []).system, tools))
 
     def names(self) -> list[str]:
         """Return the names that `resolve` takes."""

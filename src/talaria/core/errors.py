@@ -59,6 +59,12 @@ class IdempotencyConflict(TalariaError):
     type = "idempotency_conflict"
 
 
+class HeadMoved(TalariaError):
+    """A response cannot be put behind another one, because that is not the last of its chain any more."""
+
+    type = "head_moved"
+
+
 class NoModel(TalariaError):
     """No model is configured, or the configured one cannot be used."""
 

@@ -17,6 +17,7 @@ from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
 from talaria.core.messages import TokenUsage, ToolResult, UserMessage
 from talaria.core.questions import Question
+from talaria.core.responses import ChainPlace, NewResponse
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
 from talaria.core.spending import Spent
@@ -40,6 +41,7 @@ class Binding(StrEnum):
     CURRENT = "current"
     NEW = "new"
     RESUME = "resume"
+    CHAIN = "chain"
 
 
 class Accept(msgspec.Struct, frozen=True):
@@ -56,6 +58,10 @@ class Accept(msgspec.Struct, frozen=True):
       no turn of the chat runs or is queued in its own process.
     - With `steers` the message joins that turn if it is `running` in the same session; `Turn.merged_into`
       names it then.
+    - `Binding.CHAIN` appends `fresh.context`, and `fresh.spec` if it is another one, to the session at the
+      place `behind`. Raises `HeadMoved` if that place is not the session's head. With `Binding.NEW` the fresh
+      session begins with a copy of the log up to the place `behind`.
+    - With `response` a row is written by which the response can be found; see `core.responses`.
     """
 
     turn_id: TurnId
@@ -70,6 +76,8 @@ class Accept(msgspec.Struct, frozen=True):
     begin: Begin | None = None
     expire_before: float = 0.0
     steers: TurnId | None = None
+    behind: ChainPlace | None = None
+    response: NewResponse | None = None
 
 
 class Accepted(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from talaria.core.errors import StoreError
 from talaria.core.history import PruneProgress, TurnHistory
 from talaria.core.ids import ChatKey, Fence, OwnerId, QuestionId, SessionId, SpecId, TurnId
 from talaria.core.questions import Decision, Question
+from talaria.core.responses import StoredResponse
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
 from talaria.core.spending import Overrun, Reserve, Spending, SpendingQuery
@@ -271,6 +272,27 @@ class RetentionStore(Protocol):
         ...
 
 
+class Responses(Protocol):
+    """Stored responses. `Store.accept` writes them."""
+
+    async def find(self, turn_id: TurnId) -> StoredResponse | None: ...
+
+    async def input_entries(self, stored: StoredResponse) -> Sequence[Entry]:
+        """Return the entries of its input."""
+        ...
+
+    async def delete(self, turn_id: TurnId) -> bool:
+        """Delete a response. Durable. Return False if there was none.
+
+        Its chain goes with the last response of it, log and turns included; until then its entries stay.
+        """
+        ...
+
+    async def prune(self, before: float) -> int:
+        """Delete responses that were made before `before`; return how many (up to 100)."""
+        ...
+
+
 class Histories(Protocol):
     """Turns with everything that the ledger knows about them, for people who ask what happened."""
 
@@ -381,6 +403,9 @@ class StoreEngine(Store, Protocol):
 
     @property
     def histories(self) -> Histories: ...
+
+    @property
+    def responses(self) -> Responses: ...
 
     @property
     def integrity(self) -> ledger.Integrity: ...

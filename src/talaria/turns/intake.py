@@ -10,11 +10,12 @@ import msgspec
 from talaria.cluster.leases import LeaseKeeper
 from talaria.commands.slash import Command, canonical, find_session, parse_command
 from talaria.core.entries import settled_bodies
-from talaria.core.errors import LimitReached, NoModel, TalariaError
+from talaria.core.errors import HeadMoved, LimitReached, NoModel, TalariaError
 from talaria.core.events import Queued
 from talaria.core.ids import EPHEMERAL, ChatAddress, ChatKey, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Begin, Binding, Fresh
 from talaria.core.messages import Message, Text
+from talaria.core.responses import ChainPlace, NewResponse
 from talaria.core.specs import PinnedSpec
 from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
@@ -36,8 +37,11 @@ class Draining(TalariaError):
 
 
 class StatelessCall(msgspec.Struct, frozen=True):
-    """A call that brings its whole context. `tools` are the caller's, encoded. `owner` is the name of a token
-    whose chats are apart from those of other callers; it is empty for all others."""
+    """A call that brings its whole context, or continues a chain of responses `behind` a place in it.
+
+    `tools` are the caller's, encoded. `owner` is the name of a token whose chats are apart from those of
+    other callers; it is empty for all others. With `response` the call is stored as one.
+    """
 
     sender: Sender
     context: tuple[Message, ...]
@@ -46,6 +50,9 @@ class StatelessCall(msgspec.Struct, frozen=True):
     options: CallOptions = CallOptions()
     key: str | None = None
     owner: str = ""
+    instructions: str = ""
+    behind: ChainPlace | None = None
+    response: NewResponse | None = None
 
 
 def is_ephemeral(turn: Turn) -> bool:
@@ -135,23 +142,47 @@ class Intake:
         return await finish(self._accept_in_turn(order, busy, is_explicit=is_explicit))
 
     async def call(self, call: StatelessCall) -> LiveTurn:
-        """Accept a stateless call: an ephemeral session of its own, with the caller's context and tools."""
+        """Accept a stateless call: an ephemeral session of its own, with the caller's context and tools.
+
+        A response that continues the last one of its chain is put into the same session, unless another one
+        is there first.
+        """
         self._load.check()
-        pinned = self._agents.specs.resolve_stateless(call.model, call.tools)
-        session_id = new_session_id()
-        place = (call.owner, session_id) if call.owner else (session_id,)
-        chat = ChatAddress(self._settings.agent_name, "http", EPHEMERAL, *place)
-        content = (call.context, call.model, call.tools, call.options)
+        order = await self._order(call)
+        self._check_open()
+        try:
+            return await finish(self._accept(order, call.options, may_begin=True))
+        except HeadMoved:
+            order = self._apart(order, call)
+            return await finish(self._accept(order, call.options, may_begin=True))
+
+    async def _order(self, call: StatelessCall) -> Accept:
+        pinned = self._agents.specs.resolve_stateless(call.model, call.tools, call.instructions)
+        behind, previous = call.behind, call.behind and call.behind.turn_id
+        content = (call.context, call.model, call.tools, call.options, call.instructions, previous)
         digest = await _digest(*content) if call.key is not None else ""
         order = Accept(
             turn_id=new_turn_id(),
-            inbound=Inbound(chat.key(), call.sender, (), call.key, call.model),
-            fresh=Fresh(session_id, pinned, call.context, ephemeral=True),
+            inbound=Inbound(ChatKey(""), call.sender, (), call.key, call.model),
+            fresh=Fresh(new_session_id(), pinned, call.context, ephemeral=True),
             scope=f"{call.sender.id}\n{EPHEMERAL}" if call.key is not None else "",
             digest=digest,
+            behind=behind,
+            response=call.response,
         )
-        self._check_open()
-        return await finish(self._accept(order, call.options, may_begin=True))
+        if behind is None or not behind.is_head or call.response is None:
+            return self._apart(order, call)
+        inbound = msgspec.structs.replace(order.inbound, chat_key=behind.chat_key)
+        return msgspec.structs.replace(order, inbound=inbound, binding=Binding.CHAIN)
+
+    def _apart(self, order: Accept, call: StatelessCall) -> Accept:
+        """Return the order with a session of its own. If it continues a chain, the session is a branch."""
+        session_id = order.fresh.session_id
+        place = (call.owner, session_id) if call.owner else (session_id,)
+        chat = ChatAddress(self._settings.agent_name, "http", EPHEMERAL, *place)
+        inbound = msgspec.structs.replace(order.inbound, chat_key=chat.key())
+        binding = Binding.CURRENT if order.behind is None else Binding.NEW
+        return msgspec.structs.replace(order, inbound=inbound, binding=binding)
 
     def _check_open(self) -> None:
         if not self._is_open:

@@ -14,7 +14,7 @@ from talaria.core.errors import LeaseHeld
 from talaria.core.ids import SessionId, new_owner_id
 from talaria.core.ports import Workspaces
 from talaria.core.sessions import Session
-from talaria.core.store_ports import RetentionStore, Store
+from talaria.core.store_ports import Responses, RetentionStore, Store
 from talaria.core.tasks import finish
 from talaria.observe.loop_watch import Load
 from talaria.turns.settings import RetentionSettings, SessionSettings
@@ -134,6 +134,9 @@ class PrunableStore(Protocol):
     @property
     def retention(self) -> RetentionStore: ...
 
+    @property
+    def responses(self) -> Responses: ...
+
     async def prune_ephemeral(self, older_than: float) -> int: ...
 
 
@@ -169,11 +172,14 @@ class Retention:
     async def sweep(self) -> None:
         settings, now = self._settings, self._clock.now()
         ledger = now - max(settings.ledger.total_seconds(), KEY_SECONDS)
+        old = now - settings.responses.total_seconds()
+        responses = await self._exhaust(lambda: self._store.responses.prune(old))
         ephemeral = await self._store.prune_ephemeral(now - settings.ephemeral.total_seconds())
         ended = 0
         if (kept := settings.ended_sessions_kept) is not None:
             ended = await self._exhaust(lambda: self._store.retention.prune_ended(now - kept.total_seconds()))
         counts = {
+            "responses": responses,
             "ephemeral sessions": ephemeral,
             "ended sessions": ended,
             "turns": await self._forget_turns(ledger),

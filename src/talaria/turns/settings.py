@@ -112,11 +112,13 @@ class ShutdownSettings(msgspec.Struct, frozen=True):
 
 
 class RetentionSettings(msgspec.Struct, frozen=True):
-    """`ephemeral`: when sessions of stateless API calls are deleted. `ledger`: how long messages, replies and
+    """`ephemeral`: when sessions of stateless API calls are deleted. `responses`: how long stored responses
+    can be fetched and continued. `ledger`: how long messages, replies and
     steps of settled turns are kept beside the log. `ended_sessions`: when ended sessions are deleted with
     their logs, or "forever"."""
 
     ephemeral: timedelta = timedelta(hours=24)
+    responses: timedelta = timedelta(days=30)
     ledger: timedelta = timedelta(days=30)
     ended_sessions: Annotated[str, Check(time_or_forever)] = FOREVER
 

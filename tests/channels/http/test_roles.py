@@ -29,6 +29,11 @@ ALL = {READ, CHAT, OPERATE}
 TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("POST", "/api/sessions/{x}/messages"): {CHAT, OPERATE},
     ("POST", "/v1/chat/completions"): {CHAT, OPERATE},
+    ("POST", "/v1/responses"): {CHAT, OPERATE},
+    ("GET", "/v1/responses/{id}"): ALL,
+    ("DELETE", "/v1/responses/{id}"): {CHAT, OPERATE},
+    ("POST", "/v1/responses/{id}/cancel"): {CHAT, OPERATE},
+    ("GET", "/v1/responses/{id}/input_items"): ALL,
     ("GET", "/api/turns/{id}"): ALL,
     ("GET", "/api/turns/{id}/events"): ALL,
     ("POST", "/api/turns/{id}/cancel"): {CHAT, OPERATE},

@@ -19,6 +19,7 @@ from talaria.channels.http.openai_api import OpenAiApi
 from talaria.channels.http.operator_api import OperatorApi
 from talaria.channels.http.request import ClientDisconnected, HttpError, Receive, Request, Scope, Send
 from talaria.channels.http.response import AnyResponse, Response, StreamTiming, error_response, not_found
+from talaria.channels.http.responses_api import ResponseApi
 from talaria.channels.http.session_api import FileApi, SessionApi
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.turn_api import TurnApi
@@ -59,6 +60,7 @@ def create_app(
     Patterns are tried in this order, so the busy ones come first.
     """
     turns, openai = TurnApi(gateway, settings, timing), OpenAiApi(gateway, settings, timing)
+    responses = ResponseApi(gateway, settings, timing)
     sessions, files = SessionApi(gateway), FileApi(gateway, settings)
     operator, login, pages = OperatorApi(gateway), LoginApi(logins, gateway.store), PageFiles()
     open_, all_ = RouteAccess.OPEN, RouteAccess.ALL
@@ -66,6 +68,13 @@ def create_app(
     routes: dict[str, dict[str, ApiRoute]] = {
         "/api/sessions/{x}/messages": {"POST": ApiRoute(turns.send, chat, "message.send")},
         "/v1/chat/completions": {"POST": ApiRoute(openai.complete, chat, "message.send")},
+        "/v1/responses": {"POST": ApiRoute(responses.create, chat, "message.send")},
+        "/v1/responses/{id}": {
+            "GET": ApiRoute(responses.show, all_, "response.read"),
+            "DELETE": ApiRoute(responses.delete, chat, "response.delete"),
+        },
+        "/v1/responses/{id}/cancel": {"POST": ApiRoute(responses.cancel, chat, "response.cancel")},
+        "/v1/responses/{id}/input_items": {"GET": ApiRoute(responses.list_input, all_, "response.read")},
         "/api/turns/{id}": {"GET": ApiRoute(turns.show, all_, "turn.read")},
         "/api/turns/{id}/events": {"GET": ApiRoute(turns.events, all_, "turn.read")},
         "/api/turns/{id}/cancel": {"POST": ApiRoute(turns.cancel, chat, "turn.cancel")},

@@ -24,9 +24,10 @@ from talaria.core.ledger import (
     TurnEnd,
     ended_turn,
 )
+from talaria.core.responses import ChainPlace
 from talaria.core.sessions import Session
 from talaria.core.turns import StepState, Turn, TurnState, check_turn_move
-from talaria.store.sql import delivery, leases, log, questions, rules, spending
+from talaria.store.sql import chains, delivery, leases, log, questions, rules, spending
 from talaria.store.sql.executor import Transaction
 from talaria.store.sql.leases import GIVE_LEASE_BACK, LEASE_COLUMNS, TAKE_LEASE, Lease
 from talaria.store.sql.rows import (
@@ -48,6 +49,7 @@ SELECT {prefixed("s", SESSION_COLUMNS)}, {prefixed("s", LEASE_COLUMNS)}
 FROM chats c JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
 """
 FIND_TO_RESUME = f"SELECT {SESSION_COLUMNS}, {LEASE_COLUMNS} FROM sessions WHERE id = ?"
+MOVE_CHAIN = "UPDATE sessions SET updated_at = ?, epoch = ?, seq = ?, spec_id = ? WHERE id = ?"
 REOPEN_SESSION = "UPDATE sessions SET ended_at = NULL, updated_at = ? WHERE id = ?"
 SET_CURRENT = """
 INSERT INTO chats (chat_key, session_id) VALUES (?, ?)
@@ -84,7 +86,9 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
         session_id = bound[0].id
         if leases.end_if_idle(tx, session_id):
             ended, bound = session_id, None
-    session, lease = bound or (_make_session(tx, inbound.chat_key, order.fresh), Lease())
+    session, lease = bound or (_make_session(tx, inbound.chat_key, order.fresh, order.behind), Lease())
+    if order.response is not None:
+        chains.store(tx, session, order, order.response)
     turn = Turn(
         order.turn_id, inbound.chat_key, session.id, TurnState.ACCEPTED, inbound, tx.now, order.command
     )
@@ -142,16 +146,36 @@ def _bound_session(tx: Transaction, order: Accept) -> tuple[Session, Lease] | No
             tx.execute(SET_CURRENT, (chat_key, found.id))
             found = msgspec.structs.replace(found, ended_at=None, updated_at=tx.now)
             return found, Lease(*row[-4:])
+        case Binding.CHAIN:
+            assert order.behind is not None
+            found, lease = chains.find_chain(tx, order.behind)
+            return _append_to_chain(tx, found, order), lease
 
 
-def _make_session(tx: Transaction, chat_key: ChatKey, fresh: Fresh) -> Session:
+def _append_to_chain(tx: Transaction, session: Session, order: Accept) -> Session:
+    bodies, spec = list[EntryBody](order.fresh.context), order.fresh.spec
+    if spec is not None and spec.id != session.spec_id:
+        log.store_spec(tx, spec)
+        bodies.insert(0, SpecSet(spec.id))
+    head, entries = rules.number(session.id, session.revision, bodies, order.turn_id, tx.now)
+    for entry in entries:
+        log.insert_entry(tx, entry)
+    spec_id, _ = rules.latest_marks(bodies, session.spec_id, "")
+    tx.execute(MOVE_CHAIN, (tx.now, head.epoch, head.seq, spec_id, session.id))
+    return msgspec.structs.replace(session, revision=head, updated_at=tx.now, spec_id=spec_id)
+
+
+def _make_session(
+    tx: Transaction, chat_key: ChatKey, fresh: Fresh, behind: ChainPlace | None = None
+) -> Session:
     spec_id = None
     bodies = list[EntryBody](fresh.context)
     if fresh.spec is not None:
         log.store_spec(tx, fresh.spec)
         spec_id = fresh.spec.id
         bodies.insert(0, SpecSet(spec_id))
-    head, entries = rules.number(fresh.session_id, Revision(0, 0), bodies, None, tx.now)
+    start = Revision(0, 0) if behind is None else chains.copy_chain(tx, behind, fresh.session_id)
+    head, entries = rules.number(fresh.session_id, start, bodies, None, tx.now)
     session = Session(fresh.session_id, chat_key, tx.now, tx.now, head, spec_id, ephemeral=fresh.ephemeral)
     tx.execute(
         INSERT_SESSION,

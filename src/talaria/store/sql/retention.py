@@ -58,12 +58,14 @@ PRUNE_SESSION = (
     f"DELETE FROM questions WHERE turn_id IN {_TURNS_OF}",
     f"DELETE FROM outbox WHERE turn_id IN {_TURNS_OF}",
     f"DELETE FROM usage WHERE turn_id IN {_TURNS_OF}",
+    "DELETE FROM responses WHERE session_id = ?",
     "DELETE FROM turns WHERE session_id = ?",
     "DELETE FROM entries WHERE session_id = ?",
     "DELETE FROM sessions WHERE id = ?",
 )
 FIND_EPHEMERAL = f"""
-SELECT s.id FROM sessions s WHERE s.ephemeral = 1 AND s.updated_at < ? AND {ALL_SETTLED} LIMIT {rules.BATCH}
+SELECT s.id FROM sessions s WHERE s.ephemeral = 1 AND s.stored = 0 AND s.updated_at < ? AND {ALL_SETTLED}
+LIMIT {rules.BATCH}
 """
 
 
@@ -71,11 +73,11 @@ def prune_ephemeral(tx: Transaction, older_than: float) -> int:
     """Delete up to `rules.BATCH` sessions and return how many; fewer means that no more are left."""
     doomed = tx.execute(FIND_EPHEMERAL, (older_than,)).fetchall()
     for (session_id,) in doomed:
-        _prune(tx, session_id)
+        prune_session(tx, session_id)
     return len(doomed)
 
 
-def _prune(tx: Transaction, session_id: SessionId) -> None:
+def prune_session(tx: Transaction, session_id: SessionId) -> None:
     for statement in PRUNE_SESSION:
         tx.execute(statement, (session_id,))
 
@@ -94,7 +96,7 @@ FORGET_CHAT = "DELETE FROM chats WHERE chat_key = ? AND session_id = ?"
 def prune_ended(tx: Transaction, before: float) -> int:
     doomed = tx.execute(FIND_ENDED, (before, tx.now)).fetchall()
     for session_id, chat_key in doomed:
-        _prune(tx, session_id)
+        prune_session(tx, session_id)
         tx.execute(FORGET_CHAT, (chat_key, session_id))
     return len(doomed)
 

@@ -9,7 +9,18 @@ from talaria.core.delivery import OutboxRow
 from talaria.core.ids import OwnerId
 from talaria.core.ledger import Commit, Committed, StoreStats
 from talaria.core.turns import Turn
-from talaria.store.sql import delivery, leases, orders, pairing, queries, retention, rules, spending, tokens
+from talaria.store.sql import (
+    chains,
+    delivery,
+    leases,
+    orders,
+    pairing,
+    queries,
+    retention,
+    rules,
+    spending,
+    tokens,
+)
 from talaria.store.sql import questions as asked
 from talaria.store.sql.executor import Executor, SqlPort, reads, writes
 
@@ -25,6 +36,7 @@ class SqlStore(SqlPort):
         self.histories = SqlHistories(executor)
         self.pairings = SqlPairings(executor)
         self.tokens = SqlTokens(executor)
+        self.responses = SqlResponses(executor)
 
     # -- writing
 
@@ -117,6 +129,15 @@ class SqlRetention(SqlPort):
     forget_turns = writes(retention.forget_turns)
     prune_ended = writes(retention.prune_ended)
     prune_specs = writes(retention.prune_specs)
+
+
+class SqlResponses(SqlPort):
+    """See `core.store_ports.Responses`."""
+
+    find = reads(chains.find)
+    input_entries = reads(chains.input_entries)
+    delete = writes(chains.delete, is_durable=True)
+    prune = writes(chains.prune)
 
 
 class SqlHistories(SqlPort):

@@ -1,0 +1,324 @@
+"""`/v1/responses`: OpenAI's responses API, whole or as a stream of events.
+
+Without a session a request is a stateless call. If it is stored (the default), it can be fetched, and a later
+request can continue it by `previous_response_id`. With `X-Talaria-Session` the session's agent answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from talaria.agent.loop import CUT_OFF
+from talaria.channels.http.request import ClientDisconnected, HttpError, RawHeaders, Request, read_number
+from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response, turn_error
+from talaria.channels.http.responses_events import (
+    IN_PROGRESS,
+    Outcome,
+    ResponseEvents,
+    ResponseHead,
+    outcome_of,
+    stored_items,
+)
+from talaria.channels.http.responses_items import (
+    Context,
+    InputItem,
+    input_items,
+    last_user_parts,
+    references,
+    response_id,
+    turn_of,
+)
+from talaria.channels.http.responses_requests import ResponsesRequest, encode_tools
+from talaria.channels.http.session_api import SessionLookup
+from talaria.channels.http.settings import HttpSettings
+from talaria.channels.http.turn_api import wait_for_turn
+from talaria.core.errors import BadRequest, ErrorInfo, NotFound
+from talaria.core.events import Reset
+from talaria.core.ids import TurnId
+from talaria.core.messages import AssistantMessage, ToolCall
+from talaria.core.responses import NewResponse, StoredResponse
+from talaria.core.turns import Inbound, Turn, TurnState
+from talaria.gateway import Gateway
+from talaria.turns.intake import StatelessCall
+from talaria.turns.live import LiveTurn
+
+_PAGE, _MOST_ITEMS = 20, 100
+_FOR_SESSIONS: Final = ("tools", "tool_choice", "previous_response_id", "instructions", "max_output_tokens")
+_SESSION_HINT: Final = "Leave it out, or leave out X-Talaria-Session and send the whole conversation."
+
+
+class ResponseApi:
+    def __init__(self, gateway: Gateway, settings: HttpSettings, timing: StreamTiming) -> None:
+        self._gateway = gateway
+        self._turns = gateway.turns
+        self._stored = gateway.store.responses
+        self._agent_name = gateway.settings.agent.name
+        self._max_body = settings.max_body
+        self._timing = timing
+        self._lookup = SessionLookup(gateway)
+
+    # -- making responses -----------------------------------------------------------------------------------
+
+    async def create(self, request: Request) -> Response | EventStream:
+        """Answer a request. When the client leaves, a stateless call is cancelled, and the turn of a session
+        goes on."""
+        key = request.idempotency_key()
+        body = await request.json(ResponsesRequest, self._max_body)
+        body.check()
+        tools = body.function_tools()
+        told = body.told(tools, self._agent_name)
+        items = body.items()
+        limits = self._gateway.limits
+        if len(items) > limits.now.completion_messages:
+            raise HttpError(
+                "too_large", f"The input has {len(items)} items.", limits.refuse("completion_messages")
+            )
+        session = request.header(b"x-talaria-session")
+        if session is None:
+            call = await self._stateless(request, body, items, told)
+            call = msgspec.structs.replace(call, tools=encode_tools(tools), key=key)
+            live = await self._turns.call(call)
+        else:
+            live = await self._turns.submit(await self._inbound(request, session, body, items, key))
+        is_owned = session is None and not live.repeats
+        turn = live.turn
+        previous = turn_of(body.previous_response_id or "")
+        head = ResponseHead(turn.id, turn.accepted_at, told, previous)
+        headers = (
+            (b"x-talaria-session-id", turn.session_id.encode()),
+            (b"x-talaria-turn-id", turn.id.encode()),
+        )
+        if body.stream:
+            events = ResponseEvents(head)
+            return EventStream(
+                self._stream(live, events, headers),
+                keep_alive=self._timing.keep_alive,
+                metrics=self._gateway.metrics,
+                header_delay=self._timing.header_delay,
+                headers=headers,
+                format_error=lambda error: events.fail(_failure(error, live.turn)),
+                on_disconnect=(lambda: self._turns.cancel(live)) if is_owned else None,
+            )
+        try:
+            turn = await wait_for_turn(request, live)
+        except ClientDisconnected:
+            if is_owned:
+                await self._turns.cancel(live)
+            raise
+        if (error := turn_error(turn, headers)) is not None:
+            raise error
+        return Response(await self._whole(live, head), headers=headers)
+
+    async def _stateless(
+        self, request: Request, body: ResponsesRequest, items: list[InputItem], told: bytes
+    ) -> StatelessCall:
+        """Return the call, without its tools."""
+        behind, pending = None, tuple[ToolCall, ...]()
+        if body.previous_response_id is not None:
+            previous = await self._previous(request, body.previous_response_id)
+            behind = previous.place
+            pending = previous.answer.tool_calls if previous.answer is not None else ()
+        context = Context(items, await self._answers(request, items), pending)
+        response = NewResponse((b"{%b}" % told).decode(), behind.turn_id if behind else None)
+        return StatelessCall(
+            sender=request.caller.sender,
+            context=context.messages,
+            model=self._wanted_model(body),
+            options=body.options(),
+            owner=request.caller.owner,
+            instructions=body.instructions or "",
+            behind=behind,
+            response=response if body.is_stored else None,
+        )
+
+    def _wanted_model(self, body: ResponsesRequest) -> str | None:
+        return None if body.model in (None, "", self._agent_name) else body.model
+
+    async def _inbound(
+        self, request: Request, session: str, body: ResponsesRequest, items: list[InputItem], key: str | None
+    ) -> Inbound:
+        """Return the message to a session's agent."""
+        for name in _FOR_SESSIONS:
+            if getattr(body, name):
+                raise BadRequest(
+                    f"In the field `{name}`: a session keeps its own history, instructions and tools.",
+                    _SESSION_HINT,
+                )
+        if body.text is not None and bytes(body.text.format) not in (b"", b"null", b'{"type":"text"}'):
+            raise BadRequest("In the field `text.format`: a session answers in text.", _SESSION_HINT)
+        parts = last_user_parts(items)
+        chat = await self._lookup.chat(session, request)
+        return Inbound(chat, request.caller.sender, parts, key, self._wanted_model(body))
+
+    async def _previous(self, request: Request, name: str) -> StoredResponse:
+        """Return the response to continue. Raises `NotFound`, also for one of another caller, and
+        `BadRequest` for one that cannot be continued."""
+        found = await self._own(request, name)
+        match found.turn.state:
+            case TurnState.DONE:
+                return found
+            case TurnState.FAILED | TurnState.CANCELLED as state:
+                raise BadRequest(
+                    f"In the field `previous_response_id`: the state of {name} is {state.value}.",
+                    "Continue the response before it.",
+                )
+            case _:
+                raise HttpError("busy", f"The response {name} is not finished.", "Wait for its end.")
+
+    async def _answers(self, request: Request, items: Sequence[InputItem]) -> dict[TurnId, AssistantMessage]:
+        """Return the answers of the caller's stored responses that the items refer to."""
+        answers: dict[TurnId, AssistantMessage] = {}
+        for turn_id in {ref.turn_id for ref in references(items)}:
+            found = await self._stored.find(turn_id)
+            if found is not None and found.answer is not None and request.caller.owns(found.turn.chat_key):
+                answers[turn_id] = found.answer
+        return answers
+
+    # -- answers --------------------------------------------------------------------------------------------
+
+    async def _stream(
+        self, live: LiveTurn, encoder: ResponseEvents, headers: RawHeaders
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the events. Raises `HttpError` if the turn has no answer."""
+        async with aclosing(live.follow()) as events:
+            async for _, event in events:
+                if data := encoder.encode(event):
+                    yield data
+        if (error := turn_error(live.turn, headers)) is not None:
+            raise error
+        answer, outcome = await self._result(live)
+        yield encoder.end(answer, outcome)
+
+    async def _whole(self, live: LiveTurn, head: ResponseHead) -> bytes:
+        """Return the response of a turn that is done. Its items are those that a stream of it would have."""
+        events = ResponseEvents(head)
+        async with aclosing(live.follow()) as followed:
+            async for _, event in followed:
+                if isinstance(event, Reset):
+                    events = ResponseEvents(head)
+                events.encode(event)
+        answer, outcome = await self._result(live)
+        events.end(answer, outcome)
+        return head.encode(outcome, events.items)
+
+    async def _result(self, live: LiveTurn) -> tuple[AssistantMessage, Outcome]:
+        """Return the last answer of a turn that is done. It is read from the store if this process has not
+        made it."""
+        turn = live.turn
+        if (completion := live.completion) is not None:
+            return completion.message, outcome_of(completion.stop, turn.usage, turn.ended_at)
+        found = await self._stored.find(turn.id)
+        if found is not None and found.answer is not None:
+            return found.answer, _outcome(found)
+        return AssistantMessage(turn.reply or ""), outcome_of("stop", turn.usage, turn.ended_at)
+
+    # -- stored responses -----------------------------------------------------------------------------------
+
+    async def show(self, request: Request) -> Response:
+        query = request.query()
+        if query.get("stream", "false") != "false" or "starting_after" in query:
+            raise BadRequest("A stored response cannot be streamed.", "Leave `stream` out.")
+        return _stored_response(await self._find(request))
+
+    async def delete(self, request: Request) -> Response:
+        found = await self._own(request, request.params["id"])
+        name = response_id(found.turn.id)
+        if not found.turn.state.is_final:
+            raise HttpError("busy", f"The response {name} is not finished.", "Cancel it first.")
+        await self._stored.delete(found.turn.id)
+        return json_response({"id": name, "object": "response", "deleted": True})
+
+    async def cancel(self, request: Request) -> Response:
+        """Stop a response that is being made and answer with it. One that is over stays as it is."""
+        found = await self._own(request, request.params["id"])
+        if not found.turn.state.is_final:
+            await self._turns.cancel(await self._turns.find(found.turn.id))
+        return _stored_response(await self._find(request))
+
+    async def list_input(self, request: Request) -> Response:
+        found = await self._find(request)
+        query = request.query()
+        limit, order = read_number("limit", query.get("limit", str(_PAGE))), query.get("order", "desc")
+        if not 1 <= limit <= _MOST_ITEMS:
+            raise BadRequest(
+                f"limit={limit} is no size for a page.", f"Write a number from 1 to {_MOST_ITEMS}."
+            )
+        if order not in ("asc", "desc"):
+            raise BadRequest("In the query: `order` is asc or desc.", "Leave it out for desc.")
+        entries = await self._stored.input_entries(found)
+        messages = [entry.message for entry in entries if entry.message is not None]
+        items = input_items(messages, found.turn.id)
+        if order == "desc":
+            items.reverse()
+        if (after := query.get("after")) is not None:
+            place = next((n for n, item in enumerate(items) if item["id"] == after), None)
+            if place is None:
+                raise BadRequest("In the query: `after` names no item of this response.", "Leave it out.")
+            items = items[place + 1 :]
+        page = items[:limit]
+        return json_response(
+            {
+                "object": "list",
+                "data": page,
+                "first_id": page[0]["id"] if page else "",
+                "last_id": page[-1]["id"] if page else "",
+                "has_more": len(items) > limit,
+            }
+        )
+
+    async def _find(self, request: Request) -> StoredResponse:
+        """Return a response that the caller may see. Raises `NotFound`."""
+        name = request.params["id"]
+        found = await self._read(name)
+        if found is None or not request.sees(found.turn.chat_key):
+            raise _no_such_response(name)
+        return found
+
+    async def _own(self, request: Request, name: str) -> StoredResponse:
+        """Return a response of the caller's own. Raises `NotFound`."""
+        found = await self._read(name)
+        if found is None or not request.caller.owns(found.turn.chat_key):
+            raise _no_such_response(name)
+        return found
+
+    async def _read(self, name: str) -> StoredResponse | None:
+        turn_id = turn_of(name)
+        return None if turn_id is None else await self._stored.find(turn_id)
+
+
+def _no_such_response(name: str) -> NotFound:
+    return NotFound(
+        f"There is no response {name[:64]}.",
+        "Responses are kept for `retention.responses`; those with `store: false` or of a session are not.",
+    )
+
+
+def _failure(error: ErrorInfo, turn: Turn) -> Outcome:
+    status = "cancelled" if turn.state is TurnState.CANCELLED else "failed"
+    return Outcome(status, turn.usage, error, "", turn.ended_at)
+
+
+def _outcome(stored: StoredResponse) -> Outcome:
+    """Return the outcome of a response that is read from its row. A row says by its reply that an answer was
+    cut off."""
+    turn = stored.turn
+    match turn.state:
+        case TurnState.DONE:
+            is_cut = (turn.reply or "").endswith(CUT_OFF)
+            return outcome_of("length" if is_cut else "stop", turn.usage, turn.ended_at)
+        case TurnState.FAILED:
+            return Outcome("failed", turn.usage, turn.error, "", turn.ended_at)
+        case TurnState.CANCELLED:
+            return Outcome("cancelled", turn.usage, None, "", turn.ended_at)
+        case _:
+            return IN_PROGRESS
+
+
+def _stored_response(stored: StoredResponse) -> Response:
+    turn, outcome = stored.turn, _outcome(stored)
+    head = ResponseHead(turn.id, turn.accepted_at, stored.request.encode()[1:-1], stored.previous)
+    return Response(head.encode(outcome, stored_items(stored.answer, turn.id, outcome)))
