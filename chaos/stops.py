@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import tempfile
 import time
@@ -18,8 +19,11 @@ from talaria.testing.model_server import ModelServer
 from talaria.testing.simulated_users import MessageKind, SimulatedUsers, replies_by_name
 from talaria.testing.telegram_server import TelegramServer
 
-SLACK = 4  # more descriptors and threads than before: connection and thread pools of libraries
+_TOOL_THREADS = 2
+# Pools start a thread when it is needed first, up to their size: those for tools, and asyncio's own.
+_POOLED_THREADS = _TOOL_THREADS + min(32, (os.cpu_count() or 1) + 4)
 _CHATS = 16
+_POOLED_CONNECTIONS = _CHATS  # to the model, kept open for the next call
 _WARM_UP = 32
 _TEXTS = (
     "[[delay 0.05]] let me see",
@@ -49,8 +53,8 @@ class Holdings:
     def left_over(self, before: Holdings) -> dict[str, int]:
         """Return the resources that are there now and were not before, by name."""
         grown = {
-            "descriptors": max(0, self.descriptors - before.descriptors - SLACK),
-            "threads": max(0, self.threads - before.threads - SLACK),
+            "descriptors": max(0, self.descriptors - before.descriptors - _POOLED_CONNECTIONS),
+            "threads": max(0, self.threads - before.threads - _POOLED_THREADS),
             "children": self.children,
             "leased agents": self.busy,
             "permits": self.permits,
@@ -85,7 +89,7 @@ class CancelRun:
         self.left: dict[str, int] = {}
 
     async def run(self) -> list[Figure]:
-        async with running_gateway() as (gateway, model):
+        async with running_gateway({"LIMITS__TOOL_THREADS": str(_TOOL_THREADS)}) as (gateway, model):
             await self._cancel_many(gateway, _WARM_UP)
             before = await take_stock(gateway, model)
             self.ends.clear()
