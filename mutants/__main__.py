@@ -28,6 +28,7 @@ _TEST_SECONDS = 60
 _IMPORT_SECONDS = 60
 _QUICK_SECONDS = 0.5  # a test that is faster waits for no process and does not fail by load
 _NO_TESTS = 5
+_MOST_TESTS = 200
 
 
 class Equivalent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +58,7 @@ def main() -> None:
     )
     parser.add_argument("--path", default="", metavar="P", help="only in this file or folder of src/talaria")
     parser.add_argument(
-        "--tests", type=int, default=48, metavar="N", help="most tests for a fault (default: 48)"
+        "--budget", type=float, default=30, metavar="S", help="seconds of tests for a fault (30)"
     )
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 2, metavar="N", help="faults tried at a time"
@@ -70,7 +71,7 @@ def main() -> None:
         print("\n\n".join(show(fault) for fault in faults))
         return
     known = reach.load(jobs=options.jobs, again=options.record, tell=lambda text: print(text, flush=True))
-    results = _try_all(faults, known, options.tests, options.jobs)
+    results = _try_all(faults, known, options.budget, options.jobs)
     sys.exit(_report(results))
 
 
@@ -117,11 +118,11 @@ def listed_equivalents() -> list[Equivalent]:
     ]
 
 
-def _try_all(faults: Sequence[Fault], known: Reach, most: int, jobs: int) -> list[Result]:
+def _try_all(faults: Sequence[Fault], known: Reach, budget: float, jobs: int) -> list[Result]:
     listed = listed_equivalents()
     results: list[Result] = []
     with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(_try, fault, known, listed, most) for fault in faults]
+        futures = [pool.submit(_try, fault, known, listed, budget) for fault in faults]
         try:
             for future in as_completed(futures):
                 results.append(result := future.result())
@@ -138,7 +139,7 @@ def _line(result: Result) -> str:
     return f"{result.verdict:10} {result.seconds:4.0f} s  {place} {result.how}"
 
 
-def _try(fault: Fault, known: Reach, listed: Sequence[Equivalent], most: int) -> Result:
+def _try(fault: Fault, known: Reach, listed: Sequence[Equivalent], budget: float) -> Result:
     path = fault.path.relative_to(SOURCE).as_posix()
     text = fault.path.read_text()
     wanted = (path, *fault.lines(text))
@@ -146,7 +147,7 @@ def _try(fault: Fault, known: Reach, listed: Sequence[Equivalent], most: int) ->
         if (one.path, one.line, one.becomes) == wanted:
             return Result(fault, "equivalent", one.reason)
     began = time.monotonic()
-    tests = choose(known.of(fault), most)
+    tests = choose(*known.of(fault), budget)
     if not tests:
         return Result(fault, "SURVIVED", "no test reaches it")
     with folder() as code:
@@ -156,11 +157,28 @@ def _try(fault: Fault, known: Reach, listed: Sequence[Equivalent], most: int) ->
     return Result(fault, "caught" if how else "SURVIVED", how or f"{len(tests)} tests", seconds)
 
 
-def choose(ranked: Sequence[RecordedTest], most: int) -> list[RecordedTest]:
-    """Return the first tests, with those of a file together so that they share its fixtures."""
-    chosen = ranked[:most]
+def choose(near: Sequence[RecordedTest], others: Sequence[RecordedTest], budget: float) -> list[RecordedTest]:
+    """Return the tests that fit into `budget` seconds, a third of it for tests of other folders.
+
+    Tests of a file stand together, so that they share its fixtures.
+    """
+    chosen = _fitting(near, budget * 2 / 3)
+    chosen += _fitting(others, budget - sum(test.seconds for test in chosen))
+    rest = [test for test in near if test not in chosen]
+    chosen += _fitting(rest, budget - sum(test.seconds for test in chosen))
+    chosen = chosen or [*near, *others][:1]
     files = list(dict.fromkeys(test.node.partition("::")[0] for test in chosen))
     return sorted(chosen, key=lambda test: files.index(test.node.partition("::")[0]))
+
+
+def _fitting(tests: Sequence[RecordedTest], budget: float) -> list[RecordedTest]:
+    seconds = 0.0
+    fitting = []
+    for test in tests[:_MOST_TESTS]:
+        if seconds + test.seconds <= budget:
+            seconds += test.seconds
+            fitting.append(test)
+    return fitting
 
 
 def _catch(tests: Sequence[RecordedTest], code: Path) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cache
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import msgspec
@@ -51,8 +51,8 @@ class Reach:
     def __init__(self, records: dict[str, RecordedFile]) -> None:
         self._records = records
 
-    def of(self, fault: Fault) -> list[RecordedTest]:
-        """Return the tests that enter the fault's block, the nearest and most specific first.
+    def of(self, fault: Fault) -> tuple[list[RecordedTest], list[RecordedTest]]:
+        """Return the tests that enter the fault's block: the near ones, and the others.
 
         A function without any record is new: the tests of its module are returned then. For a fault outside
         of functions, the tests of the functions that mention its name are returned.
@@ -106,30 +106,39 @@ def _mentions() -> dict[str, set[str]]:
     return found
 
 
-def _ranked(found: Iterable[tuple[int, RecordedTest]], module: str) -> list[RecordedTest]:
-    """Order the tests: those named as the module, those of its folder, the others.
+def _ranked(
+    found: Iterable[tuple[int, RecordedTest]], module: str
+) -> tuple[list[RecordedTest], list[RecordedTest]]:
+    """Return the tests named as the module or in its folder, and the others.
 
-    Within each, files take turns, and each file gives its most specific tests first.
+    In both lists files take turns. Each file gives its most specific tests first, and those that run one
+    function with other parameters last.
     """
     stem = Path(module).stem
     area = Path(module).parts[0].removesuffix(".py")
-    files: dict[tuple[int, str], list[tuple[int, RecordedTest]]] = defaultdict(list)
+    files: dict[str, list[tuple[int, RecordedTest]]] = defaultdict(list)
     for size, test in found:
-        file = test.node.partition("::")[0]
+        files[test.node.partition("::")[0]].append((size, test))
+    groups: list[list[list[RecordedTest]]] = [[], [], []]
+    for file, tests in files.items():
+        tests.sort(key=lambda one: (one[0], one[1].seconds))
         is_near = file.startswith(f"tests/{area}")
         group = 0 if stem in Path(file).stem else 1 if is_near else 2
-        files[group, file].append((size, test))
-    ranked: list[RecordedTest] = []
-    for group in range(3):
-        queues = [
-            sorted(tests, key=lambda one: (one[0], one[1].seconds))
-            for key, tests in files.items()
-            if key[0] == group
-        ]
-        queues.sort(key=lambda tests: tests[0][0])
-        for turn in range(max(map(len, queues), default=0)):
-            ranked += [queue[turn][1] for queue in queues if turn < len(queue)]
-    return ranked
+        groups[group].append(_variants_last([test for _, test in tests]))
+    named, near, others = (
+        [test for turn in zip_longest(*queues) for test in turn if test is not None] for queues in groups
+    )
+    return named + near, others
+
+
+def _variants_last(tests: Sequence[RecordedTest]) -> list[RecordedTest]:
+    seen: Counter[str] = Counter()
+    rounds: dict[str, int] = {}
+    for test in tests:
+        function = test.node.partition("[")[0].rpartition("::")[2]
+        rounds[test.node] = seen[function]
+        seen[function] += 1
+    return sorted(tests, key=lambda test: rounds[test.node])
 
 
 def load(*, jobs: int, again: bool, tell: Callable[[str], None]) -> Reach:

@@ -135,7 +135,10 @@ def test_nearer_and_more_specific_tests_come_first_and_failing_ones_never() -> N
             ]
         )
     )
-    assert [test.node.partition("::")[2] for test in reach.of(fault)] == ["exact", "wide", "near", "far"]
+    assert [[test.node.partition("::")[2] for test in tests] for tests in reach.of(fault)] == [
+        ["exact", "wide", "near"],
+        ["far"],
+    ]
 
 
 WITH_A_CHILD = """
