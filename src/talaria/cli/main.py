@@ -64,7 +64,22 @@ def cli() -> None:
 
 def run(arguments: list[str] | None = None) -> NoReturn:
     """Run a command and exit with its status."""
+    _open_closed_streams()
     sys.exit(main(sys.argv[1:] if arguments is None else arguments))
+
+
+def _open_closed_streams() -> None:
+    """Give the process streams that lead nowhere in place of those with which it was started closed.
+
+    A socket or a database would get their descriptors otherwise, and what is printed would be written there.
+    """
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != fd:
+                os.dup2(nowhere, fd)
+                os.close(nowhere)
+            setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w", encoding="utf-8"))
 
 
 def main(arguments: list[str]) -> int:
