@@ -60,6 +60,22 @@ def test_there_is_nothing_to_save_in_an_empty_home(talaria: Talaria, tmp_path: P
     assert "no whole backup" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_folder_that_is_missing_is_made(talaria: Talaria, tmp_path: Path, home: Path) -> None:
+    assert talaria("ask", "hello").returncode == 0
+    folder = tmp_path / "my" / "backups"
+    done = talaria("backup", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert [path.name.startswith("talaria-") for path in folder.iterdir()] == [True]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert talaria("backup", str(tmp_path / "new.d" / "a.tar.gz")).returncode == 0
+    assert (tmp_path / "new.d" / "a.tar.gz").is_file()
+    assert talaria("backup", f"{tmp_path}/2026.11/").returncode == 0
+    assert (tmp_path / "2026.11").is_dir()
+    done = talaria("backup", str(home / "config.toml" / "below"))
+    assert done.returncode == 1
+    assert "cannot be made: Not a directory" in done.stderr
+
+
 def test_a_bot_s_token_comes_back_and_the_rest_is_named(
     talaria: Talaria, serve: Serve, home: Path, tmp_path: Path
 ) -> None:

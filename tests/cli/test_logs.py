@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -102,7 +103,7 @@ def test_following_goes_over_a_turned_file_without_loss(tmp_path: Path) -> None:
 def test_a_gateway_without_a_terminal_is_read_with_logs(talaria: Talaria, home: Path, serve: Serve) -> None:
     said = talaria("logs").stderr
     assert "There is no log" in said
-    assert "A gateway in a terminal writes its log to that terminal" in said
+    assert "No gateway without a terminal has run here" in said
     gateway = serve()
     gateway.terminate()
     gateway.wait(DEADLINE)
@@ -111,6 +112,32 @@ def test_a_gateway_without_a_terminal_is_read_with_logs(talaria: Talaria, home: 
     assert "talaria.serve: ready at http://127.0.0.1:" in done.stdout
     assert '"logger": "talaria.serve"' in talaria("logs", "--json").stdout
     assert (home / "logs" / "gateway.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_logs_says_where_the_running_gateway_logs(
+    talaria: Talaria, home: Path, environ: dict[str, str]
+) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "talaria", "serve", "--port", "0"],
+        env={**environ, "TALARIA_HOME": str(home)}, stdout=subprocess.PIPE, stderr=theirs, text=True,
+    ) as gateway:  # fmt: skip
+        try:
+            assert gateway.stdout is not None
+            assert gateway.stdout.readline().startswith(" Talaria")
+            where = f"The running gateway (pid {gateway.pid}) logs to its terminal, {os.ttyname(theirs)}."
+            done = talaria("logs")
+            assert done.returncode == 1
+            assert f"There is no log in {home / 'logs'}. {where}" in done.stderr
+            (home / "logs").mkdir(exist_ok=True)
+            (home / "logs" / "gateway.log").write_text("an old line\n")
+            done = talaria("logs")
+            assert done.stdout == "an old line\n"
+            assert done.stderr == f"{where} These lines are of an earlier one:\n"
+        finally:
+            gateway.kill()
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_logs_are_followed_while_the_gateway_writes(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from talaria.core.setting_marks import Check, Mark
+from talaria.core.setting_marks import Check, Mark, Unset
 from talaria.core.suggest import nearest
 
 
@@ -42,4 +42,4 @@ class AgentSettings(msgspec.Struct, frozen=True):
     prompt: Annotated[str, Mark.LIVE] = ""
     max_steps: Annotated[int, msgspec.Meta(ge=1)] = 60
     turn_timeout: timedelta = timedelta(hours=1)
-    timezone: Annotated[str, Check(known_zone)] = ""
+    timezone: Annotated[str, Check(known_zone), Unset("the machine's time zone")] = ""

@@ -63,12 +63,13 @@ def command(  # noqa: PLR0917 - click passes them by name
     if not message.strip() and not files:
         raise click.UsageError("There is nothing to send: the message is empty.")
     request = AskRequest(message, session or "", model or "", files)
+    home = invocation.home()
 
     async def run() -> None:
         async with StatusLine(sys.stderr, "" if as_json else WAITING) as line:
             notes = sys.stderr if sys.stderr.isatty() and not as_json else None
             renderer = PlainRenderer(sys.stdout, notes, is_live=sys.stdout.isatty(), line=line)
-            async with connect(invocation.home(), os.environ, session) as client:
+            async with connect(home, os.environ, session) as client:
                 json_out = sys.stdout if as_json else None
                 await ask(client, request, renderer, invocation.command_line, json_out)
 
@@ -99,7 +100,10 @@ def read_piped(stream: IO[str], seconds: float | None) -> str:
     An inherited pipe may stay open and silent for ever, so the first byte is awaited for `seconds` only. From
     then on the whole text is read. None waits without end.
     """
-    mode = os.fstat(stream.fileno()).st_mode
+    try:
+        mode = os.fstat(stream.fileno()).st_mode
+    except OSError:  # no stream of the system
+        return ""
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)):
         return ""
     if not select.select([stream.fileno()], [], [], seconds)[0]:

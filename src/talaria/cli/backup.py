@@ -17,7 +17,7 @@ from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.service import ENVIRONMENT
 from talaria.config.home import Home
 from talaria.config.load import load
-from talaria.core.errors import NotFound, TalariaError
+from talaria.core.errors import BadRequest, NotFound, TalariaError
 from talaria.core.units import format_size
 from talaria.core.version import this_version
 from talaria.parts import PARTS
@@ -30,13 +30,15 @@ _SECRETS = tuple(connected_files(PARTS))
 @verb(
     "backup",
     "talaria backup                              talaria-DATE-TIME.tar.gz in this folder",
-    "talaria backup /backups                     in that folder",
+    "talaria backup ~/backups                    in that folder, which is made if it is missing",
     "talaria backup /backups/home.tar.gz --force",
 )
-@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.argument("path", required=False)
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
-def command(invocation: Invocation, path: Path | None, force: bool) -> None:
+def command(invocation: Invocation, path: str | None, force: bool) -> None:
     """Save the home in one file: sessions, files, memory and configuration.
+
+    PATH is a folder, or a file if its name has an ending, such as .tar.gz. Missing folders are made.
 
     Works beside a running gateway. The file is readable for you only. The HTTP token, the variables of the
     service and the logs are not in it; config.toml is, with whatever keys are written there, and so are the
@@ -60,11 +62,11 @@ def command(invocation: Invocation, path: Path | None, force: bool) -> None:
     click.echo(invocation.spoken(f"`talaria restore {target}` brings it back."))
 
 
-def _target(path: Path | None) -> Path:
-    name = time.strftime("talaria-%Y%m%d-%H%M%S.tar.gz")
-    if path is None:
-        return Path.cwd() / name
-    return (path / name if path.is_dir() else path).absolute()
+def _target(named: str | None) -> Path:
+    """Return the file to write. A path without an ending names a folder, unless it is a file."""
+    path = Path(named or ".")
+    is_folder = path.is_dir() or not (path.exists() or path.suffix) or str(named).endswith("/")
+    return (path / time.strftime("talaria-%Y%m%d-%H%M%S.tar.gz") if is_folder else path).absolute()
 
 
 async def _backup(home: Home, target: Path, force: bool) -> Manifest:
@@ -72,10 +74,22 @@ async def _backup(home: Home, target: Path, force: bool) -> Manifest:
         copy = await _snapshot(home, found)
         packing = Packing(home.path, copy, this_version(), describe_engine().schema, time.time(), _SECRETS)
         try:
+            _make_folder(target.parent)
             with progress("saving") as tick:
                 return pack(packing, target, overwrite=force, on_progress=tick)
         finally:
             copy.unlink(missing_ok=True)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder of the backup, for its user only. Raises `BadRequest`."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadRequest(
+            f"The folder {folder} cannot be made: {error.strerror or error}.",
+            "Name a folder that you can write.",
+        ) from None
 
 
 async def _snapshot(home: Home, found: GatewayOrStore) -> Path:

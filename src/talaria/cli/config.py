@@ -10,6 +10,7 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
@@ -46,13 +47,14 @@ def command() -> None:
 @command.verb("path", "talaria config path")
 def _path(invocation: Invocation) -> None:
     """Print the path of config.toml, whether it exists or not."""
-    click.echo(invocation.home().config)
+    click.echo(invocation.any_home().config)
 
 
 @command.verb("get", "talaria config get", "talaria config get pool", "talaria config get http.port")
 @click.argument("key", required=False)
 def _get(invocation: Invocation, key: str | None) -> None:
-    """Print a key's value, and on stderr where it comes from: the file's line, a variable, the default.
+    """Print the value that counts, and on stderr where it comes from: the file's line, a variable, the
+    default.
 
     Without KEY, or with a table, print all of it as TOML. Secrets are not shown.
     """
@@ -63,13 +65,28 @@ def _get(invocation: Invocation, key: str | None) -> None:
     exact = next((value for value in found if value.path == path), None)
     if exact is not None:
         click.echo(exact.plain)
-        click.echo(f"({'not set' if not exact.toml else exact.origin})", err=True)
+        click.echo(f"({exact.describe()})", err=True)
+        _tell_address(home, path, exact.plain)
         return
-    inside = [value for value in found if value.path[: len(path)] == path and value.toml]
+    inside = [value for value in found if value.path[: len(path)] == path and (value.toml or value.unset)]
     if path and not inside and find_hint(type(settings), path) is None:
         raise edit.unknown_key(type(settings), path)
+    if path and not inside:
+        click.echo(f"(not set: {dotted(path)} has no value, and no default)", err=True)
     for value in inside:
-        click.echo(f"{dotted(value.path)} = {value.toml}  # {value.origin}")
+        if value.toml:
+            click.echo(f"{dotted(value.path)} = {value.toml}  # {value.describe()}")
+        else:  # TOML has no word for nothing
+            click.echo(f"# {dotted(value.path)} = {value.plain}  # {value.describe()}")
+
+
+def _tell_address(home: Home, path: KeyPath, value: str) -> None:
+    """Tell where a running gateway listens, if that is elsewhere: `serve` has options for it."""
+    if path not in (("http", "host"), ("http", "port")) or not home.is_locked():
+        return
+    info = home.read_gateway()
+    if info is not None and value not in urlsplit(info.url).netloc:
+        click.echo(f"(but the running gateway listens on {info.url})", err=True)
 
 
 @command.verb(

@@ -148,8 +148,8 @@ def follow_settings(gateway: Gateway, log: LogControl) -> None:
 def command(invocation: Invocation, follow: bool, lines: int, as_json: bool) -> None:
     """Show the log of a gateway that runs without a terminal, for example as a service.
 
-    A gateway in a terminal writes its log to that terminal. The files are in logs/ in the home: at most four
-    of 5 MiB.
+    A gateway in a terminal writes its log to that terminal, and this command says to which. The files are in
+    logs/ in the home: at most four of 5 MiB.
     """
     path = _find(invocation)
     shown: Callable[[str], str] = str if as_json else readable
@@ -164,15 +164,32 @@ def command(invocation: Invocation, follow: bool, lines: int, as_json: bool) -> 
 
 
 def _find(invocation: Invocation) -> Path:
+    """Return the log file. Tells on stderr if the running gateway writes elsewhere. Raises `NotFound`."""
     home = invocation.home()
+    running = _running_elsewhere(home)
     for name in (GATEWAY_LOG, CONSOLE_LOG):
         if (home.logs / name).is_file():
+            if running:
+                click.echo(f"{running} These lines are of an earlier one:", err=True)
             return home.logs / name
     raise NotFound(
-        f"There is no log in {home.logs}.",
-        "A gateway in a terminal writes its log to that terminal. Only a gateway without a terminal, such as "
-        "a service, writes files.",
+        f"There is no log in {home.logs}. {running or 'No gateway without a terminal has run here.'}",
+        "Only a gateway without a terminal writes files, such as one that `talaria service install` keeps "
+        "running, or `talaria serve 2>&1 | cat`.",
     )
+
+
+def _running_elsewhere(home: Home) -> str:
+    """Return where the running gateway logs if that is a terminal, else an empty text."""
+    info = home.read_gateway() if home.is_locked() else None
+    if info is None:
+        return ""
+    try:
+        stream = str(Path(f"/proc/{info.pid}/fd/2").readlink())
+    except OSError:  # another system, or the process of another user
+        return f"The running gateway (pid {info.pid}) may write to a terminal of its own."
+    is_terminal = stream.startswith(("/dev/pts/", "/dev/tty", "/dev/console"))
+    return f"The running gateway (pid {info.pid}) logs to its terminal, {stream}." if is_terminal else ""
 
 
 def _last(path: Path, file: IO[str], count: int) -> Iterator[str]:

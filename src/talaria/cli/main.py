@@ -155,7 +155,7 @@ def _write_crash(trace: str, invocation: Invocation) -> Path | None:
     from talaria.core.version import this_version
 
     try:
-        home = invocation.home()
+        home = invocation.any_home()
         if not home.path.is_dir():
             return None
         home.logs.mkdir(mode=0o700, exist_ok=True)

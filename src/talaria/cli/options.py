@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -30,7 +31,18 @@ class Invocation:
     home_option: str | None = None
 
     def home(self) -> Home:
-        """Return the home. Raises `ConfigError` if it cannot be resolved, and `UntrustedHome`."""
+        """Return the home. If `--home` names a folder that does not exist, the user is asked in a terminal
+        whether it is to be made.
+
+        Raises `ConfigError` if it cannot be resolved, is missing or cannot be made, and `UntrustedHome`.
+        """
+        home = self.any_home()
+        if self.home_option is not None and not home.path.exists():
+            _make_named(home)
+        return home
+
+    def any_home(self) -> Home:
+        """Return the home, whether it exists or not. Raises `ConfigError` and `UntrustedHome`."""
         from talaria.config.trust import check_trusted
 
         home = self.find_home()
@@ -56,6 +68,22 @@ class Invocation:
         to this command."""
         home = "" if self.home_option is None else _option(self.home_option)
         return typed(text, lambda verb: f"{program()} {verb}{home}") if "`" in text else text
+
+
+def _make_named(home: Home) -> None:
+    """Make a home that was named by hand, once the user agrees: a mistyped path would be an empty home."""
+    import shlex
+
+    from talaria.core.errors import ConfigError
+
+    what = f"The home {home.path} does not exist."
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        if not click.confirm(f"{what} Make a new one there?", default=True, err=True):
+            raise ConfigError(f"{what} None was made.", "Name another with --home, or leave --home out.")
+        home.prepare()
+        return
+    make = f"mkdir -p -m 700 {shlex.quote(str(home.path))}"
+    raise ConfigError(what, f"Is the path mistyped? A new home is made by: {make}")
 
 
 def _option(home: Path | str) -> str:

@@ -32,7 +32,7 @@ def command(invocation: Invocation, file: Path) -> None:
     Stop the gateway first. The backup is unpacked and checked before anything is replaced; what it replaces
     is moved into a folder of the home, which you may delete.
     """
-    home = invocation.home()
+    home = invocation.any_home()
     home.prepare()
     with HomeLock(home.path) as lock:
         try:

@@ -19,7 +19,7 @@ from talaria.config.origins import key_lines, read_overrides
 from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import BadRequest, ConfigError
 from talaria.core.gateway_part import Parts
-from talaria.core.setting_marks import KeyPath, Mark
+from talaria.core.setting_marks import KeyPath, Mark, Unset
 from talaria.core.suggest import nearest
 from talaria.core.units import Size, format_duration, write_size
 
@@ -169,17 +169,24 @@ def check_change(
 
 
 class ShownValue(msgspec.Struct, frozen=True):
-    """A key with its current value, as TOML writes it, and the origin of the value."""
+    """A key with its current value, as TOML writes it, and the origin of the value. `unset` says what an
+    empty key stands for."""
 
     path: KeyPath
     toml: str
     origin: str
+    unset: Unset | None = None
 
     @property
     def plain(self) -> str:
         """A text without its quotes, as scripts want it."""
         value = tomllib.loads(f"value = {self.toml}")["value"] if self.toml else ""
-        return value if isinstance(value, str) else self.toml
+        plain = value if isinstance(value, str) else self.toml
+        return plain or (self.unset.value if self.unset else "")
+
+    def describe(self) -> str:
+        """Return where the value comes from, and what an empty one stands for."""
+        return f"{self.origin}: {self.unset.meaning}" if self.unset else self.origin
 
 
 def parse_key(text: str) -> KeyPath:
@@ -227,7 +234,9 @@ def shown_values(settings: Settings, text: str, environ: Mapping[str, str]) -> I
         is_size = hint is not None and hint.kind is Size
         toml = _toml(write_size(Size(value)) if is_size and isinstance(value, int) else value)
         is_hidden = Mark.SECRET in marks and bool(value)
-        yield ShownValue(path, '"(not shown)"' if is_hidden else toml, origin)
+        notes = hint.notes if hint is not None and value in (None, "", ()) else ()
+        unset = next((note for note in notes if isinstance(note, Unset)), None)
+        yield ShownValue(path, '"(not shown)"' if is_hidden else toml, origin, unset)
 
 
 def _toml(value: object) -> str:  # noqa: PLR0911 - one for each type

@@ -38,6 +38,14 @@ class Check:
     rule: Rule
 
 
+@dataclass(frozen=True, slots=True)
+class Unset:
+    """What an empty key stands for: the `value` that counts then, if there is one, and a few words."""
+
+    meaning: str
+    value: str = ""
+
+
 @runtime_checkable
 class CheckedSettings(Protocol):
     """A settings struct that checks its keys against each other."""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from talaria.core.api_address import ApiAddress
-from talaria.core.setting_marks import Check, Mark, matching, short_name, variable_name, web_address
+from talaria.core.setting_marks import Check, Mark, Unset, matching, short_name, variable_name, web_address
 
 ProviderName = Annotated[str, Check(short_name)]
 ModelPattern = Annotated[
@@ -30,8 +30,8 @@ class FallbackSettings(msgspec.Struct, frozen=True):
 class ModelSettings(msgspec.Struct, frozen=True):
     """An empty `provider` means the built-in model. `fallback` is tried in its order, anew in each turn."""
 
-    provider: Annotated[str, Mark.LIVE] = ""
-    name: Annotated[str, Mark.LIVE] = ""
+    provider: Annotated[str, Mark.LIVE, Unset("the built-in model", LOCAL)] = ""
+    name: Annotated[str, Mark.LIVE, Unset("the built-in model needs none")] = ""
     reasoning: Literal["none", "low", "medium", "high"] = "none"
     fallback: tuple[FallbackSettings, ...] = ()
 

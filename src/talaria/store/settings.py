@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from talaria.core.setting_marks import Check
+from talaria.core.setting_marks import Check, Unset
 
 _SCHEME = "sqlite:"
 
@@ -25,7 +25,7 @@ def usable_url(url: str) -> str | None:
 class StoreSettings(msgspec.Struct, frozen=True):
     """An empty `url` is `talaria.db` in the home; `sqlite:///path` names another file."""
 
-    url: Annotated[str, Check(usable_url)] = ""
+    url: Annotated[str, Check(usable_url), Unset("talaria.db in the home")] = ""
 
 
 def is_file(url: str) -> bool:

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import msgspec
 
-from talaria.core.setting_marks import Check, Mark, matching, variable_name
+from talaria.core.setting_marks import Check, Mark, Unset, matching, variable_name
 from talaria.core.units import Size
 
 DEFAULT_PORT = 8765
+_ANY_PORT = Unset("or the next free port", str(DEFAULT_PORT))
 _HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 
 plain_host = matching(
@@ -30,7 +31,7 @@ class HttpSettings(msgspec.Struct, frozen=True):
     exact `name:port` forms under which clients reach the gateway, e.g. behind a proxy."""
 
     host: Annotated[str, Check(plain_host)] = "127.0.0.1"
-    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None = None
+    port: Annotated[Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None, _ANY_PORT] = None
     token_env: Annotated[str, Mark.SECRET_VARIABLE, Check(variable_name)] = "TALARIA_HTTP_TOKEN"  # noqa: S105
     hosts: Annotated[tuple[str, ...], Check(hosts_with_ports)] = ()
     max_body: Size = Size(32 << 20)
