@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from repositories import git, needs_git
 from talaria.core.version import describe, this_version
-
-needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-
-
-def git(root: Path, *arguments: str) -> str:
-    settings = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environ = {**kept, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    command = ["git", "-C", str(root), *settings, *arguments]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def commit(root: Path, times: int = 1) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -46,7 +47,11 @@ def failed(name: str, error: TalariaError, command: str = "") -> Finding:
 
 
 def install_command(package: str) -> str:
-    """Return the command that installs a package into the Python that runs this program."""
+    """Return the command that installs a package into the environment that this program runs in."""
+    if (Path(sys.prefix) / "pipx_metadata.json").is_file():
+        return shell("pipx", "inject", "talaria-gateway", package)
+    if find_spec("pip") is None:  # as in the environments that uv makes
+        return shell("uv", "pip", "install", "--python", sys.executable, package)
     return shell(sys.executable, "-m", "pip", "install", package)
 
 

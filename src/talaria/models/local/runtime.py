@@ -24,6 +24,7 @@ from typing import NamedTuple
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable
+from talaria.core.findings import install_command
 
 _log = logging.getLogger("talaria.local")
 REQUIREMENT = "xllamacpp==2026.10.11549"
@@ -47,7 +48,7 @@ def missing_requirement(
     if find_spec("xllamacpp") is None:
         return ModelRefused(
             "The built-in model cannot run: its runtime is not installed.",
-            f"Install it with `{sys.executable} -m pip install {REQUIREMENT}`, or use `talaria setup`.",
+            f"Install it with `{install_command(REQUIREMENT)}`, or use `talaria setup`.",
         )
     if not has_avx2(cpuinfo):
         return ModelRefused(
