@@ -35,8 +35,8 @@ class InstalledProgram:
         self._environ = {"HOME": str(user), "PATH": f"{folder}:/usr/bin:/bin", "LANG": "C.UTF-8"}
         user.mkdir(exist_ok=True)
 
-    def run(self, *arguments: str, path: str | None = None) -> str:
-        """Run a command to its end and return what it prints. It must succeed."""
+    def run(self, *arguments: str, path: str | None = None, status: int = 0) -> str:
+        """Run a command to its end and return what it prints. It must end with the status."""
         done = subprocess.run(
             [self._program, *arguments],
             env=self._environ | ({"PATH": path} if path is not None else {}),
@@ -48,7 +48,7 @@ class InstalledProgram:
             timeout=DEADLINE,
             check=False,
         )
-        assert done.returncode == 0, (arguments, done.stdout)
+        assert done.returncode == status, (arguments, done.stdout)
         return done.stdout
 
     def configure(self, model_url: str) -> None:
@@ -85,6 +85,7 @@ class InstalledProgram:
 def try_out(program: InstalledProgram, version: str, model_url: str) -> None:
     """Do what a new user does: ask for the version, start, write, open the page, let doctor look."""
     assert program.run("--version") == f"talaria {version}\n"
+    assert "Try: talaria --help" in program.run("chta", status=2)
     program.configure(model_url)
     with program.serving() as title:
         found = re.match(r" Talaria (\S+)   (http://\S+)    \(talaria open logs a browser in\)", title)

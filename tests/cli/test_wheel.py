@@ -110,3 +110,5 @@ def test_the_program_of_an_installed_wheel_works(built: Built, tmp_path: Path, m
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     program = InstalledProgram(target / "bin", tmp_path / "user")
     try_out(program, VERSION, model_url)
+    said = program.run("chta", path="/usr/bin:/bin", status=2)
+    assert f"Try: {target / 'bin' / 'talaria'} --help" in said, "its folder need not be on the path"

@@ -8,6 +8,7 @@ stored or sent and log lines are worded with `spoken_afar`.
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -21,18 +22,23 @@ _CLONE = Path(__file__).parents[3]  # of an editable installation
 def program() -> str:
     """Return the command that runs this program from the current folder."""
     name = program_name()
-    if name != "./dev" or Path.cwd() == _CLONE:
+    if name == "./dev":
+        return name if Path.cwd() == _CLONE else str(_CLONE / "dev")
+    if _is_on_path():
         return name
-    return str(_CLONE / "dev")
+    script = Path(sys.prefix) / "bin" / _NAME
+    return shlex.quote(str(script)) if script.is_file() else f"{shlex.quote(sys.executable)} -m {_NAME}"
 
 
 def program_name() -> str:
-    """Return `talaria` if that is this program on the path, else `./dev` in a clone. It names no folder, so
-    it can be shown to people on other machines."""
+    """Return `./dev` in a clone that is not on the path, else `talaria`. It names no folder, so it can be
+    shown to people on other machines. The path of a service may be another than that of its user."""
+    return "./dev" if (_CLONE / "dev").is_file() and not _is_on_path() else _NAME
+
+
+def _is_on_path() -> bool:
     found = shutil.which(_NAME)
-    if found and Path(found).resolve().is_relative_to(Path(sys.prefix).resolve()):
-        return _NAME
-    return "./dev" if (_CLONE / "dev").is_file() else f"python -m {_NAME}"
+    return found is not None and Path(found).resolve().is_relative_to(Path(sys.prefix).resolve())
 
 
 def spoken(text: str) -> str:
