@@ -250,7 +250,8 @@ async def test_a_session_answers_with_its_agent_and_keeps_the_history(
     whole = await session.responses.create(model="main", input=said)
     async with session.responses.stream(model="main", input=said) as stream:
         streamed = await stream.get_final_response()
-    texts = [[item.content[0].text for item in answer.output] for answer in (whole, streamed)]  # type: ignore[union-attr]
+    answers = [answer.model_dump()["output"] for answer in (whole, streamed)]
+    texts = [[item["content"][0]["text"] for item in output] for output in answers]
     assert texts[0] == texts[1]
     assert texts[0][-1] == "Then."
     counted = await session.responses.create(model="main", input="[[history]]")
