@@ -9,7 +9,7 @@ from datetime import UTC
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from talaria.access.budgets import Budgets
 from talaria.access.settings import BudgetSettings
@@ -25,7 +25,7 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.ids import ChatAddress, ChatKey, new_owner_id
 from talaria.core.messages import Text
 from talaria.core.ports import Models, PendingModels
-from talaria.core.store_ports import Store
+from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.tools import ToolSource
 from talaria.core.turns import Inbound, Sender, Turn
 from talaria.gateway import Gateway
@@ -43,6 +43,7 @@ from talaria.tools.execution import ToolRunner
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import Family, ToolSet
 from talaria.turns.agents import NO_PENDING_MODELS, Agents
+from talaria.turns.deletion import Deletions
 from talaria.turns.delivery import Delivery
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import LiveTurn, LiveTurns
@@ -89,6 +90,9 @@ class Rig:
             "store": self.store,
             "pool": self.pool,
             "turns": self.turns,
+            "deletions": Deletions(
+                cast(StoreEngine, self.store), self.clock, self.sessions, partial(chat_folder, home)
+            ),
             "delivery": self.delivery,
             "metrics": self.metrics,
             "uploads": Uploads(home / "files", partial(chat_folder, home), self.clock),

@@ -55,6 +55,7 @@ from talaria.tools.execution import ToolRunner
 from talaria.tools.workers import ToolWorkers
 from talaria.turns.agents import Agents
 from talaria.turns.crashes import RestartGuard, leave_wedged
+from talaria.turns.deletion import Deletions
 from talaria.turns.delivery import Delivery
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.settings import TurnSettings
@@ -311,6 +312,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             catalog=models.catalog,
             pool=agents.pool,
             turns=turns,
+            deletions=Deletions(store, clock, sessions, folder_of),
             delivery=delivery,
             budgets=agents.budgets,
             uploads=uploads,

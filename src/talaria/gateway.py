@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from talaria.observe.loop_watch import LoopWatch
     from talaria.observe.metrics import Metrics
     from talaria.pool.pool import Pool
+    from talaria.turns.deletion import Deletions
     from talaria.turns.delivery import Delivery
     from talaria.turns.turns import Turns
     from talaria.workspace.uploads import Uploads
@@ -96,6 +97,7 @@ class Gateway:
     catalog: Catalog
     pool: Pool
     turns: Turns
+    deletions: Deletions
     delivery: Delivery
     budgets: Budgets
     uploads: Uploads

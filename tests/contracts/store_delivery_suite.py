@@ -18,6 +18,7 @@ from contracts.store_orders import (
 )
 from talaria.core.delivery import Button, DeliveryResult, OutboxRow, OutboxState
 from talaria.core.errors import IllegalMove, NotFound, SteerWaiting
+from talaria.core.files import SentFile, sent_file_id
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.ledger import Accept, Begin, Commit, TurnEnd
 from talaria.core.messages import AssistantMessage
@@ -46,6 +47,9 @@ async def turn_of(store: Store, turn_id: TurnId) -> Turn:
     return record.turn
 
 
+PICTURE = SentFile(sent_file_id(TurnId("turn_" + "0" * 26), "c1"), "a.png", "image/png", 9)
+
+
 class StoreDeliverySuite:
     # -- writing replies
 
@@ -53,12 +57,13 @@ class StoreDeliverySuite:
         self, store: Store, clock: HandClock
     ) -> None:
         turn, lease = await begun(store, posted())
-        end = TurnEnd(TurnState.DONE, "hi", buttons=(Button("Yes", "/yes"),), files=("a.png",))
+        end = TurnEnd(TurnState.DONE, "hi", buttons=(Button("Yes", "/yes"),), files=(PICTURE,))
         await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, end=end))
         record = await record_of(store, turn.turn.id)
         text, file = record.replies
         assert (text.body, text.buttons, text.file, text.edits) == ("hi", end.buttons, None, None)
-        assert (file.body, file.buttons, file.file) == ("", (), "a.png")
+        assert (file.body, file.buttons, file.file) == ("", (), PICTURE.copy_path)
+        assert record.turn.files == (PICTURE,)
         assert {row.channel for row in record.replies} == {"fake"}
         assert {row.chat_key for row in record.replies} == {ROOM}
         assert (text.state, text.written_at, text.attempts) == (OutboxState.PENDING, clock.now(), 0)

@@ -9,6 +9,7 @@ from types import ModuleType
 
 from talaria.store.sql import (
     chains,
+    deletion,
     delivery,
     leases,
     log,
@@ -20,7 +21,7 @@ from talaria.store.sql import (
     spending,
 )
 
-MODULES = (chains, delivery, leases, log, orders, pairing, queries, questions, retention, spending)
+MODULES = (chains, deletion, delivery, leases, log, orders, pairing, queries, questions, retention, spending)
 VERBS = ("SELECT ", "INSERT ", "UPDATE ", "DELETE ")
 
 

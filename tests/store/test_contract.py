@@ -8,6 +8,7 @@ import pytest
 
 from contracts.pairing_suite import PairingSuite
 from contracts.spend_suite import SpendSuite
+from contracts.store_deletion_suite import StoreDeletionSuite
 from contracts.store_delivery_suite import StoreDeliverySuite
 from contracts.store_orders import HandClock
 from contracts.store_questions_suite import StoreQuestionsSuite
@@ -27,7 +28,11 @@ class TestRetentionContract(StoreRetentionSuite):
     pass
 
 
-class TestMemoryContract(StoreRetentionSuite):
+class TestDeletionContract(StoreDeletionSuite):
+    pass
+
+
+class TestMemoryContract(StoreRetentionSuite, StoreDeletionSuite):
     """The short form: leases, commits, replies, forgetting. The soak runs all suites on this store."""
 
     @pytest.fixture

@@ -24,6 +24,9 @@ SCANS = {
     "delivery.MOVE_CHAT[3]": {"outbox"},
     # Once a minute, over the index of what is unsent.
     "delivery.EXPIRE": {"outbox"},
+    # Nearly always empty.
+    "deletion.FIND_DELETION": {"deletions"},
+    "deletion.FIND_REMOVALS": {"removals"},
     # Small tables: calls under way, people, their open requests, specs.
     "spending.ADD_TO_QUARTER": {"2-ROW"},  # the values to insert
     "spending.ALL_RESERVED": {"reservations"},

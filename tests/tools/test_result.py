@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talaria.core.errors import ToolError
-from talaria.tools.result import cap_result, cut, result_name, save_result
+from talaria.core.files import result_name
+from talaria.tools.result import cap_result, cut, save_result
 from talaria.workspace.folder import Folder
 
 LONG = "".join(f"line {n}\n" for n in range(1, 1001))

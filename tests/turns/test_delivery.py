@@ -329,7 +329,9 @@ async def test_file_that_the_model_sends_goes_out_behind_the_reply(
         assert file.file == OutgoingFile("plan.txt", b"the plan")
         record = await store.turn_record(turn.id)
         assert record is not None
-        assert [row.file for row in record.replies] == [None, "plan.txt"]
+        (sent,) = record.turn.files
+        assert (sent.name, sent.type, sent.size) == ("plan.txt", "text/plain", 8)
+        assert [row.file for row in record.replies] == [None, sent.copy_path]
 
 
 async def test_file_that_became_a_link_is_not_sent(store: Store, tmp_path: Path, clock: FakeClock) -> None:
@@ -339,8 +341,9 @@ async def test_file_that_became_a_link_is_not_sent(store: Store, tmp_path: Path,
     (files / "plan.txt").write_text("the plan")
     async with sending(store, files, clock, None) as rig:
         turn = await say(rig, '[[call send_file {"path": "plan.txt"}]][[reply here it is]]')
-    (files / "plan.txt").unlink()
-    (files / "plan.txt").symlink_to(tmp_path / "secret")
+    copy = files / turn.files[0].copy_path
+    copy.unlink()
+    copy.symlink_to(tmp_path / "secret")
     outlet = FakeOutlet()
     async with sending(store, files, clock, outlet):
         while True:

@@ -9,10 +9,12 @@ import msgspec
 from talaria.agent.warm import WarmAgent
 from talaria.core.entries import Entry, EntryBody, Revision
 from talaria.core.errors import SteerWaiting, StoreError
+from talaria.core.files import SentFile, sent_file_id
 from talaria.core.ids import Fence, SessionId, TurnId
 from talaria.core.ledger import Commit, StepWrite, TurnEnd, TurnRecord, UsageWrite
 from talaria.core.messages import (
     AssistantMessage,
+    File,
     TokenUsage,
     ToolCall,
     ToolOutcome,
@@ -66,7 +68,6 @@ class Journal:
         self.asked: tuple[Question, ...] = ()
         self.end: TurnEnd | None = None
         self.taken: set[TurnId] = set()
-        self._sends: dict[str, ToolCall] = {}
         self._owed: list[UsageWrite] = []
         self._unsent: list[tuple[int, int]] = []
 
@@ -120,14 +121,16 @@ class Journal:
         return enumerate(calls, self._last_model + 1)
 
     @property
-    def files(self) -> tuple[str, ...]:
-        """The files that the model sent, as paths in the chat's folder: each once, in the order of calls."""
-        sent = [
-            _path_of(self._sends[step.call_id])
-            for step in self.steps.values()
-            if step.call_id in self._sends and step.result and step.result.outcome is ToolOutcome.OK
-        ]
-        return tuple(dict.fromkeys(sent))
+    def files(self) -> tuple[SentFile, ...]:
+        """The files that the model sent, in the order of calls. Of a file that was sent twice, the last."""
+        sent: dict[str, SentFile] = {}
+        for step in self.steps.values():
+            if step.name == SEND_FILE and step.result and step.result.outcome is ToolOutcome.OK:
+                file_id = sent_file_id(self.turn_id, step.call_id)
+                for part in step.result.parts:
+                    if isinstance(part, File):
+                        sent[part.path] = SentFile(file_id, part.name, part.media_type, part.size)
+        return tuple(sent.values())
 
     async def commit(
         self,
@@ -226,13 +229,7 @@ class Journal:
         match body:
             case AssistantMessage(tool_calls=calls):
                 self.unanswered = calls
-                self._sends.update((call.id, call) for call in calls if call.name == SEND_FILE)
             case ToolResults():
                 self.unanswered = ()
             case _:
                 pass
-
-
-def _path_of(call: ToolCall) -> str:
-    """Return the path of a call that succeeded, whose arguments are therefore valid."""
-    return str(msgspec.json.decode(call.arguments)["path"])

@@ -206,6 +206,12 @@ class LeaseHeld(StoreError):
     type = "lease_held"
 
 
+class SessionOwes(TalariaError):
+    """A session cannot be deleted yet: a turn of it is unsettled, or a reply is not sent."""
+
+    type = "busy"
+
+
 class SteerWaiting(StoreError):
     """A turn cannot end yet: a message that steers it was accepted and is not in its log."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from talaria.core.errors import ErrorInfo
+from talaria.core.files import SentFile
 from talaria.core.ids import QuestionId
 from talaria.core.messages import TokenUsage, ToolOutcome
 from talaria.core.questions import Question, QuestionKind
@@ -117,7 +118,10 @@ class Reset(msgspec.Struct, frozen=True, tag="reset"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The turn is done. `files` were sent with the reply."""
+
     reply: str
+    files: tuple[SentFile, ...] = ()
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -29,6 +29,8 @@ class Failpoint(StrEnum):
     CLAIMED = "outbox.claimed"  # the row says `sending`, and the platform has heard nothing
     DELIVERED = "outbox.delivered"  # the platform has the reply, and the row says `sending`
     MARKED = "outbox.marked"
+    DELETED = "session.deleted"  # the session is gone, and its rows and files are there
+    PURGED = "session.purged"  # its rows are gone, and its files are there
 
 
 _armed: dict[str, int] = {}

@@ -14,6 +14,7 @@ import msgspec
 from talaria.core.delivery import Button, OutboxRow
 from talaria.core.entries import Entry, EntryBody, Hidden, Revision
 from talaria.core.errors import ErrorInfo, TalariaError
+from talaria.core.files import SentFile, SentItem
 from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
 from talaria.core.messages import TokenUsage, ToolResult, UserMessage
 from talaria.core.questions import Question
@@ -167,7 +168,7 @@ class TurnEnd(msgspec.Struct, frozen=True):
     """The final state of a turn. A failure has an `error`, and the error's sentence as `reply`.
 
     If the turn has an address, the store writes outbox rows: the reply with its `buttons`, then `files`.
-    Files are paths in the chat's folder.
+    `files` are those that the turn sent.
     """
 
     state: TurnState
@@ -175,7 +176,7 @@ class TurnEnd(msgspec.Struct, frozen=True):
     error: ErrorInfo | None = None
     usage: TokenUsage | None = None
     buttons: tuple[Button, ...] = ()
-    files: tuple[str, ...] = ()
+    files: tuple[SentFile, ...] = ()
 
     @classmethod
     def failed(cls, error: TalariaError, usage: TokenUsage | None = None) -> TurnEnd:
@@ -186,7 +187,13 @@ class TurnEnd(msgspec.Struct, frozen=True):
 def ended_turn(turn: Turn, end: TurnEnd, at: float) -> Turn:
     """Return the turn as its row is after it ended so."""
     return msgspec.structs.replace(
-        turn, state=end.state, ended_at=at, reply=end.reply, error=end.error, usage=end.usage
+        turn,
+        state=end.state,
+        ended_at=at,
+        reply=end.reply,
+        error=end.error,
+        usage=end.usage,
+        files=end.files,
     )
 
 
@@ -261,8 +268,11 @@ class SessionPage(msgspec.Struct, frozen=True):
 
 
 class EntryPage(msgspec.Struct, frozen=True):
+    """`files` are those that the turns of these entries sent."""
+
     entries: tuple[Entry, ...]
     next: str | None
+    files: tuple[SentItem, ...] = ()
 
 
 class TurnRecord(msgspec.Struct, frozen=True):

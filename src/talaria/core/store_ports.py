@@ -10,6 +10,7 @@ from talaria.core import access, ledger
 from talaria.core.delivery import DeliveryResult, OutboxRow
 from talaria.core.entries import Entry
 from talaria.core.errors import StoreError
+from talaria.core.files import Removal, SentPage
 from talaria.core.history import PruneProgress, TurnHistory
 from talaria.core.ids import ChatKey, Fence, OwnerId, QuestionId, SessionId, SpecId, TurnId
 from talaria.core.questions import Decision, Question
@@ -104,6 +105,17 @@ class Store(SpendStore, Protocol):
         """
         ...
 
+    async def delete_session(self, session_id: SessionId, keys_since: float) -> Session:
+        """Delete the session and return it as it was. Durable.
+
+        From then on no reader finds the session, its log or its turns. Their rows are deleted by
+        `RetentionStore.purge_deleted`, and `RetentionStore.removals` lists its files. What was spent stays
+        counted. A message whose key was accepted since `keys_since` is still a duplicate.
+
+        Raises `NotFound`; `LeaseHeld`, or `SessionOwes` while a turn is unsettled or a reply unsent.
+        """
+        ...
+
     async def reclaim(self, owner: OwnerId) -> Sequence[Turn]:
         """Expire the leases of every other owner and return the unsettled turns, `waiting` ones included,
         oldest first.
@@ -182,6 +194,11 @@ class Store(SpendStore, Protocol):
 
     async def log(self, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
         """Return all entries after `after_seq`, in order: a warm agent is built from them."""
+        ...
+
+    async def sent_files(self, session_id: SessionId, page: ledger.Page) -> SentPage:
+        """Return the files that turns of the session sent, oldest first. The limit of a page counts turns.
+        Raises `BadRequest` for an invalid page."""
         ...
 
     async def spec(self, spec_id: SpecId) -> PinnedSpec | None: ...
@@ -269,6 +286,23 @@ class RetentionStore(Protocol):
 
     async def prune_specs(self) -> int:
         """Delete specs that no session uses; return how many (up to 100)."""
+        ...
+
+    async def purge_deleted(self) -> bool:
+        """Delete some rows of deleted sessions. Return whether there may be more."""
+        ...
+
+    async def removals(self) -> Sequence[Removal]:
+        """Return files of deleted sessions that are to be removed from the disk, up to 100."""
+        ...
+
+    async def mentioned_results(self, chat_key: ChatKey) -> frozenset[str]:
+        """Return the paths of saved results that the logs of the chat's sessions name. A branch names those
+        of the session that it was made from."""
+        ...
+
+    async def forget_removals(self, done: Sequence[int]) -> None:
+        """Forget these removals: their files are gone, or stay."""
         ...
 
 

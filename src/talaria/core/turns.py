@@ -27,6 +27,7 @@ from enum import StrEnum
 import msgspec
 
 from talaria.core.errors import ErrorInfo, IllegalMove
+from talaria.core.files import SentFile
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import Part, Text, TokenUsage, ToolResult
 
@@ -129,7 +130,7 @@ class Turn(msgspec.Struct, frozen=True):
 
     `merged_into` is the turn that this message steers: while this one is `accepted` it waits to be taken in,
     then it runs and ends as that turn does. `shown_id` is the platform's message that shows the turn.
-    `forgiven` are attempts that ended otherwise than with their process.
+    `forgiven` are attempts that ended otherwise than with their process. `files` went out with the reply.
     """
 
     id: TurnId
@@ -148,3 +149,4 @@ class Turn(msgspec.Struct, frozen=True):
     merged_into: TurnId | None = None
     shown_id: str | None = None
     forgiven: int = 0
+    files: tuple[SentFile, ...] = ()

@@ -16,11 +16,14 @@ from talaria.turns.settings import RetentionSettings
 async def _open(gateway: Gateway, settings: RetentionSettings) -> AsyncIterator[None]:
     from talaria.tools.result import drop_old_results  # noqa: PLC0415 - heavy
     from talaria.turns.lifecycle import Retention  # noqa: PLC0415
+    from talaria.workspace.sent_files import drop_old_copies  # noqa: PLC0415
 
     def drop_files(before: float) -> int:
-        return drop_old_results(gateway.home.files, before) + gateway.uploads.forget()
+        files = gateway.home.files
+        return drop_old_results(files, before) + drop_old_copies(files, before) + gateway.uploads.forget()
 
     async def drop_files_beside(before: float) -> int:
+        await gateway.deletions.sweep()
         return await asyncio.to_thread(drop_files, before)
 
     retention = Retention(

@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
+from talaria.core.files import result_name
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.messages import Content, Text, ToolCall, ToolOutcome, ToolResult
 from talaria.core.ports import WorkspaceHandle
@@ -22,7 +23,7 @@ from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
 from talaria.tools.approvals import allows, find_question
 from talaria.tools.function import SHORT_ARGUMENTS, parse_arguments
-from talaria.tools.result import cap_result, checked_parts, encodable, result_name, save_result
+from talaria.tools.result import cap_result, checked_parts, encodable, save_result
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet, resolve
 from talaria.tools.workers import ToolWorkers, TurnResources

@@ -5,8 +5,9 @@ from __future__ import annotations
 from io import BufferedReader
 
 from talaria.core.errors import ToolError
-from talaria.core.messages import Content, Part, Text
-from talaria.core.tools import MAX_SENT_BYTES, SEND_FILE, Risk, Tool, ToolContext, ToolSpec
+from talaria.core.files import sent_file_id
+from talaria.core.messages import Content, File, Part, Text
+from talaria.core.tools import SEND_FILE, Risk, Tool, ToolContext, ToolSpec
 from talaria.core.units import format_size
 from talaria.tools.function import Arguments, FunctionTool, Handler, counted, in_thread, parameters, text
 from talaria.tools.search import search_files
@@ -22,6 +23,7 @@ from talaria.workspace.reading import (
     read_page,
     walk,
 )
+from talaria.workspace.sent_files import keep_copy
 
 _NOTE_BYTES = 400
 _DEFAULT_LINES = 2000
@@ -122,8 +124,8 @@ SEARCH_FILES = ToolSpec(
 SEND = ToolSpec(
     name=SEND_FILE,
     description=(
-        "Send a file from the chat's folder to the person you talk with. It goes out with your reply, where "
-        "they read you on a platform that carries files."
+        "Send a file from the chat's folder to the person you talk with. It goes out with your reply, as it "
+        "is now: changes that you make afterwards are not sent."
     ),
     parameters=parameters({"path": _PATH}, required=["path"]),
     idempotent=True,
@@ -250,12 +252,12 @@ def _line_of(content: bytes, at: int) -> int:
     return content.count(b"\n", 0, at) + 1
 
 
-def _send(arguments: Arguments, context: ToolContext) -> str:
-    # The journal notes the call, and the file is read when the reply is delivered.
+def _send(arguments: Arguments, context: ToolContext) -> Content:
+    # The journal finds the file in the result, and the reply brings it.
     folder = Folder.of(context)
     path = folder.resolve(arguments["path"])
-    with folder.open(path, MAX_SENT_BYTES):
-        return f"{path} will be sent with your reply."
+    sent = keep_copy(folder, path, sent_file_id(context.turn_id, context.call_id))
+    return Text(f"{path} will be sent with your reply."), File(sent.name, str(path), sent.type, sent.size)
 
 
 async def _list_files(arguments: Arguments, context: ToolContext) -> str:

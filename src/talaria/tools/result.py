@@ -6,27 +6,25 @@ The whole of a long text is saved in the chat's folder, where the model can read
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from talaria.core import files
 from talaria.core.errors import ToolError
 from talaria.core.messages import File, Image, Part, Text
 from talaria.core.units import format_size
-from talaria.workspace.folder import MAX_WRITE_BYTES, PRIVATE, FileKind, Folder, FolderPath
+from talaria.workspace.folder import MAX_WRITE_BYTES, FileKind, Folder, FolderPath
 from talaria.workspace.pictures import MAX_PICTURE_BYTES, MAX_SIDE, image_bytes, picture_part
 
 MAX_IMAGES = 8
 MAX_FILES = 20
-RESULTS = FolderPath((PRIVATE, "results"))
+RESULTS = FolderPath(tuple(files.RESULTS.split("/")))
 KEPT_RESULTS = 100
 _MAX_FILE_CHARS = 5000
 _LEAST_BYTES = 64
 _NOTE_BYTES = 300
-_UNFIT = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def encodable(text: str) -> str:
@@ -135,12 +133,6 @@ def cap_result(text: str, max_bytes: int, save: Callable[[str], str] | None) -> 
         note = f"The whole result had {whole} and was not kept."
     gap = "" if ends.head.endswith("\n") or not ends.head else "\n"
     return f"{ends.head}{gap}[The middle was left out. {note}]\n{ends.tail}"
-
-
-def result_name(tool: str, turn_id: str, call_id: str) -> str:
-    """Return the name of the file for a call. A call that is run again after a crash replaces its file."""
-    digest = hashlib.sha256(f"{turn_id}\0{call_id}".encode(errors="replace")).hexdigest()[:16]
-    return f"{_UNFIT.sub('_', tool)[:64]}-{digest}.txt"
 
 
 def save_result(folder: Folder, name: str, text: str, kept: int = KEPT_RESULTS) -> str:

@@ -7,9 +7,10 @@ from enum import StrEnum
 import msgspec
 
 from talaria.core.errors import ToolError
+from talaria.core.files import todo_path
 from talaria.core.tools import Tool, ToolContext, ToolSpec
 from talaria.tools.function import Arguments, FunctionTool, in_thread, parameters
-from talaria.workspace.folder import PRIVATE, Folder, FolderPath
+from talaria.workspace.folder import Folder, FolderPath
 
 MAX_ITEMS = 100
 MAX_CHARS = 500
@@ -69,7 +70,7 @@ def todo_tools() -> tuple[Tool, ...]:
 
 def _todo(arguments: Arguments, context: ToolContext) -> str:
     folder = Folder.of(context)
-    path = FolderPath((PRIVATE, "todo", f"{context.session_id}.json"))
+    path = folder.resolve(todo_path(context.session_id))
     if "items" not in arguments:
         return render(_load(folder, path))
     items = msgspec.convert(arguments["items"], tuple[TodoItem, ...])

@@ -372,7 +372,7 @@ def final_event(turn: Turn) -> Event:
     """Return the last event of a settled turn."""
     match turn.state:
         case TurnState.DONE:
-            return Done(turn.reply or "")
+            return Done(turn.reply or "", turn.files)
         case TurnState.CANCELLED:
             return Cancelled(turn.reply or "")
         case _:

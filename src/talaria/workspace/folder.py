@@ -32,14 +32,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from talaria.core.errors import ToolError
+from talaria.core.files import PRIVATE
 from talaria.core.ids import ChatKey
 from talaria.core.tools import FileQuota, ToolContext
 from talaria.core.units import format_size
 from talaria.workspace.openat2 import find_openat2
 from talaria.workspace.pace import Pace
-
-PRIVATE = ".talaria"
-"""The folder of the gateway inside a chat's folder; also the prefix of unfinished files."""
 
 MAX_READ_BYTES = 64 << 20
 MAX_WRITE_BYTES = 16 << 20
@@ -166,6 +164,11 @@ class Folder:
     @contextmanager
     def open(self, path: FolderPath, max_bytes: int = MAX_READ_BYTES) -> Iterator[BufferedReader]:
         """Open a regular file for reading. Raises `ToolError` if it is larger than `max_bytes`."""
+        with self.open_file(path, max_bytes) as file:
+            yield file
+
+    def open_file(self, path: FolderPath, max_bytes: int = MAX_READ_BYTES) -> BufferedReader:
+        """Open a file as `open` does. The caller closes it."""
         with self._parent(path) as parent, _explained(path):
             descriptor = os.open(path.name, _READ, dir_fd=parent)
             try:
@@ -175,8 +178,7 @@ class Folder:
             except BaseException:
                 os.close(descriptor)
                 raise
-        with os.fdopen(descriptor, "rb") as file:
-            yield file
+        return os.fdopen(descriptor, "rb")
 
     def read(self, path: FolderPath, max_bytes: int = MAX_READ_BYTES) -> bytes:
         with self.open(path, max_bytes) as file, _explained(path):
@@ -217,6 +219,13 @@ class Folder:
             os.unlink(path.name, dir_fd=parent)
             if self._quota is not None:
                 self._quota.refund(self.root, size, 1)
+
+    def remove_folder(self, path: FolderPath) -> None:
+        """Remove a folder, if it is there and empty."""
+        with self._parent(path) as parent, suppress(OSError):
+            os.rmdir(path.name, dir_fd=parent)
+            if self._quota is not None:
+                self._quota.refund(self.root, 0, 1)
 
     def scan(self, path: FolderPath, limit: int, pace: Pace | None = None) -> list[FolderItem]:
         """Return at most `limit` items of a folder, sorted by name; fewer if `pace` ends the work."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from io import BufferedReader
 
 from talaria.core.errors import ToolError
+from talaria.core.files import PRIVATE
 from talaria.workspace.folder import (
     MAX_READ_BYTES,
-    PRIVATE,
     FileKind,
     Folder,
     FolderItem,

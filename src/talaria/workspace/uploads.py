@@ -101,7 +101,7 @@ class Uploads:
             await self._in_thread(self._begin)
             size, head = await self._write(received, pieces, max_bytes)
             name = clean_name(name)
-            upload = Upload(upload_id, name, size, _media_type(name, media_type, head))
+            upload = Upload(upload_id, name, size, find_media_type(name, media_type, head))
             note = msgspec.json.encode(_Note(upload, self._clock.now()))
             await self._in_thread(received.finish, note)
         except BaseException as error:
@@ -205,10 +205,7 @@ class Uploads:
             with suppress(OSError, msgspec.MsgspecError):
                 note = _read_note(self._note(upload_id).read_bytes())
                 return note.upload, (self._folder / upload_id).open("rb")
-        raise NotFound(
-            f"There is no file {printable(upload_id[:80])}.",
-            "Upload it with POST /api/files; uploads are kept for 24 hours.",
-        )
+        raise no_such_file(upload_id)
 
     def _copy(self, key: ChatKey, upload_id: str) -> list[Part]:
         upload, data = self._read(upload_id)
@@ -281,6 +278,13 @@ def put_file(folder: Folder, file: File, data: bytes) -> list[Part]:
     return [msgspec.structs.replace(file, path=str(path)), *([picture] if picture else [])]
 
 
+def no_such_file(file_id: str) -> NotFound:
+    return NotFound(
+        f"There is no file {printable(file_id[:80])}.",
+        "Upload it with POST /api/files; uploads are kept for 24 hours.",
+    )
+
+
 def too_large(max_bytes: int) -> UploadTooLarge:
     return UploadTooLarge(
         f"The file is larger than {format_size(max_bytes)}.",
@@ -295,7 +299,7 @@ def clean_name(name: str) -> str:
     return clean.encode()[-_NAME_BYTES:].decode(errors="ignore") or "file"
 
 
-def _media_type(name: str, told: str, head: bytes) -> str:
+def find_media_type(name: str, told: str, head: bytes) -> str:
     """Return the media type by the first bytes, else as the sender told it, else by the name."""
     if (picture := look_at(head)) is not None:
         return picture.media_type

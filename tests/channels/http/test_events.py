@@ -55,7 +55,7 @@ async def test_a_turn_tells_all_that_happens_in_order(api: Api, model: ModelServ
     assert names[-1] == "done"
     assert names.index("tool.started") < names.index("tool.finished") < names.index("delta")
     assert [number for number, _, _ in events] == list(range(1, len(events) + 1))
-    assert events[-1][2] == {"type": "done", "reply": "fine"}
+    assert events[-1][2] == {"type": "done", "reply": "fine", "files": []}
 
 
 async def test_a_stream_goes_on_behind_the_last_event_seen(api: Api, model: ModelServer) -> None:
@@ -104,7 +104,7 @@ async def test_a_resumed_turn_begins_with_reset_whatever_was_seen(tmp_path: Path
     async with run_gateway(tmp_path, model) as api:
         events = await collect(api, turn_id, 57)
         assert events[0][1] == "reset"
-        assert events[-1][2] == {"type": "done", "reply": "You said: hello"}
+        assert events[-1][2] == {"type": "done", "reply": "You said: hello", "files": []}
         again = await collect(api, turn_id, 57)
         assert [name for _, name, _ in again] == ["reset", "done"]
 

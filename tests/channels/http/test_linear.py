@@ -17,6 +17,7 @@ from talaria.channels.http.request import Message, Request
 from talaria.channels.http.turn_api import _encode_event
 from talaria.channels.http.views import StepView
 from talaria.core.events import Delta, Done
+from talaria.core.files import SentFile
 from talaria.core.ids import TurnId
 from talaria.core.json_shape import count_values
 from talaria.core.messages import ToolOutcome, ToolResult
@@ -117,13 +118,17 @@ def test_rendering_events_is_linear(text: str) -> None:
     assert_linear(lambda size: text * size, render_deltas)
 
 
+FILE = SentFile("file_1", '"reply":"".txt', "text/plain", 1)
+
+
 def test_a_long_reply_in_pieces_is_the_same_event() -> None:
     for text in TEXTS:
         reply = text * 100_000
-        lines = b"".join(_encode_event(7, Done(reply))).split(b"\n")
+        lines = b"".join(_encode_event(7, Done(reply, (FILE,)))).split(b"\n")
         assert lines[:2] == [b"id: 7", b"event: done"]
         assert lines[3:] == [b"", b""]
-        assert msgspec.json.decode(lines[2].removeprefix(b"data: ")) == {"type": "done", "reply": reply}
+        told = msgspec.json.decode(lines[2].removeprefix(b"data: "))
+        assert told == {"type": "done", "reply": reply, "files": [msgspec.to_builtins(FILE)]}
 
 
 def test_views_of_a_step_are_linear() -> None:

@@ -39,7 +39,9 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("POST", "/api/turns/{id}/cancel"): {CHAT, OPERATE},
     ("GET", "/api/sessions"): ALL,
     ("GET", "/api/sessions/{x}"): ALL,
+    ("DELETE", "/api/sessions/{x}"): {CHAT, OPERATE},
     ("GET", "/api/sessions/{x}/entries"): ALL,
+    ("GET", "/api/sessions/{x}/files"): ALL,
     ("POST", "/api/sessions/{x}/end"): {CHAT, OPERATE},
     ("POST", "/api/files"): {CHAT, OPERATE},
     ("GET", "/api/files/{id}"): ALL,
@@ -191,7 +193,9 @@ async def test_a_caller_that_chats_sees_its_own_chats_only(api: Api) -> None:
     for other in (ours, theirs):
         for method, path in (
             ("GET", "/api/sessions/{session}"),
+            ("DELETE", "/api/sessions/{session}"),
             ("GET", "/api/sessions/{session}/entries"),
+            ("GET", "/api/sessions/{session}/files"),
             ("POST", "/api/sessions/{session}/end"),
             ("POST", "/api/sessions/{session}/messages"),
             ("GET", "/api/turns/{turn}"),

@@ -46,6 +46,7 @@ STATUS: Mapping[str, int] = {
     "cancelled": 409,
     "too_large": 413,
     "unsupported_media_type": 415,
+    "no_such_range": 416,
     "wrong_host": 421,
     "idempotency_conflict": 422,
     "too_many_tries": 429,
@@ -106,20 +107,27 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class FileResponse:
-    """A file, read as fast as the client takes it. `send` closes it."""
+    """A file, or with `part` its first byte and length, read as fast as the client takes it. `send` closes
+    it."""
 
     file: BinaryIO
     headers: RawHeaders = ()
     media_type: bytes = b"application/octet-stream"
-    status: int = 200
+    part: tuple[int, int] | None = None
+
+    @property
+    def status(self) -> int:
+        return 200 if self.part is None else 206
 
     async def send(self, request: Request) -> None:
         try:
-            size = os.fstat(self.file.fileno()).st_size
-            await request.start_response(
-                self.status,
-                [(b"content-type", self.media_type), (b"content-length", b"%d" % size), *self.headers],
-            )
+            whole = os.fstat(self.file.fileno()).st_size
+            start, size = self.part or (0, whole)
+            headers = [(b"content-type", self.media_type), (b"content-length", b"%d" % size), *self.headers]
+            if self.part is not None:
+                headers.append((b"content-range", b"bytes %d-%d/%d" % (start, start + size - 1, whole)))
+                self.file.seek(start)
+            await request.start_response(self.status, headers)
             left = 0 if request.method == "HEAD" else size
             while left > 0:
                 if request.is_gone:

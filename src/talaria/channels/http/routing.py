@@ -15,12 +15,13 @@ from talaria.access.logins import Logins
 from talaria.access.tokens import TokenChecker
 from talaria.channels.http.auth import Guard, LoginApi
 from talaria.channels.http.callers import RouteAccess
+from talaria.channels.http.file_api import FileApi
 from talaria.channels.http.openai_api import OpenAiApi
 from talaria.channels.http.operator_api import OperatorApi
 from talaria.channels.http.request import ClientDisconnected, HttpError, Receive, Request, Scope, Send
 from talaria.channels.http.response import AnyResponse, Response, StreamTiming, error_response, not_found
 from talaria.channels.http.responses_api import ResponseApi
-from talaria.channels.http.session_api import FileApi, SessionApi
+from talaria.channels.http.session_api import SessionApi
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.turn_api import TurnApi
 from talaria.channels.web.pages import PageFiles
@@ -79,11 +80,15 @@ def create_app(
         "/api/turns/{id}/events": {"GET": ApiRoute(turns.events, all_, "turn.read")},
         "/api/turns/{id}/cancel": {"POST": ApiRoute(turns.cancel, chat, "turn.cancel")},
         "/api/sessions": {"GET": ApiRoute(sessions.list, all_)},
-        "/api/sessions/{x}": {"GET": ApiRoute(sessions.show, all_, "session.read")},
+        "/api/sessions/{x}": {
+            "GET": ApiRoute(sessions.show, all_, "session.read"),
+            "DELETE": ApiRoute(sessions.delete, chat, "session.delete"),
+        },
         "/api/sessions/{x}/entries": {"GET": ApiRoute(sessions.entries, all_, "session.read")},
+        "/api/sessions/{x}/files": {"GET": ApiRoute(sessions.files, all_, "session.read")},
         "/api/sessions/{x}/end": {"POST": ApiRoute(sessions.end, chat, "session.end")},
         "/api/files": {"POST": ApiRoute(files.upload, chat)},
-        "/api/files/{id}": {"GET": ApiRoute(files.show, all_)},
+        "/api/files/{id}": {"GET": ApiRoute(files.show, all_, "file.read")},
         "/v1/models": {"GET": ApiRoute(openai.models, all_)},
         "/api/login": {"POST": ApiRoute(login.log_in, open_, "login")},
         "/api/login/codes": {"POST": ApiRoute(login.new_code, operate, "login.code")},

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from talaria.channels.http.callers import Credential
 from talaria.channels.http.request import ClientDisconnected, Request, quoted, read_number
 from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
 from talaria.channels.http.session_api import SessionLookup
@@ -19,6 +20,7 @@ from talaria.commands.slash import asks_model
 from talaria.core.errors import BadRequest
 from talaria.core.events import EVENT_NAMES, FINAL_EVENTS, Cancelled, Done, Event, Reset
 from talaria.core.ids import TurnId
+from talaria.core.ledger import TurnRecord
 from talaria.core.messages import Part, Text
 from talaria.core.spending import Spent
 from talaria.core.turns import Inbound, Turn, TurnState
@@ -30,6 +32,7 @@ _SECONDS: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}")
 # Most turns of quick models are over by then, and watching for a disconnect costs a task.
 _UNWATCHED: Final = 0.05
 _PIECE: Final = 32 << 10  # characters of a reply that are encoded at once
+_NO_REPLY: Final = b'"reply":""'
 _encode = msgspec.json.Encoder().encode
 
 
@@ -71,7 +74,9 @@ class TurnApi:
     async def show(self, request: Request) -> Response:
         """The id may be any name of the turn; see `Histories.find`."""
         name = request.params["id"]
-        turn = await explain_turn(self._gateway.store.histories, name, request.sees)
+        is_home = request.caller.credential is Credential.HOME
+        folder_of = self._gateway.chat_folder if is_home else None
+        turn = await explain_turn(self._gateway.store.histories, name, request.sees, folder_of)
         if request.caller.owner:  # the others may be of chats that it does not see
             turn = msgspec.structs.replace(turn, also=())
         return json_response(turn)
@@ -129,13 +134,20 @@ class TurnApi:
             return TurnView.of(turn, (), Spent())
         if turn.state is TurnState.DONE and len(live.steps) == 1:
             return TurnView.of(turn, (StepView.of(live.steps[0]),), live.spent)
-        return await self._recorded(turn.id)
+        record = await self._gateway.store.turn_record(turn.id)
+        if record is None:  # a message that came again, of a session that was deleted
+            return TurnView.of(turn, (), Spent())
+        return _view_of(record)
 
     async def _recorded(self, turn_id: TurnId) -> TurnView:
         record = await self._gateway.store.turn_record(turn_id)
         if record is None:
             raise no_such_turn(turn_id)
-        return TurnView.of(record.turn, tuple(map(StepView.of, record.steps)), record.spent)
+        return _view_of(record)
+
+
+def _view_of(record: TurnRecord) -> TurnView:
+    return TurnView.of(record.turn, tuple(map(StepView.of, record.steps)), record.spent)
 
 
 async def wait_for_turn(request: Request, live: LiveTurn, seconds: float | None = None) -> Turn:
@@ -168,10 +180,11 @@ def _encode_event(number: int, event: Event) -> Iterator[bytes]:
     if not isinstance(event, (Done, Cancelled)) or len(event.reply) <= _PIECE:
         yield b"%b%b\n\n" % (head, _encode(event))
         return
-    yield head + _encode(type(event)("")).removesuffix(b'"}')
+    before, _, after = _encode(msgspec.structs.replace(event, reply="")).partition(_NO_REPLY)
+    yield head + before + _NO_REPLY[:-1]
     for start in range(0, len(event.reply), _PIECE):
         yield _encode(event.reply[start : start + _PIECE])[1:-1]
-    yield b'"}\n\n'
+    yield b'"%b\n\n' % after
 
 
 def _read_last_event(request: Request) -> int:

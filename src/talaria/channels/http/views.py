@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Self
 
 import msgspec
@@ -10,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from talaria.channels.http.callers import HOME_CALLER, ApiCaller
 from talaria.core.errors import ErrorInfo, NotFound
+from talaria.core.files import SentFile
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import TokenUsage, ToolOutcome
 from talaria.core.sessions import Session
@@ -63,11 +65,22 @@ class UsageView(TokenUsage, frozen=True):
         return cls(**msgspec.structs.asdict(tokens), cost_usd=spent.cost_usd, estimated_calls=spent.estimated)
 
 
+class FileView(SentFile, frozen=True):
+    """`path` is the place of the file on the gateway's machine, for callers that are at home there."""
+
+    path: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, file: SentFile, root: Path | None = None) -> FileView:
+        return cls(file.id, file.name, file.type, file.size, str(root / file.copy_path) if root else UNSET)
+
+
 class TurnView(msgspec.Struct, frozen=True):
     id: TurnId
     session_id: SessionId
     state: TurnState
     reply: str | None
+    files: tuple[FileView, ...]
     error: ErrorInfo | None
     usage: UsageView | None
     steps: tuple[StepView, ...]
@@ -81,6 +94,7 @@ class TurnView(msgspec.Struct, frozen=True):
             turn.session_id,
             turn.state,
             turn.reply,
+            tuple(map(FileView.of, turn.files)),
             turn.error,
             None if turn.usage is None else UsageView.of(turn.usage, spent),
             steps,
@@ -97,9 +111,13 @@ class ExplainedTurn(TurnView, frozen=True):
 
 
 async def explain_turn(
-    histories: Histories, name: str, sees: Callable[[ChatKey], bool] = lambda chat: True
+    histories: Histories,
+    name: str,
+    sees: Callable[[ChatKey], bool] = lambda chat: True,
+    folder_of: Callable[[ChatKey], Path] | None = None,
 ) -> ExplainedTurn:
-    """Return the newest turn that has this name. Reads the store only, so no gateway has to run.
+    """Return the newest turn that has this name. Reads the store only, so no gateway has to run. With
+    `folder_of`, which returns the folder of a chat, files have paths.
 
     Raises `NotFound`, also for a turn of a chat that the caller does not see.
     """
@@ -109,7 +127,9 @@ async def explain_turn(
         raise no_such_turn(name)
     record = history.record
     turn = ExplainedTurn.of(record.turn, tuple(map(StepView.of, record.steps)), record.spent)
-    return msgspec.structs.replace(turn, story=explain_history(history), also=tuple(others))
+    root = folder_of(record.turn.chat_key) if folder_of is not None else None
+    files = tuple(FileView.of(file, root) for file in record.turn.files)
+    return msgspec.structs.replace(turn, files=files, story=explain_history(history), also=tuple(others))
 
 
 def no_such_turn(name: str) -> NotFound:

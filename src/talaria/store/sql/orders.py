@@ -34,6 +34,7 @@ from talaria.store.sql.rows import (
     SESSION_COLUMNS,
     TURN_COLUMNS,
     encode,
+    encode_files,
     optional,
     prefixed,
     session_from,
@@ -278,7 +279,8 @@ END_STEP = (
     "UPDATE steps SET state = 'ended', ended_at = ?, result = nullif(?, '') WHERE turn_id = ? AND n = ?"
 )
 END_TURN = """
-UPDATE turns SET state = ?, ended_at = ?, reply = ?, error = nullif(?, ''), usage = nullif(?, '')
+UPDATE turns SET state = ?, ended_at = ?, reply = ?, error = nullif(?, ''), usage = nullif(?, ''),
+                 files = nullif(?, '')
 WHERE position = ?
 """
 FIND_STEERS = "SELECT position, state FROM turns WHERE merged_into = ?"
@@ -380,9 +382,8 @@ def _end_steers(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> None:
 
 
 def _end_turn(tx: Transaction, position: int, end: TurnEnd) -> None:
-    tx.execute(
-        END_TURN, (end.state.value, tx.now, end.reply, optional(end.error), optional(end.usage), position)
-    )
+    error, usage, files = optional(end.error), optional(end.usage), encode_files(end.files)
+    tx.execute(END_TURN, (end.state.value, tx.now, end.reply, error, usage, files, position))
 
 
 # -- settle and show --------------------------------------------------------------------------------------

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from talaria.core.entries import Entry
+from talaria.core.files import SentItem, SentPage
 from talaria.core.history import StepUsage, TurnHistory
 from talaria.core.ids import ChatKey, SessionId, SpecId, TurnId
 from talaria.core.ledger import (
@@ -31,6 +33,7 @@ from talaria.store.sql.rows import (
     UNSENT,
     UNSETTLED,
     check_limit,
+    decode_files,
     decode_spec,
     entry_from,
     outbox_from,
@@ -62,8 +65,17 @@ ORDER BY updated_at DESC, id DESC LIMIT ?
 """
 ENTRIES = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?"
 LOG = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq"
+SENT_FILES = """
+SELECT position, id, accepted_at, files FROM turns
+WHERE session_id = ? AND files IS NOT NULL AND merged_into IS NULL AND position > ? ORDER BY position
+"""
+SENT_FILES_PAGE = f"{SENT_FILES} LIMIT ?"
 SPEC = "SELECT s.spec, p.system, p.tools FROM specs s JOIN prefixes p ON p.id = s.prefix_id WHERE s.id = ?"
-TURN = f"SELECT {TURN_COLUMNS} FROM turns WHERE id = ? AND forgotten = 0"
+# The rows of a deleted session are there until they are purged.
+TURN = f"""
+SELECT {TURN_COLUMNS} FROM turns
+WHERE id = ? AND forgotten = 0 AND EXISTS (SELECT 1 FROM sessions WHERE sessions.id = turns.session_id)
+"""
 STEPS = f"SELECT {STEP_COLUMNS} FROM steps WHERE turn_id = ? ORDER BY n"
 REPLIES = f"SELECT {OUTBOX_COLUMNS} FROM outbox WHERE turn_id = ? ORDER BY head, part"
 OTHER_SESSIONS = f"""
@@ -104,7 +116,25 @@ def entries(db: Connection, session_id: SessionId, page: Page) -> EntryPage:
     limit = check_limit(page)
     rows = db.execute(ENTRIES, (session_id, parse_number_cursor(page.after), limit + 1)).fetchall()
     found = tuple(map(entry_from, rows[:limit]))
-    return EntryPage(found, str(found[-1].seq) if len(rows) > limit else None)
+    turns = {entry.turn_id for entry in found}
+    files = [
+        item for row in db.execute(SENT_FILES, (session_id, 0)) if row[1] in turns for item in _sent(row)
+    ]
+    return EntryPage(found, str(found[-1].seq) if len(rows) > limit else None, tuple(files))
+
+
+def sent_files(db: Connection, session_id: SessionId, page: Page) -> SentPage:
+    limit = check_limit(page)
+    after = parse_number_cursor(page.after)
+    rows = db.execute(SENT_FILES_PAGE, (session_id, after, limit + 1)).fetchall()
+    items = tuple(item for row in rows[:limit] for item in _sent(row))
+    return SentPage(items, str(rows[limit - 1][0]) if len(rows) > limit else None)
+
+
+def _sent(row: Any) -> Iterator[SentItem]:
+    _, turn_id, at, files = row
+    for file in decode_files(files):
+        yield SentItem(file.id, file.name, file.type, file.size, turn_id, at)
 
 
 def log(db: Connection, session_id: SessionId, after_seq: int) -> Sequence[Entry]:

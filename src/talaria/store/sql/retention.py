@@ -26,9 +26,14 @@ FORGET_QUESTIONS = "DELETE FROM questions WHERE turn_id = ?"
 FORGET_REPLIES = "DELETE FROM outbox WHERE turn_id = ?"
 FORGET_TURN = """
 UPDATE turns
-SET forgotten = 1, inbound = ?, reply = NULL, error = NULL, key = NULL, digest = '', address = NULL
+SET forgotten = 1, inbound = ?, reply = NULL, error = NULL, files = NULL, key = NULL, digest = '',
+    address = NULL
 WHERE position = ?
 """
+
+
+_ONLY_KEY = 2  # the value of `forgotten` for a turn of a deleted session
+DROP_KEY = "DELETE FROM turns WHERE position = ?"
 
 
 def forget_turns(tx: Transaction, after: int, before: float) -> PruneProgress:
@@ -38,6 +43,8 @@ def forget_turns(tx: Transaction, after: int, before: float) -> PruneProgress:
         if accepted_at >= before:
             return PruneProgress(None, count)
         after = position
+        if is_forgotten == _ONLY_KEY:
+            tx.execute(DROP_KEY, (position,))
         if is_forgotten or not TurnState(state).is_final or ended_at >= before:
             continue
         if tx.execute(HAS_UNSENT, (turn_id,)).fetchone() is not None:

@@ -15,6 +15,7 @@ import msgspec
 from talaria.core.delivery import Button, OutboxRow, OutboxState
 from talaria.core.entries import MARK_TYPES, Entry, EntryBody, Revision
 from talaria.core.errors import BadRequest, ErrorInfo
+from talaria.core.files import SentFile
 from talaria.core.ledger import Page
 from talaria.core.messages import MESSAGE_TYPES, TokenUsage, ToolResult
 from talaria.core.questions import Decision, Question, QuestionKind
@@ -29,6 +30,7 @@ _inbound = msgspec.json.Decoder(Inbound).decode
 _error = msgspec.json.Decoder(ErrorInfo).decode
 _usage = msgspec.json.Decoder(TokenUsage).decode
 _result = msgspec.json.Decoder(ToolResult).decode
+decode_files = msgspec.json.Decoder(tuple[SentFile, ...]).decode
 _buttons = msgspec.json.Decoder(tuple[Button, ...]).decode
 _choices = msgspec.json.Decoder(tuple[str, ...]).decode
 decode_spec = msgspec.json.Decoder(AgentSpec).decode
@@ -60,13 +62,13 @@ def entry_from(row: Any) -> Entry:
 
 TURN_COLUMNS = (
     "id, chat_key, session_id, state, inbound, accepted_at, command, started_at, ended_at, attempts, reply, "
-    "error, usage, merged_into, shown_id, forgiven"
+    "error, usage, merged_into, shown_id, forgiven, files"
 )
 
 
 def turn_from(row: Any) -> Turn:
     key, chat_key, session_id, state, inbound, accepted_at, command, started_at = row[:8]
-    ended_at, attempts, reply, error, usage, merged_into, shown_id, forgiven = row[8:]
+    ended_at, attempts, reply, error, usage, merged_into, shown_id, forgiven, files = row[8:]
     return Turn(
         key,
         chat_key,
@@ -84,6 +86,7 @@ def turn_from(row: Any) -> Turn:
         merged_into,
         shown_id,
         forgiven,
+        () if files is None else decode_files(files),
     )
 
 
@@ -134,6 +137,11 @@ def encode(value: msgspec.Struct) -> str:
 def optional(value: msgspec.Struct | None) -> str:
     """Empty for None; the statement turns it into NULL."""
     return "" if value is None else _encode(value).decode()
+
+
+def encode_files(files: tuple[SentFile, ...]) -> str:
+    """Empty if there are none; the statement turns it into NULL."""
+    return _encode(files).decode() if files else ""
 
 
 # -- pages ------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from talaria.core.errors import (
     IllegalMove,
     LeaseHeld,
     NotFound,
+    SessionOwes,
     StaleFence,
     SteerWaiting,
     StoreError,
@@ -154,7 +155,7 @@ def replies(turn: Turn, end: TurnEnd, now: float) -> tuple[OutboxRow, ...]:
     rows = []
     if body:
         rows.append(_reply(turn, address, body, now))
-    rows += [_reply(turn, address, "", now, file) for file in end.files]
+    rows += [_reply(turn, address, "", now, file.copy_path) for file in end.files]
     if rows:
         rows[0] = msgspec.structs.replace(rows[0], buttons=end.buttons)
     return tuple(rows)
@@ -242,6 +243,21 @@ def key_conflict(key: str) -> IdempotencyConflict:
 
 def lease_held(session_id: SessionId) -> LeaseHeld:
     return LeaseHeld(f"Session {session_id} is in use.", "Try again when its turn is over.")
+
+
+def turn_owed(session_id: SessionId, turn_id: TurnId) -> SessionOwes:
+    return SessionOwes(
+        f"A turn of {session_id} is not over, so the session cannot be deleted.",
+        f"Wait for {turn_id} or stop it (POST /api/turns/{turn_id}/cancel, or /stop in the chat), then try "
+        "again.",
+    )
+
+
+def reply_owed(session_id: SessionId, turn_id: TurnId) -> SessionOwes:
+    return SessionOwes(
+        f"A reply of {session_id} is not sent yet, so the session cannot be deleted.",
+        f"Try again when it is sent or given up; `talaria why {turn_id}` tells what it waits for.",
+    )
 
 
 def session_waits(session_id: SessionId) -> LeaseHeld:

@@ -11,6 +11,7 @@ from talaria.core.ledger import Commit, Committed, StoreStats
 from talaria.core.turns import Turn
 from talaria.store.sql import (
     chains,
+    deletion,
     delivery,
     leases,
     orders,
@@ -49,6 +50,7 @@ class SqlStore(SqlPort):
     hold = writes(leases.hold)
     renew = writes(leases.renew)
     end_session = writes(leases.end_session)
+    delete_session = writes(deletion.delete_session, is_durable=True)
     end_unused = writes(leases.end_unused)
     reclaim = writes(leases.reclaim)
     yield_turns = writes(leases.yield_turns, is_durable=True)
@@ -78,6 +80,7 @@ class SqlStore(SqlPort):
     sessions = reads(queries.sessions)
     entries = reads(queries.entries)
     log = reads(queries.log)
+    sent_files = reads(queries.sent_files)
     spec = reads(queries.spec)
     turn_record = reads(queries.turn_record)
     questions = reads(asked.questions)
@@ -129,6 +132,10 @@ class SqlRetention(SqlPort):
     forget_turns = writes(retention.forget_turns)
     prune_ended = writes(retention.prune_ended)
     prune_specs = writes(retention.prune_specs)
+    purge_deleted = writes(deletion.purge)
+    removals = reads(deletion.removals)
+    mentioned_results = reads(deletion.mentioned_results)
+    forget_removals = writes(deletion.forget_removals)
 
 
 class SqlResponses(SqlPort):

@@ -1,0 +1,134 @@
+"""`/api/files`: files for messages to come, and files that turns sent."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import BinaryIO, Final
+from urllib.parse import quote, unquote
+
+from talaria.channels.http.request import HttpError, Request
+from talaria.channels.http.response import FileResponse, Response, json_response
+from talaria.channels.http.settings import HttpSettings
+from talaria.core.errors import NotFound, ToolError
+from talaria.core.files import turn_of_file
+from talaria.gateway import Gateway
+from talaria.workspace.sent_files import open_copy
+from talaria.workspace.uploads import Upload, no_such_file, too_large
+
+_INERT_TYPES: Final = frozenset(
+    {
+        "application/json",
+        "application/octet-stream",
+        "application/pdf",
+        "application/zip",
+        "image/gif",
+        "image/jpeg",
+        "image/png",
+        "image/webp",
+        "text/csv",
+        "text/markdown",
+        "text/plain",
+    }
+)  # what a browser that does not guess takes for neither a page, a script nor a style
+_RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
+
+
+class FileApi:
+    def __init__(self, gateway: Gateway, settings: HttpSettings) -> None:
+        self._gateway = gateway
+        self._max_bytes = settings.max_file
+
+    async def upload(self, request: Request) -> Response:
+        """The body is the file; its name is `?name=`, or percent-encoded in `X-File-Name`."""
+        media_type = request.header(b"content-type") or ""
+        if media_type.lower().startswith("multipart/"):
+            raise HttpError(
+                "unsupported_media_type",
+                "A form was sent where the file itself is expected.",
+                "Send the file as the body: curl --data-binary @photo.jpg '…/api/files?name=photo.jpg'.",
+            )
+        if request.content_length > self._max_bytes:
+            raise too_large(self._max_bytes)
+        name = request.query().get("name") or unquote(request.header(b"x-file-name") or "")
+        upload = await self._gateway.uploads.receive(name, media_type, request.chunks(), self._max_bytes)
+        return json_response(upload, 201)
+
+    async def show(self, request: Request) -> FileResponse:
+        """The browser saves the file and never shows or runs it: a page or script that was uploaded or sent
+        must not become one of ours. Types that a browser could run are not told."""
+        file_id = request.params["id"]
+        upload, file = await self._open(file_id, request)
+        tag = f'"{file_id}"'
+        headers = (
+            (b"content-disposition", f"attachment; filename*=UTF-8''{quote(upload.name, safe='')}".encode()),
+            (b"x-content-type-options", b"nosniff"),
+            (b"content-security-policy", b"sandbox; default-src 'none'"),
+            (b"cross-origin-resource-policy", b"same-origin"),
+            (b"cache-control", b"private, no-cache"),
+            (b"accept-ranges", b"bytes"),
+            (b"etag", tag.encode()),
+        )
+        is_inert = upload.media_type in _INERT_TYPES
+        media_type = (upload.media_type if is_inert else "application/octet-stream").encode()
+        wanted = request.header(b"range") or ""
+        if (request.header(b"if-range") or tag) != tag:
+            wanted = ""
+        try:
+            part = find_range(wanted, upload.size)
+        except ValueError:
+            file.close()
+            size = b"bytes */%d" % upload.size
+            raise HttpError(
+                "no_such_range",
+                f"The file has {upload.size} bytes, so it has no part {wanted[:80]}.",
+                "Ask for a part that begins within the file.",
+                ((b"content-range", size),),
+            ) from None
+        return FileResponse(file, headers, media_type, part=part)
+
+    async def _open(self, file_id: str, request: Request) -> tuple[Upload, BinaryIO]:
+        """Open an upload, or the copy of a file that a turn sent. Raises `NotFound`, also for a file of a
+        chat that the caller may not see."""
+        turn_id = turn_of_file(file_id)
+        if turn_id is None:
+            return await self._gateway.uploads.open_file(file_id)
+        record = await self._gateway.store.turn_record(turn_id)
+        if record is None or not request.sees(record.turn.chat_key):
+            raise no_such_file(file_id)
+        for sent in record.turn.files:
+            if sent.id == file_id:
+                break
+        else:
+            raise no_such_file(file_id)
+        root = self._gateway.chat_folder(record.turn.chat_key)
+        try:
+            file = await asyncio.to_thread(open_copy, root, sent)
+        except ToolError:
+            raise NotFound(
+                f"The file {sent.name} was sent, and its copy is gone.",
+                "Copies are kept as long as [retention] ledger says, the last hundred of a chat.",
+            ) from None
+        return Upload(sent.id, sent.name, sent.size, sent.type), file
+
+
+def find_range(wanted: str, size: int) -> tuple[int, int] | None:
+    """Return the first byte and the length that a `Range` header asks for; None for the whole file.
+
+    A header that is malformed or asks for several parts is ignored. Raises ValueError for a part that is not
+    in the file.
+    """
+    match = _RANGE.fullmatch(wanted.strip())
+    if match is None or not (match[1] or match[2]):
+        return None
+    if not match[1]:
+        length = min(int(match[2]), size)
+        start = size - length
+    else:
+        start = int(match[1])
+        if match[2] and int(match[2]) < start:
+            return None
+        length = min(int(match[2]) + 1 if match[2] else size, size) - start
+    if length <= 0:
+        raise ValueError(wanted)
+    return start, length

@@ -1,0 +1,152 @@
+"""Deleting sessions, in SQL. The first order makes a session invisible; the rest of its rows goes in slices.
+
+A session is refused while it owes something: an unsettled turn, a lease that is held, an unsent reply. What
+was spent stays in `spending`. A turn that was accepted lately leaves its key, so that a message which its
+platform sends again, or a client with the same `Idempotency-Key`, does not run again.
+"""
+
+# ruff: noqa: S608 (statements are put together from constants only)
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from talaria.core.files import RESULT_PATH, RESULTS, Removal, result_name, todo_path
+from talaria.core.ids import ChatKey, SessionId, TurnId
+from talaria.core.sessions import Session
+from talaria.core.turns import Inbound, Sender
+from talaria.store.sql import rules
+from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.leases import LEASE_COLUMNS, Lease
+from talaria.store.sql.retention import FORGET_CHAT
+from talaria.store.sql.rows import SESSION_COLUMNS, UNSETTLED, decode_files, encode, session_from
+
+# The most that one order deletes, so that the orders of turns do not wait long behind it.
+SLICE_BYTES = 1 << 20
+SLICE_ENTRIES = 200
+SLICE_TURNS = 50
+
+FIND_SESSION = f"SELECT {SESSION_COLUMNS}, {LEASE_COLUMNS} FROM sessions WHERE id = ?"
+FIND_OWED = f"SELECT id FROM turns WHERE session_id = ? AND state IN ({UNSETTLED}) LIMIT 1"
+FIND_OWED_REPLY = """
+SELECT o.turn_id FROM outbox o JOIN turns t ON t.id = o.turn_id
+WHERE t.session_id = ? AND (o.state = 'pending' OR o.state = 'sending') LIMIT 1
+"""
+DROP_SESSION = "DELETE FROM sessions WHERE id = ?"
+ADD_DELETION = "INSERT INTO deletions (session_id, chat_key, keys_since) VALUES (?, ?, ?)"
+ADD_REMOVAL = "INSERT INTO removals (chat_key, path) VALUES (?, ?)"
+
+
+def delete_session(tx: Transaction, session_id: SessionId, keys_since: float) -> Session:
+    row = tx.execute(FIND_SESSION, (session_id,)).fetchone()
+    if row is None:
+        raise rules.no_session(session_id)
+    session, lease = session_from(row[:-4]), Lease(*row[-4:])
+    if (owed := tx.execute(FIND_OWED, (session_id,)).fetchone()) is not None:
+        raise rules.turn_owed(session_id, owed[0])
+    if lease.expires > tx.now:
+        raise rules.lease_held(session_id)
+    if (owed := tx.execute(FIND_OWED_REPLY, (session_id,)).fetchone()) is not None:
+        raise rules.reply_owed(session_id, owed[0])
+    tx.execute(DROP_SESSION, (session_id,))
+    tx.execute(FORGET_CHAT, (session.chat_key, session_id))
+    tx.execute(ADD_DELETION, (session_id, session.chat_key, keys_since))
+    tx.execute(ADD_REMOVAL, (session.chat_key, todo_path(session_id)))
+    return session
+
+
+# -- the rows of deleted sessions -------------------------------------------------------------------------
+
+FIND_DELETION = "SELECT session_id, chat_key, keys_since FROM deletions LIMIT 1"
+FIND_ENTRIES = f"""
+SELECT seq, length(body) FROM entries WHERE session_id = ? ORDER BY seq LIMIT {SLICE_ENTRIES}
+"""
+DROP_ENTRIES = "DELETE FROM entries WHERE session_id = ? AND seq <= ?"
+FIND_TURNS = f"""
+SELECT position, id, accepted_at, key, files FROM turns WHERE session_id = ? AND forgotten < 2
+ORDER BY position LIMIT {SLICE_TURNS}
+"""
+FIND_SAVED = f"""
+SELECT name, call_id FROM steps
+WHERE turn_id = ? AND kind = 'tool' AND replace(result, '{RESULTS}/', '') <> result
+"""
+DROP_DETAILS = (
+    "DELETE FROM steps WHERE turn_id = ?",
+    "DELETE FROM questions WHERE turn_id = ?",
+    "DELETE FROM outbox WHERE turn_id = ?",
+    "DELETE FROM usage WHERE turn_id = ?",
+    "DELETE FROM responses WHERE turn_id = ?",
+)
+DROP_TURN = "DELETE FROM turns WHERE position = ?"
+# Of a turn whose message may come again, the key is left.
+KEEP_KEY = """
+UPDATE turns SET forgotten = 2, inbound = ?, reply = NULL, error = NULL, usage = NULL, files = NULL,
+                 address = NULL, shown_id = NULL
+WHERE position = ?
+"""
+DROP_DELETION = "DELETE FROM deletions WHERE session_id = ?"
+
+
+def purge(tx: Transaction) -> bool:
+    """Delete a slice of the rows of a deleted session. Return whether more is left."""
+    deletion = tx.execute(FIND_DELETION).fetchone()
+    if deletion is None:
+        return False
+    session_id, chat_key, keys_since = deletion
+    if (last := _end_of_slice(tx, session_id)) is not None:
+        tx.execute(DROP_ENTRIES, (session_id, last))
+        return True
+    turns = tx.execute(FIND_TURNS, (session_id,)).fetchall()
+    for position, turn_id, accepted_at, key, files in turns:
+        for path in _files_of(tx, turn_id, files):
+            tx.execute(ADD_REMOVAL, (chat_key, path))
+        for statement in DROP_DETAILS:
+            tx.execute(statement, (turn_id,))
+        if key is None or accepted_at < keys_since:
+            tx.execute(DROP_TURN, (position,))
+        else:
+            tx.execute(KEEP_KEY, (encode(Inbound(chat_key, Sender(""), ())), position))
+    if not turns:
+        tx.execute(DROP_DELETION, (session_id,))
+    return True
+
+
+def _end_of_slice(tx: Transaction, session_id: SessionId) -> int | None:
+    """Return the last entry to delete now; None if there are none."""
+    size, last = 0, None
+    for seq, length in tx.execute(FIND_ENTRIES, (session_id,)):
+        size, last = size + length, seq
+        if size >= SLICE_BYTES:
+            break
+    return last
+
+
+def _files_of(tx: Transaction, turn_id: TurnId, files: str | None) -> Iterable[str]:
+    if files is not None:
+        yield from (file.copy_path for file in decode_files(files))
+    for tool, call_id in tx.execute(FIND_SAVED, (turn_id,)).fetchall():
+        yield f"{RESULTS}/{result_name(tool, turn_id, call_id)}"
+
+
+# -- their files ------------------------------------------------------------------------------------------
+
+FIND_REMOVALS = f"SELECT id, chat_key, path FROM removals ORDER BY id LIMIT {rules.BATCH}"
+DROP_REMOVAL = "DELETE FROM removals WHERE id = ?"
+FIND_MENTIONS = f"""
+SELECT e.body FROM sessions s JOIN entries e ON e.session_id = s.id
+WHERE s.chat_key = ? AND e.kind = 'tool_results' AND replace(e.body, '{RESULTS}/', '') <> e.body
+"""
+
+
+def removals(db: Connection) -> Sequence[Removal]:
+    return [Removal(*row) for row in db.execute(FIND_REMOVALS)]
+
+
+def mentioned_results(db: Connection, chat_key: ChatKey) -> frozenset[str]:
+    bodies = db.execute(FIND_MENTIONS, (chat_key,))
+    return frozenset(path for (body,) in bodies for path in RESULT_PATH.findall(body))
+
+
+def forget_removals(tx: Transaction, done: Sequence[int]) -> None:
+    for removal in done:
+        tx.execute(DROP_REMOVAL, (removal,))

@@ -1,0 +1,104 @@
+"""Deleting sessions: from the store, from memory and from the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from talaria.core.clock import Clock
+from talaria.core.errors import StoreError, ToolError
+from talaria.core.failpoints import Failpoint, hit
+from talaria.core.files import RESULTS, Removal
+from talaria.core.ids import ChatKey, SessionId
+from talaria.core.sessions import Session
+from talaria.core.store_ports import RetentionStore
+from talaria.core.tasks import finish
+from talaria.turns.lifecycle import KEY_SECONDS, SessionLifecycle
+from talaria.workspace.sent_files import remove_private
+
+_log = logging.getLogger("talaria.turns")
+
+
+class DeletingStore(Protocol):
+    """The part of a store that deletion needs."""
+
+    @property
+    def retention(self) -> RetentionStore: ...
+
+    async def delete_session(self, session_id: SessionId, keys_since: float) -> Session: ...
+
+
+class Deletions:
+    """Deletes sessions.
+
+    A session has its log, its turns with their steps and replies, saved results of tools, copies of sent
+    files, and its task list. The other files of the folder belong to the chat and stay, uploads included.
+
+    The store's order decides: after it the session is gone for every reader. What is left of it is removed
+    afterwards, first rows, then files. `sweep` does that too, for what the end of a process left behind.
+    """
+
+    def __init__(
+        self,
+        store: DeletingStore,
+        clock: Clock,
+        sessions: SessionLifecycle,
+        folder_of: Callable[[ChatKey], Path],
+    ) -> None:
+        """`folder_of` returns the folder of a chat."""
+        self._store = store
+        self._clock = clock
+        self._sessions = sessions
+        self._folder_of = folder_of
+        self._sweeping = asyncio.Lock()
+
+    async def delete(self, session_id: SessionId) -> Session:
+        """Delete the session and return it as it was.
+
+        It is deleted even if the caller is cancelled. Raises `NotFound`; `LeaseHeld`, or `SessionOwes` while
+        a turn of it is unsettled or a reply unsent; `StoreError`.
+        """
+        session = await finish(self._delete(session_id))
+        try:
+            await self.sweep()
+        except StoreError as error:
+            _log.error("the rest of session %s is removed later: %s", session_id, error)
+        return session
+
+    async def _delete(self, session_id: SessionId) -> Session:
+        session = await self._store.delete_session(session_id, self._clock.now() - KEY_SECONDS)
+        hit(Failpoint.DELETED)
+        _log.info("session %s deleted", session_id)
+        self._sessions.ended(session_id)
+        return session
+
+    async def sweep(self) -> None:
+        """Remove what is left of deleted sessions. Raises `StoreError`."""
+        async with self._sweeping:
+            while await self._store.retention.purge_deleted():
+                pass
+            hit(Failpoint.PURGED)
+            while removals := await self._store.retention.removals():
+                await self._remove(removals[0].chat_key, removals)
+
+    async def _remove(self, chat_key: ChatKey, removals: Sequence[Removal]) -> None:
+        """Remove files of one chat. A saved result that another session names stays, and goes by its age."""
+        retention = self._store.retention
+        mine = [removal for removal in removals if removal.chat_key == chat_key]
+        named = frozenset[str]()
+        if any(removal.path.startswith(RESULTS) for removal in mine):
+            named = await retention.mentioned_results(chat_key)
+        doomed = [removal.path for removal in mine if removal.path not in named]
+        await asyncio.to_thread(_remove_files, self._folder_of(chat_key), doomed)
+        await retention.forget_removals([removal.id for removal in mine])
+
+
+def _remove_files(root: Path, paths: Sequence[str]) -> None:
+    for path in paths:
+        try:
+            remove_private(root, path)
+        except ToolError as error:
+            _log.warning("a file of a deleted session stays: %s", error)
