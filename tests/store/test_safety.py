@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from contracts.store_orders import HandClock, accepting, answered
 from talaria.core.errors import NotFound, StoreDamaged, StoreError
 from talaria.core.ledger import Integrity, TurnEnd
 from talaria.core.turns import TurnState
+from talaria.store.engines import inspect_database
 from talaria.store.home_lock import LOCK_NAME, HomeLock
 from talaria.store.sql.executor import Transaction
 from talaria.store.sqlite.database import open_reader, open_writer
@@ -24,6 +26,7 @@ from talaria.store.sqlite.store import SqliteStore
 from talaria.store.sqlite.threads import Readers
 from talaria.store.sqlite.writer import SLOW_SECONDS, Writer
 from talaria.store.watch import StoreWatch
+from talaria.testing.clock import FakeClock
 
 PAGE = 4096
 
@@ -88,6 +91,14 @@ async def test_a_damaged_suspect_is_refused_and_left_as_it_is(path: Path, clock:
     assert str(path) in caught.value.user_text
     assert "talaria restore" in caught.value.hint
     assert path.read_bytes() == before
+
+
+async def test_a_damaged_database_is_found_before_its_rows_are_counted(path: Path, clock: HandClock) -> None:
+    await filled(path, clock)
+    assert inspect_database(path).unsettled == 0
+    damage(path)
+    with pytest.raises(StoreDamaged, match=r"talaria\.db is damaged"):
+        inspect_database(path)
 
 
 async def test_a_large_suspect_opens_at_once_and_is_looked_at_beside_the_work(
@@ -254,6 +265,27 @@ async def test_the_watch_finds_out_by_itself_that_the_disk_is_well_again(
         limited.limit("query_only = 0")
         await watch._probe()
         assert watch.trouble() is None
+
+
+async def test_the_watch_tells_looks_and_probes_at_its_own_pace(tmp_path: Path, path: Path) -> None:
+    """Four sleeps in a second, one, and one in two: a look without pauses would keep the disk busy."""
+
+    class NotedSleeps(FakeClock):
+        def __init__(self) -> None:
+            super().__init__()
+            self.slept: Counter[float] = Counter()
+
+        async def sleep(self, seconds: float) -> None:
+            self.slept[seconds] += 1
+            await super().sleep(seconds)
+
+    clock = NotedSleeps()
+    async with await SqliteStore.open(path, clock) as store:
+        watching = asyncio.create_task(StoreWatch(store, HomeLock(tmp_path), clock).run())
+        await clock.until_sleepers(3)
+        assert set(clock.slept) == {0.25, 1.0, 2.0}
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 async def test_a_batch_of_refusals_does_not_end_the_trouble(path: Path, clock: HandClock) -> None:

@@ -227,6 +227,20 @@ async def test_more_orders_than_a_batch_holds_are_all_carried_out(writer: Writer
     assert seen == numbers
 
 
+async def test_a_thread_and_the_loop_in_one_batch_each_get_their_own_result(writer: Writer) -> None:
+    def refuse(tx: Transaction) -> None:
+        raise StaleFence("refused")
+
+    async with Gate(writer):
+        of_the_loop = writer.submit(lambda tx: "loop", False)
+        of_a_thread = await asyncio.to_thread(writer.submit_from_thread, lambda tx: "thread", False)
+        refused = writer.submit(refuse, False)
+    assert await of_the_loop == "loop"
+    assert await asyncio.to_thread(of_a_thread.result, 30) == "thread"
+    with pytest.raises(StaleFence):
+        await refused
+
+
 async def test_full_disk_fails_the_whole_batch_and_only_that(path: Path, clock: HandClock) -> None:
     def connect() -> driver.Connection:
         connection = open_writer(path)
