@@ -29,3 +29,13 @@ def webp(width: int = 1, height: int = 1) -> bytes:
     sides = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
     body = b"WEBPVP8X" + struct.pack("<I", 10) + b"\0\0\0\0" + sides
     return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def lossless_webp(width: int = 1, height: int = 1) -> bytes:
+    sides = struct.pack("<I", (width - 1) | (height - 1) << 14)
+    return b"RIFF" + struct.pack("<I", 17) + b"WEBPVP8L" + struct.pack("<I", 5) + b"\x2f" + sides
+
+
+def lossy_webp(width: int = 1, height: int = 1) -> bytes:
+    frame = b"\x00\x00\x00\x9d\x01\x2a" + struct.pack("<HH", width, height)
+    return b"RIFF" + struct.pack("<I", 22) + b"WEBPVP8 " + struct.pack("<I", 10) + frame

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import os
 import re
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ import pytest
 
 from talaria.core.errors import ToolError
 from talaria.core.ids import SessionId
-from talaria.tools.matcher import SHOWN_CHARS, excerpt, find_hits
-from talaria.tools.search import search
+from talaria.core.tools import CallScope
+from talaria.tools.matcher import SHOWN_CHARS, _serve, excerpt, find_hits
+from talaria.tools.search import _Report, _search_plain, search
 from talaria.tools.workers import ToolWorkers, TurnResources
+from talaria.workspace.folder import Folder, FolderPath
 from tools.conftest import ToolCaller, context
 
 
@@ -147,3 +151,62 @@ async def test_many_small_files_are_read_in_few_goes(tmp_path: Path) -> None:
     assert len(found.splitlines()) == 151
     assert found.endswith("larger than 4.0 MiB.]")
     assert goes <= 10
+
+
+def frames(*texts: bytes) -> BytesIO:
+    return BytesIO(b"".join(len(text).to_bytes(4, "big") + text for text in texts))
+
+
+def test_the_child_answers_each_text_in_order_and_ends_with_its_input() -> None:
+    answers = BytesIO()
+    _serve(frames(b"o+", b"one\ntwo\nthree\nfoo", b"", b"no"), answers, 2)
+    assert [json.loads(line) for line in answers.getvalue().splitlines()] == [
+        {"hits": []},
+        {"hits": [[1, "one"], [2, "two"]]},
+        {"hits": []},
+        {"hits": [[1, "no"]]},
+    ]
+
+
+@pytest.mark.parametrize("pattern", [b"(", b"a{99999999999}"])
+def test_the_child_says_what_is_wrong_with_a_pattern_and_ends(pattern: bytes) -> None:
+    answers = BytesIO()
+    _serve(frames(pattern, b"text"), answers, 2)
+    (line,) = answers.getvalue().splitlines()
+    assert json.loads(line)["error"]
+
+
+async def test_files_of_more_than_a_batch_are_all_searched(caller: ToolCaller) -> None:
+    caller.folder.mkdir(exist_ok=True)
+    for name in ("a", "b", "c"):
+        (caller.folder / name).write_text("x" * 700_000 + "\nneedle")
+    assert await caller.ok("search_files", pattern="needle$") == "a:2: needle\nb:2: needle\nc:2: needle"
+
+
+async def test_a_search_that_is_cancelled_halfway_says_that_files_are_missing(filled: ToolCaller) -> None:
+    report = _Report(is_complete=True)
+    scope = CallScope(lambda: 0.0, 60)
+    scope.cancel()
+    _search_plain(Folder(filled.folder), [FolderPath(("a.py",))], "os", report, scope)
+    assert report.render() == (
+        "[No line matches.]\n[There are more files than one search covers. Narrow the path.]"
+    )
+
+
+def test_a_search_ends_when_it_has_read_as_much_as_it_may() -> None:
+    report = _Report(is_complete=True)
+    data = bytes(64 << 20)
+    assert [report.read(data), report.is_full, report.read(data), report.is_full] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert not report.read(b"x")
+    assert report.is_full
+    assert "more files than one search covers" in report.render()
+
+
+async def test_the_longest_pattern_is_taken_and_a_longer_one_refused(filled: ToolCaller) -> None:
+    assert await filled.ok("search_files", pattern="x" * 1000, path="a.py") == "[No line matches.]"
+    assert "1 to 1000 characters" in await filled.error("search_files", pattern="x" * 1001, path="a.py")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pictures import gif, jpeg, png, webp
+from pictures import gif, jpeg, lossless_webp, lossy_webp, png, webp
 from talaria.workspace.pictures import MAX_PICTURE_BYTES, MAX_SIDE, Picture, look_at, picture_part
 
 KINDS = {"png": png, "jpeg": jpeg, "gif": gif, "webp": webp}
@@ -16,6 +16,11 @@ KINDS = {"png": png, "jpeg": jpeg, "gif": gif, "webp": webp}
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_picture_is_known_by_its_bytes_with_its_sides(kind: str) -> None:
     assert look_at(KINDS[kind](640, 48)) == Picture(f"image/{kind}", 640, 48)
+
+
+@pytest.mark.parametrize("make", [lossless_webp, lossy_webp])
+def test_each_way_to_write_a_webp_tells_its_sides(make: Callable[..., bytes]) -> None:
+    assert look_at(make(640, 48)) == Picture("image/webp", 640, 48)
 
 
 def test_a_jpeg_may_say_much_before_it_comes_to_its_size() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import resource
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,39 @@ def test_a_write_that_fails_is_not_counted(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="is a folder"):
         put(folder, "a", 500)
     assert limits.readings()["chat_files"].used == 10
+
+
+@contextmanager
+def no_file_over(size: int) -> Iterator[None]:
+    """Writes fail beyond this size, as they do on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_write_that_the_disk_refuses_is_not_counted_and_leaves_nothing(tmp_path: Path) -> None:
+    limits = small()
+    folder = Folder(tmp_path, FolderQuota(limits))
+    put(folder, "a", 10)
+    with no_file_over(100), pytest.raises(ToolError, match="b: File too large"):
+        put(folder, "b", 500)
+    used = limits.readings()
+    assert (used["chat_files"].used, used["chat_file_count"].used) == (10, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_the_use_of_the_folder_that_was_written_longest_ago_is_forgotten_first(tmp_path: Path) -> None:
+    quota = FolderQuota(small())
+    quota.charge(tmp_path / "old", 1000, 1)
+    quota.charge(tmp_path / "kept", 1000, 1)
+    for n in range(1023):
+        quota.charge(tmp_path / str(n), 1, 1)
+    quota.charge(tmp_path / "old", 1000, 1)  # measured again, and empty
+    with pytest.raises(FolderFull):
+        quota.charge(tmp_path / "old", 1, 1)
 
 
 def test_chats_have_room_of_their_own_and_measuring_follows_no_link(tmp_path: Path) -> None:

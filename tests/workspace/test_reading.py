@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from talaria.core.errors import ToolError
 from talaria.workspace.folder import Folder, FolderPath
-from talaria.workspace.reading import Glob, Position, TextPage, is_binary, read_page, walk
+from talaria.workspace.reading import Glob, Position, TextPage, Walk, is_binary, read_page, walk
 
 TREE = [
     "a.py",
@@ -84,6 +84,11 @@ def test_a_walk_stops_at_its_limits_and_says_so(folder: Folder) -> None:
     assert len(short.found) == 3
 
 
+def test_a_walk_that_is_cancelled_ends_and_is_not_complete(folder: Folder) -> None:
+    ended = walk(folder, FolderPath(()), Glob("**"), max_found=100, is_cancelled=lambda: True)
+    assert ended == Walk((), is_complete=False)
+
+
 def test_a_missing_start_is_an_error(folder: Folder) -> None:
     with pytest.raises(ToolError, match="There is no nowhere"):
         names(folder, "*", "nowhere")
@@ -152,6 +157,12 @@ def test_a_line_longer_than_the_budget_comes_in_pieces() -> None:
     first = page(b"x" * 100 + b"\nnext\n", size=70)
     assert first == TextPage("x" * 70, last_line=1, lines=2, next=Position(1, 71))
     assert page(b"x" * 100 + b"\nnext\n", column=71, size=70).text == "x" * 30 + "\nnext\n"
+
+
+def test_a_piece_of_broken_text_fits_as_it_is_shown() -> None:
+    """Each broken byte is shown as a character of three bytes."""
+    first = page(b"\xff" * 100, size=70)
+    assert first == TextPage("\ufffd" * 23, last_line=1, lines=1, next=Position(1, 24))
 
 
 def test_a_piece_never_ends_inside_a_character() -> None:
