@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from contracts.store_orders import HandClock, accepting, answered, record_of
@@ -14,7 +16,7 @@ from talaria.cli.restore import restore
 from talaria.config.home import Home
 from talaria.core.errors import BadRequest, StoreError, TalariaError
 from talaria.core.ids import TurnId
-from talaria.store.archive import MANIFEST, Manifest, Packing, new_snapshot, pack, unpack
+from talaria.store.archive import MANIFEST, Manifest, Packing, drop_snapshots, new_snapshot, pack, unpack
 from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.store import SqliteStore
@@ -190,3 +192,57 @@ async def test_the_whole_archive_is_checked_before_it_is_believed(
 ) -> None:
     manifest, _ = await packed(home, clock, tmp_path / "good.tar.gz")
     assert unpack(tmp_path / "good.tar.gz", tmp_path / "out", silent) == manifest
+
+
+def rewritten(archive: Path, target: Path, change: Callable[[Manifest], Manifest], drop: str = "") -> None:
+    """The archive with another manifest, and without one of its files."""
+    with tarfile.open(archive) as old, tarfile.open(target, "w:gz") as new:
+        for info in old:
+            source = old.extractfile(info)
+            assert source is not None
+            data = source.read()
+            if info.name == MANIFEST:
+                data = msgspec.json.encode(change(msgspec.json.decode(data, type=Manifest)))
+                info.size = len(data)
+            if info.name != drop:
+                new.addfile(info, io.BytesIO(data))
+
+
+def without_database(manifest: Manifest) -> Manifest:
+    members = tuple(member for member in manifest.members if member.name != "talaria.db")
+    return msgspec.structs.replace(manifest, members=members)
+
+
+@pytest.mark.parametrize(
+    ("change", "drop", "why"),
+    [
+        (lambda manifest: msgspec.structs.replace(manifest, format=2), "", "made by a newer Talaria"),
+        (without_database, "talaria.db", "it has no database"),
+    ],
+)
+async def test_a_manifest_that_no_backup_writes_replaces_nothing(
+    home: Home,
+    clock: HandClock,
+    tmp_path: Path,
+    change: Callable[[Manifest], Manifest],
+    drop: str,
+    why: str,
+) -> None:
+    await packed(home, clock, tmp_path / "good.tar.gz")
+    rewritten(tmp_path / "good.tar.gz", tmp_path / "bad.tar.gz", change, drop)
+    await refused(home, tmp_path / "bad.tar.gz", why)
+
+
+async def test_the_manifest_tells_the_size_of_all_files(home: Home, clock: HandClock, tmp_path: Path) -> None:
+    manifest, _ = await packed(home, clock, tmp_path / "a.tar.gz")
+    unpack(tmp_path / "a.tar.gz", tmp_path / "out", silent)
+    sizes = [path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert manifest.size == sum(sizes)
+
+
+def test_copies_that_a_killed_backup_left_are_dropped(tmp_path: Path) -> None:
+    for _ in range(2):
+        new_snapshot(tmp_path).write_bytes(b"half")
+    (tmp_path / "talaria.db").write_bytes(b"kept")
+    drop_snapshots(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["talaria.db"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import Counter
 from contextlib import AbstractAsyncContextManager
@@ -12,16 +13,19 @@ from typing import Any, cast
 
 import pytest
 
-from contracts.store_orders import HandClock, accepting, answered
+from contracts.store_orders import ME, OTHER_CHAT, HandClock, accepting, answered, begun, record_of
 from talaria.core.errors import NotFound, StoreDamaged, StoreError
-from talaria.core.ledger import Integrity, TurnEnd
+from talaria.core.ids import TurnId
+from talaria.core.ledger import BLAMED, Integrity, TurnEnd, blamed_turns
 from talaria.core.turns import TurnState
-from talaria.store.engines import inspect_database
+from talaria.store.engines import DatabaseStatus, inspect_database
 from talaria.store.home_lock import LOCK_NAME, HomeLock
+from talaria.store.memory import InlineExecutor, MemoryStore
 from talaria.store.sql.executor import Transaction
 from talaria.store.sqlite.database import open_reader, open_writer
 from talaria.store.sqlite.driver import driver
-from talaria.store.sqlite.faults import damaged
+from talaria.store.sqlite.faults import DiskFault, cannot_open, damaged, find_fault, storage_failure
+from talaria.store.sqlite.schema import APPLICATION_ID
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.sqlite.threads import Readers
 from talaria.store.sqlite.writer import SLOW_SECONDS, Writer
@@ -330,3 +334,107 @@ async def test_a_disk_that_hangs_is_named_while_it_hangs_and_slow_until_a_write_
         await watch._tell()
     told = [record.getMessage() for record in caplog.records if record.name == "talaria.store"]
     assert "does not answer" in told[0] and told[-1].endswith("can be written again")
+
+
+# -- the words of a failure
+
+
+@pytest.mark.parametrize(
+    ("statement", "says", "hint"),
+    [
+        ("PRAGMA query_only = 1", "can only be read", "Make its disk and folder writable"),
+        ("PRAGMA max_page_count = 1", "is full", "Make room on the disk"),
+    ],
+)
+def test_what_cannot_be_opened_says_what_to_do(tmp_path: Path, statement: str, says: str, hint: str) -> None:
+    connection = driver.connect(tmp_path / "some.db")
+    connection.execute("CREATE TABLE first (x)")
+    connection.execute(statement)
+    with pytest.raises(driver.Error) as caught:
+        connection.execute("CREATE TABLE second (x)")
+    connection.close()
+    assert hint in cannot_open(tmp_path / "some.db", caught.value).hint
+    failure = storage_failure(caught.value)
+    assert says in failure.user_text
+    assert hint in failure.hint
+    assert failure.__cause__ is caught.value
+
+
+def test_a_failure_without_a_name_is_looked_into_and_leaves_no_file(tmp_path: Path) -> None:
+    unnamed = driver.OperationalError("disk I/O error")
+    assert find_fault(tmp_path) is DiskFault.OTHER
+    assert "The database failed" in storage_failure(unnamed, tmp_path).user_text
+    assert list(tmp_path.iterdir()) == []
+    assert find_fault(tmp_path / "nowhere") is DiskFault.OTHER
+
+
+async def test_a_closed_store_refuses_in_words(path: Path, clock: HandClock) -> None:
+    for store in (MemoryStore(clock), await SqliteStore.open(path, clock)):
+        await store.close()
+        for use in (lambda: store.accept(accepting()), store.stats):  # noqa: B023 - used at once
+            with pytest.raises(StoreError, match="closed"):
+                await use()
+
+
+async def test_a_store_in_memory_tells_failures_like_one_on_disk(clock: HandClock) -> None:
+    inline = InlineExecutor(clock)
+    with pytest.raises(StoreError, match="The database failed"):
+        await inline.write(lambda tx: tx.execute("SELECT FROM"))
+    with pytest.raises(StoreError, match="The database failed"):
+        await inline.read(lambda db: db.execute("SELECT FROM"))
+
+    def missing(db: object) -> None:
+        raise NotFound("nothing")
+
+    with pytest.raises(NotFound):
+        await inline.read(missing)
+    inline.close()
+
+
+async def test_a_thread_is_told_when_the_database_does_not_answer(path: Path, clock: HandClock) -> None:
+    async with await SqliteStore.open(path, clock) as store:
+        busy, go_on = threading.Event(), threading.Event()
+
+        def hang(tx: Transaction) -> None:
+            busy.set()
+            assert go_on.wait(30)
+
+        hanging = asyncio.ensure_future(store._threads.write(hang))
+        await asyncio.to_thread(busy.wait, 30)
+        with pytest.raises(StoreError, match=r"did not answer within 0\.01 s"):
+            await asyncio.to_thread(store.from_thread.renew, ME, [], 30.0, 0.01)
+        go_on.set()
+        await hanging
+
+
+def test_an_owner_that_has_the_lock_may_ask_again_and_a_useless_folder_is_named(tmp_path: Path) -> None:
+    with HomeLock(tmp_path) as lock:
+        lock.acquire()
+        assert (tmp_path / LOCK_NAME).read_text() == f"{os.getpid()}\n"
+    assert (tmp_path / LOCK_NAME).read_text() == ""
+    with pytest.raises(StoreError, match="cannot be used"):
+        HomeLock(tmp_path / "nowhere").acquire()
+
+
+async def test_an_old_schema_is_told_without_counts(path: Path) -> None:
+    connection = driver.connect(path)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    assert inspect_database(path) == DatabaseStatus(1)
+
+
+async def test_the_blamed_turns_are_remembered_and_the_others_are_forgiven(
+    path: Path, clock: HandClock
+) -> None:
+    async with await SqliteStore.open(path, clock) as store:
+        blamed, _ = await begun(store)
+        other, _ = await begun(store, accepting(chat=OTHER_CHAT))
+        await asyncio.to_thread(store.from_thread.blame, ME, blamed.turn.id, 30.0)
+        assert list(blamed_turns(await store.cursor(BLAMED))) == [blamed.turn.id]
+        forgiven = [(await record_of(store, one.turn.id)).turn.forgiven for one in (blamed, other)]
+        assert forgiven == [0, 1]
+        later = [TurnId(f"turn_{n}") for n in range(20)]
+        for turn_id in later:
+            await asyncio.to_thread(store.from_thread.blame, ME, turn_id, 30.0)
+        assert list(blamed_turns(await store.cursor(BLAMED))) == later
