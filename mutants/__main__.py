@@ -24,7 +24,7 @@ from mutants.reach import Reach, RecordedTest
 from mutants.runs import Outcome, folder, run_tests, stop_all
 
 EQUIVALENT = Path(__file__).parent / "equivalent.toml"
-_TEST_SECONDS = 60
+_TEST_SECONDS = 20
 _IMPORT_SECONDS = 60
 _QUICK_SECONDS = 0.5  # a test that is faster waits for no process and does not fail by load
 _NO_TESTS = 5
@@ -206,8 +206,9 @@ def _catch(tests: Sequence[RecordedTest], code: Path) -> str:
 def _run(tests: Sequence[RecordedTest], code: Path) -> Outcome:
     files = list(dict.fromkeys(test.node.partition("::")[0] for test in tests))
     only = [test.node for test in tests]
-    limit = _IMPORT_SECONDS + 4 * sum(test.seconds for test in tests) + _TEST_SECONDS
-    return run_tests(files, code, only=only, options=("-x", "--timeout", str(_TEST_SECONDS)), seconds=limit)
+    one = _TEST_SECONDS + 4 * max(test.seconds for test in tests)
+    limit = _IMPORT_SECONDS + 4 * sum(test.seconds for test in tests) + one
+    return run_tests(files, code, only=only, options=("-x", "--timeout", str(one)), seconds=limit)
 
 
 def _import_error(outcome: Outcome) -> str:

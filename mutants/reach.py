@@ -23,6 +23,8 @@ from mutants.runs import Ran, folder, run_tests, stop_all
 
 TESTS = ROOT / "tests"
 RECORDS = ROOT / ".mutants"
+_DOCS = "tests/docs/test_docs.py"
+_DOCUMENTED = ("settings", "limits")
 _FILES_AT_ONCE = 6
 _TEST_SECONDS = 300
 _RUN_SECONDS = 1800
@@ -55,12 +57,13 @@ class Reach:
         """Return the tests that enter the fault's block: the near ones, and the others.
 
         A function without any record is new: the tests of its module are returned then. For a fault outside
-        of functions, the tests of the functions that mention its name are returned.
+        of functions, the tests of the functions that mention its name are returned, and those of the files
+        that import the module, or compare its defaults with the docs.
         """
         module = fault.path.relative_to(SOURCE).as_posix()
         if not fault.block:
             users = _mentions().get(fault.subject, set())
-            found = self._entering(lambda name: name.partition("#")[0] in users)
+            found = self._entering(lambda name: name.partition("#")[0] in users) + self._importing(module)
         else:
             found = self._entering(fault.block.__eq__)
             if not found and not self._knows(fault.block):
@@ -69,6 +72,17 @@ class Reach:
         if not found and not (fault.block and self._knows(fault.block)):
             found = self._entering(lambda name: name.startswith(f"{module}:"))
         return _ranked(found, module)
+
+    def _importing(self, module: str) -> list[tuple[int, RecordedTest]]:
+        dotted = f"talaria.{module.removesuffix('.py').replace('/', '.')} "
+        is_setting = Path(module).stem in _DOCUMENTED
+        return [
+            (int(test.entered, 16).bit_count(), test)
+            for file, record in self._records.items()
+            if (is_setting and file == _DOCS) or f"from {dotted}" in _text(file)
+            for test in record.tests
+            if test.passes
+        ]
 
     def _knows(self, block: str) -> bool:
         """Return whether some record was made with the function's text as it is."""
@@ -90,6 +104,12 @@ class Reach:
                 if bits & mask and test.passes:
                     found.append((bits.bit_count(), test))
         return found
+
+
+@cache
+def _text(file: str) -> str:
+    path = ROOT / file
+    return path.read_text() if path.exists() else ""
 
 
 @cache
@@ -117,12 +137,12 @@ def _ranked(
     stem = Path(module).stem
     area = Path(module).parts[0].removesuffix(".py")
     files: dict[str, list[tuple[int, RecordedTest]]] = defaultdict(list)
-    for size, test in found:
+    for size, test in {test.node: (size, test) for size, test in found}.values():
         files[test.node.partition("::")[0]].append((size, test))
     groups: list[list[list[RecordedTest]]] = [[], [], []]
     for file, tests in files.items():
         tests.sort(key=lambda one: (one[0], one[1].seconds))
-        is_near = file.startswith(f"tests/{area}")
+        is_near = file.startswith(f"tests/{area}") or file == _DOCS
         group = 0 if stem in Path(file).stem else 1 if is_near else 2
         groups[group].append(_variants_last([test for _, test in tests]))
     named, near, others = (
