@@ -19,7 +19,7 @@ from typing import Any
 from talaria.agent.calling import Caller
 from talaria.agent.context import Steer, TurnContext, TurnTools
 from talaria.agent.journal import Journal
-from talaria.core.errors import LimitReached, ModelUnavailable, SteerWaiting
+from talaria.core.errors import EmptyAnswer, LimitReached, SteerWaiting
 from talaria.core.events import QuestionAsked, ToolFinished, ToolStarted, UsageReported
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import new_question_id
@@ -83,9 +83,9 @@ class Loop:
                 )
                 await self._journal.commit((message,), (step, *pending), (usage,))
                 continue
-            if not message.text and not message.tool_calls:
+            if not message.text and not message.tool_calls and self._context.tools is not None:
                 await self._journal.commit((), (step,), (usage,))
-                raise ModelUnavailable(
+                raise EmptyAnswer(
                     f"The model {self._caller.spec.model} sent an empty answer.",
                     "Send your message again.",
                 )

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from talaria.core.program import spoken_afar
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):
-    """An error as it is stored and sent: `{"type", "message", "hint"}`."""
+    """An error as it is stored and sent: `{"type", "message", "hint"}`, and what else is known.
+
+    `code` is a word that programs of other systems look for, `param` the field that is wrong. `status` and
+    `retry_after` (in seconds) are what the provider of a model answered. A member that is not known is left
+    out.
+    """
 
     type: str
     message: str
     hint: str = ""
+    code: str | UnsetType = UNSET
+    param: str | UnsetType = UNSET
+    status: int | UnsetType = UNSET
+    retry_after: float | UnsetType = UNSET
 
     def sentence(self) -> str:
         return f"{self.message} {self.hint}".strip()
@@ -23,14 +33,23 @@ class TalariaError(Exception):
 
     type = "internal"
 
-    def __init__(self, user_text: str, hint: str = "") -> None:
+    def __init__(self, user_text: str, hint: str = "", *, code: str = "", param: str = "") -> None:
+        """`code` is a word that programs of other systems look for, `param` the field that is wrong."""
         super().__init__(f"{user_text} {hint}".strip())
         self.user_text = user_text
         self.hint = hint
+        self.api_code = code
+        self.param = param
 
     def info(self) -> ErrorInfo:
         """Return the error with commands as the user of this program types them."""
-        return ErrorInfo(self.type, spoken_afar(self.user_text), spoken_afar(self.hint))
+        return ErrorInfo(
+            self.type,
+            spoken_afar(self.user_text),
+            spoken_afar(self.hint),
+            self.api_code or UNSET,
+            self.param or UNSET,
+        )
 
 
 class ConfigError(TalariaError):
@@ -114,9 +133,19 @@ class ModelError(TalariaError):
 
     type = "model"
 
-    def __init__(self, user_text: str, hint: str = "", *, status: int | None = None) -> None:
-        super().__init__(user_text, hint)
+    def __init__(
+        self, user_text: str, hint: str = "", *, status: int | None = None, code: str = "", param: str = ""
+    ) -> None:
+        super().__init__(user_text, hint, code=code, param=param)
         self.status = status
+        self.retry_after: float | None = None
+
+    def info(self) -> ErrorInfo:
+        return msgspec.structs.replace(
+            super().info(),
+            status=UNSET if self.status is None else self.status,
+            retry_after=UNSET if self.retry_after is None else self.retry_after,
+        )
 
 
 class ModelUnavailable(ModelError):
@@ -125,9 +154,15 @@ class ModelUnavailable(ModelError):
     type = "model_unavailable"
 
     def __init__(
-        self, user_text: str, hint: str = "", *, status: int | None = None, retry_after: float | None = None
+        self,
+        user_text: str,
+        hint: str = "",
+        *,
+        status: int | None = None,
+        retry_after: float | None = None,
+        code: str = "",
     ) -> None:
-        super().__init__(user_text, hint, status=status)
+        super().__init__(user_text, hint, status=status, code=code)
         self.retry_after = retry_after
 
 
@@ -153,6 +188,12 @@ class AnswerMemoryFull(ModelUnavailable):
     """Retryable: the answers that are being received need too much memory together."""
 
     type = "answer_memory_full"
+
+
+class EmptyAnswer(ModelUnavailable):
+    """The model's answer has neither text nor a call. A person is told so; a program gets the empty text."""
+
+    type = "empty_answer"
 
 
 class ContextTooLong(ModelError):

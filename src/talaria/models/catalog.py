@@ -22,6 +22,7 @@ from talaria.models.settings import LOCAL, SCRIPTED, ModelSettings
 
 MAX_NAMES = 1_000
 _LONGEST_WISH = 200  # characters that are shown and compared
+_MAX_SHOWN = 20  # names in an error
 
 
 class ModelChoice(msgspec.Struct, frozen=True):
@@ -192,14 +193,19 @@ class Catalog:
         return None
 
     def _unknown(self, wish: str) -> NotFound:
-        known = self.names()
+        known = list(dict.fromkeys((*self.names(), *self.listed())))
         wish = wish if len(wish) <= _LONGEST_WISH else f"{wish[:_LONGEST_WISH]}…"
-        suggestion = did_you_mean(wish, [*known, *self.listed()])
+        suggestion = did_you_mean(wish, known)
         provider = self._model.provider
         example = f", such as {provider}/{wish}" if provider else ""
+        shown = ", ".join(name[:_LONGEST_WISH] for name in known[:_MAX_SHOWN]) or "none yet"
+        if len(known) > _MAX_SHOWN:
+            shown += f" and {len(known) - _MAX_SHOWN} more (GET /v1/models lists them)"
         return NotFound(
             f"There is no model or agent named {wish}. {suggestion}".rstrip(),
-            f"Known: {', '.join(known) or 'none yet'}. Any other model is written provider/model{example}.",
+            f"Known: {shown}. Any other model is written provider/model{example}.",
+            code="model_not_found",
+            param="model",
         )
 
 

@@ -63,6 +63,7 @@ STATUS_KINDS: Mapping[int, StatusKind] = {
     425: StatusKind.FAILING,
     429: StatusKind.RATE_LIMITED,
 }
+_PAYMENT_REQUIRED = 402
 _RETRYABLE = frozenset({StatusKind.RATE_LIMITED, StatusKind.FAILING})
 
 
@@ -88,6 +89,11 @@ _TOO_LONG = re.compile(
     r"|request[_ ]too[_ ]large|maximum prompt length|exceeds? context limit",
     re.IGNORECASE,
 )
+_QUOTA = "insufficient_quota"  # the account is empty; the same call fails until it is topped up
+_CODE = re.compile(r"[a-z0-9_.-]{1,64}")
+_PARAM = re.compile(r"[A-Za-z0-9_.\[\]-]{1,200}")
+_NO_CREDIT = "has no credit left"
+_TOP_UP = "Top up the account at the provider, or choose another model with /model."
 _OTHER_ADDRESS = "Run `talaria setup` and give its right address."
 _SOON = "Try again in a moment."
 # The provider's action in words, and the action for a person.
@@ -108,11 +114,12 @@ _ACTIONS: Mapping[StatusKind, tuple[str, str]] = {
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """The server's own words: a message, a type, and a status if it named one."""
+    """The server's own words: a message, a type, and if it named them a status and a parameter."""
 
     message: str = ""
     type: str = ""
     status: int | None = None
+    param: str = ""
 
     @property
     def is_too_long(self) -> bool:
@@ -176,12 +183,13 @@ def _read_members(members: Mapping[str, bytes]) -> ErrorBody:
     kind = code if isinstance(code, str) else _scalar(members.get("type"))
     status = next((n for n in (code, _scalar(members.get("status"))) if is_status(n)), None)
     raw = next((members[name] for name in ("message", "detail") if len(members.get(name, b"")) > 2), b"")
-    message = _scalar(raw)
+    message, param = _scalar(raw), _scalar(members.get("param"))
     text = message if isinstance(message, str) else raw[:_MAX_MESSAGE].decode("utf-8", "replace")
     return ErrorBody(
         "" if raw in (b"null", b"false") else text[:_MAX_MESSAGE],
         kind[:_MAX_TYPE] if isinstance(kind, str) else "",
         status,
+        param if isinstance(param, str) and _PARAM.fullmatch(param) else "",
     )
 
 
@@ -250,7 +258,7 @@ class ProviderErrors:
                 _OTHER_ADDRESS,
                 status=status,
             )
-        if kind not in _RETRYABLE:
+        if kind not in _RETRYABLE or error.type == _QUOTA:
             return self._refused(status, error)
         what = "is limiting requests" if kind is StatusKind.RATE_LIMITED else "is failing"
         retry_after = read_retry_after(headers)
@@ -259,6 +267,7 @@ class ProviderErrors:
             f"Try again in {_format_wait(retry_after)}.",
             status=status,
             retry_after=retry_after,
+            code=self._code(error),
         )
 
     def in_stream(self, error: ErrorBody) -> ModelError:
@@ -333,11 +342,21 @@ class ProviderErrors:
                 self.say("cannot take a conversation of this length", reason),
                 "Start a new conversation with /new.",
                 status=status,
+                code="context_length_exceeded",
+                param="messages",
             )
+        shown = f" (HTTP {status})" if status is not None else ""
+        if error.type == _QUOTA or status == _PAYMENT_REQUIRED:
+            return ModelRefused(self.say(_NO_CREDIT + shown, reason), _TOP_UP, status=status, code=_QUOTA)
         kind = StatusKind.REFUSED if status is None else status_kind(status)
         what, hint = _ACTIONS.get(kind, _ACTIONS[StatusKind.REFUSED])
-        code = f" (HTTP {status})" if status is not None else ""
-        return ModelRefused(self.say(what + code, reason), hint, status=status)
+        return ModelRefused(
+            self.say(what + shown, reason), hint, status=status, code=self._code(error), param=error.param
+        )
+
+    def _code(self, error: ErrorBody) -> str:
+        """Return the provider's own word for programs, or an empty text if the type is no such word."""
+        return error.type if _CODE.fullmatch(error.type) and self._redact(error.type) == error.type else ""
 
     def say(self, what: str, reason: str = "") -> str:
         """Return a sentence about the model: what it did, and the reason in the words of the provider."""

@@ -354,7 +354,7 @@ def _attack_head(attack: HostileAnswer) -> bytes:
 
 def _error_response(answer: ScriptedAnswer, api: ModelApi) -> bytes:
     header = b"Retry-After: %b\r\n" % answer.retry_after.encode() if answer.retry_after else b""
-    kind = "server_error" if answer.status >= 500 else "invalid_request_error"
+    kind = answer.code or ("server_error" if answer.status >= 500 else "invalid_request_error")
     return _response(
         answer.status, api.refusal(f"The script asked for status {answer.status}.", kind), header
     )

@@ -14,7 +14,8 @@ A message without marks is echoed: "You said: …". Marks are read from left to 
   [[empty]]                   answer with nothing
   [[system]]                  answer with the SHA-256 of the system message
   [[history]]                 answer with the number of messages in the request
-  [[status 503]]              fail with this HTTP status; [[retry-after S]] adds the header
+  [[status 503]]              fail with this HTTP status; [[retry-after S]] adds the header, [[code WORD]]
+                              names the kind of the error
   [[hang]]                    take the request and never answer
   [[cut N]]                   lose the connection after N pieces
   [[malformed]]               send a piece that is no JSON
@@ -73,6 +74,7 @@ _FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "retry-after": ("retry_after", str),
     "usage": ("usage", lambda numbers: TokenUsage(*map(int, numbers.split()))),
     "status": ("status", int),
+    "code": ("code", str),
     "cut": ("cut_after", int),
     "hostile": ("hostile", _attack),
 }
@@ -100,6 +102,7 @@ class ScriptedAnswer(msgspec.Struct, frozen=True):
     usage: TokenUsage | None = None
     fault: ScriptedFault | None = None
     status: int = 0
+    code: str = ""
     retry_after: str = ""
     cut_after: int = 0
     hostile: tuple[str, int] = ("", 0)  # the name of an attack, and its size

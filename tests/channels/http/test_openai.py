@@ -280,7 +280,6 @@ async def test_a_slow_stream_opens_before_its_first_word(tmp_path: Path, model: 
     [
         ("[[status 503]]", 503, "model_unavailable"),
         ("[[status 401]]", 502, "model_refused"),
-        ("[[empty]]", 503, "model_unavailable"),
     ],
 )
 async def test_a_failed_turn_has_a_status(

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from talaria.channels.http.callers import ApiCaller
+from talaria.channels.http.openai_errors import openai_error_body
 from talaria.channels.http.openai_requests import (
     CompletionRequest,
     last_user_parts,
@@ -19,7 +20,6 @@ from talaria.channels.http.response import (
     EventStream,
     Response,
     StreamTiming,
-    error_body,
     json_response,
     turn_error,
 )
@@ -29,7 +29,7 @@ from talaria.channels.http.turn_api import wait_for_turn
 from talaria.core.errors import BadRequest, ErrorInfo
 from talaria.core.events import Delta, Event, ReasoningDelta, ToolStarted
 from talaria.core.messages import AssistantMessage, TokenUsage, ToolCall
-from talaria.core.turns import Inbound, Turn
+from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.gateway import Gateway
 from talaria.turns.intake import StatelessCall, is_ephemeral
 from talaria.turns.live import LiveTurn
@@ -153,7 +153,8 @@ class OpenAiApi:
             for entry in reversed(await self._gateway.store.log(turn.session_id, 0)):
                 if isinstance(entry.body, AssistantMessage) and entry.turn_id == turn.id:
                     return _Result.of(entry.body, "tool_calls" if entry.body.tool_calls else "stop", usage)
-        return _Result(turn.reply or "", usage=usage)
+        is_empty = turn.state is TurnState.FAILED  # other failures are errors; see `turn_error`
+        return _Result("" if is_empty else turn.reply or "", usage=usage)
 
 
 # -- completions on the wire ------------------------------------------------------------------------------
@@ -193,16 +194,15 @@ def _encode_whole(completion: _Completion, result: _Result) -> bytes:
     if result.calls:
         message["tool_calls"] = [_tool_call(call) for call in result.calls]
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": result.finish}
-    return _encode(
-        {
-            "id": completion.id,
-            "object": "chat.completion",
-            "created": completion.created,
-            "model": completion.model,
-            "choices": [choice],
-            "usage": _usage(result.usage),
-        }
-    )
+    whole = {
+        "id": completion.id,
+        "object": "chat.completion",
+        "created": completion.created,
+        "model": completion.model,
+        "choices": [choice],
+        "usage": _usage(result.usage),
+    }
+    return _encode(whole) + b"\n"
 
 
 class _Chunks:
@@ -250,7 +250,7 @@ class _Chunks:
 
     def error(self, error: ErrorInfo) -> bytes:
         """Return the end of a stream that fails after its status was sent; clients look for `error`."""
-        return b"data: %b\n\n%b" % (error_body(error), _DONE)
+        return b"data: %b\n\n%b" % (openai_error_body(error), _DONE)
 
     def _delta(self, delta: bytes, finish: bytes = b"null") -> bytes:
         usage = b',"usage":null' if self._with_usage else b""

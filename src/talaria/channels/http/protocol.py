@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from talaria.channels.http.connections import ClientConnections
+from talaria.channels.http.request import new_request_id
 from talaria.channels.http.response import STATUS, error_body
 from talaria.core.errors import ErrorInfo
 from talaria.core.limits import Limits
@@ -295,7 +296,8 @@ class ClientConnection(HttpToolsProtocol):
             return
         self._is_in_message = self._is_in_head = False
         self._head_since = None
-        status, body = HTTPStatus(STATUS[error.type]), error_body(error)
+        status, body = HTTPStatus(STATUS[error.type]), error_body(error) + b"\n"
+        headers += b"x-request-id: %b\r\n" % new_request_id()
         self.transport.write(
             b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b"
             b"connection: close\r\n\r\n%b" % (status, status.phrase.encode(), len(body), headers, body)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
@@ -10,7 +12,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from talaria.channels.http.callers import ApiCaller
-from talaria.core.errors import BadRequest, TalariaError
+from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
 from talaria.core.ids import ChatKey
 from talaria.core.json_shape import count_marks, count_values
 from talaria.core.limits import Limits
@@ -38,7 +40,13 @@ _MAX_FIELDS: Final = 50  # of a query
 _MAX_DIGITS: Final = 15
 _MAX_QUOTED: Final = 80
 _DEFAULT_LIMITS: Final = Limits()
+_numbers = itertools.count(int.from_bytes(os.urandom(7)))
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+
+
+def new_request_id() -> bytes:
+    """Return the value of `x-request-id` for one response. No two processes use the same ones."""
+    return b"req_%016x" % next(_numbers)
 
 
 def read_number(name: str, text: str) -> int:
@@ -60,6 +68,17 @@ class HttpError(TalariaError):
         super().__init__(user_text, hint)
         self.type = kind
         self.headers = headers
+        self._told: ErrorInfo | None = None
+
+    @classmethod
+    def told(cls, info: ErrorInfo, headers: RawHeaders) -> HttpError:
+        """Return an error that has happened elsewhere: in a turn."""
+        error = cls(info.type, info.message, info.hint, headers)
+        error._told = info
+        return error
+
+    def info(self) -> ErrorInfo:
+        return self._told or super().info()
 
 
 class ClientDisconnected(Exception):
@@ -75,6 +94,7 @@ class Request:
         self.send = send
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.id = new_request_id()
         self.route = "refused"  # for the metrics: the pattern of the route, once the guard has let it pass
         self._caller: ApiCaller | None = None
         self.about: str | None = None  # for the audit log: what the request acts on, None if it is its own
@@ -254,6 +274,7 @@ class Request:
     async def start_response(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Send status and headers. No other response can be sent afterwards."""
         self.has_started = True
+        headers.append((b"x-request-id", self.id))
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes, *, is_last: bool) -> None:
@@ -336,6 +357,7 @@ def invalid_field(complaint: str, root: str = "") -> BadRequest:
     return BadRequest(
         f"In the field `{field}`: {what}." if field else f"The body does not fit: {what}.",
         "docs/http-api.md names the fields and their types.",
+        param=field,
     )
 
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import msgspec
+from msgspec import UNSET
 
+from talaria.channels.http.openai_errors import LOG_HINT, is_openai_path, openai_error_body
 from talaria.channels.http.request import ClientDisconnected, HttpError, RawHeaders, Request
-from talaria.core.errors import ErrorInfo, NotFound, Overloaded, TalariaError
+from talaria.core.errors import EmptyAnswer, ErrorInfo, NotFound, Overloaded, TalariaError
 from talaria.core.turns import Turn, TurnState
 from talaria.observe.metrics import Metrics
 
@@ -68,12 +70,15 @@ STATUS: Mapping[str, int] = {
     "store_gone": 503,
     "stale_fence": 503,
 }  # by the type of the error; a type that is not here is 500
+# A provider's status that is about the request, or says when to ask again, is the caller's to know. Its 401
+# and 403 are about the gateway's own key.
+PASSED_ON = frozenset({400, 402, 404, 413, 422, 429})
+_QUOTA = "insufficient_quota"
 _INTERNAL = ErrorInfo(
     "internal",
     "Something went wrong inside the gateway.",
     "The gateway's log has the details; please report it.",
 )
-_LOG_HINT = "The gateway's log may say more."
 _encode = msgspec.json.Encoder().encode
 
 
@@ -144,31 +149,54 @@ class FileResponse:
 
 
 def json_response(value: Any, status: int = 200, headers: RawHeaders = ()) -> Response:
-    return Response(_encode(value), status, headers)
+    return Response(_encode(value) + b"\n", status, headers)
 
 
 # -- errors -----------------------------------------------------------------------------------------------
 
 
-def error_response(error: Exception) -> Response:
-    """Return `{"error": {"type", "message", "hint"}}`. An error that is not ours is 500 without its text."""
+def error_response(error: Exception, *, is_openai: bool = False) -> Response:
+    """Return `{"error": {"type", "message", "hint"}}`, with `is_openai` the form of `openai_errors`.
+
+    An error that is not ours is 500 without its text.
+    """
     info = error.info() if isinstance(error, TalariaError) else _INTERNAL
     headers: RawHeaders = error.headers if isinstance(error, HttpError) else ()
-    if isinstance(error, Overloaded):
-        headers = ((b"retry-after", b"%d" % math.ceil(min(max(error.retry_after, 1.0), _MOST_RETRY_AFTER))),)
-    return Response(error_body(info), STATUS.get(info.type, 500), headers)
+    wait = error.retry_after if isinstance(error, Overloaded) else info.retry_after
+    status = status_of(info)
+    if wait is not UNSET and status in (429, 503):
+        headers = (*headers, (b"retry-after", b"%d" % math.ceil(min(max(wait, 1.0), _MOST_RETRY_AFTER))))
+    body = openai_error_body(info) if is_openai else error_body(info)
+    return Response(body + b"\n", status, headers)
+
+
+def status_of(error: ErrorInfo) -> int:
+    """Return the status of the response with this error."""
+    if error.status is not UNSET and error.status in PASSED_ON:
+        return error.status
+    if error.code == _QUOTA and error.type == "model_refused":
+        return 429
+    return STATUS.get(error.type, 500)
 
 
 def error_body(error: ErrorInfo) -> bytes:
-    return _encode({"error": error if error.hint else msgspec.structs.replace(error, hint=_LOG_HINT)})
+    """Return `{"error": {…}}`, without a line end."""
+    return _encode({"error": ErrorInfo(error.type, error.message, error.hint or LOG_HINT)})
 
 
-def not_found(request: Request) -> NotFound:
-    return NotFound(f"There is nothing at {request.path}.", "docs/http-api.md lists what there is.")
+def nothing_at(request: Request) -> NotFound:
+    """Return the error for an unknown path. A client of `/v1` whose base URL lacks it is told so."""
+    hint = "docs/http-api.md lists what there is."
+    if is_openai_path(request.path) and not request.path.startswith("/v1/"):
+        host = request.header(b"host") or "HOST"
+        hint = f"The base URL of OpenAI's clients ends in /v1 here: set base_url to http://{host}/v1."
+    elif request.path.startswith("/v1/v1/"):
+        hint = "The path has /v1 twice: leave it out of the path, or out of the base URL."
+    return NotFound(f"There is nothing at {request.path}.", hint)
 
 
 def turn_error(turn: Turn, headers: RawHeaders) -> HttpError | None:
-    """Return the reason why a turn has no answer, or None if it has one.
+    """Return the reason why a turn has no answer, or None if it has one, which may be empty.
 
     The error is final, so clients that retry by themselves are told not to.
     """
@@ -177,6 +205,8 @@ def turn_error(turn: Turn, headers: RawHeaders) -> HttpError | None:
             return None
         case TurnState.FAILED:
             error = turn.error or _INTERNAL
+            if error.type == EmptyAnswer.type:
+                return None
         case TurnState.CANCELLED:
             error = ErrorInfo("cancelled", f"The turn {turn.id} was cancelled.", "Send the message again.")
         case _:
@@ -185,7 +215,7 @@ def turn_error(turn: Turn, headers: RawHeaders) -> HttpError | None:
                 f"The gateway is shutting down and left the turn {turn.id} unfinished.",
                 f"The next start takes it up; GET /api/turns/{turn.id} has its answer then.",
             )
-    return HttpError(error.type, error.message, error.hint, (*headers, (b"x-should-retry", b"false")))
+    return HttpError.told(error, (*headers, (b"x-should-retry", b"false")))
 
 
 # -- streams ----------------------------------------------------------------------------------------------

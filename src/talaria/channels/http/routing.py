@@ -17,9 +17,16 @@ from talaria.channels.http.auth import Guard, LoginApi
 from talaria.channels.http.callers import RouteAccess
 from talaria.channels.http.file_api import FileApi
 from talaria.channels.http.openai_api import OpenAiApi
+from talaria.channels.http.openai_errors import is_openai_path
 from talaria.channels.http.operator_api import OperatorApi
 from talaria.channels.http.request import ClientDisconnected, HttpError, Receive, Request, Scope, Send
-from talaria.channels.http.response import AnyResponse, Response, StreamTiming, error_response, not_found
+from talaria.channels.http.response import (
+    AnyResponse,
+    Response,
+    StreamTiming,
+    error_response,
+    nothing_at,
+)
 from talaria.channels.http.responses_api import ResponseApi
 from talaria.channels.http.session_api import SessionApi
 from talaria.channels.http.settings import HttpSettings
@@ -173,7 +180,7 @@ class HttpApp:
         except Exception as error:
             if isinstance(error, StoreError) or not isinstance(error, TalariaError):
                 self._log_failure(request, error)
-            response = error_response(error)
+            response = error_response(error, is_openai=is_openai_path(request.path))
             if not request.has_started:  # otherwise the stream ends here, visibly cut
                 await response.send(request)
         return response.status
@@ -187,7 +194,7 @@ class HttpApp:
             return
         self._failures[key] = (now, 0)
         more = f", and {hidden} times since it was last logged" if hidden else ""
-        _log.exception("%s %s failed%s", request.method, request.route, more)
+        _log.exception("%s %s (%s) failed%s", request.method, request.route, request.id.decode(), more)
 
     async def _handle(self, request: Request) -> AnyResponse:
         if (webhook := self._webhooks.get(request.path)) is not None:
@@ -241,7 +248,7 @@ def _access(methods: Mapping[str, ApiRoute]) -> RouteAccess:
 
 def _unknown(request: Request, methods: Collection[str]) -> TalariaError:
     if not methods:
-        return not_found(request)
+        return nothing_at(request)
     allow = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
     return HttpError(
         "wrong_method",
@@ -259,4 +266,4 @@ async def _receive(webhook: Webhook, request: Request) -> Response:
         raise HttpError("forbidden", "This address is for a chat platform only.", "")
     request.trust()
     await webhook.receive(await request.body(webhook.max_body))
-    return Response(b"{}")
+    return Response(b"{}\n")

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Final
 
 from talaria.channels.http.request import RawHeaders, Request
-from talaria.channels.http.response import Response, not_found
+from talaria.channels.http.response import Response, nothing_at
 from talaria.core.program import program_name
 
 INDEX: Final = "index.html"
@@ -74,7 +74,7 @@ class PageFiles:
     async def asset(self, request: Request) -> Response:
         name = request.params["name"]
         if name == INDEX or name not in MEDIA_TYPES:
-            raise not_found(request)
+            raise nothing_at(request)
         return self._response(request, name)
 
     def _response(self, request: Request, name: str) -> Response:

@@ -1,0 +1,246 @@
+"""Failures of `/v1` as OpenAI's own client sees them: statuses, bodies, hints, request ids."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+import talaria
+from channels.http.gateway import TOKEN, Api, run_gateway
+from talaria.channels.http.openai_errors import hint_for_caller
+from talaria.commands.slash import ALIASES, SLASH_COMMANDS
+from talaria.testing.model_server import ModelServer
+
+COMMAND = re.compile(rf"(?:^|[\s`(])/(?:{'|'.join((*SLASH_COMMANDS, *ALIASES))})\b")
+
+
+@pytest.fixture
+async def client(api: Api) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{api.url}/v1", api_key=TOKEN, max_retries=0) as client:
+        yield client
+
+
+async def fail(client: AsyncOpenAI, text: str, **more: Any) -> openai.APIStatusError:
+    messages: Any = [{"role": "user", "content": text}]
+    with pytest.raises(openai.APIStatusError) as caught:
+        await client.chat.completions.create(**{"model": "main", "messages": messages, **more})
+    assert not COMMAND.search(caught.value.message), caught.value.message
+    return caught.value
+
+
+# -- statuses ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}, {"extra_headers": {"X-Talaria-Session": "one"}}])
+@pytest.mark.parametrize(
+    ("script", "error", "status", "code"),
+    [
+        ("[[status 400]]", openai.BadRequestError, 400, "invalid_request_error"),
+        ("[[status 404]]", openai.NotFoundError, 404, "invalid_request_error"),
+        ("[[status 413]]", openai.APIStatusError, 413, "invalid_request_error"),
+        ("[[status 422]]", openai.UnprocessableEntityError, 422, "invalid_request_error"),
+        ("[[status 429]] [[code tokens]]", openai.RateLimitError, 429, "tokens"),
+        ("[[status 401]]", openai.InternalServerError, 502, "invalid_request_error"),
+        ("[[status 403]]", openai.InternalServerError, 502, "invalid_request_error"),
+        ("[[status 500]]", openai.InternalServerError, 503, "server_error"),
+        (
+            "[[status 400]] [[code context_length_exceeded]]",
+            openai.BadRequestError,
+            400,
+            "context_length_exceeded",
+        ),
+        ("[[status 429]] [[code insufficient_quota]]", openai.RateLimitError, 429, "insufficient_quota"),
+        ("[[status 402]]", openai.APIStatusError, 402, "insufficient_quota"),
+    ],
+)
+async def test_the_providers_status_passes_unless_it_is_about_its_key(
+    client: AsyncOpenAI,
+    script: str,
+    error: type[openai.APIStatusError],
+    status: int,
+    code: str,
+    more: dict[str, Any],
+) -> None:
+    raised = await fail(client, script, **more)
+    assert isinstance(raised, error)
+    assert (raised.status_code, raised.code) == (status, code)
+
+
+async def test_a_rate_limit_passes_with_its_pause(client: AsyncOpenAI) -> None:
+    raised = await fail(client, "[[status 429]] [[retry-after 90]] [[code rate_limit_exceeded]]")
+    assert raised.response.headers["retry-after"] == "90"
+    assert raised.code == "rate_limit_exceeded"
+
+
+async def test_an_empty_account_is_not_asked_again(tmp_path: Path, model: ModelServer) -> None:
+    tables = {"providers": {"scripted": {"base_url": model.base_url, "max_retries": 3}}}
+    async with (
+        run_gateway(tmp_path, model, tables=tables) as api,
+        AsyncOpenAI(base_url=f"{api.url}/v1", api_key=TOKEN, max_retries=0) as client,
+    ):
+        await fail(client, "[[status 429]] [[code insufficient_quota]]")
+    assert model.requests == 1
+
+
+async def test_a_repeated_key_repeats_the_providers_status(client: AsyncOpenAI, model: ModelServer) -> None:
+    again = {"Idempotency-Key": "k", "X-Talaria-Session": "one"}
+    for _ in range(2):
+        raised = await fail(client, "[[status 422]]", extra_headers=again)
+        assert raised.status_code == 422
+    assert model.requests == 1
+
+
+async def test_over_budget_is_402_with_the_word_that_clients_look_for(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    tables = {
+        "budgets": {"per_session_usd": 0.000001},
+        "prices": {"scripted/*": {"input": 10.0, "output": 10.0}},
+    }
+    async with (
+        run_gateway(tmp_path, model, tables=tables) as api,
+        AsyncOpenAI(base_url=f"{api.url}/v1", api_key=TOKEN, max_retries=0) as client,
+    ):
+        raised = await fail(client, "hi", extra_headers={"X-Talaria-Session": "one"})
+    assert (raised.status_code, raised.type, raised.code) == (402, "over_budget", "insufficient_quota")
+    assert "config.toml" in raised.message
+    assert model.requests == 0
+
+
+@pytest.mark.parametrize("header", [{}, {"X-Talaria-Session": "one"}])
+async def test_an_empty_answer_is_an_answer(client: AsyncOpenAI, header: dict[str, str]) -> None:
+    messages: Any = [{"role": "user", "content": "[[empty]]"}]
+    whole = await client.chat.completions.create(model="main", messages=messages, extra_headers=header)
+    assert whole.choices[0].message.content == ""
+    assert whole.choices[0].finish_reason == "stop"
+    stream = await client.chat.completions.create(
+        model="main", messages=messages, stream=True, extra_headers=header
+    )
+    chunks = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == ""
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+# -- bodies -----------------------------------------------------------------------------------------------
+
+
+async def test_the_message_holds_the_hint_and_the_body_has_all_members(client: AsyncOpenAI) -> None:
+    raised = await fail(client, "hi", temperature="warm")
+    body: Any = raised.body
+    assert set(body) == {"message", "type", "code", "param", "hint"}
+    assert (body["type"], body["param"]) == ("bad_request", "temperature")
+    assert body["hint"] and body["message"].endswith(body["hint"])
+
+
+async def test_an_unknown_model_lists_the_known_ones(tmp_path: Path, model: ModelServer) -> None:
+    aliases = {f"alias{n}": "scripted/x" for n in range(50)}
+    async with (
+        run_gateway(tmp_path, model, tables={"aliases": aliases}) as api,
+        AsyncOpenAI(base_url=f"{api.url}/v1", api_key=TOKEN, max_retries=0) as client,
+    ):
+        raised = await fail(client, "hi", model="gpt-9")
+    assert isinstance(raised, openai.NotFoundError)
+    assert (raised.code, raised.param) == ("model_not_found", "model")
+    assert all(name in raised.message for name in ("gpt-9", "main", "scripted/scripted", "alias0"))
+    assert "more (GET /v1/models lists them)" in raised.message
+    assert raised.message.count("alias") < 25
+
+
+@pytest.mark.parametrize("path", ["", "/v1/v1"])
+async def test_a_wrong_base_url_is_told(api: Api, path: str) -> None:
+    async with AsyncOpenAI(base_url=f"{api.url}{path}", api_key=TOKEN, max_retries=0) as client:
+        raised = await fail(client, "hi")
+        assert isinstance(raised, openai.NotFoundError)
+        assert (f"{api.url}/v1" in raised.message) if not path else ("twice" in raised.message)
+        with pytest.raises(openai.NotFoundError):
+            await client.models.list()
+
+
+async def test_a_wrong_token_says_so_in_the_clients_words(api: Api) -> None:
+    async with AsyncOpenAI(base_url=f"{api.url}/v1", api_key="wrong", max_retries=0) as client:
+        raised = await fail(client, "hi")
+    assert isinstance(raised, openai.AuthenticationError)
+    assert raised.code == "invalid_api_key"
+
+
+async def test_an_error_in_a_stream_has_the_same_body(client: AsyncOpenAI) -> None:
+    messages: Any = [
+        {"role": "user", "content": "[[chunks 4]] [[chunk-delay 0.02]] [[cut 2]] [[reply abcd]]"}
+    ]
+    stream = await client.chat.completions.create(model="main", messages=messages, stream=True)
+    with pytest.raises(openai.APIError) as caught:
+        [chunk async for chunk in stream]
+    body: Any = caught.value.body
+    assert set(body) == {"message", "type", "code", "param", "hint"}
+    assert not COMMAND.search(body["message"])
+
+
+# -- headers and line ends --------------------------------------------------------------------------------
+
+
+async def test_every_answer_has_a_request_id_of_its_own(api: Api, client: AsyncOpenAI) -> None:
+    messages: Any = [{"role": "user", "content": "hi"}]
+    answer = await client.chat.completions.create(model="main", messages=messages)
+    raised = await fail(client, "[[status 400]]")
+    ids = {answer._request_id, raised.request_id}
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with aiohttp.ClientSession() as web:
+        for path in ("/healthz", "/", "/assets/none", "/api/status", "/nowhere", "/v1/models"):
+            for sent in (headers, {}):
+                async with web.get(api.url + path, headers=sent) as response:
+                    ids.add(response.headers["x-request-id"])
+    host, port = api.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"junk\r\n\r\n")
+    found = re.search(rb"x-request-id: (\S+)", await reader.read())
+    assert found is not None
+    ids.add(found[1].decode())
+    writer.close()
+    await writer.wait_closed()
+    assert len(ids) == 2 + 12 + 1
+    assert all(one is not None and one.startswith("req_") for one in ids)
+
+
+async def test_json_ends_with_a_line_end(api: Api) -> None:
+    for path in ("/healthz", "/api/status", "/api/nothing", "/v1/models", "/v1/nothing", "/api/sessions"):
+        async with api.client.get(api.url + path) as response:
+            assert (await response.read()).endswith(b"}\n"), path
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    async with api.client.post(f"{api.url}/v1/chat/completions", json=body) as response:
+        assert (await response.read()).endswith(b"}\n")
+
+
+# -- hints ------------------------------------------------------------------------------------------------
+
+
+def test_no_hint_in_the_code_names_a_command_to_callers() -> None:
+    """Every text in the source that names a command, as a hint for callers."""
+    found = []
+    for path in Path(talaria.__path__[0]).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and COMMAND.search(node.value):
+                found.append(node.value)
+    assert len(found) > 10
+    assert [text for text in found if COMMAND.search(hint_for_caller(text))] == []
+
+
+@pytest.mark.parametrize(
+    ("hint", "told"),
+    [
+        ("Try again in 5 seconds, or choose another model with /model.", "or name another `model`."),
+        ("Send /undo. Then wait.", "Then wait."),
+        ("GET /api/status tells more.", "GET /api/status tells more."),
+        ("Send `/resume ses_1` to the chat first, or write to the chat by its name.", "Write to the chat"),
+    ],
+)
+def test_a_hint_tells_callers_what_they_can_do(hint: str, told: str) -> None:
+    assert told in hint_for_caller(hint)
