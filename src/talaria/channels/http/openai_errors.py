@@ -23,7 +23,7 @@ _CODES: Mapping[str, str] = {
     "unauthorized": "invalid_api_key",
 }
 _RATE_LIMITED = 429
-# Paths that OpenAI's clients add to a base URL. Without /v1 these paths are unknown, and the caller is told so.
+# Paths that OpenAI's clients add to a base URL. Without /v1 they are unknown, and the caller is told so.
 _PATHS = ("/chat/completions", "/responses", "/completions", "/embeddings", "/models")
 # The words of hints for people, and those for callers.
 _INSTEAD = (
