@@ -1,8 +1,8 @@
 """The blocks of the source, and code that notes which of them it enters.
 
-A block is a list of statements that are entered together: the body of a function, of a branch, of a loop or
-of a handler. Blocks are named by file, function and number ("turns/lanes.py:Lanes.take#2"), so that a record
-stays of use when lines move.
+A block is a row of statements that are entered together: in the body of a function, of a branch, of a loop or
+of a handler, up to a statement that may leave it. Blocks are named by file, function and number
+("turns/lanes.py:Lanes.take#2.0"), so that a record stays of use when lines move.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import marshal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -23,11 +24,12 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`name` changes with the text of the function; `function` is the part without it."""
+    """The statements `first` to `last` of a list. `name` changes with the text of the function."""
 
-    function: str
     name: str
     statements: list[ast.stmt]
+    first: int
+    last: int
 
 
 def source_files() -> list[Path]:
@@ -42,7 +44,9 @@ def blocks(path: Path, tree: ast.Module) -> Iterator[Block]:
         name = f"{place}:{qualname}"
         digest = hashlib.sha256(ast.unparse(function).encode()).hexdigest()[:8]
         for number, statements in enumerate(_lists(function)):
-            yield Block(name, f"{name}#{number} {digest}", statements)
+            starts = [0, *(at + 1 for at, one in enumerate(statements[:-1]) if _may_leave(one))]
+            for part, (first, last) in enumerate(pairwise([*starts, len(statements)])):
+                yield Block(f"{name}#{number}.{part} {digest}", statements, first, last)
 
 
 def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]:
@@ -69,25 +73,37 @@ def _lists(node: ast.AST) -> Iterator[list[ast.stmt]]:
         yield from _lists(part)
 
 
+def _may_leave(statement: ast.stmt) -> bool:
+    """Return whether the statements behind this one may not be entered."""
+    if isinstance(statement, Function | ast.ClassDef):
+        return False
+    return any(
+        isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue | ast.Await)
+        for node in ast.walk(statement)
+    )
+
+
 def write_recording(folder: Path, files: Sequence[Path]) -> list[Block]:
     """Write code of these modules that notes its blocks. Return the blocks in the order of the map."""
     found: list[Block] = []
     for path in files:
         tree = ast.parse(path.read_text())
-        for block in list(blocks(path, tree)):
-            _insert(block.statements, len(found))
-            found.append(block)
+        own = list(blocks(path, tree))
+        for number, block in reversed(list(enumerate(own, len(found)))):
+            _insert(block, number)
+        found += own
         write_code(folder, path, tree)
     return found
 
 
-def _insert(statements: list[ast.stmt], number: int) -> None:
-    first = statements[0]
+def _insert(block: Block, number: int) -> None:
+    """Put a probe before the block. Blocks of a list are to be given from the last to the first."""
+    place = block.statements[block.first]
     probe = ast.parse(f"{HITS}[{number}] = 1").body[0]
     for node in ast.walk(probe):
-        ast.copy_location(node, first)
-    is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    statements.insert(1 if is_docstring else 0, probe)
+        ast.copy_location(node, place)
+    is_docstring = isinstance(place, ast.Expr) and isinstance(place.value, ast.Constant)
+    block.statements.insert(block.first + 1 if is_docstring else block.first, probe)
 
 
 def write_code(folder: Path, path: Path, source: ast.Module | str) -> None:

@@ -106,8 +106,8 @@ def statements(path: Path, text: str) -> list[list[Fault]]:
 
     own: dict[int, str] = {}
     for block in blocks(path, tree):
-        own[id(block.statements)] = block.name
-        for statement in block.statements:
+        own.setdefault(id(block.statements), block.name)
+        for statement in block.statements[block.first : block.last]:
             add(list(finder.changes(statement)), block.name)
             for handler in getattr(statement, "handlers", ()):
                 add(list(finder.of_handler(handler)), block.name)

@@ -45,6 +45,7 @@ class RecordedFile(msgspec.Struct, frozen=True):
     digest: str
     blocks: list[str]
     tests: list[RecordedTest]
+    is_coarse: bool = True
 
 
 class Reach:
@@ -65,7 +66,8 @@ class Reach:
             users = _mentions().get(fault.subject, set())
             found = self._entering(lambda name: name.partition("#")[0] in users) + self._importing(module)
         else:
-            found = self._entering(fault.block.__eq__)
+            found = self._entering(fault.block.__eq__, is_coarse=False)
+            found += self._entering(_coarse(fault.block).__eq__, is_coarse=True)
             if not found and not self._knows(fault.block):
                 function = f"{fault.block.partition('#')[0]}#"
                 found = self._entering(lambda name: name.startswith(function))
@@ -94,16 +96,25 @@ class Reach:
             for name in record.blocks
         )
 
-    def _entering(self, matches: Callable[[str], bool]) -> list[tuple[int, RecordedTest]]:
+    def _entering(
+        self, matches: Callable[[str], bool], *, is_coarse: bool | None = None
+    ) -> list[tuple[int, RecordedTest]]:
         """Return the tests with the number of blocks that each enters."""
         found = []
         for record in self._records.values():
+            if is_coarse is not None and is_coarse is not record.is_coarse:
+                continue
             mask = sum(1 << number for number, name in enumerate(record.blocks) if matches(name))
             for test in record.tests if mask else ():
                 bits = int(test.entered, 16)
                 if bits & mask and test.passes:
                     found.append((bits.bit_count(), test))
         return found
+
+
+def _coarse(block: str) -> str:
+    head, _, digest = block.partition(" ")
+    return f"{head.rpartition('.')[0]} {digest}"
 
 
 @cache
@@ -269,4 +280,4 @@ def _file_record(file: str, digest: str, ran: Sequence[Ran], blocks: Sequence[Bl
         RecordedTest(one.node, one.seconds, one.passed, f"{sum(1 << places[n] for n in one.entered):x}")
         for one in own
     ]
-    return RecordedFile(digest, [blocks[number].name for number in entered], tests)
+    return RecordedFile(digest, [blocks[number].name for number in entered], tests, is_coarse=False)

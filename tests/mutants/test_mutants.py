@@ -119,7 +119,7 @@ def test_nearer_and_more_specific_tests_come_first_and_failing_ones_never() -> N
 
     def file(name_of: str, *tests: tuple[str, str, bool]) -> tuple[str, RecordedFile]:
         records = [RecordedTest(f"{name_of}::{test}", 0.1, passes, bits) for test, bits, passes in tests]
-        return name_of, RecordedFile("", [name, "core/ids.py:new#0 x"], records)
+        return name_of, RecordedFile("", [name, "core/ids.py:new#0.0 x"], records, is_coarse=False)
 
     reach = Reach(
         dict(
@@ -175,7 +175,7 @@ def test_the_code_of_a_killed_child_process_is_recorded_and_its_faults_are_caugh
     outcome = run_tests([str(test)], recording, blocks=len(found), seconds=60)
     assert [ran.passed for ran in outcome.tests] == [True], outcome.said
     entered = {found[number].name.partition(" ")[0] for ran in outcome.tests for number in ran.entered}
-    assert entered == {"core/backoff.py:Backoff.pause#0"}
+    assert entered == {"core/backoff.py:Backoff.pause#0.0", "core/backoff.py:Backoff.pause#0.1"}
 
     write_code(faulty, MODULE, text.replace("failures - 1", "failures + 1"))
     outcome = run_tests([str(test)], faulty, seconds=60)
