@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection
 from statistics import median
 
-from bench import streams, tiny
+from bench import streams
 from bench.accepts import group_commit_gain, http_accept_cpu
 from bench.agents import warm_agent_costs
 from bench.load import Client, bare_call_cpu, fresh_names, sdk_call_cpu
@@ -15,7 +15,7 @@ from bench.processes import gateway, model_server
 from bench.table import Row, Wanted
 from bench.turns import SESSIONS, SHORT, TurnLoad, measure_turns
 
-PARTS = ("calls", "turns", "streams", "latency", "chats", "accepts", "agents", "local")
+PARTS = ("calls", "turns", "streams", "latency", "chats", "accepts", "agents")
 ROUNDS = 3  # the best counts: other work of the machine can only add to it
 LENGTH = 1000  # messages of a long conversation
 CHATS = 50
@@ -44,7 +44,6 @@ class Suite:
             self._measure_chats,
             self._measure_accepts,
             self._measure_agents,
-            self._measure_local,
         )
         for part, measure in zip(PARTS, measures, strict=True):
             if part in parts:
@@ -167,24 +166,3 @@ class Suite:
         self._add_cpu("agent built from 100 messages", build, Wanted.AT_MOST, 2)
         allowed = 3 * transcript + 20_000
         self.rows.append(Row("agent in memory over its allowance", held / allowed, "×", Wanted.AT_MOST, 1))
-
-    async def _measure_local(self) -> None:
-        """Only in the long form, and only where the weights are cached: a benchmark downloads nothing."""
-        why = "the short form leaves it out" if not self._is_long else tiny.missing()
-        self._say(f"right answers of the built-in model{f': skipped, {why}' if why else ''}")
-        if why:
-            return
-        score = await tiny.evaluate()
-        wanted = {
-            "request": ("first answers", 20),
-            "dialogue": ("answers from results", 9),
-            "chat": ("replies", 6),
-        }
-        for kind, (what, limit) in wanted.items():
-            name = f"built-in model, right of {score.of[kind]} {what}"
-            self.rows.append(Row(name, score.right[kind], "", Wanted.AT_LEAST, limit))
-        self.rows += [
-            Row("built-in model, load", score.load_seconds, "s"),
-            Row("built-in model, answers", score.tokens_per_second, "tokens/s"),
-            Row("built-in model, RSS", score.rss_bytes / 1e6, "MB"),
-        ]

@@ -1,184 +1,159 @@
-"""The quality of the built-in model: first answers to requests, answers from results, and small talk."""
+"""The quality of the built-in models: requests as a new user makes them, answered by a whole gateway.
+
+`python -m bench.tiny MODEL [FILE]` prints each request with the answer, the tools that ran and the files that
+are there afterwards. Whether an answer is right, honest or false is judged by a reader with the rubric of the
+request (docs/built-in-model.md has the result).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import sys
+import tempfile
 import time
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import msgspec
 
-from talaria.agent.prompt import render_prompt
-from talaria.core.clock import SystemClock
-from talaria.core.messages import (
-    AssistantMessage,
-    Message,
-    Text,
-    ToolCall,
-    ToolOutcome,
-    ToolResult,
-    ToolResults,
-    UserMessage,
-)
-from talaria.core.models import Completion, ModelCall, ModelDelta
-from talaria.models.local.downloads import WeightsDownloads
-from talaria.models.local.local_endpoint import LocalEndpoint
-from talaria.models.local.runtime import ModelProcess, missing_requirement
+from talaria.app import open_gateway
+from talaria.channels.http.http_channel import open_http
+from talaria.channels.http.part import HTTP
+from talaria.config.home import Home
+from talaria.config.load import Loaded
+from talaria.config.settings import settings_type
+from talaria.core.ids import ChatKey
+from talaria.models.local.runtime import missing_requirement
 from talaria.models.local.weights import DEFAULT_MODEL, WeightsCache, find_weights
-from talaria.tools.builtin import builtin_tools
-from talaria.tools.settings import ToolSettings
+from talaria.models.settings import LOCAL
+from talaria.parts import PARTS
 
-CASES = Path(__file__).parent / "evaluation.toml"
-_REFUSALS = ("cannot", "can't", "can’t", "can only", "unable", "not able to")
-
-
-class Request(msgspec.Struct, frozen=True):
-    """A single request. The right answer is a call of `tool`, or a reply if `tool` is empty."""
-
-    say: str
-    tool: str
-    path: tuple[str, ...] | None = None
-    pattern: tuple[str, ...] | None = None
-
-    def is_right(self, answer: AssistantMessage) -> bool:
-        if not self.tool:
-            return _is_reply(answer)
-        if len(answer.tool_calls) != 1 or answer.tool_calls[0].name != self.tool:
-            return False
-        given = msgspec.json.decode(answer.tool_calls[0].arguments)
-        wanted = {"path": self.path, "pattern": self.pattern}
-        return all(given.get(key, "") in values for key, values in wanted.items() if values is not None)
+CASES = Path(__file__).parent / "requests.json"
+_CHATS = "agent:main:http:api:"
+_TOKEN = "for-the-bench-only"
+_SECONDS = 900
 
 
-class Dialogue(msgspec.Struct, frozen=True):
-    """A request with a call and its result. The right answer is a reply that contains the result."""
+class Case(msgspec.Struct, frozen=True):
+    """Messages that are sent in this order in a chat of their own. `files` are in its folder before,
+    `attach` is uploaded with the first message."""
 
-    say: str
-    tool: str
-    arguments: str
-    result: str
-    has: tuple[str, ...]
-    failed: bool = False
-
-    def is_right(self, answer: AssistantMessage) -> bool:
-        text = answer.text.lower()
-        return _is_reply(answer) and all(
-            any(word in text for word in words.lower().split("|")) for words in self.has
-        )
-
-    def messages(self) -> list[Message]:
-        call = ToolCall("c1", self.tool, self.arguments)
-        outcome = ToolOutcome.ERROR if self.failed else ToolOutcome.OK
-        result = ToolResult("c1", self.tool, self.result, outcome)
-        return [_said(self.say), AssistantMessage("", (call,)), ToolResults((result,))]
+    id: str
+    messages: tuple[str, ...]
+    rubric: str
+    files: dict[str, str] = {}
+    attach: dict[str, str] = {}
 
 
-class Chat(msgspec.Struct, frozen=True):
-    """Small talk, alone or after a dialogue. The right answer is a reply that is not a refusal."""
+class Outcome(msgspec.Struct, frozen=True):
+    """The replies to the messages of a case, the tools that ran, and the chat's files afterwards."""
 
-    say: str
-    after: str = ""
-
-    def is_right(self, answer: AssistantMessage) -> bool:
-        return _is_reply(answer) and not any(word in answer.text.lower() for word in _REFUSALS)
-
-
-class Cases(msgspec.Struct, frozen=True):
-    request: tuple[Request, ...]
-    dialogue: tuple[Dialogue, ...]
-    chat: tuple[Chat, ...]
-
-    def each(self) -> Iterator[tuple[Request | Dialogue | Chat, list[Message]]]:
-        """Yield each case with its conversation."""
-        for request in self.request:
-            yield request, [_said(request.say)]
-        told = {dialogue.say: dialogue for dialogue in self.dialogue}
-        for dialogue in self.dialogue:
-            yield dialogue, dialogue.messages()
-        for chat in self.chat:
-            before: list[Message] = []
-            if chat.after:
-                before = [*told[chat.after].messages(), AssistantMessage(told[chat.after].result)]
-            yield chat, [*before, _said(chat.say)]
-
-
-class Score(msgspec.Struct, frozen=True):
-    """The numbers of right answers by kind of case, and the costs."""
-
-    right: dict[str, int]
-    of: dict[str, int]
-    load_seconds: float
-    tokens_per_second: float
-    rss_bytes: int
+    id: str
+    replies: tuple[str, ...]
+    tools: tuple[str, ...]
+    files: dict[str, str]
+    seconds: float
 
 
 def missing(name: str = DEFAULT_MODEL) -> str:
     """Return the reason why the model cannot run here, or an empty string."""
     if (refusal := missing_requirement()) is not None:
         return refusal.user_text
-    return (
-        ""
-        if WeightsCache.find(os.environ).has(find_weights(name))
-        else f"the weights of {name} are not cached"
-    )
+    is_here = WeightsCache.find(os.environ).has(find_weights(name))
+    return "" if is_here else f"the weights of {name} are not cached"
 
 
-def load_cases() -> Cases:
-    return msgspec.convert(tomllib.loads(CASES.read_text("utf-8")), Cases)
+def load_cases(path: Path = CASES) -> list[Case]:
+    return msgspec.json.decode(path.read_bytes(), type=list[Case])
 
 
-async def evaluate(name: str = DEFAULT_MODEL, tell: Callable[[str], None] = lambda line: None) -> Score:
-    clock, cache = SystemClock(), WeightsCache.find(os.environ)
-    process = ModelProcess(clock)
-    endpoint = LocalEndpoint(cache, WeightsDownloads(cache, os.environ, clock), process, clock)
-    wire, tools = endpoint.wire, builtin_tools(ToolSettings())
-    prefix = wire.render_prefix(render_prompt("main", "", tools.names), tools.specs)
-    right, of, spoken, seconds = dict[str, int](), dict[str, int](), 0, 0.0
+class _Chats:
+    """The chats of one gateway, each with one case."""
 
-    async def ask(conversation: list[Message]) -> Completion:
-        return await endpoint.complete(ModelCall(name, prefix, [*map(wire.encode, conversation)]), _ignore)
+    def __init__(self, client: aiohttp.ClientSession, url: str, folder: Callable[[str], Path]) -> None:
+        self._client = client
+        self._url = url
+        self._folder = folder
 
-    try:
-        began = time.perf_counter()
-        await process.start(name, cache.path(find_weights(name)), lambda: None)
-        load_seconds = time.perf_counter() - began
-        await ask([_said("Hi")])  # fills the prompt cache with the prefix
-        for case, conversation in load_cases().each():
-            began = time.perf_counter()
-            completion = await ask(conversation)
-            seconds += time.perf_counter() - began
-            spoken += completion.usage.output
-            kind, is_right = type(case).__name__.lower(), case.is_right(completion.message)
-            right[kind] = right.get(kind, 0) + is_right
-            of[kind] = of.get(kind, 0) + 1
-            tell(f"{kind:8} {is_right!s:5} {case.say[:46]:46} {_shown(completion.message)[:110]}")
-        rss = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    finally:
-        await endpoint.close()
-    return Score(right, of, load_seconds, spoken / seconds, rss)
+    async def run(self, case: Case) -> Outcome:
+        folder, began = self._folder(case.id), time.perf_counter()
+        for name, text in case.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, "utf-8")
+        uploads = [await self._upload(name, text) for name, text in case.attach.items()]
+        replies, tools = list[str](), list[str]()
+        for message in case.messages:
+            turn = await self._say(case.id, message, uploads)
+            uploads = []
+            replies.append(turn["reply"] or json.dumps(turn["error"]))
+            tools += [
+                f"{step['name']} ({step['outcome']})" for step in turn["steps"] if step["kind"] == "tool"
+            ]
+        found = [path for path in folder.rglob("*") if path.is_file() and "inbox" not in path.parts]
+        files = {str(path.relative_to(folder)): path.read_text("utf-8", "replace") for path in sorted(found)}
+        return Outcome(case.id, tuple(replies), tuple(tools), files, time.perf_counter() - began)
 
+    async def _upload(self, name: str, text: str) -> str:
+        async with self._client.post(
+            f"{self._url}/api/files", params={"name": name}, data=text.encode()
+        ) as sent:
+            return str((await sent.json())["id"])
 
-def _said(text: str) -> UserMessage:
-    return UserMessage((Text(text),), stamp="2026-11-16 09:00 UTC")
-
-
-def _is_reply(answer: AssistantMessage) -> bool:
-    return not answer.tool_calls and bool(answer.text.strip())
-
-
-def _shown(answer: AssistantMessage) -> str:
-    calls = answer.tool_calls
-    return f"{calls[0].name} {calls[0].arguments}" if calls else repr(answer.text)
+    async def _say(self, name: str, text: str, files: list[str]) -> dict[str, Any]:
+        path = f"{self._url}/api/sessions/{name}/messages?wait={_SECONDS}"
+        async with self._client.post(path, json={"text": text, "files": files}) as answered:
+            turn: dict[str, Any] = await answered.json()
+            return turn
 
 
-def _ignore(delta: ModelDelta) -> None:
-    pass
+@asynccontextmanager
+async def _open_chats(model: str) -> AsyncIterator[_Chats]:
+    tables = {"model": {"provider": LOCAL, "name": model}, "http": {"port": 0}}
+    settings = msgspec.convert(tables, settings_type(PARTS))
+    environ = {**os.environ, "TALARIA_HTTP_TOKEN": _TOKEN}
+    headers, timeout = {"Authorization": f"Bearer {_TOKEN}"}, aiohttp.ClientTimeout(_SECONDS)
+    with tempfile.TemporaryDirectory() as home:
+        async with (
+            open_gateway(Home(Path(home)), Loaded(settings, (), None), environ) as gateway,
+            open_http(gateway, settings.of(HTTP)) as channel,
+            aiohttp.ClientSession(headers=headers, timeout=timeout) as client,
+        ):
+            yield _Chats(
+                client, channel.server.address, lambda name: gateway.chat_folder(ChatKey(f"{_CHATS}{name}"))
+            )
+
+
+async def evaluate(
+    model: str = DEFAULT_MODEL, path: Path = CASES, tell: Callable[[str], None] = lambda line: None
+) -> list[Outcome]:
+    outcomes = []
+    async with _open_chats(model) as chats:
+        for case in load_cases(path):
+            outcome = await chats.run(case)
+            outcomes.append(outcome)
+            tell(_shown(case, outcome))
+    return outcomes
+
+
+def _shown(case: Case, outcome: Outcome) -> str:
+    lines = [f"== {case.id} ({outcome.seconds:.1f} s): {case.rubric}"]
+    for message, reply in zip(case.messages, outcome.replies, strict=True):
+        lines += [f"> {message}", reply]
+    lines += [f"* {tool}" for tool in outcome.tools]
+    lines += [f"* {name}: {text!r}" for name, text in outcome.files.items() if case.files.get(name) != text]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    import sys
-
-    print(asyncio.run(evaluate(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_MODEL, print)))
+    asyncio.run(
+        evaluate(
+            sys.argv[1] if len(sys.argv) > 1 else DEFAULT_MODEL,
+            Path(sys.argv[2]) if len(sys.argv) > 2 else CASES,
+            lambda text: print(text, flush=True),
+        )
+    )

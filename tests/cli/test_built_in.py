@@ -176,7 +176,7 @@ TRANSCRIPT = (
     r" installing … \d+ s",
     r" Talaria [\d.]+   http://127\.0\.0\.1:\d+/#code=\w{16}    \(talaria chat in another terminal\)",
     rf" model     built-in {DEFAULT_MODEL}: fetching [\d.]+/491 MB.*   \(--no-model skips this\)",
-    r"           tiny: private, offline, no key, and it makes frequent mistakes",
+    r"           tiny: private, offline, no key; only talks, without tools, and makes frequent mistakes",
     r"           or: talaria setup   \(found: OPENAI_API_KEY.*\)",
     r" tools     files, todo      spend cap  none",
 )
@@ -222,7 +222,7 @@ def test_the_first_start_reads_as_the_quickstart_shows_it(
 def test_a_chat_without_the_model_says_so_and_what_to_do(terminal: Terminal, empty: Path) -> None:
     command = ["env", "TALARIA_NO_MODEL=1", sys.executable, "-m", "talaria", "chat", "--home", str(empty)]
     terminal.start(*command)
-    terminal.until(f"local/{DEFAULT_MODEL} · chat", "A tiny built-in model answers", "›")
+    terminal.until(f"local/{DEFAULT_MODEL} · chat", "A built-in model answers; it is tiny", "›")
     terminal.send("hello")
     terminal.until("✗ The built-in model", "talaria setup", "›")
 

@@ -8,7 +8,6 @@ import pytest
 from talaria.core.entries import EntryBody
 from talaria.core.messages import Image, Part, Text, ToolOutcome, ToolResult, ToolResults
 from talaria.models.anthropic_messages import AnthropicMessages
-from talaria.models.local.local_chat import LocalChat
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.wire import Wire
@@ -20,7 +19,6 @@ ENTRY = (
     '"text":"gone","outcome":"unknown"}]}'
 )
 STEP = '{"call_id":"call_3","name":"write_file","text":"Error: no. 🎉","outcome":"error"}'
-ASK = "\\n\\nTell me all that this result says."
 SENT = {
     "openai-chat": (
         '{"role":"tool","tool_call_id":"call_1","content":"Größe \\"1\\"\\n"},'
@@ -41,16 +39,10 @@ SENT = {
         '{"type":"tool_result","tool_use_id":"call_3","content":"Error: no. 🎉","is_error":true},'
         '{"type":"tool_result","tool_use_id":"call_4","content":"gone","is_error":true}]}'
     ),
-    "local-chat": (
-        f'{{"role":"user","content":"Result of read_file:\\nGröße \\"1\\"\\n{ASK}"}},'
-        f'{{"role":"user","content":"Result of todo:\\n{ASK}"}},'
-        f'{{"role":"user","content":"Result of write_file (error):\\nError: no. 🎉{ASK}"}},'
-        f'{{"role":"user","content":"Result of f (unknown):\\ngone{ASK}"}}'
-    ),
 }
 
 
-@pytest.mark.parametrize("wire", [OpenAIChat(), OpenAIResponses(), AnthropicMessages(), LocalChat()])
+@pytest.mark.parametrize("wire", [OpenAIChat(), OpenAIResponses(), AnthropicMessages()])
 def test_results_of_the_first_version_are_sent_in_the_same_bytes(wire: Wire) -> None:
     entry = msgspec.json.decode(ENTRY, type=EntryBody)
     assert isinstance(entry, ToolResults)

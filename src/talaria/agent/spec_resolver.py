@@ -11,6 +11,7 @@ from talaria.core.ports import Models
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
 from talaria.models.catalog import Catalog
 from talaria.models.known import Abilities
+from talaria.models.local.local_chat import LocalChat
 from talaria.models.wire import openai_prefix
 from talaria.tools.toolset import ToolSet
 
@@ -60,7 +61,9 @@ class SpecResolver:
         if known is not None:
             return known
         wire = self._models.wire(choice.provider)
-        prompt = render_prompt(self._settings.name, self._settings.prompt, tools.names)
+        # A built-in model is told of no tools: the program calls them for it.
+        told = () if wire.name == LocalChat.name else tools.names
+        prompt = render_prompt(self._settings.name, self._settings.prompt, told)
         spec = AgentSpec(
             agent=self._settings.name,
             provider=choice.provider,

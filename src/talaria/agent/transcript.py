@@ -108,6 +108,8 @@ def _replace_unreadable(parts: tuple[Part, ...], *, sees: bool, opens: bool) -> 
     for part in parts:
         if isinstance(part, Image) and not sees:
             yield Text(f"[image {_name(part, file)}: this model cannot see images]")
+        elif isinstance(part, File) and not opens and part.text:
+            yield Text(f"[The attached file {part.name} says:]\n{part.text}")
         elif isinstance(part, File) and not opens:
             about = f"{part.media_type}, {format_size(part.size)}"
             yield Text(f"[file {part.name} ({about}): there is no tool here to open it with]")

@@ -87,7 +87,7 @@ async def _terminal(client: GatewayClient, home: Home, session: str, scopes: Asy
     from talaria.channels.console.message_input import TerminalPrompt, quiet_keyboard
     from talaria.channels.console.terminal import TerminalRenderer
     from talaria.core.display import clean
-    from talaria.models.local.weights import TINY_NOTICE, is_built_in
+    from talaria.models.local.weights import describe_model, is_built_in
 
     console = Console(highlight=False)
 
@@ -105,7 +105,8 @@ async def _terminal(client: GatewayClient, home: Home, session: str, scopes: Asy
         say(f"This session keeps its model; /new begins one with {usual}.")
     offer = None
     if is_built_in(model.rpartition("/")[2]):
-        say(spoken(TINY_NOTICE))
+        about = describe_model(model.rpartition("/")[2])
+        say(spoken(f"A built-in model answers; it is {about}. `talaria setup` sets a real one."))
         offer = await _offer_larger(client, model, usual, scopes)
     if client.is_inside:
         say(spoken("No gateway runs, so this chat runs one itself until you leave; `talaria serve` stays."))

@@ -20,7 +20,7 @@ from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
 from talaria.models.known import Prices
 from talaria.models.local.local_endpoint import LocalEndpoint, open_local
 from talaria.models.local.runtime import missing_requirement
-from talaria.models.local.weights import FetchStage
+from talaria.models.local.weights import FetchStage, describe_model
 from talaria.models.providers import Providers
 from talaria.models.settings import LOCAL
 from talaria.tools.builtin import builtin_tools
@@ -115,7 +115,7 @@ def _is_fetching(running: Mapping[str, Any]) -> bool:
 
 def _check_built_in(local: LocalEndpoint, choice: ModelChoice) -> Finding:
     if (refusal := local.refusal(choice.model)) is None:
-        return ok("model", f"{choice}, built in and tiny; its weights are here.")
+        return ok("model", f"{choice}, built in; its weights are here. It is {describe_model(choice.model)}.")
     is_fetchable = missing_requirement() is None
     command = shell("talaria", "model", "pull", choice.model, "--yes") if is_fetchable else "talaria setup"
     return failed("model", refusal, command)

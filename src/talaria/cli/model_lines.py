@@ -13,7 +13,14 @@ from talaria.gateway import Gateway
 from talaria.models.catalog import ModelChoice
 from talaria.models.discovery import DetectedProvider
 from talaria.models.local.local_endpoint import WeightsMissing
-from talaria.models.local.weights import DEFAULT_MODEL, FetchProgress, FetchStage, find_weights, megabytes
+from talaria.models.local.weights import (
+    DEFAULT_MODEL,
+    FetchProgress,
+    FetchStage,
+    describe_model,
+    find_weights,
+    megabytes,
+)
 from talaria.models.settings import LOCAL
 
 _MOVE_SECONDS = 0.5
@@ -38,7 +45,7 @@ def model_lines(gateway: Gateway, found: Sequence[DetectedProvider], invocation:
         return [str(choice)]
     lines = [f"built-in {choice.model}: {_state(gateway, choice)}"]
     if (refusal := gateway.local.refusal(choice.model)) is None:
-        lines.append("tiny: private, offline, no key, and it makes frequent mistakes")
+        lines.append(describe_model(choice.model))
     elif isinstance(refusal, WeightsMissing):
         name = "" if choice.model == DEFAULT_MODEL else f" {choice.model}"
         lines.append(f"get it: {invocation.command_line('model pull')}{name}")

@@ -61,8 +61,9 @@ class CommandContext(msgspec.Struct, frozen=True):
     """Everything that a handler may read.
 
     `models` are the configured names, `listed` the further models that endpoints offer, and `abilities` what
-    is known of the session's model. `exchanges` and `reasoning` come from the session's log and are filled in
-    for commands with `reads_log`; `account` is filled in for `/usage`.
+    is known of the session's model, which gets no tools unless it `takes_tools`. `exchanges` and `reasoning`
+    come from the session's log and are filled in for commands with `reads_log`; `account` is filled in for
+    `/usage`.
     """
 
     summary: ChatSummary
@@ -77,6 +78,7 @@ class CommandContext(msgspec.Struct, frozen=True):
     listed: tuple[str, ...] = ()
     abilities: str = ""
     all_tools: tuple[str, ...] = ()
+    takes_tools: bool = True
     exchanges: tuple[Exchange, ...] = ()
     reasoning: str = ""
     account: Account | None = None
@@ -231,7 +233,7 @@ def _retry(context: CommandContext, args: str) -> CommandResult:
 
 def _model(context: CommandContext, args: str) -> CommandResult:
     if args:
-        tools = context.tools if context.session.spec_id else None
+        tools = context.tools if context.session.spec_id and context.takes_tools else None
         return CommandResult("", spec_change=SpecChange(args, tools))
     known = ", ".join(context.models) or "none configured"
     about = f" ({context.abilities})" if context.abilities else ""
@@ -263,6 +265,8 @@ def _tools(context: CommandContext, args: str) -> CommandResult:
     if not wanted:
         off = [name for name in context.all_tools if name not in context.tools]
         listed = f"Tools of this session: {', '.join(context.tools) or 'none'}."
+        if not context.takes_tools:
+            return CommandResult(f"{listed} {context.model} takes none: it only talks. `/model` changes it.")
         listed += f" Off: {', '.join(off)}." if off else ""
         return CommandResult(f"{listed} `{_TOOLS_USAGE}` changes them.")
     if wanted in (("all",), ("none",)):

@@ -25,12 +25,14 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
 
 
 class File(msgspec.Struct, frozen=True, tag="file"):
-    """A file in the chat's folder. A model is told its path, not its content."""
+    """A file in the chat's folder. A model is told its path; models without tools, and the built-in ones,
+    get the `text` of a small text file too."""
 
     name: str
     path: str
     media_type: str
     size: int
+    text: str = ""
 
 
 Part = Text | Image | File

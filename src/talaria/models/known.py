@@ -16,6 +16,7 @@ from typing import Annotated, NamedTuple, TypeVar
 import msgspec
 
 from talaria.core.spending import FREE, Price, from_usd
+from talaria.models.local.weights import LARGER_MODEL
 from talaria.models.settings import LOCAL, SCRIPTED
 
 T = TypeVar("T")
@@ -78,8 +79,10 @@ AbilityLookup = Callable[[str, str], Abilities]
 
 def known_abilities(provider: str, model: str) -> Abilities:
     """Return what the built-in table says."""
-    if provider in _OURS:
-        return _OURS[provider]
+    if provider == LOCAL:
+        return _LARGER if model == LARGER_MODEL else _TINY
+    if provider == SCRIPTED:
+        return _SCRIPTED
     known = _find_known(provider, model)
     return known.abilities if known else NOTHING_KNOWN
 
@@ -134,10 +137,9 @@ def known_price(provider: str, model: str) -> Price | None:
 
 _WRITE_FACTOR = 1.25  # Anthropic's price of writing to its cache, relative to input
 _FREE_PROVIDERS = frozenset({LOCAL, "ollama", SCRIPTED})
-_OURS = {
-    SCRIPTED: Abilities(None, None, tools=True, images=True, reasoning=True),
-    LOCAL: Abilities(4096, 512, tools=True, images=False, reasoning=False),
-}
+_SCRIPTED = Abilities(None, None, tools=True, images=True, reasoning=True)
+_LARGER = Abilities(4096, 512, tools=True, images=False, reasoning=False)
+_TINY = Abilities(4096, 512, tools=False, images=False, reasoning=False)
 _RELEASE_DATE = re.compile(r"-(?:20\d\d-?\d\d-?\d\d|latest)$")
 _RESOLD = ("openai/", "anthropic/")  # OpenRouter sells these under their makers' names
 

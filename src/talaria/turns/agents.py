@@ -102,7 +102,9 @@ class Agents:
             is_spoken = spec.api == self.routes.models.wire(spec.provider).name
             if session.ephemeral or (is_spoken and (wish is None or not self.specs.differs(pinned, wish))):
                 return pinned, began.before
-            wish, only = wish or f"{spec.provider}/{spec.model}", spec.tools
+            wish = wish or f"{spec.provider}/{spec.model}"
+            # The session of a model that takes no tools has none; another model gets the configured ones.
+            only = None if self.specs.abilities(spec.provider, spec.model).tools is False else spec.tools
         pinned = self.specs.resolve(wish, only)
         return pinned, await journal.commit((SpecSet(pinned.id),), specs=(pinned,))
 

@@ -23,6 +23,7 @@ from talaria.core.ledger import Begin, TurnEnd, ended_turn
 from talaria.core.specs import PinnedSpec
 from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
+from talaria.models.known import NOTHING_KNOWN
 from talaria.turns.agents import Agents
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings
@@ -113,6 +114,7 @@ class CommandRunner:
                 model = f"no model ({error.user_text})"
         running = self._live.running_in(turn.chat_key)
         seen, reasoning = await self._read_log(turn)
+        known = specs.abilities(*model.split("/", 1)) if "/" in model else NOTHING_KNOWN
         return CommandContext(
             summary=summary,
             sender=turn.inbound.sender,
@@ -124,8 +126,9 @@ class CommandRunner:
             warm=agents.pool.describe(turn.session_id),
             models=tuple(specs.names()),
             listed=tuple(specs.listed()) if canonical(turn.command) == "model" else (),
-            abilities=specs.abilities(*model.split("/", 1)).describe() if "/" in model else "",
+            abilities=known.describe(),
             all_tools=specs.tool_names,
+            takes_tools=known.tools is not False,
             exchanges=seen,
             reasoning=reasoning,
             account=await agents.budgets.account(turn) if canonical(turn.command) == "usage" else None,

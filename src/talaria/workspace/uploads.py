@@ -37,6 +37,7 @@ FOLDER = ".uploads"
 KEPT_SECONDS = 86_400.0
 MAX_WAITING_BYTES = 1 << 30
 MAX_FILES = 10
+_SMALL_TEXT = 4_000  # bytes of a file whose text a message brings with it
 _NAME_BYTES = 120
 _HEAD_BYTES = 256 << 10
 _ID = re.compile(r"file_[0-9a-f]{32}")
@@ -275,7 +276,18 @@ def put_file(folder: Folder, file: File, data: bytes) -> list[Part]:
     path = folder.resolve(file.path)
     folder.write(path, data, len(data))
     picture = picture_part(data)
-    return [msgspec.structs.replace(file, path=str(path)), *([picture] if picture else [])]
+    file = msgspec.structs.replace(file, path=str(path), text=_small_text(data))
+    return [file, *([picture] if picture else [])]
+
+
+def _small_text(data: bytes) -> str:
+    """Return the text of a small text file; an empty string for any other file."""
+    if len(data) > _SMALL_TEXT or b"\0" in data:
+        return ""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return ""
 
 
 def no_such_file(file_id: str) -> NotFound:

@@ -9,6 +9,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -24,7 +25,7 @@ class Handler(BaseHTTPRequestHandler):
         if "die" in said:
             os.kill(os.getpid(), signal.SIGKILL)
         said = ",".join(sorted(os.environ)) if said == "environment" else said
-        text = json.dumps({"reply": f"You said: {said}"}) if "response_format" in body else f"Plainly: {said}"
+        text = answer(body, said)
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
@@ -39,6 +40,27 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+
+def answer(body: dict[str, Any], said: str) -> str:
+    """Return the first word of the message that the grammar allows, arguments by the schema, or talk.
+
+    A message that begins with "maybe" is talk if talk is favoured.
+    """
+    if (grammar := body.get("grammar")) is not None:
+        favour = body["logit_bias"][0][1]
+        allowed = grammar.removeprefix("root ::= ").replace('"', "").split(" | ")
+        is_talk = said.startswith("maybe") and favour > 0
+        return "talk" if is_talk else next((word for word in said.split() if word in allowed), "talk")
+    if (limit := body.get("response_format")) is not None:
+        fields = limit["json_schema"]["schema"]["properties"]
+        return json.dumps(
+            {
+                name: given.get("const") or given.get("enum", [f"a {name}"])[0]
+                for name, given in fields.items()
+            }
+        )
+    return f"You said: {said}"
 
 
 def main() -> None:

@@ -57,7 +57,8 @@ def test_it_is_small_private_and_ends_with_its_lifeline(child: Any, tmp_path: Pa
     assert order(child, weights) == {"url": "http://127.0.0.1:1234/v1"}
     asked = json.loads(weights.read_text())
     assert (asked["hostnames"], asked["port"], asked["api_keys"]) == (["127.0.0.1"], 0, ["k1"])
-    assert (asked["ui"], asked["n_ctx"], asked["cache_ram_mib"]) == (False, 4096, 64)
+    assert (asked["ui"], asked["n_ctx"], asked["cache_ram_mib"]) == (False, 2 * 4096, 64)
+    assert asked["n_parallel"] == 2, "the router's prompt and the conversation keep a slot each"
     assert asked["cpuparams"] == {"n_threads": 1, "poll": 0}
     assert asked["cpuparams_batch"] == {"n_threads": 2, "poll": 0}
     assert child.poll() is None

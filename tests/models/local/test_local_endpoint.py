@@ -89,15 +89,11 @@ async def test_it_starts_with_the_first_call_and_says_that_it_loads(local: Local
         ModelLoading(f"local/{DEFAULT_MODEL}", "reading"),
     ]
     assert "".join(delta.text for delta in heard if isinstance(delta, TextDelta)) == "You said: hello"
-    assert (completion.usage.input, completion.usage.output) == (10, 5)
+    assert (completion.usage.input, completion.usage.output) == (20, 10), "of both calls"
     pid = local.process.pid
     _, heard = await local.ask("again")
     assert not any(isinstance(delta, ModelLoading) for delta in heard)
     assert (local.process.pid, local.process.starts) == (pid, 1)
-
-
-async def test_without_tools_it_simply_talks(local: Local) -> None:
-    assert (await local.ask("hello", tools=False))[0].message.text == "Plainly: hello"
 
 
 async def test_it_gets_none_of_the_gateways_secrets(local: Local) -> None:

@@ -215,7 +215,7 @@ class TerminalRenderer:
         self._print(self._blocks.flush())
         usage = self._usage
         if usage.input or usage.output:
-            model = clean_line(self._model) + (" (tiny model)" if is_built_in(self._model) else "")
+            model = clean_line(self._model) + (" (built in)" if is_built_in(self._model) else "")
             cached = f" ({usage.cached} cached)" if usage.cached else ""
             tokens = f"{usage.input} in{cached} · {usage.output} out"
             line = " · ".join(filter(None, (model, tokens, f"{self._clock() - self._began:.1f} s")))

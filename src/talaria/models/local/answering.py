@@ -1,0 +1,207 @@
+"""The answer of a built-in model: find the kind of the request, then talk, call a tool, or refuse.
+
+- Talk is a call without a word about tools.
+- For a tool, the model fills in the arguments, limited by their schema. The tool runs as any other; its
+  result comes back in the next model call of the turn.
+- What no tool does, the program refuses in its own words. So a model does not promise what it cannot do.
+- What a tool has changed or sent, the program tells in the tool's own words.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+import msgspec
+
+from talaria.core.messages import AssistantMessage, TokenUsage, ToolCall
+from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta, TextDelta
+from talaria.models.failures import DECODE_ERRORS
+from talaria.models.local.local_chat import LastRequest, ToolStep, read_request
+from talaria.models.local.router import TOOL_OF, RequestKind, read_kind, router_call
+
+Sink = Callable[[ModelDelta], None]
+Complete = Callable[[ModelCall, Sink], Awaitable[Completion]]
+
+MAX_STEPS = 4  # tool calls for one request
+_MOST_LINES = 60  # of a file from which the model picks the one to change
+_LOOKS = frozenset(TOOL_OF[kind] for kind in (RequestKind.LIST, RequestKind.READ, RequestKind.SEARCH))
+_AFTER_A_LOOK = (RequestKind.TALK, RequestKind.READ, RequestKind.WRITE)
+
+_PATH = "path is the name of the file"
+_FIELDS = {
+    "list_files": "path is the folder, or . for all of them",
+    "read_file": _PATH,
+    "search_files": "pattern is the word to look for",
+    "write_file": f"{_PATH}; content is the whole text of the file, without any remark about it",
+    "send_file": _PATH,
+    "edit_file": "old is the line of the file that changes, as it is now; new is what stands there then: to "
+    "add a line, the old line and the new one below it; to delete a line, nothing",
+}
+_CAN = "What I can do: talk, and list, read, search, write, change and send the files of this chat."
+_CANNOT = {
+    RequestKind.REMEMBER: "I can't keep anything for other chats. In this chat I know what was said, and a "
+    "file lasts: ask me to write it to notes.txt.",
+    RequestKind.INTERNET: "I can't look that up: I have no internet, and know nothing about today's weather, "
+    "news or prices.",
+    RequestKind.CLOCK: "I can't do anything later: I have no timer and no calendar, so I can't remind you.",
+    RequestKind.PEOPLE: "I can't reach anybody: I send no mail or messages, and I can't call, book or order.",
+    RequestKind.MACHINE: "I can't do that: I run no programs or commands, delete or rename no files, use no "
+    "devices, and make no pictures or sounds.",
+}
+_TALKS_ONLY = """\
+I can't do that: I only talk. I can't read, write or send files, remember anything for later, remind you, \
+look things up, send messages or run programs. """
+_DID_NOTHING = "\n\n(I only talk: I have not written, opened, sent, looked up or remembered anything.)"
+# Measured on requests that are not among those of the benchmark (docs/local-model.md).
+_BIAS = 1.0
+_SURE_BIAS = 1.75  # what is not talk even so surely asks for more than words
+
+
+class _Offered(msgspec.Struct):
+    offered: tuple[str, ...] = ()
+
+
+class Answering:
+    """Answers one model call. `complete` makes a call of the model's process; `offer` returns a sentence
+    about what can do more than a model without tools."""
+
+    def __init__(self, call: ModelCall, complete: Complete, sink: Sink, offer: Callable[[], str]) -> None:
+        self._call = call
+        self._complete = complete
+        self._sink = sink
+        self._offer = offer
+        self._usage = TokenUsage()
+        tools = call.prefix.tools
+        self._tools = msgspec.json.decode(tools, type=_Offered).offered if tools else ()
+
+    async def run(self) -> Completion:
+        """Raises `ModelError`."""
+        request = read_request(self._call.chunks)
+        last = request.steps[-1] if request.steps else None
+        if last is not None and last.tool not in _LOOKS:
+            return self._after_a_change(request, last)
+        if last is not None and (not last.is_ok or len(request.steps) >= MAX_STEPS):
+            return await self._talk()
+        if not self._tools:
+            return await self._only_talk(request)
+        kind = await self._find_kind(request)
+        if kind is RequestKind.TALK:
+            return await self._talk()
+        if (refusal := self._refusal(kind)) is not None:
+            return self._say(refusal)
+        return await (self._edit(last) if kind is RequestKind.EDIT else self._fill(TOOL_OF[kind]))
+
+    async def _only_talk(self, request: LastRequest) -> Completion:
+        """Refuse a request that surely needs more than words. Answer any other; if it may need more, say that
+        nothing was done. The second call costs one token, because the process has read the request."""
+        if await self._ask_for_kind(request.words, _SURE_BIAS) is not RequestKind.TALK:
+            return self._say(_TALKS_ONLY + self._offer())
+        is_clear = await self._ask_for_kind(request.words, 0.0) is RequestKind.TALK
+        completion = await self._talk()
+        if is_clear or completion.stop != "stop":
+            return completion
+        self._sink(TextDelta(_DID_NOTHING))
+        text = completion.message.text + _DID_NOTHING
+        return msgspec.structs.replace(
+            completion, message=msgspec.structs.replace(completion.message, text=text)
+        )
+
+    def _refusal(self, kind: RequestKind) -> str | None:
+        """Return why no tool can do this; None if one can."""
+        tool = TOOL_OF.get(kind)
+        if tool is None:
+            return f"{_CANNOT[kind]} {_CAN}"
+        return None if tool in self._tools else f"I can't do that without {tool}. `/tools all` lets me."
+
+    def _after_a_change(self, request: LastRequest, last: ToolStep) -> Completion:
+        """Tell what was done, in the words of the tools. A new file is sent, so that the person gets it."""
+        if not last.is_ok:
+            return self._say(f"That did not work. {last.text}")
+        if last.tool == "write_file" and "send_file" in self._tools:
+            return self._use("send_file", {"path": last.arguments.get("path", "")})
+        steps = [step for step in request.steps if step.is_ok and step.tool not in _LOOKS]
+        return self._say(" ".join(map(_told, steps)))
+
+    async def _find_kind(self, request: LastRequest) -> RequestKind:
+        kind = await self._ask_for_kind(request.words, _BIAS)
+        if not request.steps or kind is RequestKind.EDIT:
+            return kind
+        done = "; ".join(
+            f"{step.tool} {' '.join(map(str, step.arguments.values()))}" for step in request.steps
+        )
+        kind = await self._ask_for_kind(f"{request.words} (done: {done})", _BIAS, _AFTER_A_LOOK)
+        paths = [step.arguments.get("path") for step in request.steps if step.tool == "read_file"]
+        return RequestKind.TALK if kind is RequestKind.READ and paths else kind
+
+    async def _ask_for_kind(
+        self, text: str, bias: float, allowed: Collection[RequestKind] = ()
+    ) -> RequestKind:
+        completion = await self._quietly(router_call(self._call, text, bias, allowed))
+        return read_kind(completion.message.text)
+
+    async def _talk(self) -> Completion:
+        completion = await self._complete(self._call, self._sink)
+        return msgspec.structs.replace(completion, usage=self._usage + completion.usage)
+
+    # -- tools ----------------------------------------------------------------------------------------------
+
+    async def _edit(self, last: ToolStep | None) -> Completion:
+        """Read the file first; then let the model pick one of its lines."""
+        if last is None or last.tool != "read_file":
+            return await self._fill("read_file")
+        lines = [line for line in last.text.splitlines() if line.strip() and last.text.count(line) == 1]
+        old = {"enum": lines} if 0 < len(lines) <= _MOST_LINES else {"type": "string"}
+        path = {"const": last.arguments.get("path", "")}
+        return await self._fill("edit_file", {"path": path, "old": old, "new": {"type": "string"}})
+
+    async def _fill(self, tool: str, properties: dict[str, Any] | None = None) -> Completion:
+        """Let the model fill in the arguments of a tool; the person's request is in the conversation."""
+        fields = _FIELDS[tool]
+        if properties is None:
+            names = [part.partition(" ")[0] for part in fields.split("; ")]
+            properties = {name: {"type": "string"} for name in names}
+        note = f"[The program calls {tool} for the last request. Give its arguments as JSON. {fields}]"
+        schema = {
+            "type": "object",
+            "properties": properties,
+            "required": [*properties],
+            "additionalProperties": False,
+        }
+        limit = {"type": "json_schema", "json_schema": {"schema": schema}}
+        call = msgspec.structs.replace(
+            self._call,
+            chunks=[*self._call.chunks, msgspec.json.encode({"role": "user", "content": note})],
+            sampling=b'"temperature":0,"response_format":' + msgspec.json.encode(limit),
+        )
+        answer = await self._quietly(call)
+        try:
+            arguments = msgspec.json.decode(answer.message.text, type=dict[str, Any])
+        except DECODE_ERRORS:  # the answer was cut off
+            return self._say("I can't do that: the text is too long for me. Ask for a shorter one.")
+        return self._use(tool, arguments)
+
+    def _use(self, tool: str, arguments: dict[str, Any]) -> Completion:
+        call = ToolCall(f"call_{secrets.token_hex(12)}", tool, msgspec.json.encode(arguments).decode())
+        message = AssistantMessage("", (call,), model=self._call.model)
+        return Completion(message, self._usage, "tool_calls")
+
+    def _say(self, text: str) -> Completion:
+        self._sink(TextDelta(text))
+        return Completion(AssistantMessage(text, model=self._call.model), self._usage, "stop")
+
+    async def _quietly(self, call: ModelCall) -> Completion:
+        """Make a call whose answer is not for the person."""
+
+        def hide(delta: ModelDelta) -> None:
+            if isinstance(delta, CallCut):
+                self._sink(delta)
+
+        completion = await self._complete(call, hide)
+        self._usage += completion.usage
+        return completion
+
+
+def _told(step: ToolStep) -> str:
+    return f"Here is {step.arguments.get('path')}." if step.tool == "send_file" else step.text

@@ -1,0 +1,169 @@
+"""A built-in model finds the kind of a request first. Its process is a fake one that speaks the protocol: it
+picks the first word of a message that the grammar allows, and fills in arguments by their schema."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from models.local.test_local_endpoint import Local
+from talaria.core.messages import (
+    AssistantMessage,
+    Message,
+    Text,
+    ToolCall,
+    ToolOutcome,
+    ToolResult,
+    ToolResults,
+    UserMessage,
+)
+from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
+from talaria.models.local.answering import MAX_STEPS
+from talaria.models.local.weights import DEFAULT_MODEL, LARGER_MODEL, find_weights
+from talaria.testing.clock import HastyClock
+from talaria.tools.builtin import builtin_tools
+from talaria.tools.settings import ToolSettings
+
+TOOLS = builtin_tools(ToolSettings()).specs
+
+
+@pytest.fixture
+async def local(tmp_path: Path) -> AsyncIterator[Local]:
+    made = Local(tmp_path, HastyClock())
+    yield made
+    await made.endpoint.close()
+
+
+class Asked:
+    """An answer, and the text that was streamed."""
+
+    def __init__(self, completion: Completion, heard: list[ModelDelta]) -> None:
+        self.completion = completion
+        self.text = completion.message.text
+        self.streamed = "".join(delta.text for delta in heard if isinstance(delta, TextDelta))
+
+    @property
+    def call(self) -> tuple[str, object]:
+        [call] = self.completion.message.tool_calls
+        return call.name, msgspec.json.decode(call.arguments)
+
+
+async def ask(local: Local, *messages: Message | str, tools: bool = True) -> Asked:
+    wire, heard = local.endpoint.wire, list[ModelDelta]()
+    prefix = wire.render_prefix("Be brief.", TOOLS if tools else [])
+    said = [UserMessage((Text(each),)) if isinstance(each, str) else each for each in messages]
+    model = LARGER_MODEL if tools else DEFAULT_MODEL
+    call = ModelCall(model, prefix, [wire.encode(message) for message in said])
+    return Asked(await local.endpoint.complete(call, heard.append), heard)
+
+
+def did(tool: str, arguments: str, result: str, outcome: ToolOutcome = ToolOutcome.OK) -> list[Message]:
+    call = ToolCall("c1", tool, arguments)
+    return [AssistantMessage("", (call,)), ToolResults((ToolResult("c1", tool, result, outcome),))]
+
+
+async def test_talk_is_answered_in_words(local: Local) -> None:
+    asked = await ask(local, "hello")
+    assert asked.text == asked.streamed == "You said: hello"
+    assert asked.completion.usage.input == 20, "the call of the router counts too"
+
+
+@pytest.mark.parametrize(
+    ("said", "call"),
+    [
+        ("please list it", ("list_files", {"path": "a path"})),
+        ("please read it", ("read_file", {"path": "a path"})),
+        ("please search it", ("search_files", {"pattern": "a pattern"})),
+        ("please write it", ("write_file", {"path": "a path", "content": "a content"})),
+        ("please send it", ("send_file", {"path": "a path"})),
+        ("please edit it", ("read_file", {"path": "a path"})),
+    ],
+)
+async def test_a_tool_is_called_with_arguments_by_its_schema(local: Local, said: str, call: object) -> None:
+    asked = await ask(local, said)
+    assert asked.call == call
+    assert (asked.streamed, asked.completion.stop) == ("", "tool_calls")
+
+
+@pytest.mark.parametrize("kind", ["remember", "internet", "clock", "people", "machine"])
+async def test_the_program_itself_says_what_is_not_possible_and_what_is(local: Local, kind: str) -> None:
+    asked = await ask(local, f"use the {kind}")
+    assert asked.text.startswith("I can't ")
+    assert asked.text.endswith("list, read, search, write, change and send the files of this chat.")
+    assert asked.streamed == asked.text
+
+
+async def test_a_file_that_was_written_is_sent_and_then_told_without_a_model(local: Local) -> None:
+    wrote = did("write_file", '{"path":"a.txt"}', "Wrote 2 bytes to a.txt (a new file).")
+    assert (await ask(local, "write a.txt", *wrote)).call == ("send_file", {"path": "a.txt"})
+    sent = did("send_file", '{"path":"a.txt"}', "It is on its way.")
+    asked = await ask(local, "write a.txt", *wrote, *sent)
+    assert asked.text == "Wrote 2 bytes to a.txt (a new file). Here is a.txt."
+    assert asked.completion.usage.input == 0
+
+
+async def test_a_change_that_failed_is_told_as_it_is(local: Local) -> None:
+    failed = did("write_file", '{"path":"/a"}', "It is outside.", ToolOutcome.ERROR)
+    assert (await ask(local, "write /a", *failed)).text == "That did not work. It is outside."
+
+
+async def test_an_edit_picks_a_line_that_is_in_the_file_once(local: Local) -> None:
+    read = did("read_file", '{"path":"a.txt"}', "same\nsame\n\nonce\nlast\n")
+    asked = await ask(local, "edit a.txt", *read)
+    assert asked.call == ("edit_file", {"path": "a.txt", "old": "once", "new": "a new"})
+
+
+async def test_after_a_look_it_tells_the_result_or_goes_on_to_write(local: Local) -> None:
+    read = did("read_file", '{"path":"a.txt"}', "Lunch at one.")
+    asked = await ask(local, "read a.txt", *read)
+    assert asked.text == "You said: [Result of read_file:]\nLunch at one."
+    assert (await ask(local, "look into a.txt and write b.txt", *read)).call[0] == "write_file"
+    listed = did("list_files", "{}", "a.txt")
+    assert (await ask(local, "read what is there", *listed)).call[0] == "read_file"
+    failed = did("read_file", '{"path":"a.txt"}', "no such file", ToolOutcome.ERROR)
+    assert "no such file" in (await ask(local, "read a.txt", *failed)).text
+
+
+async def test_the_steps_for_one_request_are_bounded(local: Local) -> None:
+    listed = did("list_files", "{}", "a.txt") * MAX_STEPS
+    assert (await ask(local, "read it", *listed)).text.startswith("You said: [Result of")
+
+
+async def test_a_model_without_tools_refuses_and_names_the_larger_one(local: Local) -> None:
+    local.cache.remove(find_weights(LARGER_MODEL))
+    asked = await ask(local, "write a.txt", tools=False)
+    assert asked.text.startswith("I can't do that: I only talk. I can't read, write or send files")
+    assert f"model pull {LARGER_MODEL}` fetches it, then send /new." in asked.text
+    assert "(1.1 GB to fetch, 2 GB of memory)" in asked.text
+    local.cache.path(find_weights(LARGER_MODEL)).write_text("serve")
+    here = (await ask(local, "write a.txt", tools=False)).text
+    assert here.endswith(f"and is here: send `/model local/{LARGER_MODEL}`, or /new.")
+
+
+async def test_where_it_is_not_clear_it_answers_and_says_that_nothing_was_done(local: Local) -> None:
+    asked = await ask(local, "maybe write something", tools=False)
+    assert asked.text == asked.streamed
+    assert asked.text.startswith("You said: maybe")
+    assert asked.text.endswith(
+        "(I only talk: I have not written, opened, sent, looked up or remembered anything.)"
+    )
+    plain = await ask(local, "hello", tools=False)
+    assert plain.text == "You said: hello"
+
+
+async def test_a_model_of_other_tools_says_which_one_it_lacks(local: Local) -> None:
+    wire = local.endpoint.wire
+    prefix = wire.render_prefix("", [spec for spec in TOOLS if spec.name == "read_file"])
+    call = ModelCall(LARGER_MODEL, prefix, [wire.encode(UserMessage((Text("write it"),)))])
+    completion = await local.endpoint.complete(call, lambda delta: None)
+    assert completion.message.text == "I can't do that without write_file. `/tools all` lets me."
+
+
+async def test_a_stateless_call_is_passed_on(local: Local) -> None:
+    wire, heard = local.endpoint.wire, list[ModelDelta]()
+    prefix = msgspec.structs.replace(wire.render_prefix("", []), system=b"", tools=b"")
+    call = ModelCall(LARGER_MODEL, prefix, [wire.encode(UserMessage((Text("write it"),)))])
+    assert (await local.endpoint.complete(call, heard.append)).message.text == "You said: write it"
