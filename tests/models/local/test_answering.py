@@ -21,6 +21,7 @@ from talaria.core.messages import (
     UserMessage,
 )
 from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
+from talaria.core.specs import Prefix
 from talaria.models.local.answering import MAX_STEPS
 from talaria.models.local.weights import DEFAULT_MODEL, LARGER_MODEL, find_weights
 from talaria.testing.clock import HastyClock
@@ -114,6 +115,9 @@ async def test_an_edit_picks_a_line_that_is_in_the_file_once(local: Local) -> No
     read = did("read_file", '{"path":"a.txt"}', "same\nsame\n\nonce\nlast\n")
     asked = await ask(local, "edit a.txt", *read)
     assert asked.call == ("edit_file", {"path": "a.txt", "old": "once", "new": "a new"})
+    edited = did("edit_file", '{"path":"a.txt","old":"once","new":"twice"}', "Edited a.txt at line 4.")
+    told = await ask(local, "edit a.txt", *read, *edited)
+    assert told.text == "Edited a.txt at line 4. “once” became “twice”."
 
 
 async def test_after_a_look_it_tells_the_result_or_goes_on_to_write(local: Local) -> None:
@@ -162,8 +166,9 @@ async def test_a_model_of_other_tools_says_which_one_it_lacks(local: Local) -> N
     assert completion.message.text == "I can't do that without write_file. `/tools all` lets me."
 
 
-async def test_a_stateless_call_is_passed_on(local: Local) -> None:
-    wire, heard = local.endpoint.wire, list[ModelDelta]()
-    prefix = msgspec.structs.replace(wire.render_prefix("", []), system=b"", tools=b"")
+@pytest.mark.parametrize("prefix", [Prefix(b"", b""), Prefix(b'{"role":"system","content":"Hi."}', b"")])
+async def test_a_stateless_call_is_passed_on(local: Local, prefix: Prefix) -> None:
+    wire = local.endpoint.wire
     call = ModelCall(LARGER_MODEL, prefix, [wire.encode(UserMessage((Text("write it"),)))])
-    assert (await local.endpoint.complete(call, heard.append)).message.text == "You said: write it"
+    completion = await local.endpoint.complete(call, lambda delta: None)
+    assert completion.message.text == "You said: write it"

@@ -53,7 +53,7 @@ def test_a_model_without_tools_is_told_what_it_cannot_do() -> None:
     [system] = body(prefix=prefix)["messages"]
     assert system["content"].startswith("Be brief.\n\nYou are a tiny language model")
     assert "You have no tools. You cannot write, read or send files, cannot remember" in system["content"]
-    assert prefix.tools == b""
+    assert msgspec.json.decode(prefix.tools) == {"offered": []}
 
 
 def test_the_offered_tools_are_those_that_the_program_can_call_for_it() -> None:

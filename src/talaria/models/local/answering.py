@@ -18,7 +18,7 @@ import msgspec
 from talaria.core.messages import AssistantMessage, TokenUsage, ToolCall
 from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta, TextDelta
 from talaria.models.failures import DECODE_ERRORS
-from talaria.models.local.local_chat import LastRequest, ToolStep, read_request
+from talaria.models.local.local_chat import LastRequest, OfferedTools, ToolStep, read_request
 from talaria.models.local.router import TOOL_OF, RequestKind, read_kind, router_call
 
 Sink = Callable[[ModelDelta], None]
@@ -36,8 +36,9 @@ _FIELDS = {
     "search_files": "pattern is the word to look for",
     "write_file": f"{_PATH}; content is the whole text of the file, without any remark about it",
     "send_file": _PATH,
-    "edit_file": "old is the line of the file that changes, as it is now; new is what stands there then: to "
-    "add a line, the old line and the new one below it; to delete a line, nothing",
+    "edit_file": "old is the line of the file that changes, as it is now; new is what stands there then. To add "
+    "a line at the end, old is the last line, and new is the last line with the added one below it. To delete a "
+    "line, new is empty",
 }
 _CAN = "What I can do: talk, and list, read, search, write, change and send the files of this chat."
 _CANNOT = {
@@ -59,10 +60,6 @@ _BIAS = 1.0
 _SURE_BIAS = 1.75  # what is not talk even so surely asks for more than words
 
 
-class _Offered(msgspec.Struct):
-    offered: tuple[str, ...] = ()
-
-
 class Answering:
     """Answers one model call. `complete` makes a call of the model's process; `offer` returns a sentence
     about what can do more than a model without tools."""
@@ -73,8 +70,7 @@ class Answering:
         self._sink = sink
         self._offer = offer
         self._usage = TokenUsage()
-        tools = call.prefix.tools
-        self._tools = msgspec.json.decode(tools, type=_Offered).offered if tools else ()
+        self._tools = msgspec.json.decode(call.prefix.tools, type=OfferedTools).offered
 
     async def run(self) -> Completion:
         """Raises `ModelError`."""
@@ -204,4 +200,11 @@ class Answering:
 
 
 def _told(step: ToolStep) -> str:
-    return f"Here is {step.arguments.get('path')}." if step.tool == "send_file" else step.text
+    given = step.arguments
+    match step.tool:
+        case "send_file":
+            return f"Here is {given.get('path')}."
+        case "edit_file":
+            return f"{step.text} “{given.get('old')}” became “{given.get('new')}”."
+        case _:
+            return step.text

@@ -73,6 +73,17 @@ _CHAT = OpenAIChat()
 _encode = msgspec.json.Encoder().encode
 
 
+class OfferedTools(msgspec.Struct, frozen=True):
+    """The tools that the program may call for the model, in the place of a tool list."""
+
+    offered: tuple[str, ...]
+
+
+def is_session(prefix: Prefix) -> bool:
+    """Return whether the call is one of a session. A stateless caller brings prompts and tools of its own."""
+    return prefix.tools.startswith(b"{")
+
+
 class LocalChat:
     """Stateless, as every wire format."""
 
@@ -88,7 +99,7 @@ class LocalChat:
         offered = [name for name in TOOL_OF.values() if name in known]
         rules = _TALKS_AND_LOOKS if offered else _TALKS_ONLY
         system = _encode({"role": "system", "content": f"{prompt}\n\n{rules}"})
-        return Prefix(system, _encode({"offered": offered}) if offered else b"")
+        return Prefix(system, _encode(OfferedTools(tuple(offered))))
 
     def encode(self, message: Message) -> bytes:
         match message:
@@ -111,7 +122,7 @@ class LocalChat:
         if b'"id_slot"' not in sampling:
             sampling += b',"id_slot":%d' % TALK_SLOT
         limit, prefix = min(call.max_output or MAX_OUTPUT, MAX_OUTPUT), call.prefix
-        if prefix.system:  # otherwise `tools` is the tool list of a stateless caller
+        if is_session(prefix):
             prefix = Prefix(prefix.system, b"")
         return _CHAT.body(
             msgspec.structs.replace(call, prefix=prefix, sampling=sampling, max_output=limit, reasoning=None)

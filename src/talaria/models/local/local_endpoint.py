@@ -27,7 +27,7 @@ from talaria.models.local.larger import (
     describe_larger,
     lack_of_memory,
 )
-from talaria.models.local.local_chat import LocalChat
+from talaria.models.local.local_chat import LocalChat, is_session
 from talaria.models.local.runtime import ChildAddress, ModelProcess, memory_limit, missing_requirement
 from talaria.models.local.weights import MANIFEST, Weights, WeightsCache, find_weights, megabytes
 from talaria.models.settings import LOCAL, LocalSettings, ProviderSettings
@@ -103,7 +103,7 @@ class LocalEndpoint:
                 if has_loaded:
                     sink(ModelLoading(model, "reading"))
                 inner = await self._endpoint(address)
-                if not call.prefix.system:  # a stateless caller brings prompts of its own
+                if not is_session(call.prefix):
                     return await inner.complete(call, sink)
                 return await Answering(call, inner.complete, sink, partial(self.offer, weights.name)).run()
             except ModelUnavailable as error:
