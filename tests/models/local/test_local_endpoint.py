@@ -89,7 +89,7 @@ async def test_it_starts_with_the_first_call_and_says_that_it_loads(local: Local
         ModelLoading(f"local/{DEFAULT_MODEL}", "reading"),
     ]
     assert "".join(delta.text for delta in heard if isinstance(delta, TextDelta)) == "You said: hello"
-    assert (completion.usage.input, completion.usage.output) == (20, 10), "of both calls"
+    assert (completion.usage.input, completion.usage.output) == (30, 15), "of all calls"
     pid = local.process.pid
     _, heard = await local.ask("again")
     assert not any(isinstance(delta, ModelLoading) for delta in heard)

@@ -36,9 +36,9 @@ _FIELDS = {
     "search_files": "pattern is the word to look for",
     "write_file": f"{_PATH}; content is the whole text of the file, without any remark about it",
     "send_file": _PATH,
-    "edit_file": "old is the line of the file that changes, as it is now; new is what stands there then. To add "
-    "a line at the end, old is the last line, and new is the last line with the added one below it. To delete a "
-    "line, new is empty",
+    "edit_file": "old is the line of the file that changes, as it is now; new is what stands there then. To "
+    "add a line at the end, old is the last line, and new is the last line with the added one below it. To "
+    "delete a line, new is empty",
 }
 _CAN = "What I can do: talk, and list, read, search, write, change and send the files of this chat."
 _CANNOT = {
@@ -54,10 +54,10 @@ _CANNOT = {
 _TALKS_ONLY = """\
 I can't do that: I only talk. I can't read, write or send files, remember anything for later, remind you, \
 look things up, send messages or run programs. """
-_DID_NOTHING = "\n\n(I only talk: I have not written, opened, sent, looked up or remembered anything.)"
+_DID_NOTHING = "\n\n(These are only words: nothing was opened, written, sent, looked up or remembered.)"
 # Measured on requests that are not among those of the benchmark (docs/local-model.md).
 _BIAS = 1.0
-_SURE_BIAS = 1.75  # what is not talk even so surely asks for more than words
+_SURE_BIAS = 1.75  # for a model that sorts badly: only what surely needs more than words is refused
 
 
 class Answering:
@@ -80,20 +80,18 @@ class Answering:
             return self._after_a_change(request, last)
         if last is not None and (not last.is_ok or len(request.steps) >= MAX_STEPS):
             return await self._talk()
-        if not self._tools:
-            return await self._only_talk(request)
         kind = await self._find_kind(request)
         if kind is RequestKind.TALK:
-            return await self._talk()
+            return await (self._talk() if request.steps else self._talk_alone(request))
         if (refusal := self._refusal(kind)) is not None:
             return self._say(refusal)
         return await (self._edit(last) if kind is RequestKind.EDIT else self._fill(TOOL_OF[kind]))
 
-    async def _only_talk(self, request: LastRequest) -> Completion:
-        """Refuse a request that surely needs more than words. Answer any other; if it may need more, say that
-        nothing was done. The second call costs one token, because the process has read the request."""
-        if await self._ask_for_kind(request.words, _SURE_BIAS) is not RequestKind.TALK:
-            return self._say(_TALKS_ONLY + self._offer())
+    async def _talk_alone(self, request: LastRequest) -> Completion:
+        """Answer in words; if the request may need more than words, add that nothing was done.
+
+        The question costs one token, because the process has read the request.
+        """
         is_clear = await self._ask_for_kind(request.words, 0.0) is RequestKind.TALK
         completion = await self._talk()
         if is_clear or completion.stop != "stop":
@@ -106,6 +104,8 @@ class Answering:
 
     def _refusal(self, kind: RequestKind) -> str | None:
         """Return why no tool can do this; None if one can."""
+        if not self._tools:
+            return _TALKS_ONLY + self._offer()
         tool = TOOL_OF.get(kind)
         if tool is None:
             return f"{_CANNOT[kind]} {_CAN}"
@@ -121,7 +121,7 @@ class Answering:
         return self._say(" ".join(map(_told, steps)))
 
     async def _find_kind(self, request: LastRequest) -> RequestKind:
-        kind = await self._ask_for_kind(request.words, _BIAS)
+        kind = await self._ask_for_kind(request.words, _BIAS if self._tools else _SURE_BIAS)
         if not request.steps or kind is RequestKind.EDIT:
             return kind
         done = "; ".join(

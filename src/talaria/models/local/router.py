@@ -87,7 +87,7 @@ _EXAMPLES = (
     ("Save that as poem.txt", RequestKind.WRITE),
     ("Start the server", RequestKind.MACHINE),
     ("I had a bad day.", RequestKind.TALK),
-    ("Sum up letter.txt", RequestKind.READ),
+    ("Read letter.txt and write a short version of it to b.txt", RequestKind.READ),
     ("Why do cats purr?", RequestKind.TALK),
     ("Look up train tickets to Oslo", RequestKind.INTERNET),
     ("What is this about? (a text is attached)", RequestKind.TALK),
