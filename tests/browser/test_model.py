@@ -96,12 +96,23 @@ async def test_the_larger_model_is_fetched_with_one_button_and_then_a_new_chat_b
     status.larger |= {"state": "ready", "done": 1_117_320_768, "seconds_left": 0.0}
     status.default = LARGER
     await visitor.sees("The larger model is here. New chats use it.", "#offer")  # the page looks by itself
-    assert await visitor.page.locator("#said").inner_text() == "The larger model is here. New chats use it."
+    assert await visitor.page.locator("#said").inner_text() == "The larger model is here."
     await visitor.sees("tiny model: talks only, no tools", "#badge")
     await visitor.page.get_by_role("button", name="Begin a new chat").click()
     assert await visitor.name() != first
     assert not await offer.is_visible()
     await visitor.sees("small model: makes mistakes", "#badge")
+
+
+async def test_where_the_tiny_model_is_configured_this_chat_can_change(
+    visitor: Visitor,
+) -> None:
+    status = await Status.of(visitor)
+    status.larger |= {"state": "ready"}
+    await status.shown()
+    await visitor.page.get_by_role("button", name="Use it in this chat").click()
+    await visitor.page.locator("#scroll .person").get_by_text(f"/model {LARGER}").wait_for()
+    await visitor.settled()
 
 
 async def test_a_download_that_failed_says_why_and_can_be_tried_again(visitor: Visitor) -> None:

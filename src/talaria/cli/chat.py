@@ -127,11 +127,11 @@ async def _offer_larger(
 
     try:
         larger = await client.larger_model()
+        if model == f"{LOCAL}/{larger.name}" or not usual.startswith(f"{LOCAL}/"):
+            return None
+        return await scopes.enter_async_context(LargerOffer.open(client, larger))
     except TalariaError:  # the chat works without the offer
         return None
-    if model == f"{LOCAL}/{larger.name}" or not usual.startswith(f"{LOCAL}/"):
-        return None
-    return await scopes.enter_async_context(LargerOffer.open(client, larger))
 
 
 async def _model_of(client: GatewayClient, session: str) -> str | None:

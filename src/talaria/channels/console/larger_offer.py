@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 from talaria.channels.console.gateway_client import GatewayClient
-from talaria.commands.slash import canonical, parse_command
 from talaria.core.errors import TalariaError
 from talaria.core.units import format_wait
 from talaria.models.local.larger import LargerModel, LargerState
 from talaria.models.local.weights import megabytes
+from talaria.models.settings import LOCAL
 
 KEY = "Ctrl-G"
-BEGIN = "/new"
 _LOOK_SECONDS = 1.0
+_NEW = "/new"
 
 
 class LargerOffer:
@@ -29,6 +29,7 @@ class LargerOffer:
     def __init__(self, client: GatewayClient, larger: LargerModel) -> None:
         self._client = client
         self._larger = larger
+        self._switch = _NEW
         self._trouble = ""
         self._watching: asyncio.Task[None] | None = None
 
@@ -38,6 +39,8 @@ class LargerOffer:
         offer = cls(client, larger)
         if larger.state is LargerState.FETCHING:
             offer._watch(is_wanted=False)
+        elif larger.state is LargerState.READY:
+            await offer._choose_switch()
         try:
             yield offer
         finally:
@@ -55,7 +58,8 @@ class LargerOffer:
                 done, left = f"{megabytes(larger.done)}/{megabytes(larger.size)} MB", larger.seconds_left
                 return f"Fetching the larger model: {done}" + (f", {format_wait(left)} left" if left else "")
             case LargerState.READY:
-                return f"The larger model is here. {KEY} begins a new session with it."
+                how = "begins a new session with it" if self._switch == _NEW else "uses it in this session"
+                return f"The larger model is here. {KEY} {how}."
         why = self._trouble or larger.why
         cost = f"{larger.size / 1e9:.1f} GB download, {larger.memory / 1e9:.0f} GB of memory"
         return f"{why} {KEY} tries again." if why else f"{KEY}: use the larger model ({cost})"
@@ -63,19 +67,14 @@ class LargerOffer:
     def press(self) -> str | None:
         """Handle the key. Returns a message for the chat to send, if there is one."""
         if self._larger.state is LargerState.READY:
-            return BEGIN
+            return self._switch
         if self._larger.state is LargerState.ABSENT and (self._watching is None or self._watching.done()):
             self._watch(is_wanted=True)
         return None
 
     def is_taken_by(self, text: str) -> bool:
-        """Return whether this message begins a session with the larger model."""
-        command = parse_command(text)
-        return (
-            self._larger.state is LargerState.READY
-            and command is not None
-            and canonical(command.name) == "new"
-        )
+        """Return whether this message changes to the larger model."""
+        return self._larger.state is LargerState.READY and text.strip() in (self._switch, "/reset")
 
     def _watch(self, *, is_wanted: bool) -> None:
         self._watching = asyncio.create_task(self._follow(is_wanted=is_wanted), name="larger model")
@@ -91,4 +90,13 @@ class LargerOffer:
         while self._larger.state is LargerState.FETCHING:
             await asyncio.sleep(_LOOK_SECONDS)
             with contextlib.suppress(TalariaError):  # the gateway restarts: it is asked again
-                self._larger = await self._client.larger_model()
+                larger = await self._client.larger_model()
+                if larger.state is LargerState.READY:
+                    await self._choose_switch()
+                self._larger = larger
+
+    async def _choose_switch(self) -> None:
+        """New sessions get the larger model, unless the configuration names another one."""
+        model = f"{LOCAL}/{self._larger.name}"
+        usual = next((name for name in await self._client.models() if "/" in name), "")
+        self._switch = _NEW if usual == model else f"/model {model}"

@@ -220,7 +220,9 @@ function draw(here, waiting) {
 
 $("offer-take").onclick = () => {
   $("text").focus();
-  if (status.built_in_model.larger.state === "ready") openNew("pushState");
+  const { name, state } = status.built_in_model.larger;
+  if (state === "ready" && status.model.default !== `local/${name}`) send(`/model local/${name}`, []);
+  else if (state === "ready") openNew("pushState");
   else fetchLarger(status).then(refresh, fail);
 };
 

@@ -4,7 +4,6 @@ import { call } from "./api.js";
 import { $ } from "./elements.js";
 import { megabytes, wait } from "./transcript.js";
 
-const READY = "The larger model is here. New chats use it.";
 let before; // the state of the larger model when it was drawn last
 
 /** `model` is that of the open chat, or null for a new chat, which gets the default. */
@@ -17,21 +16,22 @@ export function drawModel({ model: { default: usual }, built_in_model: { weights
   $("badge").textContent = isTiny ? `tiny model: ${progress || "talks only, no tools"}` : `small model: ${progress || "makes mistakes"}`;
   const isOffered = isTiny && usual.startsWith("local/") && ["absent", "fetching", "ready"].includes(larger?.state);
   $("offer").hidden = !isOffered;
-  if (isOffered) drawOffer(larger);
-  if (before === "fetching" && larger.state === "ready") $("said").textContent = READY;
+  if (isOffered) drawOffer(larger, usual === `local/${larger.name}`);
+  if (before === "fetching" && larger.state === "ready") $("said").textContent = "The larger model is here.";
   before = larger?.state;
 }
 
-function drawOffer({ state, size, memory, done, seconds_left: left, why }) {
+/** `isUsual`: new chats get the larger model. They do not if the configuration names the tiny one. */
+function drawOffer({ state, size, memory, done, seconds_left: left, why }, isUsual) {
   const gigabytes = (bytes) => (bytes / 1e9).toFixed(1).replace(".0", "");
   const time = left === null ? "" : `, ${wait(left)}`;
   $("offer-text").textContent = {
     absent: why || "The tiny model only talks: no tools.",
     fetching: `Fetching the larger model: ${megabytes(done)} of ${megabytes(size)} MB${time}`,
-    ready: READY,
+    ready: isUsual ? "The larger model is here. New chats use it." : "The larger model is here.",
   }[state];
   const use = `Use the larger model (${gigabytes(size)} GB download, ${gigabytes(memory)} GB of memory)`;
-  $("offer-take").textContent = state === "ready" ? "Begin a new chat" : use;
+  $("offer-take").textContent = state !== "ready" ? use : isUsual ? "Begin a new chat" : "Use it in this chat";
   $("offer-take").hidden = state === "fetching";
   $("offer-progress").hidden = state !== "fetching";
   $("offer-progress").max = size;
