@@ -74,6 +74,12 @@ export async function attempt(method, path, { signal, ms = REQUEST_MS, ...more }
   });
 }
 
+/** Returns the bytes of a file. Throws `ApiError` or `Unreachable`. */
+export async function readFile(id, headers = {}) {
+  const answer = await open("GET", `/api/files/${encodeURIComponent(id)}`, { headers });
+  return answer.arrayBuffer().catch((error) => { throw new Unreachable(error.message); });
+}
+
 /** Runs `work`, which requests `path`, again and again until the gateway answers. */
 async function retry(path, signal, work) {
   try {

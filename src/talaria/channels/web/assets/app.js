@@ -4,10 +4,11 @@ import { ApiError, call, connection, pause } from "./api.js";
 import { Chat } from "./chat.js";
 import { drawChats, label, learnTitles, narrow, readChats, showMore, toggleSide } from "./chats.js";
 import { Composer } from "./composer.js";
+import { askToDelete } from "./deletion.js";
 import { $, make, spoken } from "./elements.js";
 import { show } from "./markdown.js";
 import { drawModel, fetchLarger, isDownloading } from "./model.js";
-import { forgetAll, login, newName, outbox } from "./storage.js";
+import { drafts, forgetAll, login, newName, outbox, titles } from "./storage.js";
 import { Transcript, trouble } from "./transcript.js";
 
 const POLL_MS = 10_000;
@@ -215,8 +216,19 @@ function draw(here, waiting) {
   document.title = `${$("title").textContent} · Talaria`;
   $("version").textContent = `Talaria ${status.version}`;
   $("stop").hidden = !here.watching;
+  $("delete").hidden = !here.session;
   drawModel(status, here.model);
 }
+
+$("delete").onclick = () => {
+  const { session, name } = chat;
+  askToDelete(session, label(session), () => {
+    if (name) drafts.set(name, "");
+    titles.forget(session.id);
+    if (chat?.session === session) openNew("replaceState");
+    refresh();
+  });
+};
 
 $("offer-take").onclick = () => {
   $("text").focus();

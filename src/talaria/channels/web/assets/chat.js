@@ -103,7 +103,7 @@ export class Chat {
       const page = await this.#get(`/api/sessions/${session.id}/entries?limit=500${after}`);
       this.#left.signal.throwIfAborted();
       if (!page) return []; // the session was pruned meanwhile
-      this.page.transcript.add(page.entries);
+      this.page.transcript.add(page.entries, page.files);
       titles.learn(session.id, page.entries);
       for (const { seq, turn_id: turn, body } of page.entries) {
         this.#seq = seq;

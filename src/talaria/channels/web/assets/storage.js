@@ -70,6 +70,10 @@ const known = read("titles", {}); // all labels of this page; the browser stores
 export const titles = {
   /** The first words of a session: empty if it has no message yet, undefined if they are not known. */
   of: (session) => known[session],
+  forget(session) {
+    delete known[session];
+    write("titles", known);
+  },
   learn(session, entries) {
     const said = entries.find(({ body }) => body.type === "user")?.body.parts.find((part) => part.type === "text");
     known[session] ||= (said?.text ?? "").trim().slice(0, 80);

@@ -1,6 +1,7 @@
 /* The conversation on the page: the entries of the log, and below them the running turn. */
 
 import { copier, make, spoken } from "./elements.js";
+import { card, size } from "./files.js";
 import { show } from "./markdown.js";
 
 const BRIEF = 96; // characters
@@ -11,6 +12,7 @@ export class Transcript {
   #log;
   #live;
   #tools = new Map(); // by the id of the call
+  #files = new Set(); // the ids of the files that are shown
   #text = null; // the part of the answer that is being streamed
   #thought = null;
   #state = null;
@@ -23,17 +25,20 @@ export class Transcript {
   clear() {
     this.#log.replaceChildren();
     this.#tools.clear();
+    this.#files.clear();
   }
 
   // -- the log
 
-  /** Appends entries of the session, in order. Each entry must be passed once. */
-  add(entries) {
+  /** Appends entries of the session, in order, and the files that were sent in their turns. Each entry must be
+   * passed once. */
+  add(entries, files = []) {
     for (const { seq, turn_id: turn, body } of entries) {
       if (body.type === "hidden") this.#hide(body.first, body.last);
       for (const { call_id: id, outcome, text } of body.results ?? []) this.#finish(id, outcome, text);
       for (const node of this.#nodes(body, seq, turn)) this.#log.append(Object.assign(node, { seq, turn }));
     }
+    for (const file of files.filter(({ id }) => !this.#files.has(id))) this.#send(file);
   }
 
   *#nodes(body, seq, turn) {
@@ -46,17 +51,29 @@ export class Transcript {
     for (const call of body.tool_calls) yield this.#tool(call.id, call.name, call.arguments);
   }
 
+  /** A file belongs to the last entry of its turn. */
+  #send(file) {
+    const last = this.#last(file.turn_id);
+    if (!last) return; // it was hidden by /undo
+    this.#files.add(file.id);
+    last.after(Object.assign(card(file), { turn: last.turn, seq: last.seq }));
+  }
+
+  #last(turn) {
+    return [...this.#log.children].findLast((node) => node.turn === turn);
+  }
+
   #hide(first, last) {
     for (const node of [...this.#log.children]) if (node.seq >= first && node.seq <= last) node.remove();
   }
 
   has(turn) {
-    return [...this.#log.children].some((node) => node.turn === turn);
+    return this.#last(turn) !== undefined;
   }
 
   /** Shows nodes that the log does not keep, such as errors and answers of commands, below `turn`. */
   remark(turn, ...nodes) {
-    const last = turn && [...this.#log.children].findLast((node) => node.turn === turn);
+    const last = turn && this.#last(turn);
     nodes.forEach((node) => { node.turn = turn; });
     if (last) last.after(...nodes);
     else this.#log.append(...nodes);
@@ -253,11 +270,6 @@ export function wait(seconds) {
 
 export function megabytes(bytes) {
   return Math.round(bytes / 1e6);
-}
-
-function size(bytes) {
-  if (bytes < 1e3) return `${bytes} B`;
-  return bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
 function shorten(given) {
