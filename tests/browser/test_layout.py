@@ -24,3 +24,38 @@ async def test_only_the_conversation_scrolls_while_messages_wait(visitor: Visito
     }  # the list of chats may be long
     await visitor.page.get_by_role("button", name="Stop").click()
     await visitor.sees("You said: queued 2")
+
+
+GROW = """async () => {
+  const [scroll, log] = [document.getElementById("scroll"), document.getElementById("log")];
+  const tall = document.createElement("pre");
+  tall.textContent = "row\\n".repeat(40);
+  log.append(tall);
+  scroll.dispatchEvent(new Event("scroll"));  // of an earlier movement
+  await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+  return scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight;
+}"""
+
+UNTIL = """async ([least, most]) => {
+  const scroll = document.getElementById("scroll");
+  for (let left = -1; left < least || left > most; ) {
+    await new Promise(requestAnimationFrame);
+    left = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight;
+  }
+  await new Promise(requestAnimationFrame);
+}"""
+
+
+async def test_the_end_stays_in_sight_unless_the_reader_scrolls_away_from_it(visitor: Visitor) -> None:
+    await visitor.say("hello")
+    await visitor.sees("You said: hello")
+    await visitor.settled()
+    assert await visitor.page.evaluate(GROW) < 2
+    assert await visitor.page.evaluate(GROW) < 2
+    await visitor.page.locator("#scroll").hover()
+    await visitor.page.mouse.wheel(0, -60)
+    await visitor.page.evaluate(UNTIL, [50, 70])
+    assert await visitor.page.evaluate(GROW) > 500
+    await visitor.page.mouse.wheel(0, 100_000)
+    await visitor.page.evaluate(UNTIL, [0, 2])
+    assert await visitor.page.evaluate(GROW) < 2

@@ -240,8 +240,14 @@ $("offer-take").onclick = () => {
 
 const grown = new ResizeObserver(() => { if (isPinned) $("scroll").scrollTop = $("scroll").scrollHeight; });
 ["log", "live", "waiting", "scroll"].forEach((id) => grown.observe($(id)));
+let seen = { top: 0, height: 0 };
+/** A reader leaves the end by scrolling up. The conversation also moves when it grows or shrinks. */
 $("scroll").onscroll = () => {
-  isPinned = $("scroll").scrollHeight - $("scroll").scrollTop - $("scroll").clientHeight < 80;
+  const { scrollTop: top, scrollHeight: height, clientHeight } = $("scroll");
+  const left = height - top - clientHeight;
+  if (top > seen.top && left < 80) isPinned = true;
+  if (top < seen.top && left > 2 && height === seen.height) isPinned = false;
+  seen = { top, height };
 };
 $("more").onclick = () => { showMore(); refresh(); };
 connection.addEventListener("change", ({ detail }) => {
