@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contracts.wire_suite import read_with
-from talaria.core.errors import ModelUnavailable
+from talaria.core.errors import AnswerTooLarge, ModelUnavailable
 from talaria.core.messages import Reasoning, TokenUsage, ToolCall
 from talaria.core.models import Completion, ModelDelta, TextDelta, ThoughtDelta
 from talaria.models.anthropic_messages import AnthropicMessages
@@ -181,6 +181,12 @@ class TestBlocks:
     def test_blocks_that_make_no_sense_cannot_be_read(self, broken: bytes) -> None:
         with pytest.raises(ModelUnavailable, match="cannot be read"):
             read(START, broken, end())
+
+    def test_blocks_are_bounded(self) -> None:
+        blocks = [begin(n, {"type": "text", "text": "x"}) + stop(n) for n in range(4097)]
+        assert read(START, *blocks[:4096], end())[0].message.text == "x" * 4096
+        with pytest.raises(AnswerTooLarge, match="has more than 4096 blocks"):
+            read(START, *blocks, end())
 
 
 class TestWholeAnswers:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from talaria.core.spending import Price
-from talaria.models.known import KNOWN_MODELS, Abilities, Prices, PriceSettings, known_price, may_think
+from talaria.models.known import (
+    KNOWN_MODELS,
+    Abilities,
+    Prices,
+    PriceSettings,
+    known_abilities,
+    known_price,
+    may_think,
+)
 from talaria.models.settings import PRESETS
 
 M = 1_000_000
@@ -96,3 +104,12 @@ def test_a_model_may_think_if_it_is_asked_to_or_if_it_does_so_unasked(
     model: str, reasoning: bool | None, effort: str | None, expected: bool
 ) -> None:
     assert may_think(model, Abilities(reasoning=reasoning), effort) is expected
+
+
+def test_what_our_own_models_can_do() -> None:
+    """The built-in one has a small window and sees nothing; the scripted one plays every part."""
+    scripted = Abilities(None, None, tools=True, images=True, reasoning=True)
+    built_in = Abilities(4096, 512, tools=True, images=False, reasoning=False)
+    assert known_abilities("scripted", "any") == scripted
+    assert known_abilities("local", "any") == built_in
+    assert known_abilities("openai", "gpt-5") == KNOWN_MODELS["openai/gpt-5"].abilities

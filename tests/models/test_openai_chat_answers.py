@@ -9,7 +9,7 @@ import pytest
 
 from contracts.wire_suite import as_event as event
 from contracts.wire_suite import read_with
-from talaria.core.errors import ModelUnavailable
+from talaria.core.errors import AnswerTooLarge, ModelUnavailable
 from talaria.core.messages import TokenUsage, ToolCall
 from talaria.core.models import Completion, ModelDelta, TextDelta, ThoughtDelta
 from talaria.models.openai_chat import OpenAIChat
@@ -252,3 +252,25 @@ class TestErrorsInTheStream:
     def test_a_chunk_of_another_shape_cannot_be_read(self) -> None:
         with pytest.raises(ModelUnavailable, match="cannot be read"):
             read(event({"choices": 3}), END)
+
+
+class TestBounds:
+    def test_choices_in_one_piece(self) -> None:
+        others = [{"index": n, "delta": {"content": "no"}} for n in range(1, 256)]
+        first = {"index": 0, "delta": {"content": "yes"}}
+        assert read(event({"choices": [first, *others]}), END)[0].message.text == "yes"
+        with pytest.raises(AnswerTooLarge, match="has a piece with 257 choices"):
+            read(event({"choices": [first, *others, others[0]]}), END)
+
+    def test_reasoning_details_in_one_piece(self) -> None:
+        details = [{"type": "reasoning.text", "text": "a", "index": n} for n in range(1001)]
+        assert read(chunk({"reasoning_details": details[:1000]}), END)[0].message.reasoning
+        with pytest.raises(AnswerTooLarge):
+            read(chunk({"reasoning_details": details}), END)
+
+    def test_pieces_of_calls_in_one_event(self) -> None:
+        pieces: list[dict[str, Any]] = [{"index": 0}] * 5001
+        named = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
+        assert calls_of(call_chunk(named), call_chunk(*pieces[:5000]), END) == [("c", "f", "{}")]
+        with pytest.raises(AnswerTooLarge, match="has 5001 pieces of tool calls at once"):
+            calls_of(call_chunk(named), call_chunk(*pieces), END)

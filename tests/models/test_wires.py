@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from contracts.wire_suite import CALLS, TEXT, WireSuite
 from talaria.core.messages import TokenUsage
 from talaria.models.anthropic_messages import CACHE_MARK, AnthropicMessages
+from talaria.models.endpoint import STEP_BYTES, _steps
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.providers import WIRES
+from talaria.models.reported_usage import count
 from talaria.testing.model_api import ScriptedReply
 from talaria.testing.model_server import APIS
 from talaria.testing.script import ScriptedAnswer
@@ -42,3 +46,47 @@ class TestAnthropic(_OverTheWire):
 def test_every_format_is_here() -> None:
     tested = {kind.wire.name for kind in (TestChat, TestResponses, TestAnthropic)}
     assert tested == set(WIRES)
+
+
+@pytest.mark.parametrize(
+    ("value", "counted"),
+    [
+        (0, 0),
+        (7, 7),
+        (7.0, 7),
+        (7.5, 0),
+        (-1, 0),
+        (True, 0),
+        ("7", 0),
+        (None, 0),
+        (1 << 53, 1 << 53),
+        ((1 << 53) + 1, 1 << 53),
+        (10**300, 1 << 53),
+    ],
+)
+def test_a_count_is_a_whole_number_from_zero_on(value: object, counted: int) -> None:
+    assert count({"n": value}, "n") == counted
+    assert count(None, "n") == count({"m": 1}, "n") == 0
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [],
+        [1],
+        [10, 20],
+        [STEP_BYTES],
+        [5, STEP_BYTES, 7],
+        [5, 2 * STEP_BYTES + 1, 7, 7],
+        [STEP_BYTES - 1, 1, 1],
+        [STEP_BYTES // 2, STEP_BYTES // 2, 3],
+        [STEP_BYTES, 5, STEP_BYTES],
+    ],
+    ids=str,
+)
+def test_a_body_is_sent_in_order_and_in_steps(sizes: list[int]) -> None:
+    pieces = [bytes([n + 1]) * size for n, size in enumerate(sizes)]
+    steps = [bytes(step) for step in _steps(pieces)]
+    assert b"".join(steps) == b"".join(pieces)
+    assert all(0 < len(step) < 2 * STEP_BYTES for step in steps)
+    assert len(steps) <= 2 + 2 * sum(size // STEP_BYTES + 1 for size in sizes if size >= STEP_BYTES)

@@ -13,7 +13,15 @@ from talaria.models.local.fetch import WeightsError
 from talaria.models.local.larger import LargerState, OtherDownload, TooLittleMemory
 from talaria.models.local.local_endpoint import LocalEndpoint
 from talaria.models.local.runtime import ModelProcess, memory_limit
-from talaria.models.local.weights import DEFAULT_MODEL, LARGER_MODEL, Weights, WeightsCache, find_weights
+from talaria.models.local.weights import (
+    DEFAULT_MODEL,
+    LARGER_MODEL,
+    FetchProgress,
+    FetchStage,
+    Weights,
+    WeightsCache,
+    find_weights,
+)
 from talaria.testing.clock import FakeClock
 
 GB = 10**9
@@ -127,3 +135,15 @@ def test_the_memory_of_a_machine_or_of_its_container(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert memory_limit(tmp_path) == limit
+
+
+def test_a_download_tells_how_far_it_is_and_how_long_it_takes(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.downloads.progress = FetchProgress(LARGER_MODEL, FetchStage.FETCHING, 100, 1000, rate=50.4)
+    told = machine.endpoint.larger()
+    assert (told.state, told.done) == (LargerState.FETCHING, 100)
+    assert told.seconds_left == pytest.approx(900 / 50.4)
+    shown = machine.downloads.progress.view()
+    assert (shown["rate"], shown["done"], shown["seconds_left"]) == (50, 100, told.seconds_left)
+    machine.downloads.progress = FetchProgress(DEFAULT_MODEL, FetchStage.FETCHING, 100, 1000)
+    assert machine.endpoint.larger().state is LargerState.ABSENT
