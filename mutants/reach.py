@@ -249,7 +249,8 @@ def _record(
                 part, ran = futures[future], future.result()
                 made = {file: _file_record(file, digests[file], ran, blocks) for file in part}
                 for file, record in made.items():
-                    _keep(file, record)
+                    if record.tests:  # else it could not be imported, or the run was stopped
+                        _keep(file, record)
                 tell(f"  {done} of {len(futures)} parts")
                 yield made
         except BaseException:
@@ -260,7 +261,7 @@ def _record(
 
 def _record_part(files: Sequence[str], code: Path, plain: Path, blocks: Sequence[Block]) -> list[Ran]:
     """Run some files. Tests that fail are tried again with the code as it is, since a recording is slower."""
-    limit = ("--timeout", str(_TEST_SECONDS))
+    limit = ("--continue-on-collection-errors", "--timeout", str(_TEST_SECONDS))
     outcome = run_tests(files, code, blocks=len(blocks), options=limit, seconds=_RUN_SECONDS)
     failed = [ran.node for ran in outcome.tests if not ran.passed]
     if not failed:
