@@ -39,11 +39,20 @@ def test_a_backup_of_a_running_gateway_is_restored_when_it_has_stopped(
 def test_why_tells_the_same_with_a_gateway_and_without(talaria: Talaria, serve: Serve) -> None:
     gateway = serve()
     turn = msgspec.json.decode(talaria("ask", "Hello", "--json").stdout)
+    assert talaria("ask", "--session", "named", "/why").stdout == "There is no message in this session yet.\n"
+    assert talaria("ask", "--session", "named", "[[status 400]] please").returncode == 1
+    in_chat = talaria("ask", "--session", "named", "/why").stdout
+    listed = talaria("why").stdout.splitlines()
+    assert listed[0].split() == ["TIME", "CHAT", "STATE", "MESSAGE", "ID"]
+    assert [line.split()[3] for line in listed[1:]] == ["done", "failed", "done", "done"]
+    assert f"- {listed[2].split()[-1]}, failed, " in in_chat and "“[[status 400]] please”: " in in_chat
+    assert listed[-1].endswith(f"Hello     {turn['id']}".partition("     ")[2])
     running = talaria("why", turn["id"], "--json")
     gateway.terminate()
     gateway.wait(30)
     assert running.returncode == 0, running.stderr
     assert talaria("why", turn["id"], "--json").stdout == running.stdout
+    assert talaria("why").stdout.splitlines() == listed
     missing = talaria("why", "turn_nothing")
     assert missing.returncode == 1
     assert missing.stderr.startswith("talaria: There is no turn turn_nothing.")

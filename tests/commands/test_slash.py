@@ -110,7 +110,7 @@ def test_what_is_a_command(text: str, command: Command | None) -> None:
         ("/sessions", "1. Taxes 2025 (ses_old"),
         ("/sessions", "2. Taxes 2024 (ses_older"),
         ("/status", "Session ses_now (Now here), revision 0.3."),
-        ("/status", "Turns: 4 so far, idle."),
+        ("/status", "Turns: 3 before this one, idle."),
         ("/help stop", "/stop: cancel the running turn"),
         ("/help /reset", "/new [TITLE]: start a new session"),
         ("/help nothing", "There is no command /nothing in this version."),

@@ -14,6 +14,7 @@ SCANS = {
     "queries.FIND_BY_KEY": {"turns"},
     "queries.FIND_BY_REPLY": {"outbox"},
     "queries.FIND_BY_SHOWN": {"turns"},
+    "queries.RECENT": {"turns"},  # from the newest on
     "delivery.DUE_AT_ONCE": {"outbox"},
     "leases.EXPIRE_OTHERS": {"sessions"},
     "leases.FORGIVE_OWN": {"sessions"},

@@ -13,14 +13,18 @@ from contracts.store_orders import (
     RIVAL,
     HandClock,
     accepting,
+    answered,
+    approved,
     begun,
     ending,
+    parked,
     said,
     step,
 )
 from talaria.channels.http.views import ExplainedTurn, explain_turn
 from talaria.core.delivery import DeliveryResult, OutboxState
 from talaria.core.errors import ErrorInfo, NotFound
+from talaria.core.ids import ChatKey
 from talaria.core.ledger import Begin, Commit, TurnEnd, UsageWrite
 from talaria.core.messages import TokenUsage
 from talaria.core.turns import StepKind, StepState, TurnState
@@ -151,6 +155,38 @@ async def test_a_forgotten_turn_is_not_found(store: SqliteStore, clock: HandCloc
     for name in (turn.turn.id, "k:1", "1"):
         with pytest.raises(NotFound):
             await tell(store, name)
+
+
+async def test_a_parked_turn_is_told_with_its_question_and_the_decision(
+    store: SqliteStore, clock: HandClock
+) -> None:
+    turn, _, (question,) = await parked(store)
+    told = await tell(store, turn.turn.id)
+    assert [line.text for line in told.story if line.kind in ("asked", "waiting")] == [
+        "Step 1: Asked a person whether it may run: “Run `rm -r build`?”",
+        "Parked: waits for a person to decide.",
+    ]
+    clock.forward(60)
+    await store.decide(question.id, approved(clock.now()))
+    told = await tell(store, turn.turn.id)
+    (line,) = (line for line in told.story if line.kind == "decided")
+    assert (line.at, line.text) == (clock.now(), "Step 1: u1 approved it.")
+
+
+async def test_recent_turns_are_listed_newest_first_and_forgotten_ones_are_not(
+    store: SqliteStore, clock: HandClock
+) -> None:
+    turns = [
+        (await answered(store, accepting(chat=ChatKey(f"agent:main:test:dm:{n}")))).turn
+        for n in ("a", "b", "bb")
+    ]
+    ids = [turn.id for turn in turns]
+    assert [turn.id for turn in await store.histories.recent(10)] == ids[::-1]
+    assert [turn.id for turn in await store.histories.recent(2)] == ids[:0:-1]
+    assert [turn.id for turn in await store.histories.recent(10, "agent:main:test:dm:b")] == ids[:0:-1]
+    assert [turn.id for turn in await store.recent_of_session(turns[1].session_id, 10)] == [ids[1]]
+    await store.retention.forget_turns(0, clock.now() + 1)
+    assert await store.histories.recent(10) == []
 
 
 async def test_what_is_an_estimate_is_called_one(store: SqliteStore) -> None:

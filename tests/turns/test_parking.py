@@ -294,7 +294,8 @@ async def test_later_messages_of_the_chat_wait_and_control_commands_pass(world: 
         live = await park(rig)
         later = await rig.submit("later")
         assert (await rig.say("elsewhere", "two")).state is TurnState.DONE
-        assert f"running {live.turn.id}, 1 waiting" in str((await rig.say("/status")).reply)
+        told = str((await rig.say("/status")).reply)
+        assert f"Turns: 2 before this one, waiting for your decision in {live.turn.id}, 1 waiting." in told
         assert later.state is LiveState.QUEUED
         await decide(rig, live)
         assert (await rig.turns.wait(later)).reply == "You said: later"

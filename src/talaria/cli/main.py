@@ -31,7 +31,7 @@ VERBS = {
     "connect": "Connect a chat platform and let the first person in.",
     "pair": "Let people in who write from a chat platform, and out again.",
     "token": "Make, list and revoke tokens for programs that call the HTTP API.",
-    "why": "Tell the whole story of one message or turn.",
+    "why": "List the last messages, or tell the whole story of one.",
     "backup": "Save the home in one file, also while the gateway runs.",
     "restore": "Bring a backup back.",
     "demo": "See it for yourself, without a key: `demo crash` kills a gateway five times.",

@@ -1,4 +1,4 @@
-"""`talaria why ID`: what happened to a message, its turn and its reply, from the ledger."""
+"""`talaria why`: the last messages, and what happened to one, its turn and its reply, from the ledger."""
 
 from __future__ import annotations
 
@@ -10,26 +10,66 @@ import click
 import msgspec
 
 from talaria.channels.console.gateway_client import GatewayClient
-from talaria.channels.http.views import ExplainedTurn, explain_turn
+from talaria.channels.http.views import ExplainedTurn, TurnLine, TurnList, explain_turn
 from talaria.cli.home_gateway import GatewayOrStore, ask_home
 from talaria.cli.options import Invocation, verb
+from talaria.cli.text import columns, when
 from talaria.core.display import clean_line
 from talaria.core.errors import NotFound
+
+_CHAT_WIDTH, _TEXT_WIDTH = 32, 40
 
 
 @verb(
     "why",
+    "talaria why                      the last messages, with their ids",
     "talaria why turn_01m7gjkmr77btvvjyj8f29m8h7",
     "talaria why 4711                 the platform's id of a message or of a reply",
     "talaria why reply:12             a reply by its number in the outbox",
 )
-@click.argument("id")
-@click.option("--json", "as_json", is_flag=True, help="Print the turn with its story as JSON.")
-def command(invocation: Invocation, id: str, as_json: bool) -> None:
+@click.argument("id", required=False)
+@click.option("-n", "--limit", default=20, show_default=True, type=click.IntRange(1, 200), help="How many.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(invocation: Invocation, id: str | None, limit: int, as_json: bool) -> None:
     """Tell the whole story of a turn: received, queued, begun, each step, settled, delivered.
 
-    ID is a turn's id, the platform's id of a message or of a reply to it, or reply:N.
+    ID is a turn's id, the platform's id of a message or of a reply to it, or reply:N. Without ID, list the
+    last messages with their ids, newest first. In a chat, /why shows those of that chat.
     """
+    if id is None:
+        _list(invocation, limit, as_json)
+    else:
+        _tell(invocation, id, as_json)
+
+
+def _list(invocation: Invocation, limit: int, as_json: bool) -> None:
+    async def find(found: GatewayOrStore) -> TurnList:
+        if isinstance(found, Path):
+            return TurnList(())
+        if isinstance(found, GatewayClient):
+            return await found.turns(limit)
+        return TurnList(tuple(map(TurnLine.of, await found.histories.recent(limit))))
+
+    listed = ask_home(invocation, find)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(listed)).decode())
+    elif not listed.items:
+        click.echo("There are no messages yet.")
+    else:
+        click.echo(columns([("TIME", "CHAT", "STATE", "MESSAGE", "ID"), *map(_row, listed.items)]))
+        click.echo(invocation.spoken("`talaria why ID` tells the whole story of one."), err=True)
+
+
+def _row(turn: TurnLine) -> tuple[str, ...]:
+    chat = short(turn.chat_key.removeprefix("agent:"), _CHAT_WIDTH)
+    return when(turn.accepted_at), chat, turn.state, short(turn.text, _TEXT_WIDTH) or "-", turn.id
+
+
+def short(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _tell(invocation: Invocation, id: str, as_json: bool) -> None:
 
     async def tell(found: GatewayOrStore) -> ExplainedTurn:
         if isinstance(found, Path):

@@ -14,19 +14,22 @@ from enum import Enum, auto
 import msgspec
 
 from talaria.core.delivery import Button
+from talaria.core.display import clean_line
 from talaria.core.entries import EntryBody, Exchange, Hidden, ReasoningSet, TitleSet
 from talaria.core.ids import TurnId
 from talaria.core.ledger import ChatSummary
+from talaria.core.program import spoken_afar
 from talaria.core.sessions import Session
 from talaria.core.spending import Account, Scope, Spent, show_usd
 from talaria.core.suggest import nearest
-from talaria.core.turns import Sender
+from talaria.core.turns import Sender, Turn
 
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z_-]*)(?:\s+(.*))?", re.DOTALL)
 _TITLE_LIMIT = 120
 _BUTTONS = 8
 _LISTED = 20
 _QUOTE_LIMIT = 80
+_RECENT = 5
 _EFFORTS = "none|low|medium|high"
 _TOOLS_USAGE = "/tools [NAME…|all|none]"
 _NUMBER_DIGITS = 10  # a longer text is not taken for a number; Python refuses to convert very long ones
@@ -63,7 +66,8 @@ class CommandContext(msgspec.Struct, frozen=True):
     `models` are the configured names, `listed` the further models that endpoints offer, and `abilities` what
     is known of the session's model, which gets no tools unless it `takes_tools`. `exchanges` and `reasoning`
     come from the session's log and are filled in for commands with `reads_log`; `account` is filled in for
-    `/usage`.
+    `/usage`, and `recent`, the session's last turns, newest first, for `/why`. `is_parked` says that the turn
+    under way waits for a person's decision.
     """
 
     summary: ChatSummary
@@ -82,6 +86,8 @@ class CommandContext(msgspec.Struct, frozen=True):
     exchanges: tuple[Exchange, ...] = ()
     reasoning: str = ""
     account: Account | None = None
+    recent: tuple[Turn, ...] = ()
+    is_parked: bool = False
 
     @property
     def session(self) -> Session:
@@ -296,14 +302,32 @@ def _help(context: CommandContext, args: str) -> CommandResult:
 def _status(context: CommandContext, args: str) -> CommandResult:
     session = context.session
     about = f" ({context.abilities})" if context.abilities else ""
-    turn = f"running {context.running}" if context.running else "idle"
+    doing = "waiting for your decision in" if context.is_parked else "running"
+    turn = f"{doing} {context.running}" if context.running else "idle"
     if context.waiting:
         turn += f", {context.waiting} waiting"
     return CommandResult(
         f"Session {session.id} ({session.title or 'untitled'}), revision {session.revision}.\n"
         f"Agent {context.agent} with {context.model}{about}; {context.warm or 'not in memory'}.\n"
-        f"Turns: {context.summary.turns} so far, {turn}."
+        f"Turns: {context.summary.turns - 1} before this one, {turn}."
     )
+
+
+def _why(context: CommandContext, args: str) -> CommandResult:
+    """The messages of the session with their ids: what they were, and what became of them."""
+    asked = [turn for turn in context.recent if asks_model(turn.command)][:_RECENT]
+    if not asked:
+        return CommandResult("There is no message in this session yet.")
+    lines = ["The last messages of this session, newest first:", *map(_describe_turn, asked)]
+    lines.append(spoken_afar("`talaria why ID` on the gateway's machine tells the whole story of one."))
+    return CommandResult("\n".join(lines))
+
+
+def _describe_turn(turn: Turn) -> str:
+    when = datetime.fromtimestamp(turn.accepted_at, UTC).strftime("%H:%M UTC")
+    said = clean_line(turn.inbound.text, _QUOTE_LIMIT // 2)
+    trouble = f": {turn.error.message}" if turn.error else ""
+    return f"- {turn.id}, {turn.state}, {when}, “{said}”{trouble}"
 
 
 def _whoami(context: CommandContext, args: str) -> CommandResult:
@@ -387,6 +411,9 @@ _ROWS = (
     CommandSpec("branch", "/branch [TITLE]", "continue in a copy of this session", Route.BINDING, _branch),
     CommandSpec(
         "reload", "/reload", "use the prompt and tools of the current configuration", Route.LANE, _reload
+    ),
+    CommandSpec(
+        "why", "/why", "show the last messages, their ids and what became of them", Route.CONTROL, _why
     ),
     CommandSpec("whoami", "/whoami", "show who you are to the gateway", Route.CONTROL, _whoami),
 )

@@ -40,7 +40,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Unset:
-    """What an empty key stands for: the `value` that counts then, if there is one, and a few words."""
+    """The meaning of an empty key in a few words, and the `value` that counts then, if there is one."""
 
     meaning: str
     value: str = ""

@@ -27,8 +27,10 @@ from talaria.models.known import NOTHING_KNOWN
 from talaria.turns.agents import Agents
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings
+from talaria.turns.states import LiveState
 
 _log = logging.getLogger("talaria.turns")
+_RECENT = 50  # turns among which `/why` looks for messages
 INTERNAL = TalariaError(
     "Something went wrong inside the gateway.", "The log has the details; please report it."
 )
@@ -131,8 +133,15 @@ class CommandRunner:
             takes_tools=known.tools is not False,
             exchanges=seen,
             reasoning=reasoning,
+            recent=await self._recent(turn),
+            is_parked=running is not None and running.state is LiveState.PARKED,
             account=await agents.budgets.account(turn) if canonical(turn.command) == "usage" else None,
         )
+
+    async def _recent(self, turn: Turn) -> tuple[Turn, ...]:
+        if canonical(turn.command) != "why":
+            return ()
+        return tuple(await self._store.recent_of_session(turn.session_id, _RECENT))
 
     async def _read_log(self, turn: Turn) -> tuple[tuple[Exchange, ...], str]:
         """Return what the model sees and the session's reasoning effort, for commands that read the log."""

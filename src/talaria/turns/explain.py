@@ -8,10 +8,13 @@ import msgspec
 
 from talaria.core.delivery import OutboxRow, OutboxState
 from talaria.core.history import StepUsage, TurnHistory
+from talaria.core.ledger import TurnRecord
+from talaria.core.questions import APPROVE, DENY, Question, QuestionKind
 from talaria.core.spending import show_usd
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
 
 _PREVIEW = 80
+_DECISIONS = {APPROVE: "approved it", DENY: "denied it"}
 
 
 class HistoryLine(msgspec.Struct, frozen=True):
@@ -25,11 +28,10 @@ class HistoryLine(msgspec.Struct, frozen=True):
 def explain_history(history: TurnHistory) -> tuple[HistoryLine, ...]:
     """Return what happened to the turn, in the order of the ledger."""
     turn = history.record.turn
-    usage = {used.n: used for used in history.usage}
     return (
         *_arrival(turn, history.ahead),
         *_attempts(history),
-        *(line for step in history.record.steps for line in _step(step, usage.get(step.n))),
+        *_steps(history.record, {used.n: used for used in history.usage}),
         *(line for used in history.usage for line in _estimate(used)),
         *_end(turn),
         *(line for row in history.record.replies for line in _delivery(row)),
@@ -66,6 +68,14 @@ def _attempts(history: TurnHistory) -> Iterator[HistoryLine]:
     yield HistoryLine(history.begun_at, "begun", f"Taken up again, attempt {turn.attempts}{by}.")
 
 
+def _steps(record: TurnRecord, usage: dict[int, StepUsage]) -> Iterator[HistoryLine]:
+    for step in record.steps:
+        for question in record.questions:
+            if question.n == step.n:
+                yield from _question(question, record.turn)
+        yield from _step(step, usage.get(step.n))
+
+
 def _step(step: Step, usage: StepUsage | None) -> Iterator[HistoryLine]:
     if step.kind is StepKind.MODEL:
         yield HistoryLine(step.ended_at, "model", f"Step {step.n}: {step.name} answered{_used(usage)}.")
@@ -81,6 +91,29 @@ def _step(step: Step, usage: StepUsage | None) -> Iterator[HistoryLine]:
                 yield HistoryLine(step.started_at, "tool", f"{name} started.")
             outcome = step.result.outcome.value if step.result else "nothing"
             yield HistoryLine(step.ended_at, "tool", f"{name} ended: {outcome}.")
+
+
+def _question(question: Question, turn: Turn) -> Iterator[HistoryLine]:
+    """Tell a question that parked the turn, and its decision."""
+    is_approval = question.kind is QuestionKind.APPROVAL
+    asked = f"Asked a person {'whether it may run' if is_approval else 'for an answer'}"
+    yield HistoryLine(
+        question.asked_at, "asked", f"Step {question.n}: {asked}: “{_shortened(question.text)}”"
+    )
+    decision = question.decision
+    if decision is None:
+        if turn.state is not TurnState.WAITING:
+            yield HistoryLine(question.expires_at, "decided", f"Step {question.n}: nobody decided in time.")
+        return
+    told = _DECISIONS.get(decision.text) if is_approval else None
+    told = told or f"answered “{_shortened(decision.text)}”"
+    late = ", too late" if question.is_expired(decision.decided_at) else ""
+    yield HistoryLine(decision.decided_at, "decided", f"Step {question.n}: {decision.by} {told}{late}.")
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text[: _PREVIEW * 16].split())
+    return line if len(line) <= _PREVIEW else f"{line[:_PREVIEW]}…"
 
 
 def _used(usage: StepUsage | None) -> str:
@@ -108,8 +141,7 @@ def _estimate(usage: StepUsage) -> Iterator[HistoryLine]:
 def _end(turn: Turn) -> Iterator[HistoryLine]:
     match turn.state:
         case TurnState.DONE:
-            reply = " ".join((turn.reply or "").split())
-            short = reply if len(reply) <= _PREVIEW else f"{reply[:_PREVIEW]}…"
+            short = _shortened(turn.reply or "")
             yield HistoryLine(
                 turn.ended_at, "done", f"Done: “{short}”" if short else "Done, with nothing to say."
             )
@@ -119,7 +151,7 @@ def _end(turn: Turn) -> Iterator[HistoryLine]:
         case TurnState.CANCELLED:
             yield HistoryLine(turn.ended_at, "cancelled", "Cancelled.")
         case TurnState.WAITING:
-            yield HistoryLine(None, "waiting", "Waits for a person.")
+            yield HistoryLine(None, "waiting", "Parked: waits for a person to decide.")
         case TurnState.RUNNING:
             yield HistoryLine(None, "running", "Not settled yet: it runs, or the next start takes it up.")
         case TurnState.ACCEPTED:

@@ -37,6 +37,7 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("GET", "/api/turns/{id}"): ALL,
     ("GET", "/api/turns/{id}/events"): ALL,
     ("POST", "/api/turns/{id}/cancel"): {CHAT, OPERATE},
+    ("GET", "/api/turns"): ALL,
     ("GET", "/api/sessions"): ALL,
     ("GET", "/api/sessions/{x}"): ALL,
     ("DELETE", "/api/sessions/{x}"): {CHAT, OPERATE},
@@ -181,6 +182,9 @@ async def test_a_caller_that_chats_sees_its_own_chats_only(api: Api) -> None:
     assert len({turn["session_id"] for turn in (ours, mine, theirs)}) == 3, "one name, three chats"
 
     (listed,) = (await api.get("/api/sessions", headers=phone))["items"]
+    turns = (await api.get("/api/turns", headers=phone))["items"]
+    assert {turn["session_id"] for turn in turns} == {mine["session_id"]}
+    assert len((await api.get("/api/turns"))["items"]) > len(turns)
     assert (listed["id"], listed["name"]) == (mine["session_id"], "demo")
     assert listed["chat_key"] == "agent:main:http:token:phone:demo"
     for x in ("demo", mine["session_id"]):

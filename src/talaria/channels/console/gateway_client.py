@@ -15,7 +15,7 @@ import msgspec
 
 from talaria.access.pairing import Invitation
 from talaria.access.tokens import FreshToken
-from talaria.channels.http.views import AcceptedTurn, ExplainedTurn, SessionView
+from talaria.channels.http.views import AcceptedTurn, ExplainedTurn, SessionView, TurnList
 from talaria.core.access import Paired, PairingList, Role
 from talaria.core.backoff import Backoff
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
@@ -190,6 +190,10 @@ class GatewayClient:
     async def turn(self, turn_id: str) -> bytes:
         """Return the turn as the gateway's JSON."""
         return await self._call("GET", f"/api/turns/{_quote(turn_id)}")
+
+    async def turns(self, limit: int) -> TurnList:
+        """Return the last turns, newest first."""
+        return _decode(await self._call("GET", f"/api/turns?limit={limit}"), TurnList)
 
     async def explain(self, name: str) -> ExplainedTurn:
         return _decode(await self.turn(name), ExplainedTurn)

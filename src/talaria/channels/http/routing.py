@@ -83,6 +83,7 @@ def create_app(
         },
         "/v1/responses/{id}/cancel": {"POST": ApiRoute(responses.cancel, chat, "response.cancel")},
         "/v1/responses/{id}/input_items": {"GET": ApiRoute(responses.list_input, all_, "response.read")},
+        "/api/turns": {"GET": ApiRoute(turns.list, all_)},
         "/api/turns/{id}": {"GET": ApiRoute(turns.show, all_, "turn.read")},
         "/api/turns/{id}/events": {"GET": ApiRoute(turns.events, all_, "turn.read")},
         "/api/turns/{id}/cancel": {"POST": ApiRoute(turns.cancel, chat, "turn.cancel")},

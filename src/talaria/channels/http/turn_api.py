@@ -15,7 +15,15 @@ from talaria.channels.http.request import ClientDisconnected, Request, quoted, r
 from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
 from talaria.channels.http.session_api import SessionLookup
 from talaria.channels.http.settings import HttpSettings
-from talaria.channels.http.views import AcceptedTurn, StepView, TurnView, explain_turn, no_such_turn
+from talaria.channels.http.views import (
+    AcceptedTurn,
+    StepView,
+    TurnLine,
+    TurnList,
+    TurnView,
+    explain_turn,
+    no_such_turn,
+)
 from talaria.commands.slash import asks_model
 from talaria.core.errors import BadRequest
 from talaria.core.events import EVENT_NAMES, FINAL_EVENTS, Cancelled, Done, Event, Reset
@@ -27,6 +35,7 @@ from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.gateway import Gateway
 from talaria.turns.live import LiveTurn
 
+MAX_LISTED: Final = 200  # turns
 _MAX_WAIT: Final = 3600.0
 _SECONDS: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}")
 # Most turns of quick models are over by then, and watching for a disconnect costs a task.
@@ -70,6 +79,17 @@ class TurnApi:
             if turn.state.is_final:
                 return json_response(await self._view(live, turn))
         return json_response(AcceptedTurn(turn.id, turn.session_id, turn.state), 202)
+
+    async def list(self, request: Request) -> Response:
+        """The last turns that the caller may see, newest first."""
+        limit = read_number("limit", request.query().get("limit", "20"))
+        if not 1 <= limit <= MAX_LISTED:
+            raise BadRequest(
+                f"limit={limit} is no size for a list.", f"Write a number from 1 to {MAX_LISTED}."
+            )
+        within = request.caller.prefix(self._gateway.settings.agent.name)
+        turns = await self._gateway.store.histories.recent(limit, within)
+        return json_response(TurnList(tuple(map(TurnLine.of, turns))))
 
     async def show(self, request: Request) -> Response:
         """The id may be any name of the turn; see `Histories.find`."""

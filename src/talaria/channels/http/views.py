@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from talaria.channels.http.callers import HOME_CALLER, ApiCaller
+from talaria.core.display import clean_line
 from talaria.core.errors import ErrorInfo, NotFound
 from talaria.core.files import SentFile
 from talaria.core.ids import ChatKey, SessionId, TurnId
@@ -21,6 +22,7 @@ from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
 from talaria.turns.explain import HistoryLine, explain_history
 
 _PREVIEW = 200
+_LINE = 80
 
 
 class StepView(msgspec.Struct, frozen=True):
@@ -101,6 +103,26 @@ class TurnView(msgspec.Struct, frozen=True):
             turn.accepted_at,
             turn.command or UNSET,
         )
+
+
+class TurnLine(msgspec.Struct, frozen=True):
+    """A turn in a list: `text` is the beginning of its message."""
+
+    id: TurnId
+    session_id: SessionId
+    chat_key: ChatKey
+    state: TurnState
+    accepted_at: float
+    text: str
+
+    @classmethod
+    def of(cls, turn: Turn) -> TurnLine:
+        text = clean_line(turn.inbound.text, _LINE)
+        return cls(turn.id, turn.session_id, turn.chat_key, turn.state, turn.accepted_at, text)
+
+
+class TurnList(msgspec.Struct, frozen=True):
+    items: tuple[TurnLine, ...]
 
 
 class ExplainedTurn(TurnView, frozen=True):

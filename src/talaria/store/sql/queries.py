@@ -21,7 +21,7 @@ from talaria.core.ledger import (
 from talaria.core.messages import TokenUsage
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec, Prefix
-from talaria.core.turns import TurnState
+from talaria.core.turns import Turn, TurnState
 from talaria.store.sql.executor import Connection
 from talaria.store.sql.questions import questions
 from talaria.store.sql.rows import (
@@ -177,6 +177,7 @@ def counts(db: Connection) -> tuple[int, dict[str, int], int, float | None]:
 
 _MOST_FOUND = 10
 _REPLY = "reply:"
+_LAST_KEY = chr(0x10FFFF)
 
 # Platforms number messages, and channels write more around the number: `CHAT:NUMBER`, `mNUMBER`, and for an
 # edit `mNUMBEReTIME`.
@@ -194,6 +195,13 @@ ORDER BY id DESC LIMIT 10
 """
 FIND_BY_SHOWN = "SELECT id FROM turns WHERE shown_id = ? ORDER BY position DESC LIMIT 10"
 FIND_BY_ROW = "SELECT turn_id FROM outbox WHERE id = ?"
+RECENT = f"""
+SELECT {TURN_COLUMNS} FROM turns WHERE forgotten = 0 AND chat_key >= ? AND chat_key < ?
+ORDER BY position DESC LIMIT ?
+"""
+RECENT_OF_SESSION = f"""
+SELECT {TURN_COLUMNS} FROM turns WHERE forgotten = 0 AND session_id = ? ORDER BY position DESC LIMIT ?
+"""
 BEGUN = "SELECT begun_at, begun_by, position, session_id, accepted_at FROM turns WHERE id = ?"
 COUNT_AHEAD = """
 SELECT count(*) FROM turns
@@ -222,6 +230,15 @@ def find(db: Connection, name: str) -> list[TurnId]:
     )
     rows = [row[0] for statement, values in ways for row in db.execute(statement, values)]
     return list(dict.fromkeys(rows))[:_MOST_FOUND]
+
+
+def recent(db: Connection, limit: int, within: str = "") -> list[Turn]:
+    bounds = (within, within[:-1] + chr(ord(within[-1]) + 1)) if within else ("", _LAST_KEY)
+    return list(map(turn_from, db.execute(RECENT, (*bounds, limit))))
+
+
+def recent_of_session(db: Connection, session_id: SessionId, limit: int) -> list[Turn]:
+    return list(map(turn_from, db.execute(RECENT_OF_SESSION, (session_id, limit))))
 
 
 def history(db: Connection, turn_id: TurnId) -> TurnHistory | None:

@@ -86,6 +86,7 @@ class SqlStore(SqlPort):
     questions = reads(asked.questions)
     open_questions = reads(asked.open_questions)
     summary = reads(queries.summary)
+    recent_of_session = reads(queries.recent_of_session)
     spending = reads(spending.spending)
     _orphans = reads(leases.orphans)
     _counts = reads(queries.counts)
@@ -151,6 +152,7 @@ class SqlHistories(SqlPort):
     """See `core.store_ports.Histories`."""
 
     find = reads(queries.find)
+    recent = reads(queries.recent)
     history = reads(queries.history)
 
 
