@@ -12,6 +12,7 @@ from contracts.store_deletion_suite import StoreDeletionSuite
 from contracts.store_delivery_suite import StoreDeliverySuite
 from contracts.store_orders import HandClock
 from contracts.store_questions_suite import StoreQuestionsSuite
+from contracts.store_responses_suite import StoreResponsesSuite
 from contracts.store_retention_suite import StoreRetentionSuite
 from contracts.store_suite import StoreSuite
 from contracts.token_suite import TokenSuite
@@ -24,7 +25,7 @@ class TestStoreContract(StoreSuite, StoreDeliverySuite, StoreQuestionsSuite):
     pass
 
 
-class TestRetentionContract(StoreRetentionSuite):
+class TestRetentionContract(StoreRetentionSuite, StoreResponsesSuite):
     pass
 
 
@@ -32,7 +33,7 @@ class TestDeletionContract(StoreDeletionSuite):
     pass
 
 
-class TestMemoryContract(StoreRetentionSuite, StoreDeletionSuite):
+class TestMemoryContract(StoreRetentionSuite, StoreDeletionSuite, StoreResponsesSuite):
     """The short form: leases, commits, replies, forgetting. The soak runs all suites on this store."""
 
     @pytest.fixture
