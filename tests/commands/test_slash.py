@@ -17,7 +17,7 @@ from talaria.commands.slash import (
     run_command,
 )
 from talaria.core.entries import Exchange, Hidden, ReasoningSet, Revision, TitleSet
-from talaria.core.ids import ChatKey, SessionId, TurnId
+from talaria.core.ids import ChatKey, SessionId, SpecId, TurnId
 from talaria.core.ledger import ChatSummary
 from talaria.core.messages import Text, TokenUsage, UserMessage
 from talaria.core.sessions import Session
@@ -202,3 +202,19 @@ def test_model_names_what_endpoints_list_its_own_first_and_not_all_of_it() -> No
     assert "Its endpoints also list: scripted/a, other/m0, " in reply
     assert reply.endswith("and 11 more.")
     assert "also list" not in run("/model").reply
+
+
+def test_the_tools_of_a_model_that_takes_none_are_said_and_come_with_another_model() -> None:
+    pinned = msgspec.structs.replace(NOW, spec_id=SpecId("spec_1"))
+    tiny = msgspec.structs.replace(
+        view(),
+        summary=ChatSummary(pinned, (pinned,), turns=1),
+        model="local/tiny",
+        tools=(),
+        takes_tools=False,
+    )
+    told = run_command(Command("tools", ""), tiny).reply
+    assert told == "Tools of this session: none. local/tiny takes none: it only talks. `/model` changes it."
+    assert run_command(Command("model", "fast"), tiny).spec_change == SpecChange("fast", None)
+    other = msgspec.structs.replace(tiny, takes_tools=True)
+    assert run_command(Command("model", "fast"), other).spec_change == SpecChange("fast", ())

@@ -25,7 +25,9 @@ from talaria.core.messages import (
 from talaria.core.ports import WireFormat
 from talaria.core.specs import AgentSpec
 from talaria.core.units import format_size
+from talaria.models.local.local_chat import LocalChat
 from talaria.models.openai_chat import adapt_for_model
+from talaria.models.wire import attached_text
 
 _READER = "read_file"  # the tool that opens files
 IMAGE_INPUT_BYTES = 8 << 10
@@ -83,7 +85,7 @@ class Transcript:
 
 def as_told(message: UserMessage | ToolResults, spec: AgentSpec) -> UserMessage | ToolResults:
     """Return the message for a model of this spec; itself when there is nothing to leave out."""
-    opens = _READER in spec.tools
+    opens = _READER in spec.tools or spec.api == LocalChat.name  # which sends the text of a file
     if opens and spec.sees:
         return message
     if isinstance(message, ToolResults):
@@ -109,7 +111,7 @@ def _replace_unreadable(parts: tuple[Part, ...], *, sees: bool, opens: bool) -> 
         if isinstance(part, Image) and not sees:
             yield Text(f"[image {_name(part, file)}: this model cannot see images]")
         elif isinstance(part, File) and not opens and part.text:
-            yield Text(f"[The attached file {part.name} says:]\n{part.text}")
+            yield Text(attached_text(part))
         elif isinstance(part, File) and not opens:
             about = f"{part.media_type}, {format_size(part.size)}"
             yield Text(f"[file {part.name} ({about}): there is no tool here to open it with]")

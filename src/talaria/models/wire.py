@@ -279,6 +279,11 @@ def part_text(part: Text | File) -> str:
     return f"[file {part.name} ({part.media_type}, {part.size} bytes) at {part.path}]"
 
 
+def attached_text(file: File) -> str:
+    """Return the text of a small file for a model that cannot open it."""
+    return f"[The attached file {file.name} says:]\n{file.text}"
+
+
 def answer_text(message: AssistantMessage) -> str:
     """Return the text of an earlier answer, with a mark if it was interrupted."""
     if not message.interrupted:

@@ -139,13 +139,19 @@ async def test_the_file_lies_in_the_chats_folder_where_its_tools_find_it(tmp_pat
         assert b"swordfish" in model.bodies[-1]
 
 
-async def test_a_session_without_tools_is_told_that_it_cannot_open_files(tmp_path: Path) -> None:
+async def test_a_session_without_tools_gets_small_texts_and_is_told_of_other_files(
+    tmp_path: Path,
+) -> None:
     tables: dict[str, Any] = {"tools": {"enabled": []}}
     async with ModelServer() as model, run_gateway(tmp_path, model, tables=tables) as api:
-        told = await upload(api, b"x", "notes.txt")
-        await send(api, "one", "Read it.", told["id"])
-        text = last_user(model.bodies[-1])
-        assert "[file notes.txt (text/plain, 1 B): there is no tool here to open it with]" in text
+        for data, note in [
+            (b"\0", "[file notes.txt (text/plain, 1 B): there is no tool here to open it with]"),
+            (b"x" * 4_001, "[file notes.txt (text/plain, 3.9 KiB): there is no tool here to open it with]"),
+            ("Grüße".encode(), "[The attached file notes.txt says:]\nGrüße"),
+        ]:
+            told = await upload(api, data, "notes.txt")
+            await send(api, "one", "Read it.", told["id"])
+            assert note in last_user(model.bodies[-1])
 
 
 async def test_files_alone_are_a_message_and_a_repeated_one_is_the_same_turn(tmp_path: Path) -> None:

@@ -122,6 +122,8 @@ class Answering:
 
     async def _find_kind(self, request: LastRequest) -> RequestKind:
         kind = await self._ask_for_kind(request.words, _BIAS if self._tools else _SURE_BIAS)
+        if request.attached and TOOL_OF.get(kind) in _LOOKS:  # the model has the text that is meant
+            return RequestKind.TALK
         if not request.steps or kind is RequestKind.EDIT:
             return kind
         done = "; ".join(

@@ -37,7 +37,7 @@ from talaria.models.answer_budget import AnswerBudget
 from talaria.models.failures import DECODE_ERRORS, ProviderErrors
 from talaria.models.local.router import TOOL_OF
 from talaria.models.openai_chat import OpenAIChat
-from talaria.models.wire import AnswerDecoder
+from talaria.models.wire import AnswerDecoder, attached_text
 
 MAX_OUTPUT = 512
 MAX_RESULT = 2_000  # characters of one result that a small model is shown
@@ -105,11 +105,14 @@ class LocalChat:
         match message:
             case UserMessage(parts=parts):
                 files = [_file(part) for part in parts if isinstance(part, File) and part.text]
-                words = tuple(_UNSEEN if isinstance(part, Image) else part for part in parts)
-                return b",".join([*files, _CHAT.encode(msgspec.structs.replace(message, parts=words))])
+                words = [_UNSEEN if isinstance(part, Image) else part for part in parts]
+                if message.stamp:  # a small model repeats a time that stands first
+                    words.append(Text(f"[{message.stamp}]"))
+                said = msgspec.structs.replace(message, parts=tuple(words), stamp="")
+                return b",".join([*files, _CHAT.encode(said)])
             case AssistantMessage(tool_calls=calls) if calls:
-                said = [_CHAT.encode(msgspec.structs.replace(message, tool_calls=()))] if message.text else []
-                return b",".join([*said, *map(_call, calls)])
+                text = [_CHAT.encode(msgspec.structs.replace(message, tool_calls=()))] if message.text else []
+                return b",".join([*text, *map(_call, calls)])
             case ToolResults(results=results):
                 return b",".join(map(_result, results))
             case SystemMessage() | AssistantMessage():
@@ -135,7 +138,7 @@ class LocalChat:
 
 
 def _file(file: File) -> bytes:
-    return _note(_Source.FILE, f"[The attached file {file.name} says:]\n{file.text}")
+    return _note(_Source.FILE, attached_text(file))
 
 
 def _call(call: ToolCall) -> bytes:
@@ -157,7 +160,7 @@ def _note(source: _Source, text: str) -> bytes:
 # -- reading the history ------------------------------------------------------------------------------------
 
 _SOURCES = frozenset(map(str, _Source))
-_STAMP = re.compile(r"\[[^]\n]{1,40}] ")
+_STAMP = re.compile(r"\n\[[^]\n]{1,40}]\Z")
 
 
 class _Told(msgspec.Struct):
@@ -199,13 +202,8 @@ def read_request(chunks: Sequence[bytes]) -> LastRequest:
         if words:
             files = sum(each.name == _Source.FILE for each in told)
             steps = tuple(map(_step, calls, results))
-            return LastRequest(_without_stamp(words[-1]).strip(), files, steps)
+            return LastRequest(_STAMP.sub("", words[-1]).strip(), files, steps)
     return LastRequest()
-
-
-def _without_stamp(text: str) -> str:
-    stamp = _STAMP.match(text)
-    return text if stamp is None else text[stamp.end() :]
 
 
 def _step(call: _Told, result: _Told) -> ToolStep:

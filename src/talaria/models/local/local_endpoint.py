@@ -36,7 +36,7 @@ from talaria.observe.metrics import EndpointReading
 if TYPE_CHECKING:
     from talaria.models.endpoint import Endpoint
 
-LARGER_CAN = "The larger built-in model can do more"
+LARGER_CAN = "The larger built-in model can work with files"
 _LOOK_SECONDS = 15.0
 _LOAD_SECONDS = 3.0  # what people are told to expect
 _FIRST_TOKEN = timedelta(minutes=5)  # a long conversation is read at a hundred tokens a second
