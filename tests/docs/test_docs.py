@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from talaria.config.load import load
 from talaria.config.settings import settings_type
 from talaria.core.events import EVENT_NAMES
 from talaria.models.known import Abilities, PriceSettings
+from talaria.models.parameters import DROPPED, NO_WAY, PARAMETERS
 from talaria.models.settings import PRESETS, ProviderSettings
 from talaria.parts import PARTS
 
@@ -79,6 +81,22 @@ def test_every_error_is_documented_with_its_status() -> None:
         for kind in re.findall(r"`(\w+)`", cells[1])
     }
     assert documented == STATUS
+
+
+def test_the_table_of_parameters_is_documented() -> None:
+    text = HTTP_API.partition("\n### Parameters\n")[2].partition("\n### ")[0]
+    wires = {DROPPED: "", NO_WAY: "refused"}
+    assert list(rows(text)) == [
+        [
+            f"`{name}`",
+            row.chat,
+            row.session,
+            row.responses,
+            *(wires.get(own, f"`{own}`") for own in (row.to_responses, row.to_anthropic)),
+            ", ".join(f"`{json.dumps(value)}`" for value in row.harmless),
+        ]
+        for name, row in PARAMETERS.items()
+    ]
 
 
 def test_every_event_is_documented() -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from talaria.models.parameters import NAMES, RequestParameters, translate
+from msgspec import Raw
+
+from talaria.models.parameters import PARAMETERS, RequestParameters, Rule, translate
 
 
 def test_every_parameter_that_a_caller_may_set_has_its_row() -> None:
-    assert set(NAMES) == set(RequestParameters.__struct_fields__)
+    passed = {name for name, row in PARAMETERS.items() if row.chat is Rule.PASSED}
+    assert set(RequestParameters.__struct_fields__) <= passed
+
+
+def test_a_parameter_that_only_one_provider_has_is_encoded_behind_the_others() -> None:
+    rest = {"top_a": Raw(b"0.5")}
+    assert RequestParameters(seed=1).encode_parameters(rest) == b'"seed":1,"top_a":0.5'
+    assert RequestParameters().encode_parameters(rest) == b'"top_a":0.5'
 
 
 def test_parameters_are_renamed_or_dropped_by_the_table() -> None:

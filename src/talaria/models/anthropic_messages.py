@@ -241,6 +241,9 @@ def _options(call: ModelCall) -> dict[str, Any]:
         options["stop_sequences"] = stops
     if choice is not None:
         options["tool_choice"] = choice
+    for name in ("thinking", "top_k", "service_tier"):
+        if name in given:
+            options[name] = given[name]
     return options
 
 

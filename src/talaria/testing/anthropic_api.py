@@ -132,6 +132,7 @@ class _Request(_Strict):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
     thinking: _Disabled | _Adaptive | _Enabled | None = None
     output_config: Any = None
     metadata: Any = None

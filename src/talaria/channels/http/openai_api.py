@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from talaria.channels.http.response import (
 from talaria.channels.http.session_api import SessionLookup
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.turn_api import wait_for_turn
-from talaria.core.errors import BadRequest, ErrorInfo
+from talaria.core.errors import ErrorInfo
 from talaria.core.events import Delta, Event, ReasoningDelta, ToolStarted
 from talaria.core.messages import AssistantMessage, TokenUsage, ToolCall
 from talaria.core.turns import Inbound, Turn, TurnState
@@ -58,12 +58,13 @@ class OpenAiApi:
         """Answer a chat completion. When the client leaves, a stateless call is cancelled, and the turn of a
         session goes on."""
         key = request.idempotency_key()
-        body = await request.json(CompletionRequest, self._max_body)
+        body, rest = await request.json_and_rest(CompletionRequest, self._max_body)
         body.check()
         session = request.header(b"x-talaria-session")
         if session is None:
-            live = await self._call(request.caller, body, key)
+            live = await self._call(request.caller, body, rest, key)
         else:
+            body.check_session(rest)
             live = await self._submit(request, session, body, key)
         is_owned = session is None and not live.repeats
         turn = live.turn
@@ -93,8 +94,14 @@ class OpenAiApi:
             raise error
         return Response(_encode_whole(completion, await self._result(live, turn)), headers=headers)
 
-    async def _call(self, caller: ApiCaller, body: CompletionRequest, key: str | None) -> LiveTurn:
-        limits = self._gateway.limits
+    async def _call(
+        self, caller: ApiCaller, body: CompletionRequest, rest: Mapping[str, msgspec.Raw], key: str | None
+    ) -> LiveTurn:
+        gateway = self._gateway
+        limits, model = gateway.limits, self._wanted_model(body)
+        body.check_stateless(
+            rest, lambda: gateway.providers.wire(gateway.catalog.resolve(model).provider).name
+        )
         if len(body.messages) > limits.now.completion_messages:
             raise HttpError(
                 "too_large",
@@ -105,9 +112,9 @@ class OpenAiApi:
             StatelessCall(
                 sender=caller.sender,
                 context=whole_context(body.messages),
-                model=self._wanted_model(body),
+                model=model,
                 tools=body.encoded_tools(),
-                options=body.options(),
+                options=body.options(rest),
                 key=key,
                 owner=caller.owner,
             )
@@ -116,11 +123,6 @@ class OpenAiApi:
     async def _submit(
         self, request: Request, session: str, body: CompletionRequest, key: str | None
     ) -> LiveTurn:
-        if body.tools:
-            raise BadRequest(
-                "In the field `tools`: a session has tools of its own.",
-                "Leave `tools` out, or leave out X-Talaria-Session and send the whole conversation.",
-            )
         parts = last_user_parts(body.messages)
         chat = await self._lookup.chat(session, request)
         return await self._turns.submit(

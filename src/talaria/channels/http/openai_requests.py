@@ -1,10 +1,11 @@
 """Requests for chat completions: their fields, and their messages as ours.
 
-Fields that are not named here are ignored, as OpenAI's own servers ignore fields that they do not know.
+`models.parameters` says what becomes of each field, also of those that are not named here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, assert_never
 
 import msgspec
@@ -25,10 +26,18 @@ from talaria.core.messages import (
     UserMessage,
 )
 from talaria.core.spending import MOST_COUNTED
-from talaria.models.parameters import RequestParameters
+from talaria.models.parameters import (
+    REFUSED_IN_SESSION,
+    RequestParameters,
+    check_session,
+    check_stateless,
+    kept,
+)
 from talaria.turns.live import CallOptions
 
 _encode = msgspec.json.Encoder().encode
+_NO_RAW = msgspec.Raw()
+_SOME_WIRES = ("stop", "logit_bias", "response_format", "n", "logprobs")  # fields that some cannot be told
 
 # -- fields -----------------------------------------------------------------------------------------------
 
@@ -91,7 +100,7 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool = False
 
 
-class CompletionRequest(RequestParameters):
+class CompletionRequest(RequestParameters, forbid_unknown_fields=True):
     messages: list[MessageIn] = msgspec.field(default_factory=list)
     model: str | None = None
     stream: bool | None = None
@@ -101,6 +110,7 @@ class CompletionRequest(RequestParameters):
     max_completion_tokens: int | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     n: int | None = None
+    logprobs: bool | None = None
 
     @property
     def wants_usage(self) -> bool:
@@ -110,24 +120,30 @@ class CompletionRequest(RequestParameters):
         """Raise `BadRequest` for values that the types of the fields allow and we do not."""
         if not self.messages:
             raise BadRequest("The field `messages` is missing or empty.", "Send at least one message.")
-        if self.n not in (None, 1):
-            raise BadRequest(f"In the field `n`: expected 1, got {self.n}.", "Ask for one choice at a time.")
         for name in ("max_tokens", "max_completion_tokens"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MOST_COUNTED:
                 expected = "at least 1" if value < 1 else f"at most {MOST_COUNTED}"
                 raise BadRequest(f"In the field `{name}`: expected {expected}.", "Leave it out.")
-        for raw in (self.response_format, self.tool_choice, *(self.tools or ())):
-            try:  # these are not decoded on the way to the model
-                str(raw, "utf-8")
-            except UnicodeDecodeError as error:
-                raise invalid_utf8(error) from None
+        _check_utf8((self.response_format, self.tool_choice, *(self.tools or ())))
 
-    def options(self) -> CallOptions:
+    def check_session(self, rest: Mapping[str, msgspec.Raw]) -> None:
+        """Raise `BadRequest` for what a call with a session cannot keep. `rest` are the other fields."""
+        own = ((name, getattr(self, name, None)) for name in REFUSED_IN_SESSION)
+        check_session((*own, *rest.items()))
+
+    def check_stateless(self, rest: Mapping[str, msgspec.Raw], find_wire: Callable[[], str]) -> None:
+        """Raise `BadRequest` for what the model cannot be told. `find_wire` returns its wire format."""
+        own = [(name, value) for name in _SOME_WIRES if (value := getattr(self, name)) not in (None, _NO_RAW)]
+        if own or rest:
+            check_stateless((*own, *rest.items()), find_wire())
+            _check_utf8(rest.values())
+
+    def options(self, rest: Mapping[str, msgspec.Raw]) -> CallOptions:
         return CallOptions(
             reasoning=self.reasoning_effort,
             max_output=self.max_completion_tokens or self.max_tokens,
-            sampling=self.encode_parameters(),
+            sampling=self.encode_parameters(kept(rest)),
         )
 
     def encoded_tools(self) -> bytes:
@@ -148,6 +164,15 @@ class CompletionRequest(RequestParameters):
                 )
             names.add(name)
         return b"[%b]" % b",".join(bytes(msgspec.json.format(raw, indent=-1)) for raw in self.tools)
+
+
+def _check_utf8(values: Iterable[msgspec.Raw]) -> None:
+    """Raise `BadRequest` for JSON that is not decoded on the way to the model and could not be."""
+    for raw in values:
+        try:
+            str(raw, "utf-8")
+        except UnicodeDecodeError as error:
+            raise invalid_utf8(error) from None
 
 
 class _Function(msgspec.Struct):

@@ -40,8 +40,10 @@ _MAX_FIELDS: Final = 50  # of a query
 _MAX_DIGITS: Final = 15
 _MAX_QUOTED: Final = 80
 _DEFAULT_LIMITS: Final = Limits()
+_UNKNOWN_FIELD: Final = "Object contains unknown field"
 _numbers = itertools.count(int.from_bytes(os.urandom(7)))
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+_lenients: dict[Any, Any] = {}
 
 
 def new_request_id() -> bytes:
@@ -183,6 +185,24 @@ class Request:
         if len(body) > self.limits.now.body_values:
             await self._check_values(body)
         return _decode(kind, body)
+
+    async def json_and_rest(self, kind: type[T], max_bytes: int) -> tuple[T, dict[str, msgspec.Raw]]:
+        """Return the decoded body as `json` does, and the members that `kind` does not have. It must forbid
+        unknown fields, so that the usual body, which has none, is read once."""
+        body = await self.body(max_bytes)
+        if len(body) > self.limits.now.body_values:
+            await self._check_values(body)
+        try:
+            return _decoder(kind).decode(body), {}
+        except msgspec.ValidationError as error:
+            if not str(error).startswith(_UNKNOWN_FIELD):
+                raise invalid_field(str(error)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            _decode(kind, body)  # raises what it means
+        decoded: T = _decode(_lenient(kind), body)
+        known = kind.__struct_encode_fields__  # type: ignore[attr-defined]
+        members: dict[str, msgspec.Raw] = _decode(dict[str, msgspec.Raw], body)
+        return decoded, {name: value for name, value in members.items() if name not in known}
 
     async def _check_values(self, body: bytes | bytearray) -> None:
         """Raise `HttpError` (413) for a body whose decoding would hold up the loop.
@@ -326,12 +346,23 @@ class Request:
             pass
 
 
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    return _decoders.get(kind) or _decoders.setdefault(kind, msgspec.json.Decoder(kind))
+
+
+def _lenient(kind: Any) -> Any:
+    """Return the same struct, which ignores unknown fields."""
+    if kind not in _lenients:
+        name = f"Lenient{kind.__name__}"
+        _lenients[kind] = msgspec.defstruct(name, [], bases=(kind,), forbid_unknown_fields=False)
+    return _lenients[kind]
+
+
 def _decode(kind: type[T], body: bytes | bytearray) -> T:
     if not body:
         raise BadRequest("The request has no body.", "Send a JSON object.")
     try:
-        decoder = _decoders.get(kind) or _decoders.setdefault(kind, msgspec.json.Decoder(kind))
-        decoded: T = decoder.decode(body)
+        decoded: T = _decoder(kind).decode(body)
     except msgspec.ValidationError as error:
         raise invalid_field(str(error)) from None
     except msgspec.DecodeError as error:
