@@ -22,7 +22,7 @@ from talaria.core.messages import (
 )
 from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
 from talaria.core.specs import Prefix
-from talaria.models.local.answering import MAX_STEPS
+from talaria.models.local.answering import MAX_STEPS, LineChange, find_replacement
 from talaria.models.local.weights import DEFAULT_MODEL, LARGER_MODEL, find_weights
 from talaria.testing.clock import HastyClock
 from talaria.tools.builtin import builtin_tools
@@ -114,7 +114,7 @@ async def test_a_change_that_failed_is_told_as_it_is(local: Local) -> None:
 async def test_an_edit_picks_a_line_that_is_in_the_file_once(local: Local) -> None:
     read = did("read_file", '{"path":"a.txt"}', "same\nsame\n\nonce\nlast\n")
     asked = await ask(local, "edit a.txt", *read)
-    assert asked.call == ("edit_file", {"path": "a.txt", "old": "once", "new": "a new"})
+    assert asked.call == ("edit_file", {"path": "a.txt", "old": "once", "new": "a text"})
     edited = did("edit_file", '{"path":"a.txt","old":"once","new":"twice"}', "Edited a.txt at line 4.")
     told = await ask(local, "edit a.txt", *read, *edited)
     assert told.text == "Edited a.txt at line 4. “once” became “twice”."
@@ -170,3 +170,21 @@ async def test_a_stateless_call_is_passed_on(local: Local, prefix: Prefix) -> No
     call = ModelCall(LARGER_MODEL, prefix, [wire.encode(UserMessage((Text("write it"),)))])
     completion = await local.endpoint.complete(call, lambda delta: None)
     assert completion.message.text == "You said: write it"
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "passage"),
+    [
+        ("a\nb\n", "replace a line", ("a", "new")),
+        ("a\nb\n", "delete a line", ("a\n", "")),
+        ("a", "delete a line", ("a", "")),
+        ("a\nb\n", "add at the end", ("b", "b\nnew")),
+        ("b\nb\n", "add at the end", ("b\nb", "b\nb\nnew")),
+        ("ab\nb", "add at the end", ("ab\nb", "ab\nb\nnew")),
+    ],
+)
+def test_a_change_of_a_file_is_one_passage_that_occurs_once(
+    text: str, change: str, passage: tuple[str, str]
+) -> None:
+    assert find_replacement(text, LineChange(change), "a", "new") == passage
+    assert text.count(passage[0]) == 1

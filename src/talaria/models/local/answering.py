@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+from enum import StrEnum
+from typing import Any, assert_never
 
 import msgspec
 
@@ -36,10 +37,12 @@ _FIELDS = {
     "search_files": "pattern is the word to look for",
     "write_file": f"{_PATH}; content is the whole text of the file, without any remark about it",
     "send_file": _PATH,
-    "edit_file": "old is the line of the file that changes, as it is now; new is what stands there then. To "
-    "add a line at the end, old is the last line, and new is the last line with the added one below it. To "
-    "delete a line, new is empty",
+    "edit_file": "change is what is done; line is the line that is replaced or deleted, as it is now; text "
+    "is the new line",
 }
+_TEXT = {"type": "string"}
+_TOO_LONG = "I can't do that: the text is too long for me. Ask for a shorter one."
+
 _CAN = "What I can do: talk, and list, read, search, write, change and send the files of this chat."
 _CANNOT = {
     RequestKind.REMEMBER: "I can't keep anything for other chats. In this chat I know what was said, and a "
@@ -58,6 +61,12 @@ _DID_NOTHING = "\n\n(These are only words: nothing was opened, written, sent, lo
 # Measured on requests that are not among those of the benchmark (docs/local-model.md).
 _BIAS = 1.0
 _SURE_BIAS = 1.75  # for a model that sorts badly: only what surely needs more than words is refused
+
+
+class LineChange(StrEnum):
+    REPLACE = "replace a line"
+    DELETE = "delete a line"
+    ADD = "add at the end"
 
 
 class Answering:
@@ -149,18 +158,27 @@ class Answering:
         """Read the file first; then let the model pick one of its lines."""
         if last is None or last.tool != "read_file":
             return await self._fill("read_file")
-        lines = [line for line in last.text.splitlines() if line.strip() and last.text.count(line) == 1]
-        old = {"enum": lines} if 0 < len(lines) <= _MOST_LINES else {"type": "string"}
-        path = {"const": last.arguments.get("path", "")}
-        return await self._fill("edit_file", {"path": path, "old": old, "new": {"type": "string"}})
+        text = last.text
+        lines = [line for line in text.splitlines() if line.strip() and text.count(line) == 1]
+        line = {"enum": lines} if 0 < len(lines) <= _MOST_LINES else _TEXT
+        wanted = {"change": {"enum": [*LineChange]}, "line": line, "text": _TEXT}
+        given = await self._arguments("edit_file", wanted)
+        if given is None:
+            return self._say(_TOO_LONG)
+        old, new = find_replacement(text, LineChange(given["change"]), given["line"], given["text"])
+        return self._use("edit_file", {"path": last.arguments.get("path", ""), "old": old, "new": new})
 
-    async def _fill(self, tool: str, properties: dict[str, Any] | None = None) -> Completion:
-        """Let the model fill in the arguments of a tool; the person's request is in the conversation."""
-        fields = _FIELDS[tool]
-        if properties is None:
-            names = [part.partition(" ")[0] for part in fields.split("; ")]
-            properties = {name: {"type": "string"} for name in names}
-        note = f"[The program calls {tool} for the last request. Give its arguments as JSON. {fields}]"
+    async def _fill(self, tool: str) -> Completion:
+        names = [part.partition(" ")[0] for part in _FIELDS[tool].split("; ")]
+        arguments = await self._arguments(tool, dict.fromkeys(names, _TEXT))
+        return self._say(_TOO_LONG) if arguments is None else self._use(tool, arguments)
+
+    async def _arguments(self, tool: str, properties: dict[str, Any]) -> dict[str, str] | None:
+        """Let the model fill in the arguments of a tool; the person's request is in the conversation.
+
+        Return None if the answer was cut off.
+        """
+        note = f"[The program calls {tool} for the last request. Give its arguments as JSON. {_FIELDS[tool]}]"
         schema = {
             "type": "object",
             "properties": properties,
@@ -175,10 +193,9 @@ class Answering:
         )
         answer = await self._quietly(call)
         try:
-            arguments = msgspec.json.decode(answer.message.text, type=dict[str, Any])
-        except DECODE_ERRORS:  # the answer was cut off
-            return self._say("I can't do that: the text is too long for me. Ask for a shorter one.")
-        return self._use(tool, arguments)
+            return msgspec.json.decode(answer.message.text, type=dict[str, str])
+        except DECODE_ERRORS:
+            return None
 
     def _use(self, tool: str, arguments: dict[str, Any]) -> Completion:
         call = ToolCall(f"call_{secrets.token_hex(12)}", tool, msgspec.json.encode(arguments).decode())
@@ -199,6 +216,22 @@ class Answering:
         completion = await self._complete(call, hide)
         self._usage += completion.usage
         return completion
+
+
+def find_replacement(text: str, change: LineChange, line: str, new: str) -> tuple[str, str]:
+    """Return the passage of a file that is replaced, and what replaces it."""
+    match change:
+        case LineChange.REPLACE:
+            return line, new
+        case LineChange.DELETE:
+            return (f"{line}\n" if f"{line}\n" in text else line), ""
+        case LineChange.ADD:
+            whole = text.rstrip("\n")
+            last = whole.rpartition("\n")[2]
+            end = last if whole.count(last) == 1 else whole
+            return end, f"{end}\n{new}"
+        case _:
+            assert_never(change)
 
 
 def _told(step: ToolStep) -> str:
