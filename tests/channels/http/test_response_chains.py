@@ -163,6 +163,18 @@ async def test_the_chain_goes_with_the_last_response_that_is_deleted(api: Api, c
     assert (await api.get(f"/api/turns/turn_{one.id[5:]}", 404))["error"]["type"] == "not_found"
 
 
+async def test_a_chain_that_is_deleted_as_a_session_takes_its_responses_along(
+    api: Api, client: AsyncOpenAI
+) -> None:
+    one = await client.responses.create(model="main", input="one", instructions="A secret.")
+    session = await session_of(api, one.id)
+    async with api.client.delete(f"{api.url}/api/sessions/{session}") as response:
+        assert response.status == 200
+    with pytest.raises(openai.NotFoundError):
+        await client.responses.retrieve(one.id)
+    assert await api.gateway.store.responses.prune(api.gateway.clock.now() + 1) == 0
+
+
 async def test_input_items_are_those_of_the_request_in_pages(client: AsyncOpenAI) -> None:
     one = await client.responses.create(model="main", input="one")
     items: Any = [
@@ -208,13 +220,21 @@ async def test_a_token_reaches_its_own_responses_only(api: Api, client: AsyncOpe
 
 
 async def test_a_repeated_key_gives_the_same_response(client: AsyncOpenAI, model: ModelServer) -> None:
-    async def ask() -> str:
-        return (
-            await client.responses.create(model="main", input="hi", extra_headers={"Idempotency-Key": "k"})
-        ).model_dump_json()
+    async def ask(store: bool) -> str:
+        answer = await client.responses.create(
+            model="main",
+            input="[[call weather {}]]",
+            tools=[WEATHER],
+            store=store,
+            extra_headers={"Idempotency-Key": f"key {store}"},
+        )
+        return answer.model_dump_json()
 
-    assert await ask() == await ask()
-    assert len(model.bodies) == 1
+    for store in (True, False):
+        first = await ask(store)
+        assert "function_call" in first
+        assert await ask(store) == first
+    assert len(model.bodies) == 2
 
 
 async def test_a_chain_goes_on_after_a_restart_and_ends_with_its_time(

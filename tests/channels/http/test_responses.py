@@ -156,6 +156,13 @@ async def test_structured_output_reaches_the_model_and_is_parsed(
     assert "name" in wanted["json_schema"]["schema"]["properties"]
 
 
+async def test_an_empty_answer_is_an_empty_text(api: Api, client: AsyncOpenAI) -> None:
+    for headers in ({}, {"X-Talaria-Session": "s"}):
+        answer = await client.responses.create(model="main", input="[[empty]]", extra_headers=headers)
+        assert (answer.status, answer.output_text) == ("completed", "")
+    names(await events_of(api, {"input": "[[empty]]"}))
+
+
 async def test_an_answer_at_its_limit_is_incomplete_now_and_later(client: AsyncOpenAI, api: Api) -> None:
     answer = await client.responses.create(model="main", input="[[words 50]]", max_output_tokens=16)
     again = await client.responses.retrieve(answer.id)

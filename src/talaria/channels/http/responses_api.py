@@ -43,7 +43,7 @@ from talaria.core.messages import AssistantMessage, ToolCall
 from talaria.core.responses import NewResponse, StoredResponse
 from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.gateway import Gateway
-from talaria.turns.intake import StatelessCall
+from talaria.turns.intake import StatelessCall, is_ephemeral
 from talaria.turns.live import LiveTurn
 
 _PAGE, _MOST_ITEMS = 20, 100
@@ -213,8 +213,14 @@ class ResponseApi:
             return completion.message, outcome_of(completion.stop, turn.usage, turn.ended_at)
         found = await self._stored.find(turn.id)
         if found is not None and found.answer is not None:
-            return found.answer, _outcome(found)
-        return AssistantMessage(turn.reply or ""), outcome_of("stop", turn.usage, turn.ended_at)
+            return found.answer, _outcome(found.turn)
+        if is_ephemeral(turn):
+            for entry in reversed(await self._gateway.store.log(turn.session_id, 0)):
+                if isinstance(entry.body, AssistantMessage) and entry.turn_id == turn.id:
+                    return entry.body, _outcome(turn)
+        is_empty = turn.state is TurnState.FAILED  # other failures are errors; see `turn_error`
+        text = "" if is_empty else turn.reply or ""
+        return AssistantMessage(text), outcome_of("stop", turn.usage, turn.ended_at)
 
     # -- stored responses -----------------------------------------------------------------------------------
 
@@ -302,10 +308,9 @@ def _failure(error: ErrorInfo, turn: Turn) -> Outcome:
     return Outcome(status, turn.usage, error, "", turn.ended_at)
 
 
-def _outcome(stored: StoredResponse) -> Outcome:
+def _outcome(turn: Turn) -> Outcome:
     """Return the outcome of a response that is read from its row. A row says by its reply that an answer was
     cut off."""
-    turn = stored.turn
     match turn.state:
         case TurnState.DONE:
             is_cut = (turn.reply or "").endswith(CUT_OFF)
@@ -319,6 +324,6 @@ def _outcome(stored: StoredResponse) -> Outcome:
 
 
 def _stored_response(stored: StoredResponse) -> Response:
-    turn, outcome = stored.turn, _outcome(stored)
+    turn, outcome = stored.turn, _outcome(stored.turn)
     head = ResponseHead(turn.id, turn.accepted_at, stored.request.encode()[1:-1], stored.previous)
     return Response(head.encode(outcome, stored_items(stored.answer, turn.id, outcome)))

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from talaria.channels.http.openai_errors import OpenAiError
 from talaria.channels.http.responses_items import (
     CALL,
     MESSAGE,
@@ -25,7 +26,7 @@ from talaria.core.ids import TurnId
 from talaria.core.messages import AssistantMessage, TokenUsage
 
 _encode = msgspec.json.Encoder().encode
-_ERROR_CODES: Final = {"context_too_long": "invalid_prompt", "over_budget": "rate_limit_exceeded"}
+_RATE_LIMITED: Final = 429
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -62,10 +63,6 @@ class ResponseHead(msgspec.Struct, frozen=True):
 
     def encode(self, outcome: Outcome, items: list[dict[str, Any]]) -> bytes:
         """Return the response object."""
-        error = outcome.error and {
-            "code": _ERROR_CODES.get(outcome.error.type, "server_error"),
-            "message": outcome.error.sentence(),
-        }
         members = {
             "id": response_id(self.turn_id),
             "object": "response",
@@ -73,13 +70,23 @@ class ResponseHead(msgspec.Struct, frozen=True):
             "completed_at": outcome.at and int(outcome.at),
             "status": outcome.status,
             "background": False,
-            "error": error,
+            "error": outcome.error and _error(outcome.error),
             "incomplete_details": {"reason": outcome.reason} if outcome.reason else None,
             "previous_response_id": self.previous and response_id(self.previous),
             "output": items,
             "usage": outcome.usage and _usage(outcome.usage),
         }
         return b"%b,%b}" % (_encode(members)[:-1], self.told)
+
+
+def _error(info: ErrorInfo) -> dict[str, Any]:
+    """Return an error with one of the codes that the type of a response has."""
+    code = "server_error"
+    if info.type == "context_too_long":
+        code = "invalid_prompt"
+    elif info.type == "over_budget" or info.status == _RATE_LIMITED:
+        code = "rate_limit_exceeded"
+    return {"code": code, "message": OpenAiError.of(info).message}
 
 
 def _usage(usage: TokenUsage) -> dict[str, Any]:

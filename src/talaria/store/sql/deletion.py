@@ -33,6 +33,7 @@ SELECT o.turn_id FROM outbox o JOIN turns t ON t.id = o.turn_id
 WHERE t.session_id = ? AND (o.state = 'pending' OR o.state = 'sending') LIMIT 1
 """
 DROP_SESSION = "DELETE FROM sessions WHERE id = ?"
+DROP_RESPONSES = "DELETE FROM responses WHERE session_id = ?"
 ADD_DELETION = "INSERT INTO deletions (session_id, chat_key, keys_since) VALUES (?, ?, ?)"
 ADD_REMOVAL = "INSERT INTO removals (chat_key, path) VALUES (?, ?)"
 
@@ -49,6 +50,7 @@ def delete_session(tx: Transaction, session_id: SessionId, keys_since: float) ->
     if (owed := tx.execute(FIND_OWED_REPLY, (session_id,)).fetchone()) is not None:
         raise rules.reply_owed(session_id, owed[0])
     tx.execute(DROP_SESSION, (session_id,))
+    tx.execute(DROP_RESPONSES, (session_id,))
     tx.execute(FORGET_CHAT, (session.chat_key, session_id))
     tx.execute(ADD_DELETION, (session_id, session.chat_key, keys_since))
     tx.execute(ADD_REMOVAL, (session.chat_key, todo_path(session_id)))
