@@ -34,6 +34,7 @@ async def test_a_text_is_shown_from_its_beginning_and_can_be_downloaded(visitor:
     content = "".join(f"row {number}\n" for number in range(400))
     card = await send(visitor, "rows.csv", content)
     await card.locator("pre").wait_for()
+    assert (await visitor.page.locator("#said").inner_text()).endswith("File: rows.csv")
     shown = await card.locator("pre").inner_text()
     assert shown.startswith("row 0\nrow 1\n")
     assert shown.endswith("row 11\n…")

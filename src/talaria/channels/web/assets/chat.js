@@ -216,7 +216,8 @@ export class Chat {
       if (note) transcript.remark(item.turn, quiet(note));
     }
     const failure = event.error && `${event.error.message} ${event.error.hint}`;
-    this.page.announce(failure || event.reply || "Stopped.");
+    const files = event.files?.map(({ name }) => `File: ${name}`) ?? [];
+    this.page.announce(failure || [event.reply, ...files].join("\n").trim() || "Stopped.");
   }
 
   /** Draws everything but the transcript. */
