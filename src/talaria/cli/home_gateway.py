@@ -137,6 +137,8 @@ async def gateway_or_store(home: Home, *, make: bool = False) -> AsyncIterator[G
 
     settings = load(home.path, os.environ, PARTS).settings
     engine, database = find_engine(PARTS, settings.store.url), home.find_database(settings.store.url)
+    if (loss := home.find_loss(settings.store.url)) is not None:
+        raise loss
     if make:
         home.prepare()
     elif not database.exists():

@@ -161,7 +161,9 @@ def check_idle(home: Home, settings: Settings) -> Iterator[Finding]:
             return
         fix = f"Another one is there now. Delete the saved one, or restore it with `{rescue.command}`."
         yield warn("store", text, fix)
-    if settings.store.url:
+    if (loss := home.find_loss(settings.store.url)) is not None:
+        yield failed("store", loss)
+    elif settings.store.url:
         yield ok("store", "store.url names a database elsewhere; it is not looked at.")
     elif not home.database.exists():
         yield ok("store", f"{home.database} is not there yet; the first start makes it.")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import shlex
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from talaria.core.errors import ConfigError
-from talaria.store.settings import find_database
+from talaria.core.errors import ConfigError, StoreError
+from talaria.store.settings import find_database, is_file
+from talaria.workspace.folder import count_chat_folders
 
 DEFAULT_HOME = "~/.talaria"
 
@@ -61,6 +63,26 @@ class Home(msgspec.Struct, frozen=True):
     def find_database(self, url: str) -> Path:
         """Return the file that `store.url` names."""
         return find_database(url, self.database)
+
+    def find_loss(self, url: str) -> StoreError | None:
+        """Return the error for a database that is missing while the chats' files are there; None otherwise.
+
+        A start would make an empty database, as if nothing had been.
+        """
+        from talaria.store.engines import find_rescue  # noqa: PLC0415 - heavy
+
+        database = self.find_database(url)
+        if not is_file(url) or database.exists() or find_rescue(database) is not None:
+            return None
+        chats = count_chat_folders(self.path)
+        if not chats:
+            return None
+        return StoreError(
+            f"The database {database} is gone, but {self.files} holds files of {chats} "
+            f"chat{'' if chats == 1 else 's'}.",
+            "`talaria restore FILE` brings a backup back. To begin anew, move the files away: "
+            + shlex.join(["mv", str(self.files), f"{self.files}-before"]),
+        )
 
     def prepare(self) -> tuple[str, ...]:
         """Make the folder (0700) if it is missing, and check that it can be written. Return warnings.

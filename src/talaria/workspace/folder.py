@@ -65,6 +65,20 @@ def chat_folder(home: Path, key: ChatKey) -> Path:
     return home / "files" / name
 
 
+def count_chat_folders(home: Path) -> int:
+    """Return how many chats have files in this home."""
+    try:
+        folders = [each for each in (home / "files").iterdir() if not each.name.startswith(".")]
+        return sum(_has_entries(folder) for folder in folders if folder.is_dir())
+    except OSError:
+        return 0
+
+
+def _has_entries(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(entries)
+
+
 def printable(text: str) -> str:
     """Return `text` on one line that every sink can encode, with control characters as their escapes."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
