@@ -80,8 +80,8 @@ def test_ask_brings_files_into_the_chats_folder(talaria: Talaria, home: Path, tm
     files = [arg for name in ("a.txt", "b ü.bin") for arg in ("--file", str(tmp_path / name))]
     done = talaria("ask", "--session", "work", *files, "Look.")
     assert (done.stderr, done.returncode) == ("", 0)
-    assert "[file a.txt (text/plain, 6 bytes) at inbox/" in done.stdout
-    kept = {path.name[9:]: path.read_bytes() for path in (home / "files").glob("*work/inbox/*")}
+    assert "[file a.txt (text/plain, 6 bytes) at a.txt]" in done.stdout
+    kept = {path.name: path.read_bytes() for path in (home / "files").glob("*work/*.*")}
     assert kept == {"a.txt": b"\0a.txt", "b ü.bin": b"\0b \xc3\xbc.bin"}
 
 

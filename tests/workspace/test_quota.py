@@ -10,7 +10,6 @@ import pytest
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey
 from talaria.core.limits import Limits, LimitSettings
-from talaria.core.messages import File
 from talaria.core.units import Size
 from talaria.testing.clock import FakeClock
 from talaria.workspace.folder import Folder
@@ -140,4 +139,4 @@ async def test_an_upload_into_a_full_folder_is_refused_with_its_limit(tmp_path: 
         await uploads.parts(CHAT, [second.id])
     assert "limits.chat_files" in refused.value.hint
     with pytest.raises(FolderFull):
-        await uploads.put(CHAT, File("c", "inbox/c", "text/plain", 600), b"x" * 600)
+        await uploads.put(CHAT, "c", "text/plain", b"x" * 600)

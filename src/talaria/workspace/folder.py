@@ -249,6 +249,23 @@ class Folder:
                 wanted = takewhile(lambda entry: pace.may_go_on(), wanted)
             return sorted(map(_item, wanted), key=attrgetter("name"))
 
+    def exists(self, path: FolderPath) -> bool:
+        """Return whether there is anything under this name, a link included."""
+        with self._parent(path) as parent, _explained(path):
+            try:
+                os.stat(path.name, dir_fd=parent, follow_symlinks=False)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def has(self, path: FolderPath, data: bytes) -> bool:
+        """Return whether this is a regular file with exactly this content."""
+        try:
+            with self.open(path, len(data)) as file:
+                return file.read(len(data) + 1) == data
+        except ToolError:
+            return False
+
     def is_file(self, path: FolderPath) -> bool:
         """Return whether this is a regular file. Raises `ToolError` if there is nothing."""
         if path.is_root:

@@ -1,7 +1,9 @@
 """Uploaded files that wait for the message that brings them.
 
 Uploads are kept beside the chats' folders, under a name that no chat has. A message gets its own copy of each
-upload, in its chat's folder, so an upload can be removed after a day in any case.
+upload, so an upload can be removed after a day in any case. The copy is in the chat's folder, under the name
+that the user gave it: there the agent's tools look for it. If another file has that name, the copy gets a
+number: `report-2.pdf`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import mimetypes
 import os
 import re
 import secrets
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,17 +35,17 @@ from talaria.workspace.quota import FolderFull, FolderQuota
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-INBOX = "inbox"
 FOLDER = ".uploads"
 KEPT_SECONDS = 86_400.0
 MAX_WAITING_BYTES = 1 << 30
 MAX_FILES = 10
 _SMALL_TEXT = 4_000  # bytes of a file whose text a message brings with it
 _NAME_BYTES = 120
+_MOST_NUMBERS = 1000  # of files with one name
 _HEAD_BYTES = 256 << 10
 _ID = re.compile(r"file_[0-9a-f]{32}")
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}")
-_UNFIT = re.compile(r"[/\\:\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+_UNFIT = re.compile(r"[/\\:\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 _UNKNOWN = "application/octet-stream"
 _DEFAULTS = frozenset({"", _UNKNOWN, "application/x-www-form-urlencoded"})  # clients send these unasked
 
@@ -55,10 +58,11 @@ class Upload(msgspec.Struct, frozen=True):
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """The file beside the bytes, which is written last."""
+    """The file beside the bytes, which is written last. `places` are the paths of its copies, by chat."""
 
     upload: Upload
     at: float
+    places: dict[ChatKey, str] = {}
 
 
 class UploadTooLarge(TalariaError):
@@ -87,6 +91,7 @@ class Uploads:
         self._clock = clock
         self._threads = threads or FairThreads("talaria-upload", lambda: 4)
         self._quota = quota or FolderQuota()
+        self._placing = threading.Lock()  # two files at once may have one name
 
     async def receive(
         self, name: str, media_type: str, pieces: AsyncIterator[bytes], max_bytes: int
@@ -131,11 +136,11 @@ class Uploads:
         await self._in_thread(received.close)
         return size, head
 
-    async def put(self, key: ChatKey, file: File, data: bytes) -> list[Part]:
+    async def put(self, key: ChatKey, name: str, media_type: str, data: bytes) -> list[Part]:
         """Write a file into a chat's folder and return the parts of a message that brings it: the file, and
-        if it is a picture also the image for models that see. Raises `ToolError`; `FolderFull` if the folder
-        has no room."""
-        return await self._in_thread(put_file, self._chat(key), file, data)
+        if it is a picture also the image for models that see. A file that is there already, with the same
+        name and content, is used. Raises `ToolError`; `FolderFull` if the folder has no room."""
+        return await self._in_thread(self._put, key, File(clean_name(name), "", media_type, len(data)), data)
 
     async def open(self, upload_id: str) -> tuple[Upload, bytes]:
         """Return an upload and its bytes. Raises `NotFound`."""
@@ -176,6 +181,11 @@ class Uploads:
     def _chat(self, key: ChatKey) -> Folder:
         return Folder(self._folder_of(key), self._quota)
 
+    def _put(self, key: ChatKey, file: File, data: bytes) -> list[Part]:
+        with self._placing:
+            path = place_file(self._chat(key), file.name, data)
+        return _parts(file, path, data)
+
     def _note(self, upload_id: str) -> Path:
         return self._folder / f"{upload_id}.json"
 
@@ -209,15 +219,32 @@ class Uploads:
         raise no_such_file(upload_id)
 
     def _copy(self, key: ChatKey, upload_id: str) -> list[Part]:
+        """Return the parts of an upload for a chat. A message that is sent again gets the same ones, even if
+        the agent has changed its copy meanwhile."""
         upload, data = self._read(upload_id)
-        file = File(upload.name, f"{INBOX}/{upload_id[-8:]}-{upload.name}", upload.media_type, upload.size)
+        file, folder = File(upload.name, "", upload.media_type, upload.size), self._chat(key)
         try:
-            return put_file(self._chat(key), file, data)
+            with self._placing:
+                note = _read_note(self._note(upload_id).read_bytes())
+                place = note.places.get(key)
+                if place is None or not folder.exists(folder.resolve(place)):
+                    place = place_file(folder, upload.name, data)
+                    self._rewrite(upload_id, _Note(note.upload, note.at, {**note.places, key: place}))
+            return _parts(file, place, data)
         except FolderFull as error:
             raise UploadTooLarge(error.user_text, error.hint) from error
         except ToolError as error:
             text = f"{upload.name} cannot be put into the chat's folder: {error.user_text}"
             raise StoreError(text, "Look at the disk and at the folder's owner.") from error
+
+    def _rewrite(self, upload_id: str, note: _Note) -> None:
+        """Replace the note. If that fails, a message that is sent again finds its file by the content."""
+        path = self._note(upload_id)
+        fresh = path.with_suffix(".new")
+        with suppress(OSError):
+            with _open_private(fresh) as file:
+                file.write(msgspec.json.encode(note))
+            fresh.replace(path)
 
 
 class _Received:
@@ -270,13 +297,27 @@ def _kept_since(path: Path, note: Path) -> float:
     return path.stat().st_mtime
 
 
-def put_file(folder: Folder, file: File, data: bytes) -> list[Part]:
-    """Write a file into a chat's folder and return the parts of a message that brings it. Raises `ToolError`.
-    Blocks."""
-    path = folder.resolve(file.path)
+def place_file(folder: Folder, name: str, data: bytes) -> str:
+    """Write a file into a chat's folder under its name, or with a number if another file has the name. Return
+    its path. Raises `ToolError`. Blocks."""
+    stem, dot, suffix = name.rpartition(".")
+    if not stem:
+        stem, dot, suffix = name, "", ""
+    for number in range(1, _MOST_NUMBERS):
+        path = folder.resolve(name if number == 1 else f"{stem}-{number}{dot}{suffix}")
+        if not folder.exists(path):
+            folder.write(path, data, len(data))
+            return str(path)
+        if folder.has(path, data):
+            return str(path)
+    path = folder.resolve(f"{stem}-{secrets.token_hex(8)}{dot}{suffix}")
     folder.write(path, data, len(data))
+    return str(path)
+
+
+def _parts(file: File, path: str, data: bytes) -> list[Part]:
     picture = picture_part(data)
-    file = msgspec.structs.replace(file, path=str(path), text=_small_text(data))
+    file = msgspec.structs.replace(file, path=path, text=_small_text(data))
     return [file, *([picture] if picture else [])]
 
 
@@ -305,9 +346,12 @@ def too_large(max_bytes: int) -> UploadTooLarge:
 
 
 def clean_name(name: str) -> str:
-    """Return the name of a file without folders, control characters and leading dots; never empty."""
+    """Return the name of a file without folders, control characters and leading dots; never empty.
+
+    A leading `~` goes too: the tools take such a path for a home folder.
+    """
     last = re.split(r"[/\\]", name)[-1]
-    clean = _UNFIT.sub("_", last).strip().lstrip(".")
+    clean = _UNFIT.sub("_", last).strip().lstrip(".~ ")
     return clean.encode()[-_NAME_BYTES:].decode(errors="ignore") or "file"
 
 

@@ -17,8 +17,8 @@ from talaria.models.discovery import ModelList
 from talaria.models.known import Abilities
 from talaria.testing.clock import FakeClock
 from talaria.testing.model_server import ModelServer
-from talaria.workspace.folder import chat_folder
-from talaria.workspace.uploads import FOLDER, KEPT_SECONDS, Uploads
+from talaria.workspace.folder import Folder, chat_folder
+from talaria.workspace.uploads import FOLDER, KEPT_SECONDS, Uploads, clean_name, place_file
 
 PHOTO = png(8, 8)
 URL = "data:image/png;base64," + base64.b64encode(PHOTO).decode()
@@ -132,11 +132,68 @@ async def test_a_model_that_does_not_see_gets_a_note_until_another_does(tmp_path
 async def test_the_file_lies_in_the_chats_folder_where_its_tools_find_it(tmp_path: Path) -> None:
     async with ModelServer() as model, run_gateway(tmp_path, model) as api:
         told = await upload(api, b"secret word: swordfish", "notes.txt")
-        path = f"inbox/{told['id'][-8:]}-notes.txt"
-        turn = await send(api, "one", f'[[call read_file {{"path": "{path}"}}]]', told["id"])
+        turn = await send(api, "one", '[[call read_file {"path": "notes.txt"}]]', told["id"])
         assert turn["state"] == "done", turn
-        assert f"[file notes.txt (text/plain, 22 bytes) at {path}]" in str(model.bodies[0])
+        assert "[file notes.txt (text/plain, 22 bytes) at notes.txt]" in str(model.bodies[0])
         assert b"swordfish" in model.bodies[-1]
+
+
+async def test_a_second_file_with_the_same_name_gets_another_which_the_model_is_told(tmp_path: Path) -> None:
+    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+        first = await upload(api, b"one", "notes.txt")
+        await send(api, "one", "hello", first["id"])
+        other = await upload(api, b"two", "notes.txt")
+        await send(api, "one", "hello", other["id"])
+        assert "[file notes.txt (text/plain, 3 bytes) at notes-2.txt]" in last_user(model.bodies[-1])
+        same = await upload(api, b"two", "notes.txt")
+        await send(api, "one", "hello", same["id"])
+        assert "at notes-2.txt]" in last_user(model.bodies[-1]), "the same file is no second one"
+        folder = chat_folder(tmp_path, ChatKey("agent:main:http:api:one"))
+        kept = {path.name: path.read_bytes() for path in folder.glob("*.txt")}
+        assert kept == {"notes.txt": b"one", "notes-2.txt": b"two"}
+
+
+async def test_a_message_sent_again_names_the_same_file_whatever_became_of_it(tmp_path: Path) -> None:
+    write = '[[call write_file {"path": "notes.txt", "content": "changed"}]][[reply done]]'
+    key = {"headers": {"Idempotency-Key": "k"}}
+    async with ModelServer() as model:
+        async with run_gateway(tmp_path, model) as api:
+            told = await upload(api, b"one", "notes.txt")
+            first = await send(api, "one", write, told["id"], **key)
+        async with run_gateway(tmp_path, model) as api:
+            assert (await send(api, "one", write, told["id"], **key))["id"] == first["id"]
+        folder = chat_folder(tmp_path, ChatKey("agent:main:http:api:one"))
+        assert {path.name: path.read_bytes() for path in folder.glob("*.txt")} == {"notes.txt": b"changed"}
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("report.pdf", "report.pdf"),
+        ("../../etc/passwd", "passwd"),
+        ("C:\\temp\\a.txt", "a.txt"),
+        (".hidden", "hidden"),
+        ("~root", "root"),
+        (". .~x", "x"),
+        ("..", "file"),
+        ("", "file"),
+        ("a\nb\x00c", "a_b_c"),
+        ("gpj.\u202eexe", "gpj._exe"),
+        ("ü" * 200 + ".txt", "ü" * 58 + ".txt"),
+    ],
+)
+def test_names_are_made_harmless(given: str, kept: str) -> None:
+    assert clean_name(given) == kept
+
+
+def test_a_folder_or_a_link_is_never_written_over(tmp_path: Path) -> None:
+    (tmp_path / "chat" / "src").mkdir(parents=True)
+    (tmp_path / "secret").write_bytes(b"secret")
+    (tmp_path / "chat" / "a.tar.gz").symlink_to(tmp_path / "secret")
+    folder = Folder(tmp_path / "chat")
+    assert place_file(folder, "src", b"x") == "src-2"
+    assert place_file(folder, "a.tar.gz", b"secret") == "a.tar-2.gz"
+    assert (tmp_path / "secret").read_bytes() == b"secret"
 
 
 async def test_a_session_without_tools_gets_small_texts_and_is_told_of_other_files(
@@ -180,7 +237,7 @@ async def test_uploads_are_forgotten_after_a_day_and_what_was_sent_stays(tmp_pat
     clock.advance(2)
     assert uploads.forget() == 1
     assert {path.name for path in (tmp_path / "files" / FOLDER).iterdir()} == {new.id, f"{new.id}.json"}
-    assert [path.read_bytes() for path in chat_folder(tmp_path, key).glob("inbox/*")] == [b"hi"]
+    assert [path.read_bytes() for path in chat_folder(tmp_path, key).glob("*.txt")] == [b"hi"]
 
 
 async def test_what_endpoints_listed_before_the_start_is_offered_and_believed(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ async def test_files_come_into_the_chats_folder_and_photos_to_the_models_eyes(
         file = document[1]
         assert document[0] == Text("read this")
         assert isinstance(file, File)
-        assert (file.path, file.size) == ("inbox/1-_.._notes.txt", 7)
+        assert (file.path, file.size) == ("_.._notes.txt", 7)
         folder = chat_folder(tmp_path, line.inbounds[0].chat_key)
         assert (folder / file.path).read_bytes() == b"content"
         assert isinstance(photo[2], Image)

@@ -37,12 +37,11 @@ from talaria.commands.slash import parse_command
 from talaria.core.errors import IdempotencyConflict, LimitReached, Overloaded, StoreError, ToolError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey
-from talaria.core.messages import File, Part, Text
+from talaria.core.messages import Part, Text
 from talaria.core.turns import Inbound, Sender
 from talaria.gateway import Gateway
 from talaria.turns.intake import Draining
 from talaria.workspace.quota import FolderFull
-from talaria.workspace.uploads import INBOX
 
 _log = logging.getLogger("talaria.telegram")
 
@@ -143,7 +142,7 @@ class UpdateHandler:
         parts: list[Part] = [Text(text)] if text else []
         for message in messages:
             for file in message.files:
-                parts += await self._fetch(key, message.message_id, file)
+                parts += await self._fetch(key, file)
         inbound = Inbound(key, sender, tuple(parts), first.key, address=first.target.address())
         try:
             await self._submit_or_tell(inbound, first.target)
@@ -184,7 +183,7 @@ class UpdateHandler:
 
     # -- files ----------------------------------------------------------------------------------------------
 
-    async def _fetch(self, key: ChatKey, message_id: int, file: Attachment) -> list[Part]:
+    async def _fetch(self, key: ChatKey, file: Attachment) -> list[Part]:
         """Store a file in the chat's folder and return its parts; if that fails, a text that says so."""
         if (file.size or 0) > MAX_DOWNLOAD:
             return [_missing(file, _TOO_LARGE)]
@@ -192,9 +191,8 @@ class UpdateHandler:
             async with self._downloads:
                 found = await self._api.call("getFile", TelegramFile, file_id=file.file_id)
                 data = await self._api.download(found.file_path, MAX_DOWNLOAD)
-                # An update that comes twice gives the same name, so a second download replaces the first.
-                part = File(file.name, f"{INBOX}/{message_id}-{file.name}", file.media_type, len(data))
-                return await self._gateway.uploads.put(key, part, data)
+                # An update that comes twice finds the file of the first by its name and content.
+                return await self._gateway.uploads.put(key, file.name, file.media_type, data)
         except BotApiTooLarge:
             return [_missing(file, _TOO_LARGE)]
         except BotApiError as error:
