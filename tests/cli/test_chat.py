@@ -47,6 +47,14 @@ def test_a_conversation(chat: Terminal, home: Path) -> None:
     assert not (home / "gateway.json").exists()
 
 
+def test_a_file_that_is_sent_is_told_with_its_place(chat: Terminal, home: Path) -> None:
+    write = '[[call write_file {"path": "plan.md", "content": "the plan"}]]'
+    chat.send(f'{write}[[call send_file {{"path": "plan.md"}}]][[reply Here it is.]]')
+    chat.until("Here it is.", "⇩ plan.md, 8 B: ", "›")
+    (copy,) = home.glob("files/*terminal/.talaria/sent/*/plan.md")
+    assert str(copy) in chat.screen().replace("\n", "")
+
+
 def test_ctrl_c_cancels_the_turn_and_the_chat_goes_on(chat: Terminal) -> None:
     chat.send("[[hang]]")
     chat.until("thinking… (Ctrl-C cancels)")

@@ -52,7 +52,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [[name] for name in VERBS]
-    + [["sessions", "list"], ["sessions", "show"], ["sessions", "end"]]
+    + [["sessions", "list"], ["sessions", "show"], ["sessions", "end"], ["sessions", "delete"]]
     + [["config", verb] for verb in ("path", "get", "set", "unset", "edit")]
     + [["service", verb] for verb in ("install", "status", "remove")],
 )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,13 +16,14 @@ from talaria.core.clock import SystemClock
 from talaria.core.errors import LeaseHeld
 from talaria.core.ids import OwnerId, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Fresh, TurnEnd
-from talaria.core.store_ports import Store
+from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.turns import TurnState
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.testing.sim import SimClock, run
 from talaria.testing.slow_store import SlowStore
+from talaria.turns.deletion import Deletions
 from talaria.turns.lifecycle import END_SECONDS, SessionLifecycle
 
 
@@ -195,7 +196,8 @@ async def test_the_command_line_ends_the_workspace_too_when_no_gateway_runs(
         session_id = (await rig.say("hello")).session_id
     workspaces = FakeWorkspaces(lambda key: tmp_path)
     lifecycle = SessionLifecycle(store, SystemClock(), workspaces, lambda session_id: None)
-    sessions = StoredSessions(store, "main", lifecycle)
+    deletions = Deletions(cast(StoreEngine, store), SystemClock(), lifecycle, lambda key: tmp_path)
+    sessions = StoredSessions(store, "main", lifecycle, deletions)
     for _ in range(2):
         assert (await sessions.end_session(session_id)).ended_at is not None
     assert workspaces.ended == [session_id]

@@ -1,9 +1,11 @@
-"""`talaria sessions`: list, show and end sessions, through the running gateway or in the store."""
+"""`talaria sessions`: list, show, end and delete sessions, through the running gateway or in the store."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar, assert_never
 
@@ -17,9 +19,10 @@ from talaria.cli.options import Invocation, group
 from talaria.cli.text import columns, when
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
-from talaria.core.display import clean, clean_line, describe_call
+from talaria.core.display import clean, clean_line, describe_call, describe_file
 from talaria.core.entries import Entry, Hidden, ReasoningSet, SpecSet, TitleSet
-from talaria.core.errors import BadRequest, LeaseHeld, NotFound, TalariaError
+from talaria.core.errors import BadRequest, LeaseHeld, NotFound, SessionOwes, TalariaError
+from talaria.core.files import PRIVATE
 from talaria.core.ids import SESSION_PREFIX, SessionId, is_session_name
 from talaria.core.ledger import EntryPage, Page
 from talaria.core.messages import (
@@ -37,7 +40,9 @@ from talaria.core.sessions import Session
 from talaria.core.store_ports import Store
 from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore
+from talaria.turns.deletion import Deletions
 from talaria.turns.lifecycle import SessionLifecycle
+from talaria.workspace.folder import chat_folder
 from talaria.workspace.workspaces import ChatWorkspaces
 
 T = TypeVar("T")
@@ -46,7 +51,7 @@ _MAX_RESULT_CHARS = 160
 
 @group("sessions", "talaria sessions list", "talaria sessions show terminal")
 def command() -> None:
-    """List, show and end sessions."""
+    """List, show, end and delete sessions."""
 
 
 @command.verb("list", "talaria sessions list --limit 100")
@@ -69,13 +74,18 @@ def _show(invocation: Invocation, session: str) -> None:
 
     async def show(sessions: StoredSessions | GatewayClient) -> None:
         found = await sessions.session(session)
+        folder = chat_folder(invocation.home().path, found.chat_key)
         click.echo(_head(found))
         after, is_over = None, False
         while not is_over:
             page = await sessions.entries(found.id, after)
+            files = [(file.turn_id, describe_file(file, str(folder / file.copy_path))) for file in page.files]
             for entry in page.entries:
                 for line in _lines(entry):
                     click.echo(line)
+                if isinstance(entry.body, AssistantMessage) and not entry.body.tool_calls:
+                    for _, line in (found for found in files if found[0] == entry.turn_id):
+                        click.echo(line)
             after, is_over = page.next, page.next is None
 
     _with_sessions(invocation, show, session)
@@ -95,16 +105,41 @@ def _end(invocation: Invocation, session: str) -> None:
     click.echo(_with_sessions(invocation, end, session))
 
 
+@command.verb("delete", "talaria sessions delete work", "talaria sessions delete ses_01m7gjqa04zern --yes")
+@click.argument("session", metavar="NAME_OR_ID")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def _delete(invocation: Invocation, session: str, yes: bool) -> None:
+    """Delete a session with its history, for good.
+
+    Its log, turns, saved results and copies of sent files go. The chat's own files stay, and so does what was
+    spent. Refused while a turn of the session is not over.
+    """
+    found = _with_sessions(invocation, lambda sessions: sessions.session(session), session)
+    click.echo(_head(found), err=True)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("There is no terminal to ask on: say --yes.")
+        click.confirm("Delete it with its history? This cannot be undone.", abort=True)
+    _with_sessions(invocation, lambda sessions: sessions.delete_session(found.id), session)
+    click.echo(f"Deleted {found.id}.")
+    folder = chat_folder(invocation.home().path, found.chat_key)
+    if folder.is_dir() and any(path.name != PRIVATE for path in folder.iterdir()):
+        click.echo(f"The files of its chat are still in {folder}.", err=True)
+
+
 class StoredSessions:
     """The methods of `GatewayClient` for sessions, on a store that no gateway uses.
 
     No turn runs. `end_session` returns when the workspace of the session has ended too.
     """
 
-    def __init__(self, store: Store, agent_name: str, lifecycle: SessionLifecycle) -> None:
+    def __init__(
+        self, store: Store, agent_name: str, lifecycle: SessionLifecycle, deletions: Deletions
+    ) -> None:
         self._store = store
         self._agent_name = agent_name
         self._lifecycle = lifecycle
+        self._deletions = deletions
 
     async def sessions(self, limit: int) -> SessionList:
         page = await self._store.sessions(Page(limit))
@@ -128,6 +163,16 @@ class StoredSessions:
                 ) from error
             await self._lifecycle.drain()
         return SessionView.of(session)
+
+    async def delete_session(self, session_id: SessionId) -> None:
+        try:
+            await self._deletions.delete(session_id)
+        except (LeaseHeld, SessionOwes) as error:
+            raise BadRequest(
+                f"A turn or a reply of {session_id} was not done when its gateway stopped.",
+                "Start the gateway with `talaria serve`; when that is done, delete the session.",
+            ) from error
+        await self._lifecycle.drain()
 
     async def _find(self, name_or_id: str) -> Session:
         found = None
@@ -164,7 +209,8 @@ def _open_sessions(invocation: Invocation, found: GatewayOrStore) -> StoredSessi
     lifecycle = SessionLifecycle(
         store, SystemClock(), ChatWorkspaces(home.path), release=lambda session_id: None
     )
-    return StoredSessions(store, agent_name, lifecycle)
+    deletions = Deletions(store, SystemClock(), lifecycle, partial(chat_folder, home.path))
+    return StoredSessions(store, agent_name, lifecycle, deletions)
 
 
 # -- output

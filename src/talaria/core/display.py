@@ -11,6 +11,9 @@ import re
 
 import msgspec
 
+from talaria.core.files import SentFile
+from talaria.core.units import format_size
+
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # cannot be written in any encoding
 _SPACE = re.compile(r"\s+")
@@ -32,6 +35,11 @@ def clean_line(text: str, longest: int = 200) -> str:
     if len(line) <= longest and len(start) == len(text):
         return line
     return line[: longest - 1].rstrip() + "…"
+
+
+def describe_file(file: SentFile, place: str) -> str:
+    """Return a sent file as one line, with the place where it is."""
+    return f"⇩ {clean_line(file.name, _LONGEST)}, {format_size(file.size)}: {clean(place)}"
 
 
 def describe_call(name: str, arguments: str) -> str:

@@ -78,9 +78,11 @@ class Deletions:
     async def sweep(self) -> None:
         """Remove what is left of deleted sessions. Raises `StoreError`."""
         async with self._sweeping:
+            count = 0
             while await self._store.retention.purge_deleted():
-                pass
-            hit(Failpoint.PURGED)
+                count += 1
+            if count:
+                hit(Failpoint.PURGED)
             while removals := await self._store.retention.removals():
                 await self._remove(removals[0].chat_key, removals)
 

@@ -61,6 +61,9 @@ async def ask(
                     failure = ErrorInfo("cancelled", "The turn was cancelled.")
                 if json_out is None and not isinstance(event, Failed):
                     renderer.show(Done(event.reply) if isinstance(event, Cancelled) else event)
+                if json_out is None and isinstance(event, Done) and event.files:
+                    for line in await client.describe_files(sent.turn_id, event.files):
+                        renderer.attach(line)
     except asyncio.CancelledError:
         look = command_line(f"sessions show {session}")
         try:

@@ -17,7 +17,7 @@ from talaria.channels.console.gateway_client import GatewayBusy, GatewayClient, 
 from talaria.channels.console.plain import error_text
 from talaria.commands.slash import asks_model, parse_command
 from talaria.core.errors import TalariaError
-from talaria.core.events import FINAL_EVENTS, Event, Failed
+from talaria.core.events import FINAL_EVENTS, Done, Event, Failed
 from talaria.core.program import typed
 
 
@@ -42,6 +42,10 @@ class TurnRenderer(Protocol):
 
     def notice(self, text: str) -> None:
         """Print a message of the program itself."""
+        ...
+
+    def attach(self, text: str) -> None:
+        """Print where a file of the reply is."""
         ...
 
     def pause(self, text: str) -> None:
@@ -186,6 +190,9 @@ class _ShownTurn:
                 async for event in events:
                     self.is_settled = isinstance(event, FINAL_EVENTS)
                     self._renderer.show(self._as_typed(event))
+                    if isinstance(event, Done) and event.files:
+                        for line in await self._client.describe_files(self.turn_id, event.files):
+                            self._renderer.attach(line)
                     if isinstance(event, Failed):
                         self._renderer.notice(f"  ({self._command_line(f'why {self.turn_id}')})")
         except TalariaError as error:

@@ -12,14 +12,17 @@ from urllib.parse import quote
 
 import aiohttp
 import msgspec
+from msgspec import UNSET
 
 from talaria.access.pairing import Invitation
 from talaria.access.tokens import FreshToken
 from talaria.channels.http.views import AcceptedTurn, ExplainedTurn, SessionView, TurnList
 from talaria.core.access import Paired, PairingList, Role
 from talaria.core.backoff import Backoff
+from talaria.core.display import describe_file
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
 from talaria.core.events import FINAL_EVENTS, Event
+from talaria.core.files import SentFile
 from talaria.core.ids import SessionId
 from talaria.core.ledger import EntryPage
 from talaria.core.tokens import NamedToken
@@ -195,6 +198,16 @@ class GatewayClient:
         """Return the last turns, newest first."""
         return _decode(await self._call("GET", f"/api/turns?limit={limit}"), TurnList)
 
+    async def describe_files(self, turn_id: str, files: Sequence[SentFile]) -> list[str]:
+        """Return a line for each file that the turn sent, with the place where it is."""
+        paths: dict[str, str] = {}
+        try:
+            turn = _decode(await self.turn(turn_id), ExplainedTurn)
+            paths = {file.id: file.path for file in turn.files if file.path is not UNSET}
+        except TalariaError:
+            pass  # the gateway left just now
+        return [describe_file(file, paths.get(file.id, f"GET /api/files/{file.id}")) for file in files]
+
     async def explain(self, name: str) -> ExplainedTurn:
         return _decode(await self.turn(name), ExplainedTurn)
 
@@ -249,6 +262,9 @@ class GatewayClient:
     async def entries(self, session_id: SessionId, after: str | None) -> EntryPage:
         more = f"?after={_quote(after)}" if after else ""
         return _decode(await self._call("GET", f"/api/sessions/{session_id}/entries{more}"), EntryPage)
+
+    async def delete_session(self, session_id: SessionId) -> None:
+        await self._call("DELETE", f"/api/sessions/{session_id}")
 
     async def end_session(self, name_or_id: str) -> SessionView:
         return _decode(await self._call("POST", f"/api/sessions/{_quote(name_or_id)}/end"), SessionView)

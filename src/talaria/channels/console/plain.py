@@ -128,6 +128,12 @@ class PlainRenderer:
 
     pause = resume = notice
 
+    def attach(self, text: str) -> None:
+        """Print where a file of the reply is."""
+        self._end_line()
+        self._out.write(clean(text) + "\n")
+        self._out.flush()
+
     def show(self, event: Event) -> None:
         match event:
             case Delta() if self._is_live:

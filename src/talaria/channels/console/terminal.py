@@ -135,6 +135,11 @@ class TerminalRenderer:
         self._print(self._blocks.flush())
         self._console.print(Text(clean(text), style="yellow"))
 
+    def attach(self, text: str) -> None:
+        """Print where a file of the reply is."""
+        self._print(self._blocks.flush())
+        self._console.print(Text(clean(text), style="cyan"), soft_wrap=True)
+
     def pause(self, text: str) -> None:
         """Print why no events come until `resume`."""
         self.notice(text)
