@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import secrets
 from contextlib import suppress
-from enum import Enum
+from enum import Enum, auto
 from pathlib import Path
 
 from talaria.core.errors import StoreDamaged, StoreError
@@ -19,16 +19,24 @@ _PRIMARY_CODE = 0xFF  # the higher bits of an extended code say where it happene
 
 
 class DiskFault(Enum):
-    """The kinds of failure, with SQLite's primary result codes of each."""
+    """The kinds of failure."""
 
-    FULL = (13,)
-    READ_ONLY = (8,)
-    DAMAGED = (11, 26)
-    BUSY = (5, 6)
-    OTHER = ()
+    FULL = auto()
+    READ_ONLY = auto()
+    DAMAGED = auto()
+    BUSY = auto()
+    OTHER = auto()
 
 
-_FAULTS = {code: fault for fault in DiskFault for code in fault.value}
+# By SQLite's primary result code. (A member whose value is an empty tuple breaks in Python 3.11.2.)
+_FAULTS = {
+    5: DiskFault.BUSY,
+    6: DiskFault.BUSY,
+    8: DiskFault.READ_ONLY,
+    11: DiskFault.DAMAGED,
+    13: DiskFault.FULL,
+    26: DiskFault.DAMAGED,
+}
 
 
 def kind_of(error: Exception) -> DiskFault:
