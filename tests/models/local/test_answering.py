@@ -128,7 +128,7 @@ async def test_after_a_look_it_tells_the_result_or_goes_on_to_write(local: Local
     listed = did("list_files", "{}", "a.txt")
     assert (await ask(local, "read what is there", *listed)).call[0] == "read_file"
     failed = did("read_file", '{"path":"a.txt"}', "no such file", ToolOutcome.ERROR)
-    assert "no such file" in (await ask(local, "read a.txt", *failed)).text
+    assert (await ask(local, "read a.txt", *failed)).text == "That did not work. no such file"
 
 
 async def test_the_steps_for_one_request_are_bounded(local: Local) -> None:

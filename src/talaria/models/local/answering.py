@@ -85,9 +85,11 @@ class Answering:
         """Raises `ModelError`."""
         request = read_request(self._call.chunks)
         last = request.steps[-1] if request.steps else None
+        if last is not None and not last.is_ok:
+            return self._say(f"That did not work. {last.text}")
         if last is not None and last.tool not in _LOOKS:
             return self._after_a_change(request, last)
-        if last is not None and (not last.is_ok or len(request.steps) >= MAX_STEPS):
+        if len(request.steps) >= MAX_STEPS:
             return await self._talk()
         kind = await self._find_kind(request)
         if kind is RequestKind.TALK:
@@ -122,8 +124,6 @@ class Answering:
 
     def _after_a_change(self, request: LastRequest, last: ToolStep) -> Completion:
         """Tell what was done, in the words of the tools. A new file is sent, so that the person gets it."""
-        if not last.is_ok:
-            return self._say(f"That did not work. {last.text}")
         if last.tool == "write_file" and "send_file" in self._tools:
             return self._use("send_file", {"path": last.arguments.get("path", "")})
         steps = [step for step in request.steps if step.is_ok and step.tool not in _LOOKS]
