@@ -89,9 +89,9 @@ _TEXT_ONLY: Final = ({"type": "text"},)
 PARAMETERS: Mapping[str, Parameter] = {
     # name                        chat      session   responses  openai-responses  anthropic-messages
     "messages": Parameter(_READ, _READ, _ABSENT),
-    "input": Parameter(_ABSENT, _ABSENT, _READ),
-    "instructions": Parameter(_ABSENT, _ABSENT, _READ),
-    "previous_response_id": Parameter(_ABSENT, _ABSENT, _READ),
+    "input": Parameter(_ABSENT, _READ, _READ),
+    "instructions": Parameter(_ABSENT, _REFUSED, _READ),
+    "previous_response_id": Parameter(_ABSENT, _REFUSED, _READ),
     "model": Parameter(_READ, _READ, _READ),
     "stream": Parameter(_READ, _READ, _READ),
     "stream_options": Parameter(_READ, _READ, _READ),
@@ -104,12 +104,12 @@ PARAMETERS: Mapping[str, Parameter] = {
     ),
     "max_tokens": Parameter(_READ, _REFUSED, _ABSENT),
     "max_completion_tokens": Parameter(_READ, _REFUSED, _ABSENT),
-    "max_output_tokens": Parameter(_ABSENT, _ABSENT, _READ),
+    "max_output_tokens": Parameter(_ABSENT, _REFUSED, _READ),
     "reasoning_effort": Parameter(_READ, _IGNORED, _ABSENT),
     "reasoning": Parameter(_PASSED, _IGNORED, _READ, "reasoning"),
     "thinking": Parameter(_PASSED, _IGNORED, _ABSENT, to_anthropic="thinking"),
     "response_format": Parameter(_PASSED, _REFUSED, _ABSENT, "text.format", NO_WAY, _TEXT_ONLY),
-    "text": Parameter(_ABSENT, _ABSENT, _READ),
+    "text": Parameter(_ABSENT, _READ, _READ),
     "verbosity": Parameter(_PASSED, _IGNORED, _ABSENT, "text.verbosity"),
     "temperature": Parameter(_PASSED, _IGNORED, _PASSED, "temperature", "temperature"),
     "top_p": Parameter(_PASSED, _IGNORED, _PASSED, "top_p", "top_p"),
@@ -121,14 +121,14 @@ PARAMETERS: Mapping[str, Parameter] = {
     "stop": Parameter(_PASSED, _REFUSED, _ABSENT, NO_WAY, "stop_sequences", ([],)),
     "logit_bias": Parameter(_PASSED, _REFUSED, _ABSENT, NO_WAY, NO_WAY, ({},)),
     "user": Parameter(_PASSED, _IGNORED, _PASSED, "user"),
-    "safety_identifier": Parameter(_PASSED, _IGNORED, _IGNORED, "safety_identifier"),
-    "metadata": Parameter(_PASSED, _IGNORED, _IGNORED, "metadata"),
+    "safety_identifier": Parameter(_PASSED, _IGNORED, _PASSED, "safety_identifier"),
+    "metadata": Parameter(_PASSED, _IGNORED, _READ, "metadata"),
     "store": Parameter(_PASSED, _IGNORED, _READ),
-    "service_tier": Parameter(_PASSED, _IGNORED, _IGNORED, "service_tier", "service_tier"),
-    "prompt_cache_key": Parameter(_PASSED, _IGNORED, _IGNORED, "prompt_cache_key"),
-    "prompt_cache_retention": Parameter(_PASSED, _IGNORED, _IGNORED, "prompt_cache_retention"),
+    "service_tier": Parameter(_PASSED, _IGNORED, _PASSED, "service_tier", "service_tier"),
+    "prompt_cache_key": Parameter(_PASSED, _IGNORED, _PASSED, "prompt_cache_key"),
+    "prompt_cache_retention": Parameter(_PASSED, _IGNORED, _PASSED, "prompt_cache_retention"),
     "provider": Parameter(_PASSED, _IGNORED, _ABSENT),
-    "include": Parameter(_ABSENT, _ABSENT, _READ),
+    "include": Parameter(_ABSENT, _IGNORED, _READ),
     "n": Parameter(_REFUSED, _REFUSED, _ABSENT, harmless=(1,)),
     "logprobs": Parameter(_REFUSED, _REFUSED, _ABSENT, harmless=(False,)),
     "top_logprobs": Parameter(_REFUSED, _REFUSED, _REFUSED, harmless=(0,)),
@@ -153,6 +153,11 @@ _INSTEAD: Mapping[str, str] = {
     "functions": "Send `tools`, with functions in them.",
     "function_call": "Send `tool_choice`.",
     "models": "Name one `model`; fallbacks are in [model] in config.toml.",
+    "background": "Leave it out, and read the answer from a stream or with `GET /v1/responses/ID`.",
+    "truncation": "Leave it out. A conversation that is too long is refused, never shortened.",
+    "conversation": "Continue a response with `previous_response_id`, or use X-Talaria-Session.",
+    "prompt": "Send its text as `instructions` or `input`.",
+    "max_tool_calls": "It counts tools of the provider's own, which are not offered here. Leave it out.",
     "tools": "Leave it out, or leave out X-Talaria-Session and send the whole conversation.",
 }
 _IN_SESSION: Final = (
@@ -174,6 +179,24 @@ def check_session(given: Iterable[tuple[str, Any]]) -> None:
             raise refused(name, "a session calls its model without it", "Leave it out.")
         if row.session is Rule.REFUSED and not _is_harmless(row, value):
             raise refused(name, "it is not supported with a session", _INSTEAD.get(name, _IN_SESSION))
+
+
+def check_response(given: Iterable[tuple[str, Any]]) -> None:
+    """Raise `BadRequest` for a parameter that a response cannot keep."""
+    for name, value in given:
+        row = PARAMETERS[name]
+        if row.responses is Rule.REFUSED and not _is_harmless(row, value):
+            raise refused(name, "it is not supported here", _INSTEAD.get(name, "Leave it out."))
+
+
+def check_wire(name: str, wire: str, field: str) -> None:
+    """Raise `BadRequest` if models of this wire format cannot be told a parameter that came as `field`."""
+    if _name_in(PARAMETERS[name], wire) == NO_WAY:
+        raise refused(
+            field,
+            f"the API of this model ({wire}) has no such parameter",
+            "Leave it out, or name another `model`.",
+        )
 
 
 def check_stateless(given: Iterable[tuple[str, Any]], wire: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Final
 
 import msgspec
 
@@ -47,8 +46,6 @@ from talaria.turns.intake import StatelessCall, is_ephemeral
 from talaria.turns.live import LiveTurn
 
 _PAGE, _MOST_ITEMS = 20, 100
-_FOR_SESSIONS: Final = ("tools", "tool_choice", "previous_response_id", "instructions", "max_output_tokens")
-_SESSION_HINT: Final = "Leave it out, or leave out X-Talaria-Session and send the whole conversation."
 
 
 class ResponseApi:
@@ -117,6 +114,8 @@ class ResponseApi:
         self, request: Request, body: ResponsesRequest, items: list[InputItem], told: bytes
     ) -> StatelessCall:
         """Return the call, without its tools."""
+        model, gateway = self._wanted_model(body), self._gateway
+        body.check_wire(lambda: gateway.providers.wire(gateway.catalog.resolve(model).provider).name)
         behind, pending = None, tuple[ToolCall, ...]()
         if body.previous_response_id is not None:
             previous = await self._previous(request, body.previous_response_id)
@@ -127,7 +126,7 @@ class ResponseApi:
         return StatelessCall(
             sender=request.caller.sender,
             context=context.messages,
-            model=self._wanted_model(body),
+            model=model,
             options=body.options(),
             owner=request.caller.owner,
             instructions=body.instructions or "",
@@ -142,14 +141,7 @@ class ResponseApi:
         self, request: Request, session: str, body: ResponsesRequest, items: list[InputItem], key: str | None
     ) -> Inbound:
         """Return the message to a session's agent."""
-        for name in _FOR_SESSIONS:
-            if getattr(body, name):
-                raise BadRequest(
-                    f"In the field `{name}`: a session keeps its own history, instructions and tools.",
-                    _SESSION_HINT,
-                )
-        if body.text is not None and bytes(body.text.format) not in (b"", b"null", b'{"type":"text"}'):
-            raise BadRequest("In the field `text.format`: a session answers in text.", _SESSION_HINT)
+        body.check_session()
         parts = last_user_parts(items)
         chat = await self._lookup.chat(session, request)
         return Inbound(chat, request.caller.sender, parts, key, self._wanted_model(body))

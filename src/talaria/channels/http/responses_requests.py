@@ -1,12 +1,11 @@
 """Requests for responses: their fields, and what each becomes in a call of ours.
 
-A field that is not named here is refused, and so is a field whose meaning the gateway cannot keep. `NEUTRAL`
-has the fields that change nothing here, with the values that they may have.
+`models.parameters` says what becomes of each field. A field that is not there is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import msgspec
@@ -15,7 +14,16 @@ from talaria.channels.http.request import invalid_field
 from talaria.channels.http.responses_items import InputItem, MessageItem, decode_items
 from talaria.core.errors import BadRequest
 from talaria.core.spending import MOST_COUNTED
-from talaria.models.parameters import RequestParameters
+from talaria.models.parameters import (
+    PARAMETERS,
+    REFUSED_IN_SESSION,
+    RequestParameters,
+    Rule,
+    check_response,
+    check_session,
+    check_wire,
+    refused,
+)
 from talaria.turns.live import CallOptions
 
 _encode = msgspec.json.Encoder().encode
@@ -88,29 +96,12 @@ _decode_format = msgspec.json.Decoder(_Format).decode
 _decode_schema = msgspec.json.Decoder(_JsonSchema).decode
 _decode_choice = msgspec.json.Decoder(Literal["none", "auto", "required"] | _Choice).decode
 
-NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
-    "background": (False,),
-    "truncation": ("disabled",),
-    "conversation": (),
-    "prompt": (),
-    "top_logprobs": (0,),
-    "context_management": (),
-    "moderation": (),
-    "max_tool_calls": (),
-}
-"""The fields that are refused unless they have one of these values or null."""
-_WHY: Final = {
-    "background": "Leave it out, and read the answer from a stream or with `GET /v1/responses/ID`.",
-    "truncation": "Leave it out. A conversation that is too long is refused, never shortened.",
-    "conversation": "Continue a response with `previous_response_id`, or use X-Talaria-Session.",
-    "prompt": "Send its text as `instructions` or `input`.",
-    "max_tool_calls": "It counts tools of the provider's own, which are not offered here. Leave it out.",
-}
+REFUSED: Final = tuple(name for name, row in PARAMETERS.items() if row.responses is Rule.REFUSED)
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
 class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body. Fields without a use here are those of `NEUTRAL` and hints to a provider's cache."""
+    """The body. Some fields are here only to be refused by name."""
 
     input: str | list[msgspec.Raw] | None = None
     model: str | None = None
@@ -151,16 +142,30 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
         """Raise `BadRequest` for values that the types of the fields allow and we do not."""
         if self.input is None or (not self.input and self.previous_response_id is None):
             raise BadRequest("The field `input` is missing or empty.", "Send a text or a list of items.")
-        for name, neutral in NEUTRAL.items():
-            value = getattr(self, name)
-            if value is not None and value not in neutral:
-                hint = _WHY.get(name, "Leave it out.")
-                raise BadRequest(f"The field `{name}` is not supported here.", hint)
+        check_response((name, getattr(self, name)) for name in REFUSED)
         if _LOGPROBS in (self.include or ()):
-            raise BadRequest(f"In the field `include`: {_LOGPROBS} is not supported here.", "Leave it out.")
+            raise refused("include", f"{_LOGPROBS} is not supported here", "Leave it out.")
         if self.max_output_tokens is not None and not 1 <= self.max_output_tokens <= MOST_COUNTED:
             expected = "at least 1" if self.max_output_tokens < 1 else f"at most {MOST_COUNTED}"
             raise BadRequest(f"In the field `max_output_tokens`: expected {expected}.", "Leave it out.")
+
+    def check_session(self) -> None:
+        """Raise `BadRequest` for what a call with a session cannot keep."""
+        check_session((name, getattr(self, name, None)) for name in REFUSED_IN_SESSION)
+        if self._format() is not None:
+            raise refused(
+                "text.format",
+                "a session answers in text",
+                "Leave it out, or leave out X-Talaria-Session and send the whole conversation.",
+            )
+
+    def check_wire(self, find_wire: Callable[[], str]) -> None:
+        """Raise `BadRequest` for what the model cannot be told. `find_wire` returns its wire format."""
+        if self._format() is not None:
+            check_wire("response_format", find_wire(), "text.format")
+
+    def _format(self) -> msgspec.Raw | None:
+        return None if self.text is None else _response_format(self.text.format)
 
     def items(self) -> list[InputItem]:
         """Return the input as items; see `decode_items` for what is raised."""
@@ -197,17 +202,23 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
         given: dict[str, Any] = {
             "temperature": self.temperature,
             "top_p": self.top_p,
-            "response_format": _response_format(text.format),
+            "response_format": self._format(),
             "tool_choice": _tool_choice(self.tool_choice),
             "parallel_tool_calls": self.parallel_tool_calls,
             "verbosity": text.verbosity,
             "user": self.user,
+            "service_tier": self.service_tier,
+            "prompt_cache_key": self.prompt_cache_key,
+            "safety_identifier": self.safety_identifier,
         }
+        rest = {}
+        if self.prompt_cache_retention is not None:
+            rest["prompt_cache_retention"] = msgspec.Raw(_encode(self.prompt_cache_retention))
         parameters = RequestParameters(**{name: value for name, value in given.items() if value is not None})
         return CallOptions(
             reasoning=self.reasoning.effort if self.reasoning is not None else None,
             max_output=self.max_output_tokens,
-            sampling=parameters.encode_parameters(),
+            sampling=parameters.encode_parameters(rest),
         )
 
     def told(self, tools: list[CallerTool], agent: str) -> bytes:

@@ -68,7 +68,6 @@ def create_app(
     Patterns are tried in this order, so the busy ones come first.
     """
     turns, openai = TurnApi(gateway, settings, timing), OpenAiApi(gateway, settings, timing)
-    responses = ResponseApi(gateway, settings, timing)
     sessions, files = SessionApi(gateway), FileApi(gateway, settings)
     operator, login, pages = OperatorApi(gateway), LoginApi(logins, gateway.store), PageFiles()
     open_, all_ = RouteAccess.OPEN, RouteAccess.ALL
@@ -76,13 +75,7 @@ def create_app(
     routes: dict[str, dict[str, ApiRoute]] = {
         "/api/sessions/{x}/messages": {"POST": ApiRoute(turns.send, chat, "message.send")},
         "/v1/chat/completions": {"POST": ApiRoute(openai.complete, chat, "message.send")},
-        "/v1/responses": {"POST": ApiRoute(responses.create, chat, "message.send")},
-        "/v1/responses/{id}": {
-            "GET": ApiRoute(responses.show, all_, "response.read"),
-            "DELETE": ApiRoute(responses.delete, chat, "response.delete"),
-        },
-        "/v1/responses/{id}/cancel": {"POST": ApiRoute(responses.cancel, chat, "response.cancel")},
-        "/v1/responses/{id}/input_items": {"GET": ApiRoute(responses.list_input, all_, "response.read")},
+        **_response_routes(ResponseApi(gateway, settings, timing)),
         "/api/turns": {"GET": ApiRoute(turns.list, all_)},
         "/api/turns/{id}": {"GET": ApiRoute(turns.show, all_, "turn.read")},
         "/api/turns/{id}/events": {"GET": ApiRoute(turns.events, all_, "turn.read")},
@@ -122,6 +115,19 @@ def create_app(
     }
     guard = Guard(hosts, logins, TokenChecker(gateway.store.tokens, gateway.clock))
     return HttpApp(routes, guard, AuditLog(gateway.clock), gateway.metrics, gateway.webhooks)
+
+
+def _response_routes(responses: ResponseApi) -> dict[str, dict[str, ApiRoute]]:
+    all_, chat = RouteAccess.ALL, RouteAccess.CHAT
+    return {
+        "/v1/responses": {"POST": ApiRoute(responses.create, chat, "message.send")},
+        "/v1/responses/{id}": {
+            "GET": ApiRoute(responses.show, all_, "response.read"),
+            "DELETE": ApiRoute(responses.delete, chat, "response.delete"),
+        },
+        "/v1/responses/{id}/cancel": {"POST": ApiRoute(responses.cancel, chat, "response.cancel")},
+        "/v1/responses/{id}/input_items": {"GET": ApiRoute(responses.list_input, all_, "response.read")},
+    }
 
 
 class HttpApp:
