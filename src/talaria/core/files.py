@@ -18,7 +18,7 @@ PRIVATE = ".talaria"
 
 RESULTS = f"{PRIVATE}/results"
 SENT = f"{PRIVATE}/sent"
-RESULT_PATH = re.compile(rf"{re.escape(RESULTS)}/[A-Za-z0-9_-]+\.txt")
+RESULT_PATH = re.compile(rf"{re.escape(RESULTS)}/[A-Za-z0-9_-]++\.txt")
 _FILE_PREFIX = "file_"
 _ID = re.compile(r"file_([0-9a-z]{26})_[0-9a-f]{8}")
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]")

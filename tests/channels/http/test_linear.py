@@ -11,17 +11,19 @@ import pytest
 
 from complexity import assert_linear
 from talaria.channels.http.auth import _cookies
+from talaria.channels.http.file_api import find_range
 from talaria.channels.http.openai_api import _Chunks, _Completion
 from talaria.channels.http.openai_requests import CompletionRequest, whole_context
 from talaria.channels.http.request import Message, Request
 from talaria.channels.http.turn_api import _encode_event
 from talaria.channels.http.views import StepView
 from talaria.core.events import Delta, Done
-from talaria.core.files import SentFile
+from talaria.core.files import RESULT_PATH, RESULTS, SentFile
 from talaria.core.ids import TurnId
 from talaria.core.json_shape import count_values
 from talaria.core.messages import ToolOutcome, ToolResult
 from talaria.core.turns import Step, StepKind, StepState
+from talaria.workspace.uploads import clean_name
 
 BODIES: dict[str, tuple[bytes, bytes, bytes]] = {
     "texts": (b'["', b'","', b'"]'),
@@ -116,6 +118,26 @@ def test_rendering_events_is_linear(text: str) -> None:
 
     assert_linear(lambda size: text * size, lambda given: sum(map(len, _encode_event(1, Done(given)))))
     assert_linear(lambda size: text * size, render_deltas)
+
+
+NAMES = ["../", "\\", "\u202e", ".", "~ ", "ü", "a/b"]
+
+
+@pytest.mark.parametrize("unit", NAMES)
+def test_cleaning_the_name_of_an_upload_is_linear(unit: str) -> None:
+    assert_linear(lambda size: unit * (size // len(unit)), clean_name)
+
+
+@pytest.mark.parametrize("unit", ["9", "bytes=", "-", " ", "0-"])
+def test_reading_a_range_is_linear(unit: str) -> None:
+    assert_linear(lambda size: "bytes=" + unit * (size // len(unit)), lambda given: find_range(given, 10))
+
+
+@pytest.mark.parametrize("unit", [f"{RESULTS}/", f"{RESULTS}/a", "a", ".talaria/", f"{RESULTS}/a.txt "])
+def test_finding_the_results_that_a_log_names_is_linear(unit: str) -> None:
+    assert_linear(
+        lambda size: f"{RESULTS}/" + unit * (size // len(unit)), lambda body: len(RESULT_PATH.findall(body))
+    )
 
 
 FILE = SentFile("file_1", '"reply":"".txt', "text/plain", 1)

@@ -79,6 +79,37 @@ async def test_updates_come_to_the_gateways_own_address(tmp_path: Path, server: 
         assert status == 403
 
 
+async def test_a_deleted_session_answers_no_message_that_comes_again(
+    tmp_path: Path, server: TelegramServer
+) -> None:
+    """Telegram sends an update again if the answer to it was lost. A file that was sent stays as it was."""
+    telegram = (
+        f'token_env = "BOT"\nallowed = [7]\napi_url = "{server.url}"\n'
+        'mode = "webhook"\nwebhook_url = "http://127.0.0.1:1/hooks/telegram"'
+    )
+    write = '[[call write_file {"path": "plan.txt", "content": "%s"}]]'
+    send = '[[call send_file {"path": "plan.txt"}]]'
+    async with ModelServer() as model, gateway(tmp_path, model, telegram, {"BOT": server.token}) as (_, http):
+        await server.until(lambda: bool(server.webhook.url))
+        server.webhook.url = f"{http.address}/hooks/telegram"
+        ada = server.person(7)
+        chat = server.platform.private(ada)
+        message = ada.says(f"{write % 'one'}{send}{write % 'two'}[[reply here]]")
+        await server.until(lambda: any(shown.file for shown in chat.messages.values()))
+        (found,) = [shown for shown in chat.messages.values() if shown.file]
+        assert (found.file_name, found.file) == ("plan.txt", b"one")
+        (session,) = (await call(http, "GET", "/api/sessions"))[1]["items"]
+        while (await call(http, "DELETE", f"/api/sessions/{session['id']}"))[0] == 409:
+            pass  # the last reply is being marked as sent
+        calls = len(model.bodies)
+        server.platform.push("message", message)
+        ada.says("hello")
+        await server.until(lambda: chat.replies[-1] == "You said: hello")
+        assert len(model.bodies) == calls + 1
+        (fresh,) = (await call(http, "GET", "/api/sessions"))[1]["items"]
+        assert fresh["id"] != session["id"]
+
+
 async def test_a_channel_is_opened_and_closed_with_its_table_while_the_gateway_runs(
     tmp_path: Path, server: TelegramServer
 ) -> None:
