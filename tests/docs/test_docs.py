@@ -58,9 +58,9 @@ def fenced(page: str, language: str) -> list[str]:
 
 
 def routes() -> set[str]:
-    """`GET /path` of the table in `create_app`, as it is written there."""
+    """`GET /path` of the tables of routes, as it is written there."""
     found = set()
-    for node in ast.walk(ast.parse(inspect.getsource(routing.create_app))):
+    for node in ast.walk(ast.parse(inspect.getsource(routing))):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant) and isinstance(value, ast.Dict):
