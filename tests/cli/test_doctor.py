@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +11,16 @@ import msgspec
 import pytest
 
 from cli.conftest import Serve
+from contracts.store_orders import accepting, answered
 from talaria.cli import machine_checks
 from talaria.cli.main import main
+from talaria.core.clock import SystemClock
+from talaria.core.ids import ChatKey
 from talaria.models.local.runtime import missing_requirement
 from talaria.models.local.weights import DEFAULT_MODEL
 from talaria.store import engines
 from talaria.store.sqlite.rescue import new_rescue, restore_command
+from talaria.store.sqlite.store import SqliteStore
 
 Findings = dict[str, dict[str, str]]
 Doctor = Callable[[Path], tuple[int, Findings]]
@@ -71,6 +76,18 @@ def test_a_running_gateway_is_asked(doctor: Doctor, home: Path, serve: Serve) ->
     assert "Running at http://127.0.0.1:" in found["gateway"]["text"]
     assert found["owed"]["text"].startswith("Nothing")
     assert "port" not in found
+
+
+def test_a_reply_to_a_channel_that_was_removed_is_told(doctor: Doctor, home: Path, serve: Serve) -> None:
+    async def owe() -> None:
+        async with await SqliteStore.open(home / "talaria.db", SystemClock()) as store:
+            await answered(store, accepting(chat=ChatKey("agent:main:gone:dm:1"), address="1"))
+
+    asyncio.run(owe())
+    serve()
+    _, found = doctor(home)
+    assert found["owed"]["level"] == "warn"
+    assert found["owed"]["text"] == "1 reply cannot be sent: the gateway has no channel gone now."
 
 
 def test_saved_content_of_a_database_that_vanished_is_told_with_its_command(

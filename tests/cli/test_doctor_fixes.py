@@ -180,6 +180,7 @@ CASES: dict[str, Case] = {
     "unknown key": Case("config", "pool.max_agent is not", "[pool]\nmax_agent = 7\n"),
     "unknown key far": Case("config", "pool.colour", '[pool]\ncolour = "red"\n'),
     "unknown table": Case("config", "colours is not", '[colours]\nsky = "blue"\n'),
+    "misspelt table": Case("config", "sesions is not", '[sesions]\nbusy = "queue"\n'),
     "wrong number": Case("config", 'is "lots"', '[pool]\nmax_agents = "lots"\n'),
     "wrong choice": Case("config", 'is "hurry"', '[sessions]\nbusy = "hurry"\n'),
     "wrong duration": Case("config", 'is "soon"', '[pool]\nidle_ttl = "soon"\n'),
@@ -307,6 +308,17 @@ def test_a_planted_problem_is_found_and_its_printed_fix_works(
     # A home without its file has no model any more; that is another problem, with a fix of its own.
     others = {"model"} if not world.config.is_file() else set()
     assert not [each for each in left if each["level"] == "problem" and each["name"] not in others], left
+
+
+def test_a_misspelt_table_keeps_its_keys(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.add("[pol]\nmax_agents = 5\n")
+    finding = Case("config", "pol is not", "").pick(examine(world, world.env, False, capsys))
+    assert finding is not None
+    assert " set pool.max_agents 5 && " in finding["command"]
+    world.add("[pool]\nmax_agents = 7\n")
+    finding = Case("config", "pol is not", "").pick(examine(world, world.env, False, capsys))
+    assert finding is not None
+    assert finding["command"].endswith(" edit"), "only a person knows which one counts"
 
 
 def test_the_lock_of_a_stuck_process_is_free_again(world: World) -> None:

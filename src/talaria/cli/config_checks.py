@@ -88,15 +88,28 @@ def _connect(issue: Issue, parts: Parts) -> str:
 
 
 def _rename(issue: Issue, home: Home) -> str:
-    """Return a command that moves the value to the key that was probably meant, if that key is free, and
-    removes the unknown key."""
+    """Return a command that moves the value, or each value of a table, to the key that was probably meant, if
+    that key is free, and removes the unknown key. A table whose keys cannot be moved is edited by hand."""
     remove = shell("talaria", "config", "unset", dotted(issue.path))
     tree = tomllib.loads(home.config.read_text(encoding="utf-8-sig"))
-    value = _at(tree, issue.path)
-    is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
-    if not issue.instead or not is_plain or _at(tree, tuple(issue.instead.split("."))) is not None:
+    value, meant = _at(tree, issue.path), tuple(issue.instead.split("."))
+    if not issue.instead or not value:
         return remove
-    return f"{shell('talaria', 'config', 'set', issue.instead, str(value))} && {remove}"
+    is_table = isinstance(value, Mapping)
+    inside = value.items() if isinstance(value, Mapping) else ()
+    moved = {(*meant, name): each for name, each in inside} if is_table else {meant: value}
+    if all(_is_plain(each) and _at(tree, path) is None for path, each in moved.items()):
+        return " && ".join([*(_set(path, each) for path, each in moved.items()), remove])
+    return "talaria config edit" if is_table else remove
+
+
+def _set(path: KeyPath, value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return shell("talaria", "config", "set", dotted(path), text)
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, str | int | float)
 
 
 def _at(tree: Mapping[str, Any], path: KeyPath) -> object:

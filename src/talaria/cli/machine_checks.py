@@ -130,6 +130,14 @@ def check_gateway(url: str, status: Status) -> Iterator[Finding]:
         state = store.get("integrity", "unknown")
         yield ok("store", f"{store.get('engine')}, {sessions} {noun}, {size}; {state}.")
     yield ok("owed", _owed(status.get("turns") or {}, owed))
+    for name, replies in (owed.get("channels") or {}).items():
+        if name not in (status.get("channels") or {}):
+            text = (
+                f"{count(replies, 'reply', 'replies')} cannot be sent: the gateway has no channel {name} now."
+            )
+            yield warn(
+                "owed", text, f"Connect {name} again, or wait: they are given up after delivery.max_age."
+            )
 
 
 def _owed(turns: Mapping[str, int], owed: Mapping[str, float]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from typing import Any
 
 import click
@@ -24,7 +25,7 @@ _REFRESH_SECONDS = 1.0
 @verb("top", "talaria top", "talaria top --once")
 @click.option("--once", is_flag=True, help="Print once and exit.")
 def command(invocation: Invocation, once: bool) -> None:
-    """Watch the running gateway. Ctrl-C exits."""
+    """Watch the running gateway. Ctrl-C exits. Into a pipe or a file it prints once."""
     run_loop(_watch(invocation, once))
 
 
@@ -33,7 +34,7 @@ async def _watch(invocation: Invocation, once: bool) -> None:
         if client is None:
             raise NotFound("No gateway is running on this home.", "Start one with `talaria serve`.")
         view = render(await client.status(), await client.pool())
-        if once:
+        if once or not sys.stdout.isatty():  # a pipe gets one view: the screen of a terminal cannot be piped
             Console().print(view)
             return
         with Live(view, auto_refresh=False, screen=True) as live:

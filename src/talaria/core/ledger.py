@@ -308,8 +308,9 @@ class Integrity(StrEnum):
 
 
 class StoreStats(msgspec.Struct, frozen=True):
-    """`turns` counts turns by state. `owed` counts unsettled turns, `outbox` unsent replies; the oldest of
-    both is `oldest_seconds` old. `trouble` says why the database cannot be written now, '' if it can."""
+    """`turns` counts turns by state. `owed` counts unsettled turns, `outbox` unsent replies, `unsent` those
+    by their channel; the oldest of both is `oldest_seconds` old. `trouble` says why the database cannot be
+    written now, '' if it can."""
 
     engine: str
     schema: int
@@ -322,3 +323,4 @@ class StoreStats(msgspec.Struct, frozen=True):
     oldest_seconds: float = 0.0
     integrity: str = ""
     trouble: str = ""
+    unsent: dict[str, int] = {}

@@ -84,4 +84,4 @@ def inspect_database(path: Path) -> DatabaseStatus:
         if schema != latest_version():
             return DatabaseStatus(schema)
         _, turns, unsent, _ = queries.counts(connection)
-        return DatabaseStatus(schema, sum(turns[state] for state in rules.UNSETTLED), unsent)
+        return DatabaseStatus(schema, sum(turns[state] for state in rules.UNSETTLED), sum(unsent.values()))

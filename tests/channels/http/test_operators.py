@@ -95,7 +95,7 @@ async def test_the_status_says_what_is_owed(api: Api, model: ModelServer) -> Non
     assert (status["ready"], status["reasons"]) == (True, [])
     assert (status["turns"]["done"], status["turns"]["running"]) == (1, 1)
     assert status["owed"].pop("oldest_seconds") > 0
-    assert status["owed"] == {"turns": 1, "replies": 0}
+    assert status["owed"] == {"turns": 1, "replies": 0, "channels": {}}
     assert status["store"]["engine"]
     await api.post(f"/api/turns/{running}/cancel")
 

@@ -118,6 +118,7 @@ class OperatorApi:
                     "turns": stats.owed,
                     "replies": stats.outbox,
                     "oldest_seconds": round(stats.oldest_seconds, 3),
+                    "channels": stats.unsent,
                 },
             }
         )

@@ -69,9 +69,9 @@ def create_app(
     """
     turns, openai = TurnApi(gateway, settings, timing), OpenAiApi(gateway, settings, timing)
     sessions, files = SessionApi(gateway), FileApi(gateway, settings)
-    operator, login, pages = OperatorApi(gateway), LoginApi(logins, gateway.store), PageFiles()
+    login, pages = LoginApi(logins, gateway.store), PageFiles()
     open_, all_ = RouteAccess.OPEN, RouteAccess.ALL
-    read, chat, operate = RouteAccess.READ, RouteAccess.CHAT, RouteAccess.OPERATE
+    chat, operate = RouteAccess.CHAT, RouteAccess.OPERATE
     routes: dict[str, dict[str, ApiRoute]] = {
         "/api/sessions/{x}/messages": {"POST": ApiRoute(turns.send, chat, "message.send")},
         "/v1/chat/completions": {"POST": ApiRoute(openai.complete, chat, "message.send")},
@@ -94,6 +94,17 @@ def create_app(
         "/api/login": {"POST": ApiRoute(login.log_in, open_, "login")},
         "/api/login/codes": {"POST": ApiRoute(login.new_code, operate, "login.code")},
         "/api/logout": {"POST": ApiRoute(login.log_out, all_, "logout")},
+        **_operator_routes(OperatorApi(gateway)),
+        "/": {"GET": ApiRoute(pages.index, open_)},
+        "/assets/{name}": {"GET": ApiRoute(pages.asset, open_)},
+    }
+    guard = Guard(hosts, logins, TokenChecker(gateway.store.tokens, gateway.clock))
+    return HttpApp(routes, guard, AuditLog(gateway.clock), gateway.metrics, gateway.webhooks)
+
+
+def _operator_routes(operator: OperatorApi) -> dict[str, dict[str, ApiRoute]]:
+    open_, read, operate = RouteAccess.OPEN, RouteAccess.READ, RouteAccess.OPERATE
+    return {
         "/api/pairings": {"GET": ApiRoute(operator.pairings, operate)},
         "/api/pairings/approve": {"POST": ApiRoute(operator.approve, operate, "pair.approve")},
         "/api/pairings/revoke": {"POST": ApiRoute(operator.revoke, operate, "pair.revoke")},
@@ -110,11 +121,7 @@ def create_app(
         "/healthz": {"GET": ApiRoute(operator.healthz, open_)},
         "/readyz": {"GET": ApiRoute(operator.readyz, open_)},
         "/metrics": {"GET": ApiRoute(operator.metrics, read)},
-        "/": {"GET": ApiRoute(pages.index, open_)},
-        "/assets/{name}": {"GET": ApiRoute(pages.asset, open_)},
     }
-    guard = Guard(hosts, logins, TokenChecker(gateway.store.tokens, gateway.clock))
-    return HttpApp(routes, guard, AuditLog(gateway.clock), gateway.metrics, gateway.webhooks)
 
 
 def _response_routes(responses: ResponseApi) -> dict[str, dict[str, ApiRoute]]:

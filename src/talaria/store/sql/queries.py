@@ -87,7 +87,7 @@ COUNTS = "SELECT name, n FROM counts"
 COUNT_UNSETTLED = f"SELECT state, count(*) FROM turns WHERE state IN ({UNSETTLED}) GROUP BY state"
 OLDEST_TURN = f"SELECT min(accepted_at) FROM turns WHERE state IN ({UNSETTLED})"
 OLDEST_UNSENT = f"SELECT min(written_at) FROM outbox WHERE {UNSENT}"
-COUNT_UNSENT = f"SELECT count(*) FROM outbox WHERE {UNSENT}"
+COUNT_UNSENT = f"SELECT channel, count(*) FROM outbox WHERE {UNSENT} GROUP BY channel"
 
 
 def session(db: Connection, session_id: SessionId) -> Session | None:
@@ -164,11 +164,11 @@ def summary(db: Connection, session_id: SessionId) -> ChatSummary | None:
     return ChatSummary(current, (current, *map(session_from, others)), turns)
 
 
-def counts(db: Connection) -> tuple[int, dict[str, int], int, float | None]:
-    """Lasting sessions, turns by state, unsent replies, and since when the oldest of these is owed."""
+def counts(db: Connection) -> tuple[int, dict[str, int], dict[str, int], float | None]:
+    """Lasting sessions, turns by state, unsent replies by channel, and since when the oldest is owed."""
     counted = dict(db.execute(COUNTS).fetchall()) | dict(db.execute(COUNT_UNSETTLED).fetchall())
     turns = {str(state): counted.get(str(state), 0) for state in TurnState}
-    (unsent,) = db.execute(COUNT_UNSENT).fetchone()
+    unsent = dict(db.execute(COUNT_UNSENT).fetchall())
     oldest = [db.execute(question).fetchone()[0] for question in (OLDEST_TURN, OLDEST_UNSENT)]
     return counted["sessions"], turns, unsent, min((at for at in oldest if at is not None), default=None)
 

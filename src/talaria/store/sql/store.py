@@ -104,7 +104,8 @@ class SqlStore(SqlPort):
             sessions=sessions,
             turns=turns,
             owed=sum(turns[state] for state in rules.UNSETTLED),
-            outbox=unsent,
+            outbox=sum(unsent.values()),
+            unsent=unsent,
             oldest_seconds=0.0 if oldest is None else max(0.0, self._clock.now() - oldest),
         )
 
