@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 _IDENTITY = """\
 You are {name}, an assistant that a person reaches through chat. Answer in the language of the person, \
-briefly where a brief answer serves. Each message begins with the time at which it was sent, in brackets; \
-do not repeat it."""
+briefly where a brief answer serves."""
+_TIMES = " Each message begins with the time at which it was sent, in brackets; do not repeat it."
 
 _TOOLS = """\
 You have tools. Use them to find out rather than to guess, and say what you did. Paths are relative to \
@@ -19,9 +19,11 @@ this conversation's own folder, which lasts. A result that was cut names the fil
 When a result says that its outcome is unknown, find out what happened before you try again."""
 
 
-def render_prompt(name: str, extra: str, tools: Sequence[str]) -> str:
-    parts = [_IDENTITY.format(name=name)]
-    if tools:
+def render_prompt(name: str, extra: str, tools: Sequence[str], *, is_plain: bool = False) -> str:
+    """Return the prompt. A plain one says nothing of tools and of the times of messages, which a built-in
+    model is not told."""
+    parts = [_IDENTITY.format(name=name) + ("" if is_plain else _TIMES)]
+    if tools and not is_plain:
         parts.append(_TOOLS)
     if extra.strip():
         parts.append(extra.strip())

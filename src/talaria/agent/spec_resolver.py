@@ -61,9 +61,8 @@ class SpecResolver:
         if known is not None:
             return known
         wire = self._models.wire(choice.provider)
-        # A built-in model is told of no tools: the program calls them for it.
-        told = () if wire.name == LocalChat.name else tools.names
-        prompt = render_prompt(self._settings.name, self._settings.prompt, told)
+        settings, is_plain = self._settings, wire.name == LocalChat.name
+        prompt = render_prompt(settings.name, settings.prompt, tools.names, is_plain=is_plain)
         spec = AgentSpec(
             agent=self._settings.name,
             provider=choice.provider,

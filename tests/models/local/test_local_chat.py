@@ -86,8 +86,8 @@ def test_a_small_text_file_comes_with_the_message_under_its_own_name() -> None:
     assert told[1]["content"].startswith("What is it?")
 
 
-def test_the_time_stands_behind_the_words() -> None:
-    assert body(HELLO)["messages"][-1]["content"] == "hello\n[Mon 2026-11-16 09:00 UTC]"
+def test_a_small_model_is_not_told_the_time_which_it_would_repeat() -> None:
+    assert body(HELLO)["messages"][-1]["content"] == "hello"
 
 
 def test_an_image_is_a_word_that_it_cannot_be_seen() -> None:

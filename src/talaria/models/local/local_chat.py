@@ -10,7 +10,6 @@ know no other roles.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import assert_never
@@ -105,10 +104,9 @@ class LocalChat:
         match message:
             case UserMessage(parts=parts):
                 files = [_file(part) for part in parts if isinstance(part, File) and part.text]
-                words = [_UNSEEN if isinstance(part, Image) else part for part in parts]
-                if message.stamp:  # a small model repeats a time that stands first
-                    words.append(Text(f"[{message.stamp}]"))
-                said = msgspec.structs.replace(message, parts=tuple(words), stamp="")
+                words = tuple(_UNSEEN if isinstance(part, Image) else part for part in parts)
+                # A small model repeats the time of a message in its answers, so it is not told.
+                said = msgspec.structs.replace(message, parts=words, stamp="")
                 return b",".join([*files, _CHAT.encode(said)])
             case AssistantMessage(tool_calls=calls) if calls:
                 text = [_CHAT.encode(msgspec.structs.replace(message, tool_calls=()))] if message.text else []
@@ -160,7 +158,6 @@ def _note(source: _Source, text: str) -> bytes:
 # -- reading the history ------------------------------------------------------------------------------------
 
 _SOURCES = frozenset(map(str, _Source))
-_STAMP = re.compile(r"\n\[[^]\n]{1,40}]\Z")
 
 
 class _Told(msgspec.Struct):
@@ -179,7 +176,7 @@ class ToolStep(msgspec.Struct, frozen=True):
 
 
 class LastRequest(msgspec.Struct, frozen=True):
-    """The person's last words without their time, the number of texts attached, and what was done since."""
+    """The person's last words, the number of texts attached, and what was done since."""
 
     text: str = ""
     attached: int = 0
@@ -202,7 +199,7 @@ def read_request(chunks: Sequence[bytes]) -> LastRequest:
         if words:
             files = sum(each.name == _Source.FILE for each in told)
             steps = tuple(map(_step, calls, results))
-            return LastRequest(_STAMP.sub("", words[-1]).strip(), files, steps)
+            return LastRequest(words[-1].strip(), files, steps)
     return LastRequest()
 
 
