@@ -86,6 +86,8 @@ def test_every_sequence_of_events_fits_the_clients_types(shape: Callable[[int], 
     for n, event in enumerate(events):
         EVENT.validate_python(event, strict=True)
         assert event["sequence_number"] == n
+    assert events[-1]["type"] == "response.incomplete"
+    assert events[-1]["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert events[-1]["response"]["output"] == done
     opened = [event["output_index"] for event in events if event["type"] == "response.output_item.added"]
