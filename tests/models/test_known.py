@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from talaria.core.spending import Price
@@ -14,6 +15,7 @@ from talaria.models.known import (
     known_price,
     may_think,
 )
+from talaria.models.local.weights import DEFAULT_MODEL, LARGER_MODEL
 from talaria.models.settings import PRESETS
 
 M = 1_000_000
@@ -107,9 +109,11 @@ def test_a_model_may_think_if_it_is_asked_to_or_if_it_does_so_unasked(
 
 
 def test_what_our_own_models_can_do() -> None:
-    """The built-in one has a small window and sees nothing; the scripted one plays every part."""
+    """The built-in ones have a small window and see nothing, and only the larger one takes tools; the
+    scripted one plays every part."""
     scripted = Abilities(None, None, tools=True, images=True, reasoning=True)
-    built_in = Abilities(4096, 512, tools=True, images=False, reasoning=False)
+    larger = Abilities(4096, 512, tools=True, images=False, reasoning=False)
     assert known_abilities("scripted", "any") == scripted
-    assert known_abilities("local", "any") == built_in
+    assert known_abilities("local", LARGER_MODEL) == larger
+    assert known_abilities("local", DEFAULT_MODEL) == msgspec.structs.replace(larger, tools=False)
     assert known_abilities("openai", "gpt-5") == KNOWN_MODELS["openai/gpt-5"].abilities

@@ -125,8 +125,6 @@ async def test_after_a_look_it_tells_the_result_or_goes_on_to_write(local: Local
     asked = await ask(local, "read a.txt", *read)
     assert asked.text == "You said: [Result of read_file:]\nLunch at one."
     assert (await ask(local, "look into a.txt and write b.txt", *read)).call[0] == "write_file"
-    listed = did("list_files", "{}", "a.txt")
-    assert (await ask(local, "read what is there", *listed)).call[0] == "read_file"
     failed = did("read_file", '{"path":"a.txt"}', "no such file", ToolOutcome.ERROR)
     assert (await ask(local, "read a.txt", *failed)).text == "That did not work. no such file"
 

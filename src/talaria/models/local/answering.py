@@ -28,7 +28,7 @@ Complete = Callable[[ModelCall, Sink], Awaitable[Completion]]
 MAX_STEPS = 4  # tool calls for one request
 _MOST_LINES = 60  # of a file from which the model picks the one to change
 _LOOKS = frozenset(TOOL_OF[kind] for kind in (RequestKind.LIST, RequestKind.READ, RequestKind.SEARCH))
-_AFTER_A_LOOK = (RequestKind.TALK, RequestKind.READ, RequestKind.WRITE)
+_AFTER_A_LOOK = (RequestKind.TALK, RequestKind.WRITE)
 
 _PATH = "path is the name of the file"
 _FIELDS = {
@@ -138,9 +138,7 @@ class Answering:
         done = "; ".join(
             f"{step.tool} {' '.join(map(str, step.arguments.values()))}" for step in request.steps
         )
-        kind = await self._ask_for_kind(f"{request.words} (done: {done})", _BIAS, _AFTER_A_LOOK)
-        paths = [step.arguments.get("path") for step in request.steps if step.tool == "read_file"]
-        return RequestKind.TALK if kind is RequestKind.READ and paths else kind
+        return await self._ask_for_kind(f"{request.words} (done: {done})", _BIAS, _AFTER_A_LOOK)
 
     async def _ask_for_kind(
         self, text: str, bias: float, allowed: Collection[RequestKind] = ()
