@@ -199,6 +199,9 @@ class StoreDeletionSuite:
         for _ in range(SLICE_TURNS):
             accepted = await store.accept(accepting())
             await store.settle(accepted.turn.id, TurnEnd(TurnState.CANCELLED))
+        for _ in range(3):
+            accepted = await store.accept(accepting("x" * SLICE_BYTES))
+            await store.settle(accepted.turn.id, TurnEnd(TurnState.CANCELLED))
         await store.delete_session(session_id, SINCE)
-        assert await purge(store) >= 4 + 2 + 2 + 1
+        assert await purge(store) >= 6 + 4 + 1  # of entries, of turns, the last
         assert (await store.stats()).turns["cancelled"] == 0

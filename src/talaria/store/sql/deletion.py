@@ -10,6 +10,7 @@ platform sends again, or a client with the same `Idempotency-Key`, does not run 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from talaria.core.files import RESULT_PATH, RESULTS, Removal, result_name, todo_path
 from talaria.core.ids import ChatKey, SessionId, TurnId
@@ -65,8 +66,8 @@ SELECT seq, length(body) FROM entries WHERE session_id = ? ORDER BY seq LIMIT {S
 """
 DROP_ENTRIES = "DELETE FROM entries WHERE session_id = ? AND seq <= ?"
 FIND_TURNS = f"""
-SELECT position, id, accepted_at, key, files FROM turns WHERE session_id = ? AND forgotten < 2
-ORDER BY position LIMIT {SLICE_TURNS}
+SELECT position, id, accepted_at, key, files, length(inbound) FROM turns
+WHERE session_id = ? AND forgotten < 2 ORDER BY position LIMIT {SLICE_TURNS}
 """
 FIND_SAVED = f"""
 SELECT name, call_id FROM steps
@@ -95,11 +96,11 @@ def purge(tx: Transaction) -> bool:
     if deletion is None:
         return False
     session_id, chat_key, keys_since = deletion
-    if (last := _end_of_slice(tx, session_id)) is not None:
-        tx.execute(DROP_ENTRIES, (session_id, last))
+    if entries := _slice(tx.execute(FIND_ENTRIES, (session_id,))):
+        tx.execute(DROP_ENTRIES, (session_id, entries[-1][0]))
         return True
-    turns = tx.execute(FIND_TURNS, (session_id,)).fetchall()
-    for position, turn_id, accepted_at, key, files in turns:
+    turns = _slice(tx.execute(FIND_TURNS, (session_id,)))
+    for position, turn_id, accepted_at, key, files, _ in turns:
         for path in _files_of(tx, turn_id, files):
             tx.execute(ADD_REMOVAL, (chat_key, path))
         for statement in DROP_DETAILS:
@@ -113,14 +114,15 @@ def purge(tx: Transaction) -> bool:
     return True
 
 
-def _end_of_slice(tx: Transaction, session_id: SessionId) -> int | None:
-    """Return the last entry to delete now; None if there are none."""
-    size, last = 0, None
-    for seq, length in tx.execute(FIND_ENTRIES, (session_id,)):
-        size, last = size + length, seq
+def _slice(rows: Iterable[Any]) -> list[Any]:
+    """Return the first rows. The last column is the length of the text that goes with a row."""
+    size, found = 0, []
+    for row in rows:
+        found.append(row)
+        size += row[-1]
         if size >= SLICE_BYTES:
             break
-    return last
+    return found
 
 
 def _files_of(tx: Transaction, turn_id: TurnId, files: str | None) -> Iterable[str]:
