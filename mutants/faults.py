@@ -44,7 +44,9 @@ _WORDING = (
 _TIME = re.compile(
     r"seconds|timeout|patience|interval|delay|grace|pause|wait|every|ttl|deadline", re.IGNORECASE
 )
-_BUFFER = re.compile(r"read|recv\w*|\w*(buffer|chunk|slice|piece)\w*", re.IGNORECASE)
+_BUFFER = re.compile(
+    r"read|recv\w*|\w*(buffer|chunk|slice|piece|batch|cached|kept|remembered)\w*", re.IGNORECASE
+)  # these trade time for memory, and change no result
 _WORD = re.compile(r"[A-Za-z_][\w./:-]*")
 _SMALL = 16
 Change = tuple[str, int, int, str]
