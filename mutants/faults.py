@@ -155,6 +155,8 @@ def _is_left_out(statement: ast.stmt) -> bool:
             return True
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return True
+        case ast.If(body=body, orelse=orelse) | ast.For(body=body, orelse=orelse):
+            return all(map(_is_left_out, [*body, *orelse]))
     return False
 
 

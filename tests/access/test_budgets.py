@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 
-from talaria.access.budgets import BYTES_PER_TOKEN, THINKING_TOKENS, Budgets, TurnBudget
+from talaria.access.budgets import Budgets, TurnBudget
 from talaria.access.settings import BudgetSettings
 from talaria.core.errors import OverBudget
 from talaria.core.ids import ChatKey, Fence, SessionId, TurnId
@@ -16,7 +16,6 @@ from talaria.core.messages import AssistantMessage, Reasoning, TokenUsage, ToolC
 from talaria.core.models import Completion
 from talaria.core.spending import (
     FREE,
-    MOST_COUNTED,
     Cap,
     CapUsage,
     Overrun,
@@ -31,6 +30,10 @@ from talaria.core.spending import (
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.metrics import Metrics
 from talaria.testing.clock import FakeClock
+
+BYTES_PER_TOKEN = 2
+THINKING_TOKENS = 24_000
+MOST_COUNTED = 10**15
 
 CHAT = ChatKey("agent:main:telegram:dm:7")
 TURN = Turn(

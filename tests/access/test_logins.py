@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from talaria.access.logins import CODE_SECONDS, COOKIE_SECONDS, BrowserLogin, Logins
+from talaria.access.logins import BrowserLogin, Logins
 from talaria.testing.clock import FakeClock
+
+CODE_SECONDS = 600.0
+COOKIE_SECONDS = 30 * 24 * 3600
 
 
 @pytest.fixture

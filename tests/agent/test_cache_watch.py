@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from talaria.agent.cache_watch import CACHE_SECONDS, CacheSample, MissCause, find_cause, watch
+from talaria.agent.cache_watch import CacheSample, MissCause, find_cause, watch
 from talaria.core.ids import SessionId, SpecId
 from talaria.core.messages import TokenUsage
 from talaria.observe.metrics import Metrics
+
+CACHE_SECONDS = 300.0
 
 SESSION = SessionId("ses_a")
 BEFORE = CacheSample(0.0, "p/one", "p/one", SpecId("spec_1"), 0, TokenUsage(5000, 4000, 10), caches=True)

@@ -12,7 +12,7 @@ import pytest
 from pictures import png
 from prefixes import PrefixWatch
 from rig import Rig, chat, start
-from talaria.agent.transcript import IMAGE_INPUT_BYTES, Transcript, as_told
+from talaria.agent.transcript import Transcript, as_told
 from talaria.core.clock import SystemClock
 from talaria.core.messages import (
     File,
@@ -33,6 +33,8 @@ from talaria.models.settings import FallbackSettings, ModelSettings
 from talaria.store.memory import MemoryStore
 from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
 from talaria.workspace.pictures import picture_part
+
+IMAGE_INPUT_BYTES = 8 << 10
 
 PHOTO = File("photo.jpg", "inbox/1-photo.jpg", "image/jpeg", 122_880)
 SEEN = Image("data:image/jpeg;base64," + "A" * 4000)

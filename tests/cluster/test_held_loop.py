@@ -18,7 +18,8 @@ from talaria.core.ids import TurnId
 from talaria.core.turns import Turn
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.model_server import ModelServer
-from talaria.turns.crashes import WEDGED_STATUS
+
+WEDGED_STATUS = 70
 
 TOKEN = "a-token-for-tests"
 SCRIPT = Path(__file__).with_name("held_gateway.py")

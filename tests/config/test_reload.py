@@ -12,12 +12,14 @@ import pytest
 from talaria.channels.http.part import HTTP
 from talaria.config.decoder import is_marked
 from talaria.config.load import load
-from talaria.config.reload import EVERY_SECONDS, LiveSettings, Reloader, compare, merge
+from talaria.config.reload import LiveSettings, Reloader, compare, merge
 from talaria.config.settings import Settings, settings_type
 from talaria.core.setting_marks import KeyPath, Mark
 from talaria.parts import PARTS
 from talaria.pool.settings import PoolSettings
 from talaria.testing.clock import FakeClock
+
+EVERY_SECONDS = 3.0
 
 DEFAULTS = settings_type(PARTS)()
 

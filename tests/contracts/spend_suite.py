@@ -15,19 +15,11 @@ from talaria.core.errors import NotFound, StaleFence
 from talaria.core.ids import Fence, SessionId
 from talaria.core.ledger import Accepted, Began, Begin, Commit, TurnEnd, UsageWrite
 from talaria.core.messages import TokenUsage
-from talaria.core.spending import (
-    MOST_COUNTED,
-    Cap,
-    CapUsage,
-    Overrun,
-    Reserve,
-    Scope,
-    Spending,
-    SpendingQuery,
-    Spent,
-)
+from talaria.core.spending import Cap, CapUsage, Overrun, Reserve, Scope, Spending, SpendingQuery, Spent
 from talaria.core.store_ports import Store
 from talaria.core.turns import TurnState
+
+MOST_COUNTED = 10**15
 
 ADA, BOB = "test:ada", "test:bob"
 DAY = Cap(Scope.DAY, 100)

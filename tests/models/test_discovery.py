@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talaria.core.errors import ModelUnavailable, NotFound
-from talaria.models.catalog import MAX_NAMES, Catalog, providers_in_use
+from talaria.models.catalog import Catalog, providers_in_use
 from talaria.models.discovery import (
-    MAX_MODELS,
     SERVERS,
     DetectedProvider,
     ModelLists,
@@ -31,6 +30,9 @@ from talaria.models.providers import Providers
 from talaria.models.settings import FallbackSettings, ModelSettings, ProviderSettings
 from talaria.testing.clock import FakeClock
 from talaria.testing.model_server import ModelServer
+
+MAX_NAMES = 1_000
+MAX_MODELS = 2_000
 
 OPENROUTER = {
     "id": "anthropic/claude-sonnet-4",

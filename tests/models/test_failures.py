@@ -18,8 +18,6 @@ from talaria.core.errors import (
     ModelUnavailable,
 )
 from talaria.models.failures import (
-    LONGEST_RETRY_AFTER,
-    LONGEST_WAIT,
     RETRY_BACKOFF,
     ErrorBody,
     FallBack,
@@ -36,6 +34,9 @@ from talaria.models.failures import (
     retry_pause,
     status_kind,
 )
+
+LONGEST_RETRY_AFTER = 60.0
+LONGEST_WAIT = 7 * 86400.0
 
 
 @pytest.mark.parametrize(

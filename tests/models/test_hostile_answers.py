@@ -20,13 +20,15 @@ from talaria.core.messages import Text, TokenUsage, UserMessage
 from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.core.specs import Prefix
 from talaria.core.units import Size
-from talaria.models.answer_budget import MAX_NAME, SLICE_BYTES, AnswerBudget, AnswerMemory
+from talaria.models.answer_budget import SLICE_BYTES, AnswerBudget, AnswerMemory
 from talaria.models.endpoint import Endpoint
 from talaria.models.failures import ProviderErrors
 from talaria.models.providers import WIRES
 from talaria.models.settings import ProviderSettings
 from talaria.testing.hostile_answers import find_attack, hostile_answers
 from talaria.testing.model_server import APIS, ModelServer
+
+MAX_NAME = 256
 
 ERRORS = ProviderErrors("acme", "m")
 FORMATS = [api.wire for api in APIS.values()]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.wire_suite import as_event, read_with
-from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable
+from talaria.core.errors import AnswerTooLarge, ModelError, ModelRefused, ModelUnavailable
 from talaria.core.messages import TokenUsage, ToolCall
 from talaria.core.models import Completion, TextDelta, ThoughtDelta
 from talaria.models.openai_responses import OpenAIResponses
@@ -361,3 +361,11 @@ def test_lost_events_never_change_what_was_said(lost: set[int]) -> None:
     assert [call.name for call in said.tool_calls] == ["a"]
     # Only what was shown already is not taken back.
     assert said.text == SAID or (said.text == SAID[5:] and 6 in lost)
+
+
+def test_the_shape_of_an_item_is_bounded() -> None:
+    parts = [{"type": "output_text", "text": "x"}] * 9_000
+    whole = {"type": "message", "id": "m", "content": parts}
+    assert len(read(completed(whole))[0].message.text) == 9_000
+    with pytest.raises(AnswerTooLarge, match="too many values"):
+        read(done(0, {"type": "message", "id": "m", "content": [*parts, *parts]}))

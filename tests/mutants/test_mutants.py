@@ -70,7 +70,16 @@ def test_an_error_can_pass_its_handler() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    ['"""Text."""', '_log.info("text", 1)', "assert a", "import a", "a: int", "recv(65536)", "pass"],
+    [
+        '"""Text."""',
+        '_log.info("text", 1)',
+        "assert a",
+        "import a",
+        "a: int",
+        'if a:\n    _log.info("text")',
+        "recv(65536)",
+        "pass",
+    ],
 )
 def test_wording_and_declarations_have_no_faults(body: str) -> None:
     assert [kind for kind, _ in faults_in(body) if kind not in ("call removed",)] == []

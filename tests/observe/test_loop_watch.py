@@ -18,8 +18,10 @@ import pytest
 
 from talaria.core.errors import Overloaded
 from talaria.core.limits import Limits, LimitSettings
-from talaria.observe.loop_watch import STALL_SECONDS, Load, LoopWatch
+from talaria.observe.loop_watch import Load, LoopWatch
 from talaria.observe.metrics import Metrics
+
+STALL_SECONDS = 0.25
 
 TURN = "turn_01m7j4rad5pxp5vcg25rh868n9"
 

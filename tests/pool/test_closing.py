@@ -12,8 +12,9 @@ from talaria.core.entries import SpecSet
 from talaria.core.ids import SessionId
 from talaria.core.messages import AssistantMessage
 from talaria.pool.policy import PoolLimits
-from talaria.pool.pool import RELEASE_SECONDS
 from talaria.testing.fake_workspaces import ReleaseBehaviour
+
+RELEASE_SECONDS = 5.0
 
 
 @pytest.fixture

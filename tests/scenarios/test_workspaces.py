@@ -21,12 +21,14 @@ from talaria.core.messages import Text
 from talaria.core.tools import ToolContext
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.pool.policy import PoolLimits
-from talaria.pool.pool import RELEASE_SECONDS, Wanted
+from talaria.pool.pool import Wanted
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeSession, FakeWorkspace, FakeWorkspaces, ReleaseBehaviour
 from talaria.workspace.folder import chat_folder
 from tools.conftest import tool
+
+RELEASE_SECONDS = 5.0
 
 LIMITS = PoolLimits(max_agents=2, idle_ttl=100, max_bytes=1 << 20)
 

@@ -10,11 +10,13 @@ import pytest
 from contracts.store_orders import CHAT, LEASE, ME, HandClock, accepting, asking, said, step
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.ledger import Accepted, Begin, Commit, Page, TurnEnd
-from talaria.core.spending import MOST_COUNTED, Cap, Reserve, Scope, SpendingQuery
+from talaria.core.spending import Cap, Reserve, Scope, SpendingQuery
 from talaria.core.turns import StepState, TurnState
 from talaria.store.sqlite import schema
 from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.store import SqliteStore
+
+MOST_COUNTED = 10**15
 
 MIGRATIONS = sorted((Path(schema.__file__).parent / "migrations").glob("*.sql"))
 

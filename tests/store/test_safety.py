@@ -25,12 +25,14 @@ from talaria.store.sql.executor import Transaction
 from talaria.store.sqlite.database import open_reader, open_writer
 from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.faults import DiskFault, cannot_open, damaged, find_fault, storage_failure
-from talaria.store.sqlite.schema import APPLICATION_ID
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.sqlite.threads import Readers
-from talaria.store.sqlite.writer import SLOW_SECONDS, Writer
+from talaria.store.sqlite.writer import Writer
 from talaria.store.watch import StoreWatch
 from talaria.testing.clock import FakeClock
+
+APPLICATION_ID = 0x54414C41
+SLOW_SECONDS = 1.0
 
 PAGE = 4096
 

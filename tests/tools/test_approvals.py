@@ -20,12 +20,14 @@ from talaria.core.messages import ToolCall, ToolOutcome
 from talaria.core.questions import APPROVE, DENY, Decision, QuestionDraft, QuestionKind
 from talaria.core.tools import Risk, ToolContext, ToolSpec
 from talaria.store.memory import MemoryStore
-from talaria.tools.approvals import APPROVAL_SECONDS, allows, describe, find_question
+from talaria.tools.approvals import allows, describe, find_question
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
 from tools.conftest import bound
+
+APPROVAL_SECONDS = 86_400.0
 
 QUESTION = parameters({"question": text("What to ask.")}, required=["question"])
 COMMAND = parameters({"command": text("What to run.")}, required=["command"])

@@ -15,16 +15,7 @@ from pictures import jpeg, png
 from talaria.core.errors import ConfigError, ToolError
 from talaria.core.events import Event, ToolOutput
 from talaria.core.ids import ChatKey, SessionId, TurnId
-from talaria.core.messages import (
-    Content,
-    File,
-    Image,
-    Part,
-    Text,
-    ToolCall,
-    ToolOutcome,
-    ToolResult,
-)
+from talaria.core.messages import Content, File, Image, Part, Text, ToolCall, ToolOutcome, ToolResult
 from talaria.core.questions import Decision
 from talaria.core.tools import CallScope, ToolContext, ToolSource, ToolSpec
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
@@ -32,13 +23,17 @@ from talaria.observe.metrics import Metrics
 from talaria.testing.changing_tools import ChangingSource
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.tools.builtin import builtin_tools
-from talaria.tools.execution import MAX_OUTPUT_BYTES, OUTPUT_CUT, ToolRunner
+from talaria.tools.execution import OUTPUT_CUT, ToolRunner
 from talaria.tools.function import Arguments, FunctionTool, Handler, in_thread, parameters
-from talaria.tools.result import MAX_FILES, MAX_IMAGES
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import Family, ToolSet
-from talaria.workspace.pictures import MAX_PICTURE_BYTES, picture_part
+from talaria.workspace.pictures import picture_part
 from tools.conftest import ToolCaller, bound, tool
+
+MAX_OUTPUT_BYTES = 64 << 10
+MAX_FILES = 20
+MAX_IMAGES = 8
+MAX_PICTURE_BYTES = 5 * (1 << 20) // 4 * 3
 
 SCHEMA = parameters({"text": {"type": "string"}, "count": {"type": "integer"}}, required=["text"])
 

@@ -9,8 +9,10 @@ from pictures import gif, jpeg, png, webp
 from talaria.core.errors import ToolError
 from talaria.core.messages import Text
 from talaria.tools.files import find_passage
-from talaria.workspace.pictures import MAX_PICTURE_BYTES, picture_part
+from talaria.workspace.pictures import picture_part
 from tools.conftest import SETTINGS, ToolCaller
+
+MAX_PICTURE_BYTES = 5 * (1 << 20) // 4 * 3
 
 
 async def test_a_written_file_can_be_read_edited_and_listed(caller: ToolCaller) -> None:

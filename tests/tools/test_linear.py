@@ -19,13 +19,15 @@ from talaria.core.messages import ToolCall
 from talaria.core.tools import Risk, ToolContext, ToolSpec
 from talaria.tools.approvals import find_question
 from talaria.tools.files import find_passage
-from talaria.tools.function import MAX_VALUES, Arguments, FunctionTool, parameters, parse_arguments, text
+from talaria.tools.function import Arguments, FunctionTool, parameters, parse_arguments, text
 from talaria.tools.matcher import find_hits
 from talaria.tools.result import cap_result, cut, encodable
 from talaria.tools.search import find_plain
 from talaria.tools.todo import TODO
 from talaria.workspace.pictures import look_at
 from talaria.workspace.reading import Position, read_page
+
+MAX_VALUES = 20_000
 
 
 async def nothing(arguments: Arguments, context: ToolContext) -> str:

@@ -15,11 +15,13 @@ import pytest
 from talaria.core.errors import ToolError
 from talaria.core.ids import SessionId
 from talaria.core.tools import CallScope
-from talaria.tools.matcher import SHOWN_CHARS, _serve, excerpt, find_hits
+from talaria.tools.matcher import _serve, excerpt, find_hits
 from talaria.tools.search import _Report, _search_plain, search
 from talaria.tools.workers import ToolWorkers, TurnResources
 from talaria.workspace.folder import Folder, FolderPath
 from tools.conftest import ToolCaller, context
+
+SHOWN_CHARS = 200
 
 
 def children() -> set[str]:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from talaria.tools.todo import MAX_CHARS, MAX_ITEMS
 from tools.conftest import ToolCaller
+
+MAX_CHARS = 500
+MAX_ITEMS = 100
 
 ITEMS = [{"text": "read"}, {"text": "write", "status": "in_progress"}, {"text": "plan", "status": "done"}]
 SHOWN = "1. [ ] read\n2. [>] write\n3. [x] plan\n1 of 3 done."

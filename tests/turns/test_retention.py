@@ -10,9 +10,11 @@ from contracts.store_orders import HandClock, accepting, answered, begun
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 from talaria.tools.result import drop_old_results, save_result
-from talaria.turns.lifecycle import KEY_SECONDS, Retention
+from talaria.turns.lifecycle import Retention
 from talaria.turns.settings import RetentionSettings
 from talaria.workspace.folder import Folder
+
+KEY_SECONDS = 86_400.0
 
 DAY = 86_400.0
 

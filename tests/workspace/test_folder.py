@@ -8,8 +8,10 @@ import pytest
 
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatAddress, ChatKey
-from talaria.workspace.folder import MAX_WRITE_BYTES, FileKind, Folder, chat_folder
+from talaria.workspace.folder import FileKind, Folder, chat_folder
 from workspace.conftest import Site
+
+MAX_WRITE_BYTES = 16 << 20
 
 
 def put(folder: Folder, path: str, data: bytes) -> bool:

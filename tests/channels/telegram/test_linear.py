@@ -11,8 +11,10 @@ from complexity import assert_linear
 from talaria.channels.telegram.bot_api import User
 from talaria.channels.telegram.outlet import LiveText
 from talaria.channels.telegram.parse import decode, parse
-from talaria.channels.telegram.render import LIMIT, split, to_html
+from talaria.channels.telegram.render import split, to_html
 from talaria.core.events import Delta, ToolOutput
+
+LIMIT = 4000
 
 SHAPES = {
     "letters": "x",

