@@ -28,7 +28,7 @@ class Visitor:
     async def of(cls, context: Any, gateway: GatewayProcess) -> Self:
         await context.add_init_script(WATCH_POLICY)
         visitor = cls(await context.new_page(), gateway)
-        visitor.page.set_default_timeout(10_000)
+        visitor.page.set_default_timeout(30_000)  # a busy machine is slow, not wrong
         visitor.page.on("console", visitor._hear)
         visitor.page.on("pageerror", lambda error: visitor.troubles.append(str(error)))
         visitor.page.on("request", lambda request: visitor.requests.append(request.url))
@@ -59,7 +59,7 @@ class Visitor:
         """Wait until the message field has this text."""
         from playwright.async_api import expect
 
-        await expect(self.page.locator("#text")).to_have_value(text)
+        await expect(self.page.locator("#text")).to_have_value(text, timeout=30_000)
 
     async def sees(self, text: str, selector: str = "#scroll") -> None:
         """Wait until the page shows this text exactly once."""
