@@ -35,9 +35,9 @@ def test_get_says_where_a_value_comes_from(talaria: Talaria, config: Path) -> No
             "(environment: TALARIA_POOL__MAX_AGENTS)",
         ),
         ("pool.idle_ttl", {}, "1h", "(default)"),
-        ("http.port", {}, "8765", "(default: or the next free port)"),
+        ("http.port", {}, "8765", "(default: 8765, or the next free port)"),
         ("http.port", {"TALARIA_HTTP__PORT": "0"}, "0", "(environment: TALARIA_HTTP__PORT)"),
-        ("model.provider", {}, "local", "(default: the built-in model)"),
+        ("model.provider", {}, "local", "(default: local, the built-in model)"),
         ("agent.timezone", {}, "", "(default: the machine's time zone)"),
         ("prices", {}, "", "(not set: prices has no value, and no default)"),
         ("providers.mine.base_url", {}, "http://127.0.0.1:9/v1", "(config.toml line 6)"),
@@ -49,7 +49,7 @@ def test_get_says_where_a_value_comes_from(talaria: Talaria, config: Path) -> No
 def test_get_without_a_key_is_a_file_that_could_be_used(talaria: Talaria, config: Path) -> None:
     everything = talaria("config", "get").stdout
     assert 'pool.idle_ttl = "1h"  # default' in everything
-    assert "# http.port = 8765  # default: or the next free port" in everything
+    assert "# http.port = 8765  # default: 8765, or the next free port" in everything
     config.write_text(everything)
     assert talaria("config", "get", "pool.max_agents").stdout.strip() == "32"
 

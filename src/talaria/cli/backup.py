@@ -58,7 +58,8 @@ def command(invocation: Invocation, path: str | None, force: bool) -> None:
     kept = (home.token_file.name, ENVIRONMENT, home.logs.name)
     absent = [name for name in kept if (home.path / name).exists()]
     if absent:
-        click.echo(f"Not in it: {', '.join(absent)}; a start or `service install` makes them anew.")
+        text = f"Not in it: {', '.join(absent)}; a start or `talaria service install` makes them anew."
+        click.echo(invocation.spoken(text))
     click.echo(invocation.spoken(f"`talaria restore {target}` brings it back."))
 
 

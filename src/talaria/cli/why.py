@@ -73,7 +73,9 @@ def _tell(invocation: Invocation, id: str, as_json: bool) -> None:
 
     async def tell(found: GatewayOrStore) -> ExplainedTurn:
         if isinstance(found, Path):
-            raise NotFound(f"There is no turn {id}: {found} is empty.", "Name the home with --home.")
+            raise NotFound(
+                f"There is no turn {id}: {found} is not there.", "Is it the right home? --home names another."
+            )
         if isinstance(found, GatewayClient):
             return await found.explain(id)
         return await explain_turn(found.histories, id)

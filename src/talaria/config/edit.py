@@ -186,7 +186,9 @@ class ShownValue(msgspec.Struct, frozen=True):
 
     def describe(self) -> str:
         """Return where the value comes from, and what an empty one stands for."""
-        return f"{self.origin}: {self.unset.meaning}" if self.unset else self.origin
+        if self.unset is None:
+            return self.origin
+        return f"{self.origin}: {', '.join(filter(None, (self.unset.value, self.unset.meaning)))}"
 
 
 def parse_key(text: str) -> KeyPath:
@@ -215,7 +217,11 @@ def parse_value(kind: type[Settings], path: KeyPath, text: str) -> object:
 def unknown_key(kind: type[Settings], path: KeyPath) -> BadRequest:
     known = {dotted(key): key for key in known_keys(kind)}
     near = nearest(dotted(path), known) or next((key for key in known if key.endswith(f".{path[-1]}")), None)
-    hint = f"Did you mean {near}?" if near else "docs/configuration.md lists all keys."
+    hint = (
+        f"Did you mean {near}?"
+        if near
+        else "`talaria config get` lists the keys; docs/configuration.md explains them."
+    )
     return BadRequest(f"{dotted(path)} is not a known key.", hint)
 
 

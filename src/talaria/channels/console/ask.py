@@ -77,4 +77,5 @@ async def ask(
     if json_out is not None:
         json_out.write((await client.turn(sent.turn_id)).decode() + "\n")
     if failure is not None:
-        raise TurnFailed(failure)
+        why = f"The whole story: {command_line(f'why {sent.turn_id}')}"
+        raise TurnFailed(msgspec.structs.replace(failure, hint=f"{failure.hint}\n{why}".strip()))
