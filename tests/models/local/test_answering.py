@@ -108,7 +108,7 @@ async def test_a_file_that_was_written_is_sent_and_then_told_without_a_model(loc
 
 async def test_a_change_that_failed_is_told_as_it_is(local: Local) -> None:
     failed = did("write_file", '{"path":"/a"}', "It is outside.", ToolOutcome.ERROR)
-    assert (await ask(local, "write /a", *failed)).text == "That did not work. It is outside."
+    assert (await ask(local, "write /a", *failed)).text == "I can't do that. It is outside."
 
 
 async def test_an_edit_picks_a_line_that_is_in_the_file_once(local: Local) -> None:
@@ -126,7 +126,7 @@ async def test_after_a_look_it_tells_the_result_or_goes_on_to_write(local: Local
     assert asked.text == "You said: [Result of read_file:]\nLunch at one."
     assert (await ask(local, "look into a.txt and write b.txt", *read)).call[0] == "write_file"
     failed = did("read_file", '{"path":"a.txt"}', "no such file", ToolOutcome.ERROR)
-    assert (await ask(local, "read a.txt", *failed)).text == "That did not work. no such file"
+    assert (await ask(local, "read a.txt", *failed)).text == "I can't do that. no such file"
 
 
 async def test_the_steps_for_one_request_are_bounded(local: Local) -> None:

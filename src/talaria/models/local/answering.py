@@ -86,7 +86,7 @@ class Answering:
         request = read_request(self._call.chunks)
         last = request.steps[-1] if request.steps else None
         if last is not None and not last.is_ok:
-            return self._say(f"That did not work. {last.text}")
+            return self._say(f"I can't do that. {last.text}")
         if last is not None and last.tool not in _LOOKS:
             return self._after_a_change(request, last)
         if len(request.steps) >= MAX_STEPS:
@@ -148,7 +148,10 @@ class Answering:
 
     async def _talk(self) -> Completion:
         completion = await self._complete(self._call, self._sink)
-        return msgspec.structs.replace(completion, usage=self._usage + completion.usage)
+        self._usage += completion.usage
+        if not completion.message.text.strip():
+            return self._say("I can't answer that. Please say it in other words.")
+        return msgspec.structs.replace(completion, usage=self._usage)
 
     # -- tools ----------------------------------------------------------------------------------------------
 

@@ -42,8 +42,9 @@ MAX_OUTPUT = 512
 MAX_RESULT = 2_000  # characters of one result that a small model is shown
 TALK_SLOT = 1
 _UNSEEN = Text("[an image, which this model cannot see]")
-# Without the penalty a small model may repeat a word to the end of its answer.
-_TALK = b'"temperature":0,"repeat_penalty":1.1'
+# Without the penalty a small model may repeat a word to the end of its answer. It also writes notes of the
+# program, which would claim what was not done: the answer stops there.
+_TALK = b'"temperature":0,"repeat_penalty":1.1,"stop":["[The program ","[Result of "]'
 _CALLS = "[The program calls "
 
 
