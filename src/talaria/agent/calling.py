@@ -17,9 +17,17 @@ from talaria.agent.journal import Journal
 from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import Clock
 from talaria.core.errors import AnswerTooLarge, EndpointResting, ModelError, NoModel
-from talaria.core.events import Delta, FellBack, ModelLoading, ReasoningDelta, Retrying
+from talaria.core.events import Delta, FellBack, ReasoningDelta, RefusalDelta, Retrying, ToolCallDelta
 from talaria.core.messages import TokenUsage
-from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta, TextDelta
+from talaria.core.models import (
+    CallCut,
+    CallDelta,
+    Completion,
+    ModelCall,
+    ModelDelta,
+    TextDelta,
+    ThoughtDelta,
+)
 from talaria.core.ports import Models, WireFormat
 from talaria.core.specs import AgentSpec, PinnedSpec, pin
 from talaria.core.spending import PlannedCall
@@ -133,6 +141,7 @@ class Caller:
             max_output=context.max_output,
             session_id=self._view.session_id,
             sampling=context.sampling,
+            tells_calls=context.streams_calls,
             patience=patience,
         )
         if self._journal.owes:
@@ -192,19 +201,21 @@ class Caller:
         agent.cache_sample = watch(agent.session_id, agent.cache_sample, sample, self._context.metrics)
 
     def _on_delta(self, delta: ModelDelta) -> None:
-        if isinstance(delta, CallCut):
-            self._cut = delta
-            return
-        if isinstance(delta, ModelLoading):
-            self._context.emit(delta)
-            return
-        self._has_spoken = True
         if isinstance(delta, TextDelta):
+            self._has_spoken = True
             self.said.append(delta.text)
-            self._context.emit(Delta(delta.text))
-        else:
-            self._has_thought = True
+            is_usual = type(delta) is TextDelta
+            self._context.emit(Delta(delta.text) if is_usual else RefusalDelta(delta.text))
+        elif isinstance(delta, ThoughtDelta):
+            self._has_spoken = self._has_thought = True
             self._context.emit(ReasoningDelta(delta.text))
+        elif isinstance(delta, CallDelta):
+            self._has_spoken = True
+            self._context.emit(ToolCallDelta(delta.index, delta.call_id, delta.name, delta.arguments))
+        elif isinstance(delta, CallCut):
+            self._cut = delta
+        else:
+            self._context.emit(delta)
 
     # -- failures -------------------------------------------------------------------------------------------
 

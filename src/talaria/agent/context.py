@@ -72,4 +72,5 @@ class TurnContext:
     reasoning: str | None = None
     max_output: int | None = None
     sampling: bytes = b""
+    streams_calls: bool = False
     steering: Steering | None = None

@@ -22,6 +22,20 @@ class Delta(msgspec.Struct, frozen=True, tag="delta"):
     text: str
 
 
+class RefusalDelta(Delta, frozen=True, tag="delta"):
+    """A piece of a reply in which the model declines to answer. Most channels show it as any other."""
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, tag="tool.delta"):
+    """A piece of the call number `index` of a tool of the caller. The first one has the call's id and name.
+    Only stateless calls that are streamed have these events."""
+
+    index: int
+    call_id: str
+    name: str
+    arguments: str
+
+
 class ReasoningDelta(msgspec.Struct, frozen=True, tag="reasoning"):
     text: str
 
@@ -136,6 +150,7 @@ Event = (
     Queued
     | Delta
     | ReasoningDelta
+    | ToolCallDelta
     | ToolStarted
     | ToolOutput
     | ToolFinished
@@ -155,7 +170,9 @@ EVENT_NAMES: dict[type, str] = {
     for kind in (
         Queued,
         Delta,
+        RefusalDelta,
         ReasoningDelta,
+        ToolCallDelta,
         ToolStarted,
         ToolOutput,
         ToolFinished,

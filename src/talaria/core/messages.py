@@ -11,6 +11,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 
 class Text(msgspec.Struct, frozen=True, tag="text"):
@@ -115,7 +116,7 @@ class UserMessage(msgspec.Struct, frozen=True, tag="user"):
 
 class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant"):
     """An answer of `model` at `provider`. An `interrupted` one is the partial text of a turn that was
-    cancelled, or of an answer that broke off."""
+    cancelled, or of an answer that broke off. A `refused` one is a text in which the model declines."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -123,6 +124,7 @@ class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant"):
     model: str = ""
     interrupted: bool = False
     provider: str = ""
+    refused: bool | UnsetType = UNSET
 
 
 class ToolResults(msgspec.Struct, frozen=True, tag="tool_results"):

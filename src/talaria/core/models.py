@@ -15,7 +15,8 @@ class ModelCall(msgspec.Struct, frozen=True):
     """A request. `chunks` are the encoded messages after the prefix; they are never decoded again.
 
     `session_id` lets sessions take turns at a busy endpoint; it is not sent. With `patience`, the answer must
-    begin within so many seconds, or sooner if the endpoint says so.
+    begin within so many seconds, or sooner if the endpoint says so. With `tells_calls`, tool calls come as
+    `CallDelta` while they are written.
     """
 
     model: str
@@ -26,10 +27,24 @@ class ModelCall(msgspec.Struct, frozen=True):
     sampling: bytes = b""  # encoded JSON members from a stateless caller, e.g. b'"temperature":0.2'
     session_id: str = ""
     patience: float | None = None
+    tells_calls: bool = False
 
 
 class TextDelta(msgspec.Struct, frozen=True):
     text: str
+
+
+class RefusalTextDelta(TextDelta, frozen=True):
+    """A piece of a text in which the model declines to answer."""
+
+
+class CallDelta(msgspec.Struct, frozen=True):
+    """A piece of the tool call number `index`. The first one has the call's id and name."""
+
+    index: int
+    call_id: str
+    name: str
+    arguments: str
 
 
 class ThoughtDelta(msgspec.Struct, frozen=True):
@@ -45,7 +60,7 @@ class CallCut(msgspec.Struct, frozen=True):
     output_bytes: int
 
 
-ModelDelta = TextDelta | ThoughtDelta | ModelLoading | CallCut
+ModelDelta = TextDelta | ThoughtDelta | CallDelta | ModelLoading | CallCut
 
 
 class Completion(msgspec.Struct, frozen=True):

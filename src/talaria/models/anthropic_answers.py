@@ -99,6 +99,7 @@ class _Block(msgspec.Struct):
     pieces: list[str] = []
     signature: list[str] = []
     size: int = 0  # of the arguments
+    call: int = 0  # among the calls
 
     def arguments(self) -> str:
         given = bytes(self.start.input).decode()
@@ -217,8 +218,11 @@ class AnthropicReader:
             block.pieces.append(start.thinking)
             answer.add_thought(start.thinking)
         elif start.type == "tool_use":
+            block.call = self._calls
             self._calls += 1
             answer.budget.add_call()
+            if answer.tells_calls and start.id and start.name and len(start.id) <= MAX_ID:
+                answer.tell_call(block.call, start.id, start.name, "")
 
     def _take_delta(self, event: _StreamEvent, answer: AnswerDecoder) -> None:
         delta = event.delta
@@ -247,6 +251,8 @@ class AnthropicReader:
                 block.size += len(delta.partial_json)
                 answer.budget.keep(delta.partial_json)
                 answer.budget.check_arguments(block.size)
+                if answer.tells_calls:
+                    answer.tell_call(block.call, "", "", delta.partial_json)
 
 
 def _is_unknown(event: bytes) -> bool:

@@ -153,6 +153,7 @@ class Endpoint:
         started: Callable[[], None],
     ) -> Completion:
         answer = self._wire.decoder(call.model, errors, budget)
+        answer.tells_calls = call.tells_calls
         pieces = self._wire.body(call)
         body = SplicedBody(pieces)
         try:

@@ -266,6 +266,9 @@ class _PartialCall(msgspec.Struct):
     name: str = ""
     arguments: list[str] = []
     size: int = 0  # of the arguments
+    index: int = 0  # among the calls
+    may_be_told: bool = False  # it has an id of its own
+    is_told: bool = False
 
 
 class _PartialDetail(msgspec.Struct):
@@ -337,8 +340,10 @@ class ChatReader:
         delta = choice.delta or choice.message
         if delta is not None:
             self._take_thoughts(delta, answer)
-            if text := delta.content or delta.refusal:
+            if text := delta.content:
                 answer.add_text(text)
+            elif text := delta.refusal:
+                answer.add_refusal(text)
             if delta.tool_calls:
                 self._take_calls(delta.tool_calls, answer)
         if len(choice.usage) > _NULL and (usage := openai_usage(choice.usage)) is not None:
@@ -421,22 +426,29 @@ class ChatReader:
         call = self._find_call(piece, function)
         if call is None:
             answer.budget.add_call()
-            call = _PartialCall()
+            call = _PartialCall(index=len(self._calls))
             self._calls.append(call)
             if piece.index is not None:
                 self._calls_by_index[piece.index] = call
         if piece.id and not call.id:
             call.id = piece.id
+            call.may_be_told = len(call.id) <= MAX_ID and call.id not in self._calls_by_id
             self._calls_by_id[call.id] = call
         if function.name and not call.name:
             call.name = function.name
-        arguments = function.arguments
+        arguments, text = function.arguments, ""
         if arguments is not None:
             text = arguments if isinstance(arguments, str) else _encode(arguments).decode()
             call.arguments.append(text)
             call.size += len(text)
             answer.budget.keep(text)
             answer.budget.check_arguments(call.size)
+        if answer.tells_calls and call.may_be_told and call.name:
+            if not call.is_told:
+                call.is_told = True
+                answer.tell_call(call.index, call.id, call.name, "".join(call.arguments))
+            elif text:
+                answer.tell_call(call.index, "", "", text)
 
     def _find_call(self, piece: _CallPiece, function: _FunctionPiece) -> _PartialCall | None:
         """Return the call that `piece` continues, or None if it begins one.

@@ -130,6 +130,7 @@ class _PartialItem(msgspec.Struct):
     start: int = 0
     size: int = 0  # of the arguments
     is_done: bool = False
+    told: int = -1  # the number of a call that is told as it comes
 
     def call(self) -> ToolCall:
         item = self.item
@@ -139,11 +140,13 @@ class _PartialItem(msgspec.Struct):
 class ResponsesReader:
     """See `models.wire.EventReader`."""
 
-    __slots__ = ("_items", "_last")
+    __slots__ = ("_calls", "_items", "_last", "_told")
 
     def __init__(self) -> None:
         self._items: dict[int, _PartialItem] = {}
         self._last = 0  # the highest index so far
+        self._calls = 0
+        self._told: set[str] = set()  # ids of calls
 
     def read_body(self, body: bytes, answer: AnswerDecoder) -> None:
         self._take_response(body, "", answer)
@@ -165,15 +168,20 @@ class ResponsesReader:
             _skip_odd_event(event, answer)
             return
         match decoded.type:
-            case "response.output_text.delta" | "response.refusal.delta":
+            case "response.output_text.delta":
                 _say(self._find(decoded, "message", answer), decoded.delta or "", answer)
+            case "response.refusal.delta":
+                _say(self._find(decoded, "message", answer), decoded.delta or "", answer, is_refusal=True)
             case "response.function_call_arguments.delta":
                 _argue(self._find(decoded, "function_call", answer), decoded.delta or "", answer)
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
                 _think(self._find(decoded, "reasoning", answer), decoded, answer)
             case "response.output_item.added":
                 item = _read_item(decoded.item, answer)
-                self._find(decoded, item.type, answer).item = item
+                partial = self._find(decoded, item.type, answer)
+                partial.item = item
+                if answer.tells_calls and item.type == "function_call":
+                    self._tell_call(partial, answer)
             case "response.output_item.done":
                 item = _read_item(decoded.item, answer)
                 _finish(self._find(decoded, item.type, answer), item, decoded.item, answer)
@@ -183,6 +191,16 @@ class ResponsesReader:
                 raise answer.errors.in_stream(parse_error(event))
             case _ if decoded.error and is_error(decoded.error):
                 raise answer.errors.in_stream(parse_error(decoded.error))
+
+    def _tell_call(self, partial: _PartialItem, answer: AnswerDecoder) -> None:
+        """Tell that a call begins, if it is the last item and has an id of its own."""
+        call_id, name = partial.item.call_id, partial.item.name
+        if not call_id or not name or len(call_id) > MAX_ID or call_id in self._told:
+            return
+        if partial.told < 0 and self._items.get(self._last) is partial:
+            self._told.add(call_id)
+            partial.told = self._calls - 1
+            answer.tell_call(partial.told, call_id, name, "")
 
     def _find(self, event: _ResponseEvent, kind: str, answer: AnswerDecoder) -> _PartialItem:
         """Find or begin the item of an event: by its index, else the last item if it is of that kind."""
@@ -199,6 +217,7 @@ class ResponsesReader:
             answer.has_started = True
             if kind == "function_call":
                 answer.budget.add_call()
+                self._calls += 1
             partial = self._items[index] = _PartialItem(_OutputItem(kind))
             self._last = max(self._last, index)
         elif partial.item.type != kind:
@@ -249,7 +268,8 @@ def _finish(partial: _PartialItem, item: _OutputItem, raw: msgspec.Raw, answer: 
         text = "".join(part.text or part.refusal or "" for part in item.content or ())
         streamed = "".join(partial.streamed)
         if text.startswith(streamed):
-            _say(partial, text[len(streamed) :], answer)
+            refusal = any(part.refusal for part in item.content or ())
+            _say(partial, text[len(streamed) :], answer, is_refusal=refusal)
         item.content = None  # it is in the text now
     elif item.type == "function_call":
         if item.arguments:
@@ -265,7 +285,7 @@ def _finish(partial: _PartialItem, item: _OutputItem, raw: msgspec.Raw, answer: 
                 answer.add_thought(thought)
 
 
-def _say(partial: _PartialItem, text: str, answer: AnswerDecoder) -> None:
+def _say(partial: _PartialItem, text: str, answer: AnswerDecoder, *, is_refusal: bool = False) -> None:
     if not text:
         return
     if not partial.streamed:
@@ -273,7 +293,10 @@ def _say(partial: _PartialItem, text: str, answer: AnswerDecoder) -> None:
             answer.add_text(_PARAGRAPH)
         partial.start = answer.text_length()
     partial.streamed.append(text)
-    answer.add_text(text)
+    if is_refusal:
+        answer.add_refusal(text)
+    else:
+        answer.add_text(text)
 
 
 def _argue(partial: _PartialItem, text: str, answer: AnswerDecoder) -> None:
@@ -281,6 +304,8 @@ def _argue(partial: _PartialItem, text: str, answer: AnswerDecoder) -> None:
     partial.size += len(text)
     answer.budget.keep(text)
     answer.budget.check_arguments(partial.size)
+    if partial.told >= 0 and text:
+        answer.tell_call(partial.told, "", "", text)
 
 
 def _think(partial: _PartialItem, event: _ResponseEvent, answer: AnswerDecoder) -> None:

@@ -22,7 +22,15 @@ from talaria.core.messages import (
     TokenUsage,
     ToolCall,
 )
-from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
+from talaria.core.models import (
+    CallDelta,
+    Completion,
+    ModelCall,
+    ModelDelta,
+    RefusalTextDelta,
+    TextDelta,
+    ThoughtDelta,
+)
 from talaria.core.ports import WireFormat
 from talaria.core.specs import Prefix
 from talaria.models.answer_budget import MAX_DOCUMENT_BYTES, MAX_ID, SMALL_DOCUMENT, AnswerBudget
@@ -100,7 +108,7 @@ class AnswerDecoder:
 
     The endpoint calls `feed`, `end` and `completion`, which raise `ModelError` and nothing else. It feeds at
     most `SLICE_BYTES` at a time, because `feed` works through all of them at once. The reader calls the other
-    methods. `budget` counts what is kept.
+    methods. `budget` counts what is kept. With `tells_calls` the pieces of tool calls are told as they come.
     """
 
     __slots__ = (
@@ -120,7 +128,9 @@ class AnswerDecoder:
         "id",
         "is_closed",
         "is_complete",
+        "is_refusal",
         "stop",
+        "tells_calls",
         "usage",
     )
 
@@ -130,6 +140,7 @@ class AnswerDecoder:
         self.errors = errors
         self.budget = budget or AnswerBudget(errors)
         self.has_started = self.is_complete = self.is_closed = False
+        self.is_refusal = self.tells_calls = False
         self.id = ""
         self.stop = ""  # in the words of `Completion.stop`; empty for the usual reason
         self.usage = _NO_USAGE
@@ -191,6 +202,8 @@ class AnswerDecoder:
         except DECODE_ERRORS as error:
             raise self.errors.malformed(str(error)) from None
         message = AssistantMessage("".join(self._text), calls, thoughts, self._model)
+        if self.is_refusal:
+            message = msgspec.structs.replace(message, refused=True)
         return Completion(message, self.usage, self.stop or ("tool_calls" if calls else "stop"))
 
     def output_bytes(self) -> int:
@@ -237,6 +250,16 @@ class AnswerDecoder:
         self.has_started = True
         self._text.append(text)
         self._deltas.append(TextDelta(text))
+
+    def add_refusal(self, text: str) -> None:
+        """Add a text in which the model declines. An answer is one or the other: its first piece decides."""
+        self.is_refusal = not self._text or self.is_refusal
+        self.add_text(text)
+        if self.is_refusal:
+            self._deltas[-1] = RefusalTextDelta(text)
+
+    def tell_call(self, index: int, call_id: str, name: str, arguments: str) -> None:
+        self._deltas.append(CallDelta(index, call_id, name, arguments))
 
     def add_thought(self, text: str) -> None:
         self.has_started = True

@@ -212,12 +212,12 @@ def read_fast(body: bytes) -> ScriptedRequest | None:
 
 
 def _finish(answer: ScriptedAnswer) -> str:
-    return "tool_calls" if answer.calls else "stop"
+    return answer.finish or ("tool_calls" if answer.calls else "stop")
 
 
 def _deltas(answer: ScriptedAnswer) -> list[dict[str, Any]]:
     deltas: list[dict[str, Any]] = [{"reasoning_content": answer.thought}] if answer.thought else []
-    deltas += ({"content": piece} for piece in answer.pieces())
+    deltas += ({"refusal" if answer.refuses else "content": piece} for piece in answer.pieces())
     for n, call in enumerate(answer.calls):
         deltas.append({"tool_calls": [{"index": n, **_call(call.id, call.name, "")}]})
         for part in cut_in_half(call.arguments):

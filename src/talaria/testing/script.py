@@ -5,6 +5,8 @@ A message without marks is echoed: "You said: …". Marks are read from left to 
   [[reply TEXT]]              answer with TEXT
   [[call NAME {"a": 1}]]      call a tool; one step. Arguments that are not JSON are sent unchanged
   [[call A {} + call B {}]]   two calls in one step; [[call A {}]]+[[call B {}]] means the same
+  [[refuse TEXT]]             decline with TEXT (chat completions)
+  [[finish WORD]]             say WORD as the reason of the end (chat completions)
   [[think TEXT]]              think TEXT first
   [[words N]]                 answer with N words
   [[chunks N]]                send the answer in N pieces
@@ -69,6 +71,7 @@ _FAULTS = frozenset(ScriptedFault)
 _FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "think": ("thought", str),
     "chunks": ("chunks", int),
+    "finish": ("finish", str),
     "delay": ("delay", float),
     "chunk-delay": ("chunk_delay", float),
     "retry-after": ("retry_after", str),
@@ -81,6 +84,7 @@ _FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
 MARKS = (
     "call",
     "reply",
+    "refuse",
     "words",
     "empty",
     "system",
@@ -96,6 +100,8 @@ class ScriptedAnswer(msgspec.Struct, frozen=True):
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     thought: str = ""
+    refuses: bool = False
+    finish: str = ""
     chunks: int = 0
     delay: float = 0.0
     chunk_delay: float = 0.0
@@ -301,6 +307,8 @@ class _ScriptParser:
         match word:
             case "reply":
                 step.reply = argument
+            case "refuse":
+                step.reply, step.fields["refuses"] = argument, True
             case "empty":
                 step.reply = ""
             case "words":

@@ -110,9 +110,10 @@ class Agents:
 
     def loop(self, live: LiveTurn, agent: WarmAgent, journal: Journal, settings: TurnSettings) -> Loop:
         """Return the loop that lets `agent` answer the turn."""
-        options = live.options
+        options, spec = live.options, agent.pinned.spec
+        live.model = f"{spec.provider}/{spec.model}"
         reasoning, steering = options.reasoning, None
-        if agent.pinned.spec.prompt:  # a session, not a stateless call
+        if spec.prompt:  # a session, not a stateless call
             effort = agent.reasoning or settings.reasoning
             reasoning = None if effort == "none" else effort
             steering = LiveSteering(live, settings.message_of)
@@ -120,13 +121,14 @@ class Agents:
             turn_id=live.turn.id,
             emit=live.emit,
             max_steps=settings.max_steps,
-            tools=self.tool_runner.bind(live.turn, agent.pinned.spec.tools, agent.workspace, live.emit),
+            tools=self.tool_runner.bind(live.turn, spec.tools, agent.workspace, live.emit),
             clock=self.clock,
             metrics=self.metrics,
             budget=self.budgets.of(live.turn),
             reasoning=reasoning,
             max_output=options.max_output,
             sampling=options.sampling,
+            streams_calls=options.streams_calls,
             steering=steering,
         )
         return Loop(Caller(agent, journal, context, self.routes), journal, context)

@@ -159,7 +159,8 @@ class Intake:
     async def _order(self, call: StatelessCall) -> Accept:
         pinned = self._agents.specs.resolve_stateless(call.model, call.tools, call.instructions)
         behind, previous = call.behind, call.behind and call.behind.turn_id
-        content = (call.context, call.model, call.tools, call.options, call.instructions, previous)
+        options = msgspec.structs.replace(call.options, streams_calls=False)  # the answer is the same
+        content = (call.context, call.model, call.tools, options, call.instructions, previous)
         digest = await _digest(*content) if call.key is not None else ""
         order = Accept(
             turn_id=new_turn_id(),

@@ -20,6 +20,7 @@ from talaria.core.events import (
     ModelLoading,
     ReasoningDelta,
     Reset,
+    ToolCallDelta,
     ToolOutput,
 )
 from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
@@ -41,6 +42,7 @@ class CallOptions(msgspec.Struct, frozen=True):
     reasoning: str | None = None
     max_output: int | None = None
     sampling: bytes = b""
+    streams_calls: bool = False  # the pieces of tool calls become events
 
 
 NO_OPTIONS = CallOptions()
@@ -58,8 +60,9 @@ class LiveTurn:
     `began` and `asked_at` are set for a turn that was begun when it was accepted; `asked_at` is when its
     lease was asked for. `begins` counts how often this process began the turn, `losses` how often the turn
     lost its lease here. `steers` are the messages that joined it. `questions` are those that a parked turn
-    waits for, by id. `completion` is the model's last answer, `steps` and `spent` are what led to it; they
-    are set when a model has answered the turn here.
+    waits for, by id. `model` is the session's own (provider/name), once it is known. `completion` is the
+    model's last answer, `steps` and `spent` are what led to it; they are set when a model has answered the
+    turn here.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class LiveTurn:
         self.options = options
         self.began = began
         self.asked_at = asked_at
+        self.model = ""
         self.completion: Completion | None = None
         self.steps: tuple[Step, ...] = ()
         self.spent = Spent()
@@ -388,6 +392,11 @@ def _merge(last: Event, event: Event) -> Event | None:
     elif isinstance(event, ToolOutput):
         if isinstance(last, ToolOutput) and last.call_id == event.call_id and len(last.text) < _MERGE_BELOW:
             return ToolOutput(event.call_id, last.text + event.text)
+    elif isinstance(event, ToolCallDelta):
+        if not isinstance(last, ToolCallDelta) or last.index != event.index or event.call_id:
+            return None
+        if len(last.arguments) < _MERGE_BELOW:
+            return msgspec.structs.replace(last, arguments=last.arguments + event.arguments)
     elif isinstance(event, ModelLoading) and isinstance(last, ModelLoading):
         return event  # how far it was by then is of no use
     return None

@@ -111,7 +111,7 @@ TEXTS = ["a", "\x00", "\\", '"', "😀", "\n", "\u2028"]
 @pytest.mark.parametrize("text", ["\x00", "😀"])
 def test_rendering_events_is_linear(text: str) -> None:
     def render_deltas(given: str) -> int:
-        chunks = _Chunks(_Completion("id", 1, "m"), with_usage=True)
+        chunks = _Chunks(_Completion("id", 1, "m"), lambda: "m", with_usage=True)
         return sum(
             len(chunks.encode(Delta(given[start : start + 1000]))) for start in range(0, len(given), 1000)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -26,8 +26,17 @@ from talaria.channels.http.response import (
 from talaria.channels.http.session_api import SessionLookup
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.turn_api import wait_for_turn
+from talaria.commands.slash import asks_model
 from talaria.core.errors import ErrorInfo
-from talaria.core.events import Delta, Event, ReasoningDelta, ToolStarted
+from talaria.core.events import (
+    Delta,
+    Event,
+    FellBack,
+    ReasoningDelta,
+    RefusalDelta,
+    ToolCallDelta,
+    UsageReported,
+)
 from talaria.core.messages import AssistantMessage, TokenUsage, ToolCall
 from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.gateway import Gateway
@@ -54,6 +63,12 @@ class OpenAiApi:
         models = [{"id": name, "object": "model", "created": 0, "owned_by": _OWNER} for name in names]
         return json_response({"object": "list", "data": models})
 
+    async def model(self, request: Request) -> Response:
+        """Answer with one model, which may be any that a call can name. Raises `NotFound`."""
+        name = request.params["model"]
+        self._gateway.catalog.resolve(name)
+        return json_response({"id": name, "object": "model", "created": 0, "owned_by": _OWNER})
+
     async def complete(self, request: Request) -> Response | EventStream:
         """Answer a chat completion. When the client leaves, a stateless call is cancelled, and the turn of a
         session goes on."""
@@ -74,7 +89,8 @@ class OpenAiApi:
         )
         completion = _Completion(f"chatcmpl-{turn.id}", int(turn.accepted_at), body.model or self._agent_name)
         if body.stream:
-            chunks = _Chunks(completion, with_usage=body.wants_usage)
+            chunks = _Chunks(completion, lambda: live.model, with_usage=body.wants_usage)
+            chunks.tells_refusals = is_ephemeral(turn)
             return EventStream(
                 self._stream(live, chunks, headers),
                 keep_alive=self._timing.keep_alive,
@@ -146,39 +162,95 @@ class OpenAiApi:
         yield chunks.end(await self._result(live, turn))
 
     async def _result(self, live: LiveTurn, turn: Turn) -> _Result:
-        """Return the answer of a turn from memory. For a repeated key it comes from the store, where the tool
-        calls of a stateless call are in the log only."""
+        """Return the answer of a turn: the texts of all its model calls, as a stream brings them. For a
+        repeated key it comes from the store."""
         usage = turn.usage or TokenUsage()
-        if (completion := live.completion) is not None:
-            return _Result.of(completion.message, completion.stop or "stop", usage)
-        if is_ephemeral(turn):
-            for entry in reversed(await self._gateway.store.log(turn.session_id, 0)):
-                if isinstance(entry.body, AssistantMessage) and entry.turn_id == turn.id:
-                    return _Result.of(entry.body, "tool_calls" if entry.body.tool_calls else "stop", usage)
-        is_empty = turn.state is TurnState.FAILED  # other failures are errors; see `turn_error`
-        return _Result("" if is_empty else turn.reply or "", usage=usage)
+        completion, is_call = live.completion, is_ephemeral(turn)
+        if completion is not None and (is_call or len(live.steps) == 1):
+            return _Result.of((completion.message,), completion.stop, usage, is_call=is_call)
+        if live.is_recorded and asks_model(turn.command):
+            said = [
+                entry.body
+                for entry in await self._gateway.store.log(turn.session_id, 0)
+                if isinstance(entry.body, AssistantMessage) and entry.turn_id == turn.id
+            ]
+            if said:
+                return _Result.of(said, "", usage, is_call=is_call)
+        if completion is not None:
+            told = _Result.of((completion.message,), completion.stop, usage)
+            return msgspec.structs.replace(told, text=await _joined_text(live) or told.text)
+        if turn.state is TurnState.FAILED:  # empty in the end; other failures are errors, see `turn_error`
+            return _Result(await _joined_text(live), usage=usage, model=live.model)
+        return _Result(turn.reply or "", usage=usage)
 
 
 # -- completions on the wire ------------------------------------------------------------------------------
 
 
+_BREAK: Final = "\n\n"  # between the texts of two model calls
+_FINISHES: Final = frozenset({"stop", "length", "tool_calls", "content_filter"})
+
+
 class _Result(msgspec.Struct, frozen=True):
-    """The answer of a turn."""
+    """The answer of a turn. `model` answered, as provider/name; empty if no model did."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
     reasoning: str = ""
     finish: str = "stop"
     usage: TokenUsage = TokenUsage()
+    model: str = ""
+    is_refusal: bool = False
 
     @classmethod
-    def of(cls, message: AssistantMessage, finish: str, usage: TokenUsage) -> _Result:
-        reasoning = "".join(thought.text for thought in message.reasoning)
-        return cls(message.text, message.tool_calls, reasoning, finish, usage)
+    def of(
+        cls, said: Sequence[AssistantMessage], stop: str, usage: TokenUsage, *, is_call: bool = False
+    ) -> _Result:
+        """`is_call`: it is the answer of a stateless call, where a refusal is told as such."""
+        last = said[-1]
+        text = _BREAK.join(message.text for message in said if message.text)
+        reasoning = "".join(thought.text for thought in last.reasoning)
+        # Some servers say "stop" beside tool calls, and others have reasons of their own.
+        finish = stop if stop in _FINISHES and not (stop == "stop" and last.tool_calls) else ""
+        finish = finish or ("tool_calls" if last.tool_calls else "stop")
+        model = f"{last.provider}/{last.model}" if last.provider else last.model
+        is_refusal = is_call and last.refused is True
+        return cls(text, last.tool_calls, reasoning, finish, usage, model, is_refusal)
+
+
+async def _joined_text(live: LiveTurn) -> str:
+    """Return the text that a stream of the settled turn brings."""
+    joined = _JoinedText()
+    async with aclosing(live.follow()) as events:
+        async for _, event in events:
+            match event:
+                case Delta(text=text):
+                    joined.add(text)
+                case UsageReported():
+                    joined.end_call()
+    return "".join(joined.texts)
+
+
+class _JoinedText:
+    """Joins the texts of the model calls of one turn."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._needs_break = False
+
+    def add(self, text: str) -> None:
+        if self._needs_break:
+            self._needs_break = False
+            self.texts.append(_BREAK)
+        self.texts.append(text)
+
+    def end_call(self) -> None:
+        self._needs_break = bool(self.texts)
 
 
 class _Completion(msgspec.Struct, frozen=True):
-    """The members that every chunk of a completion repeats. `model` is the model that the caller named."""
+    """The members that every chunk of a completion repeats. `model` is the model that the caller named, for
+    an answer that no model made."""
 
     id: str
     created: int
@@ -188,8 +260,8 @@ class _Completion(msgspec.Struct, frozen=True):
 def _encode_whole(completion: _Completion, result: _Result) -> bytes:
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": result.text or (None if result.calls else ""),
-        "refusal": None,
+        "content": None if result.is_refusal else result.text or (None if result.calls else ""),
+        "refusal": result.text if result.is_refusal else None,
     }
     if result.reasoning:
         message["reasoning_content"] = result.reasoning
@@ -200,7 +272,7 @@ def _encode_whole(completion: _Completion, result: _Result) -> bytes:
         "id": completion.id,
         "object": "chat.completion",
         "created": completion.created,
-        "model": completion.model,
+        "model": result.model or completion.model,
         "choices": [choice],
         "usage": _usage(result.usage),
     }
@@ -208,53 +280,96 @@ def _encode_whole(completion: _Completion, result: _Result) -> bytes:
 
 
 class _Chunks:
-    """Encodes the chunks of one completion. The first chunk carries the role."""
+    """Encodes the chunks of one completion. The first chunk carries the role.
 
-    def __init__(self, completion: _Completion, *, with_usage: bool) -> None:
-        self._head = b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,' % (
-            _encode(completion.id),
-            completion.created,
-            _encode(completion.model),
-        )
+    `find_model` returns the turn's model, once it is known. With `tells_refusals`, a text in which the model
+    declines is not the content.
+    """
+
+    def __init__(self, completion: _Completion, find_model: Callable[[], str], *, with_usage: bool) -> None:
+        self._completion = completion
+        self._find_model = find_model
+        self.tells_refusals = False
+        self._head = b""  # is made when the turn has a model
         self._with_usage = with_usage
         self._has_begun = False
         self._has_text = False
         self._needs_break = False
+        self._told: dict[int, tuple[str, int]] = {}  # calls by number: the id, and how much of the arguments
 
     def encode(self, event: Event) -> bytes:
-        """Return the chunk for an event, or nothing. Text before and after tool calls is kept apart."""
+        """Return the chunk for an event, or nothing. The texts of two model calls are kept apart."""
         match event:
             case Delta(text=text):
                 if self._needs_break:
                     self._needs_break = False
-                    text = "\n\n" + text
+                    text = _BREAK + text
                 self._has_text = True
+                if self.tells_refusals and type(event) is RefusalDelta:
+                    return self._delta(b'{"refusal":%b}' % _encode(text))
                 return self._delta(b'{"content":%b}' % _encode(text))
             case ReasoningDelta(text=text):
                 return self._delta(b'{"reasoning_content":%b}' % _encode(text))
-            case ToolStarted():
+            case ToolCallDelta():
+                return self._call_piece(event)
+            case UsageReported():
                 self._needs_break = self._has_text
+            case FellBack(model=model):
+                self._head = self._make_head(model)
         return b""
 
     def end(self, result: _Result) -> bytes:
         """Return the last chunks: text that was never streamed, tool calls, finish reason, usage."""
         chunks = []
+        if result.model and not self._head:
+            self._head = self._make_head(result.model)
         if not self._has_text and result.text:
-            chunks.append(self._delta(b'{"content":%b}' % _encode(result.text)))
-        if result.calls:
-            calls = [{"index": n, **_tool_call(call)} for n, call in enumerate(result.calls)]
-            chunks.append(self._delta(b'{"tool_calls":%b}' % _encode(calls)))
+            name = b"refusal" if result.is_refusal else b"content"
+            chunks.append(self._delta(b'{"%b":%b}' % (name, _encode(result.text))))
+        if missing := self._missing_calls(result.calls):
+            chunks.append(self._delta(b'{"tool_calls":%b}' % _encode(missing)))
         chunks.append(self._delta(b"{}", _encode(result.finish)))
         if self._with_usage:
             chunks.append(b'%b"choices":[],"usage":%b}\n\n' % (self._head, _encode(_usage(result.usage))))
         chunks.append(_DONE)
         return b"".join(chunks)
 
+    def _call_piece(self, event: ToolCallDelta) -> bytes:
+        call_id, length = self._told.get(event.index, (event.call_id, 0))
+        self._told[event.index] = (call_id, length + len(event.arguments))
+        if event.call_id:
+            call = {"index": event.index, **_tool_call(ToolCall(call_id, event.name, event.arguments))}
+        else:
+            call = {"index": event.index, "function": {"arguments": event.arguments}}
+        return self._delta(b'{"tool_calls":[%b]}' % _encode(call))
+
+    def _missing_calls(self, calls: tuple[ToolCall, ...]) -> list[dict[str, Any]]:
+        """Return the calls, and rests of arguments, that were not streamed."""
+        missing: list[dict[str, Any]] = []
+        free = max((*self._told, len(calls) - 1), default=0) + 1
+        for n, call in enumerate(calls):
+            told_id, length = self._told.get(n, ("", 0))
+            if told_id != call.id:
+                missing.append({"index": n if n not in self._told else free + n, **_tool_call(call)})
+            elif length < len(call.arguments):
+                missing.append({"index": n, "function": {"arguments": call.arguments[length:]}})
+        return missing
+
+    def _make_head(self, model: str) -> bytes:
+        completion = self._completion
+        return b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,' % (
+            _encode(completion.id),
+            completion.created,
+            _encode(model or completion.model),
+        )
+
     def error(self, error: ErrorInfo) -> bytes:
         """Return the end of a stream that fails after its status was sent; clients look for `error`."""
         return b"data: %b\n\n%b" % (openai_error_body(error), _DONE)
 
     def _delta(self, delta: bytes, finish: bytes = b"null") -> bytes:
+        if not self._head:
+            self._head = self._make_head(self._find_model())
         usage = b',"usage":null' if self._with_usage else b""
         chunk = b'%b"choices":[{"index":0,"delta":%b,"logprobs":null,"finish_reason":%b}]%b}\n\n'
         encoded = chunk % (self._head, delta, finish, usage)

@@ -72,20 +72,22 @@ class UserIn(msgspec.Struct, tag_field="role", tag="user"):
     name: str | None = None
 
 
-class FunctionIn(msgspec.Struct):
+class CalledFunction(msgspec.Struct):
     name: str
     arguments: str
 
 
 class CallIn(msgspec.Struct):
     id: str
-    function: FunctionIn
+    function: CalledFunction
 
 
 class AssistantIn(msgspec.Struct, tag_field="role", tag="assistant"):
     content: str | list[TextPart | RefusalPart] | None = None
     tool_calls: list[CallIn] | None = None
     reasoning_content: str | None = None
+    refusal: str | None = None
+    function_call: CalledFunction | None = None  # the older form of one tool call
 
 
 class ToolIn(msgspec.Struct, tag_field="role", tag="tool"):
@@ -93,7 +95,14 @@ class ToolIn(msgspec.Struct, tag_field="role", tag="tool"):
     content: str | list[TextPart]
 
 
-MessageIn = SystemIn | DeveloperIn | UserIn | AssistantIn | ToolIn
+class FunctionIn(msgspec.Struct, tag_field="role", tag="function"):
+    """The older form of a tool message: the result of the `function_call` right before it."""
+
+    name: str
+    content: str | None = None
+
+
+MessageIn = SystemIn | DeveloperIn | UserIn | AssistantIn | ToolIn | FunctionIn
 
 
 class StreamOptions(msgspec.Struct):
@@ -144,6 +153,7 @@ class CompletionRequest(RequestParameters, forbid_unknown_fields=True):
             reasoning=self.reasoning_effort,
             max_output=self.max_completion_tokens or self.max_tokens,
             sampling=self.encode_parameters(kept(rest)),
+            streams_calls=bool(self.stream and self.tools),
         )
 
     def encoded_tools(self) -> bytes:
@@ -221,6 +231,18 @@ def whole_context(messages: list[MessageIn]) -> tuple[Message, ...]:
                 context.append(SystemMessage(_text(content), "developer"))
             case UserIn(content=content, name=name):
                 context.append(UserMessage(_parts(content, n), name=name))
+            case AssistantIn(function_call=CalledFunction() as called, tool_calls=None):
+                said = _assistant(message, (ToolCall(f"call_{n}", called.name, called.arguments),))
+                context.append(said)
+                result = messages[n + 1] if n + 1 < len(messages) else None
+                if not isinstance(result, FunctionIn) or result.name != called.name:
+                    raise BadRequest(
+                        f"In the field `messages[{n}].function_call`: the call has no result.",
+                        f"Send a message with the role function and the name {called.name} behind it.",
+                        param=f"messages[{n}].function_call",
+                    )
+                context.append(ToolResults((ToolResult(f"call_{n}", called.name, result.content or ""),)))
+                n += 1
             case AssistantIn():
                 said = _assistant(message)
                 context.append(said)
@@ -230,10 +252,10 @@ def whole_context(messages: list[MessageIn]) -> tuple[Message, ...]:
                         end += 1
                     context.append(_results(said.tool_calls, messages[n + 1 : end], n))
                     n = end - 1
-            case ToolIn():
+            case ToolIn() | FunctionIn():
                 raise BadRequest(
                     f"In the field `messages[{n}]`: it answers no call of an assistant message before it.",
-                    "Put tool messages right behind the assistant message with their `tool_calls`.",
+                    "Put results right behind the assistant message with their calls.",
                 )
             case _:
                 assert_never(message)
@@ -263,11 +285,12 @@ def _results(calls: tuple[ToolCall, ...], messages: list[MessageIn], asked_at: i
     return ToolResults(tuple(results[call.id] for call in calls))
 
 
-def _assistant(message: AssistantIn) -> AssistantMessage:
+def _assistant(message: AssistantIn, calls: tuple[ToolCall, ...] = ()) -> AssistantMessage:
     thought = message.reasoning_content
     return AssistantMessage(
-        text=_text(message.content or ""),
-        tool_calls=tuple(
+        text=_text(message.content or message.refusal or ""),
+        tool_calls=calls
+        or tuple(
             ToolCall(call.id, call.function.name, call.function.arguments)
             for call in message.tool_calls or ()
         ),
@@ -276,20 +299,27 @@ def _assistant(message: AssistantIn) -> AssistantMessage:
 
 
 def _text(content: str | list[TextPart] | list[TextPart | RefusalPart]) -> str:
+    """The parts of a text are one text, with nothing in between."""
     if isinstance(content, str):
         return content
-    return "\n".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
 
 
 def _parts(content: str | list[TextPart | ImagePart], n: int) -> tuple[Part, ...]:
+    """Texts without an image in between are one text."""
     if isinstance(content, str):
         return (Text(content),)
-    return tuple(
-        Text(part.text)
-        if isinstance(part, TextPart)
-        else _image(part.image_url, f"messages[{n}].content[{i}]")
-        for i, part in enumerate(content)
-    )
+    parts: list[Part] = []
+    texts: list[str] = []
+    for i, part in enumerate(content):
+        if isinstance(part, TextPart):
+            texts.append(part.text)
+            continue
+        if texts:
+            parts.append(Text("".join(texts)))
+            texts = []
+        parts.append(_image(part.image_url, f"messages[{n}].content[{i}]"))
+    return (*parts, Text("".join(texts))) if texts else tuple(parts)
 
 
 def _image(image: ImageUrl, field: str) -> Image:

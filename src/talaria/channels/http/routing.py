@@ -91,6 +91,7 @@ def create_app(
         "/api/files": {"POST": ApiRoute(files.upload, chat)},
         "/api/files/{id}": {"GET": ApiRoute(files.show, all_, "file.read")},
         "/v1/models": {"GET": ApiRoute(openai.models, all_)},
+        "/v1/models/{model}": {"GET": ApiRoute(openai.model, all_)},
         "/api/login": {"POST": ApiRoute(login.log_in, open_, "login")},
         "/api/login/codes": {"POST": ApiRoute(login.new_code, operate, "login.code")},
         "/api/logout": {"POST": ApiRoute(login.log_out, all_, "logout")},
@@ -162,7 +163,7 @@ class HttpApp:
         self._failures: dict[tuple[str, type[Exception]], tuple[float, int]] = {}
         self._paths = {path: methods for path, methods in routes.items() if "{" not in path}
         self._patterns = [
-            (re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path)).fullmatch, path, methods)
+            (re.compile(re.sub(r"{(\w+)}", _part, path)).fullmatch, path, methods)
             for path, methods in routes.items()
             if "{" in path
         ]
@@ -251,6 +252,11 @@ class HttpApp:
                 request.params = matched.groupdict()
                 return pattern, methods
         return "unknown", _UNKNOWN
+
+
+def _part(name: re.Match[str]) -> str:
+    """Return the pattern for a part of a path. The names of models have slashes."""
+    return f"(?P<{name[1]}>{'.+' if name[1] == 'model' else '[^/]+'})"
 
 
 def _access(methods: Mapping[str, ApiRoute]) -> RouteAccess:
