@@ -77,7 +77,7 @@ async def test_talk_is_answered_in_words(local: Local) -> None:
     [
         ("please list it", ("list_files", {"path": "a path"})),
         ("please read it", ("read_file", {"path": "a path"})),
-        ("please search it", ("search_files", {"pattern": "a pattern"})),
+        ("please search it", ("search_files", {"pattern": "(?i)a\\ pattern"})),
         ("please write it", ("write_file", {"path": "a path", "content": "a content"})),
         ("please send it", ("send_file", {"path": "a path"})),
         ("please edit it", ("read_file", {"path": "a path"})),

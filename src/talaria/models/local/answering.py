@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Collection
 from enum import StrEnum
@@ -26,6 +27,7 @@ Sink = Callable[[ModelDelta], None]
 Complete = Callable[[ModelCall, Sink], Awaitable[Completion]]
 
 MAX_STEPS = 4  # tool calls for one request
+_MOST_ASKED = 500  # characters of a request that are said again where it matters
 _MOST_LINES = 60  # of a file from which the model picks the one to change
 _LOOKS = frozenset(TOOL_OF[kind] for kind in (RequestKind.LIST, RequestKind.READ, RequestKind.SEARCH))
 _AFTER_A_LOOK = (RequestKind.TALK, RequestKind.WRITE)
@@ -34,7 +36,7 @@ _PATH = "path is the name of the file"
 _FIELDS = {
     "list_files": "path is the folder, or . for all of them",
     "read_file": _PATH,
-    "search_files": "pattern is the word to look for",
+    "search_files": "pattern is the one word to look for",
     "write_file": f"{_PATH}; content is the whole text of the file, without any remark about it",
     "send_file": _PATH,
     "edit_file": "change is what is done; line is the line that is replaced or deleted, as it is now; text "
@@ -172,14 +174,19 @@ class Answering:
     async def _fill(self, tool: str) -> Completion:
         names = [part.partition(" ")[0] for part in _FIELDS[tool].split("; ")]
         arguments = await self._arguments(tool, dict.fromkeys(names, _TEXT))
-        return self._say(_TOO_LONG) if arguments is None else self._use(tool, arguments)
+        if arguments is None:
+            return self._say(_TOO_LONG)
+        if tool == "search_files":
+            arguments["pattern"] = f"(?i){re.escape(arguments['pattern'])}"
+        return self._use(tool, arguments)
 
     async def _arguments(self, tool: str, properties: dict[str, Any]) -> dict[str, str] | None:
         """Let the model fill in the arguments of a tool; the person's request is in the conversation.
 
         Return None if the answer was cut off.
         """
-        note = f"[The program calls {tool} for the last request. Give its arguments as JSON. {_FIELDS[tool]}]"
+        asked = read_request(self._call.chunks).text[:_MOST_ASKED]
+        note = f"[The program calls {tool} for: {asked}\nGive its arguments as JSON. {_FIELDS[tool]}]"
         schema = {
             "type": "object",
             "properties": properties,
