@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
@@ -40,6 +41,7 @@ _MAX_FIELDS: Final = 50  # of a query
 _MAX_DIGITS: Final = 15
 _MAX_QUOTED: Final = 80
 _DEFAULT_LIMITS: Final = Limits()
+_GZIP: Final = 31  # for zlib: the window, and the header of gzip
 _UNKNOWN_FIELD: Final = "Object contains unknown field"
 _numbers = itertools.count(int.from_bytes(os.urandom(7)))
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
@@ -93,7 +95,7 @@ class Request:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
         self.receive = receive
-        self.send = send
+        self.send = send if scope.get("http_version") != "1.0" else _ended_by_close(send)
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.id = new_request_id()
@@ -230,6 +232,8 @@ class Request:
         """
         if self.content_length > max_bytes:
             raise _too_large(max_bytes)
+        if (encoding := self.headers.get(b"content-encoding", b"identity").lower()) != b"identity":
+            return await self._inflated(encoding, max_bytes)
         if self.connection is not None and self.connection.has_whole_body:
             chunk = await self._receive_body()
             if len(chunk) > max_bytes:
@@ -242,6 +246,32 @@ class Request:
                 raise _too_large(max_bytes)
             if len(body) > _UNCOUNTED and self.connection is not None:
                 self.connection.table.hold_body(self.connection, len(body) - self.connection.held_bytes)
+        return body
+
+    async def _inflated(self, encoding: bytes, max_bytes: int) -> bytearray:
+        """Return a body that came compressed. It is inflated in slices, and never to more than `max_bytes`.
+
+        Raises `HttpError` (415) for another encoding than gzip, and `BadRequest` for a body that is no gzip.
+        """
+        if encoding not in (b"gzip", b"x-gzip"):
+            text = f"Content-Encoding {quoted(encoding.decode('latin-1'))} is not known here."
+            raise HttpError("unsupported_media_type", text, "Send gzip, or the body as it is.")
+        body, inflater, sent = bytearray(), zlib.decompressobj(_GZIP), 0
+        async for chunk in self.chunks():
+            sent += len(chunk)
+            while chunk:
+                try:
+                    body += inflater.decompress(chunk, _PIECE)
+                except zlib.error:
+                    raise BadRequest("The body is not valid gzip.", "Compress it again.") from None
+                if len(body) > max_bytes or sent > max_bytes:
+                    raise _too_large(max_bytes)
+                if len(body) > _UNCOUNTED and self.connection is not None:
+                    self.connection.table.hold_body(self.connection, len(body) - self.connection.held_bytes)
+                chunk = inflater.unconsumed_tail  # noqa: PLW2901
+                await asyncio.sleep(0)
+        if not inflater.eof or inflater.unused_data:
+            raise BadRequest("The body is not one whole gzip stream.", "Compress it again.")
         return body
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
@@ -344,6 +374,25 @@ class Request:
         """Return when the client has left. Must not be called before the body was read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+
+def _ended_by_close(send: Send) -> Send:
+    """Return `send` for a client of HTTP/1.0, which knows no chunks: a response without a length ends with
+    the connection."""
+    cycle: Any = getattr(send, "__self__", None)
+    is_open = False
+
+    async def send_plainly(message: Message) -> None:
+        nonlocal is_open
+        if message["type"] == "http.response.start":
+            is_open = all(name != b"content-length" for name, _ in message["headers"])
+            if is_open and cycle is not None:
+                cycle.chunked_encoding = False
+        elif is_open and cycle is not None:
+            cycle.expected_content_length = len(message["body"])
+        await send(message)
+
+    return send_plainly
 
 
 def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
