@@ -174,7 +174,7 @@ def test_on_a_terminal_a_line_moves_while_it_is_fetched(
 
 TRANSCRIPT = (
     r" installing … \d+ s",
-    r" Talaria [\d.]+   http://127\.0\.0\.1:\d+/#code=\w{16}    \(talaria chat in another terminal\)",
+    r" Talaria \S+   http://127\.0\.0\.1:\d+/#code=\w{16}    \(talaria chat in another terminal\)",
     rf" model     built-in {DEFAULT_MODEL}: fetching [\d.]+/491 MB.*   \(--no-model skips this\)",
     r"           tiny: private, offline, no key; only talks, without tools, and makes frequent mistakes",
     r"           or: talaria setup   \(found: OPENAI_API_KEY.*\)",
@@ -209,9 +209,9 @@ def test_the_first_start_reads_as_the_quickstart_shows_it(
     terminal.until("installing … 2 s   Collecting aiohttp")
     installed.touch()
     screen = terminal.until("spend cap", " left")
-    lines = [line.rstrip() for line in screen.splitlines() if line.strip()]
-    for form, line in zip(TRANSCRIPT, lines, strict=False):
-        assert re.fullmatch(form, line), f"{form} is not in\n{screen}"
+    told = " ".join(screen.split())  # a long version wraps its line
+    forms = (re.sub(" +", " ", form).strip() for form in TRANSCRIPT)
+    assert re.match(" ".join(forms), told), screen
     caller = Caller(tmp_path / ".talaria")
     assert caller.call("/api/sessions/x/messages", b'{"text": "hello"}')["state"] == "accepted"
     terminal.press("C-c")
