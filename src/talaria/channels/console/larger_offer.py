@@ -16,7 +16,7 @@ from talaria.models.local.weights import megabytes
 from talaria.models.settings import LOCAL
 
 KEY = "Ctrl-G"
-_LOOK_SECONDS = 1.0
+LOOK_SECONDS = 1.0  # between two looks at a download
 _NEW = "/new"
 
 
@@ -26,17 +26,22 @@ class LargerOffer:
     `open` returns it; its requests end with the `async with` block. The download goes on in the gateway.
     """
 
-    def __init__(self, client: GatewayClient, larger: LargerModel) -> None:
+    def __init__(
+        self, client: GatewayClient, larger: LargerModel, look_seconds: float = LOOK_SECONDS
+    ) -> None:
         self._client = client
         self._larger = larger
+        self._look_seconds = look_seconds
         self._switch = _NEW
         self._trouble = ""
         self._watching: asyncio.Task[None] | None = None
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, client: GatewayClient, larger: LargerModel) -> AsyncIterator[Self]:
-        offer = cls(client, larger)
+    async def open(
+        cls, client: GatewayClient, larger: LargerModel, look_seconds: float = LOOK_SECONDS
+    ) -> AsyncIterator[Self]:
+        offer = cls(client, larger, look_seconds)
         if larger.state is LargerState.FETCHING:
             offer._watch(is_wanted=False)
         elif larger.state is LargerState.READY:
@@ -88,7 +93,7 @@ class LargerOffer:
         except TalariaError as error:
             self._trouble = error.user_text
         while self._larger.state is LargerState.FETCHING:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(self._look_seconds)
             with contextlib.suppress(TalariaError):  # the gateway restarts: it is asked again
                 larger = await self._client.larger_model()
                 if larger.state is LargerState.READY:
