@@ -169,9 +169,9 @@ async def _open_store(start: _Start) -> AsyncIterator[tuple[StoreEngine, bool]]:
     url = start.settings.store.url
     if url and is_file(url):
         check_trusted(home, home.find_database(url))
+    if (loss := home.find_loss(url)) is not None:
+        raise loss
     with HomeLock(home.path) as lock, ExitStack() as locks:
-        if (loss := home.find_loss(url)) is not None:
-            raise loss
         is_alone = not is_file(url) or locks.enter_context(
             lock_database(home.find_database(url), home.path, is_required=not start.shares_database)
         )
