@@ -167,3 +167,15 @@ async def test_no_comment_comes_within_an_event_that_a_client_reads_slowly(
     assert {line.partition(b": ")[0] for line in lines} <= {b"", b"id", b"event", b"data"}
     told = [line[6:] for line in lines if line.startswith(b"data: {")]
     assert max(len(json.dumps(json.loads(data))) for data in told) > 500_000
+
+
+async def test_behind_the_last_event_there_is_nothing(api: Api) -> None:
+    turn_id = await api.begin("one", "[[chunks 3]] [[chunk-delay 0.01]] [[reply abc]]")
+    url = f"{api.url}/api/turns/{turn_id}/events"
+    async with api.client.get(url) as response:
+        ids = [line for line in (await response.text()).splitlines() if line.startswith("id: ")]
+    last = int(ids[-1].removeprefix("id: "))
+    for after, status in ((last - 1, 200), (last, 204), (last + 9, 204)):
+        async with api.client.get(url, headers={"Last-Event-ID": str(after)}) as response:
+            assert response.status == status
+            assert (b"event: done" in await response.read()) == (status == 200)

@@ -54,8 +54,8 @@ def is_openai_path(path: str) -> bool:
 class OpenAiError(msgspec.Struct, frozen=True):
     """The member `error` of a body, or of an event in a stream."""
 
-    message: str
     type: str
+    message: str
     code: str | None
     param: str | None
     hint: str
@@ -67,7 +67,7 @@ class OpenAiError(msgspec.Struct, frozen=True):
         if code is None and info.status == _RATE_LIMITED:
             code = "rate_limit_exceeded"
         param = None if info.param is UNSET else info.param
-        return cls(f"{info.message} {hint}", info.type, code, param, hint)
+        return cls(info.type, f"{info.message} {hint}", code, param, hint)
 
 
 def openai_error_body(info: ErrorInfo) -> bytes:
