@@ -1,7 +1,7 @@
 """A gateway in a process of its own, with a tool that holds the event loop.
 
 `held_gateway.py HOME LEASE WEDGED` prints its address when it is ready. The tool `hold` holds the loop
-for some seconds of real time.
+for some seconds of processor time.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Hold:
     spec = ToolSpec("hold", "Holds the loop.", '{"type":"object","properties":{"seconds":{"type":"number"}}}')
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> str:
-        end = time.monotonic() + float(arguments["seconds"])
-        while time.monotonic() < end:
+        end = time.thread_time() + float(arguments["seconds"])
+        while time.thread_time() < end:
             pass
         return "held"
 
