@@ -232,7 +232,8 @@ async def test_a_call_whose_usage_was_not_reported_is_estimated_in_the_same_way(
     thought = AssistantMessage("four", reasoning=(Reasoning("r", "hm", '"hm"'),))
     assert (await attempt()).charge(answered(message=thought)).cost == INPUT + 500 * 10
     assert (await attempt(price=FREE)).charge(answered()).cost == 0
-    assert (await attempt(settings=BudgetSettings(), price=None)).charge(answered()).cost is None
+    unpriced = (await attempt(settings=BudgetSettings(), price=None)).charge(answered(message=thought))
+    assert (unpriced.tokens, unpriced.cost) == (TokenUsage(INPUT, output=3), None)
 
 
 @pytest.mark.parametrize("absurd", [9 * 10**15, 10**30, -(10**30)])

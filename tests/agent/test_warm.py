@@ -160,3 +160,12 @@ async def test_others_get_their_turn_while_a_long_log_is_encoded(tmp_path: Path)
         await asyncio.sleep(0)
     assert len(building.result().transcript.chunks) == 200
     assert passes > 50  # for 22 MB
+
+
+def test_entries_that_an_agent_has_are_skipped_and_the_rest_is_taken() -> None:
+    view, other = agent(), agent()
+    view.absorb(ENTRIES[:2])
+    view.absorb(ENTRIES)
+    other.absorb(ENTRIES)
+    assert list(view.transcript.chunks) == list(other.transcript.chunks)
+    assert view.revision == Revision(0, 5)

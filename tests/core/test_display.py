@@ -26,3 +26,22 @@ def test_escape_sequences_lose_their_power_and_plain_text_stays() -> None:
 def test_a_line_is_one_line_of_limited_length() -> None:
     assert clean_line(" a\n\n b\t\x1bc ") == "a b c"
     assert clean_line("x" * 30, 10) == "x" * 9 + "…"
+
+
+def test_exactly_these_characters_are_dropped() -> None:
+    text = "".join(map(chr, (*range(0x3000), *range(0xD800, 0x10000))))
+    kept = clean(text)
+    dropped = set(text) - set(kept)
+    controls = {*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0)}
+    marks = {0x061C, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF}
+    surrogates = set(range(0xD800, 0xE000))
+    assert {ord(c) for c in dropped} == controls | marks | surrogates
+    assert kept.count("\ufffd") == len(surrogates) + 1, "a surrogate leaves a mark"
+
+
+def test_a_line_may_be_as_long_as_its_limit() -> None:
+    assert clean_line("x" * 10, 10) == "x" * 10
+    assert clean_line("x" * 200) == "x" * 200
+    assert clean_line("x" * 201) == "x" * 199 + "…"
+    assert clean_line("x" + " " * 160, 10) == "x…", "the rest was not looked at"
+    assert clean_line("x" + " " * 159, 10) == "x"

@@ -174,3 +174,26 @@ def test_characters_of_several_bytes_stay_whole() -> None:
 def test_redaction_is_linear(shape: str) -> None:
     redact = Redactor([KEY, "x" * 40, "hunter22", *(f"{KEY}{number}" for number in range(5))])
     assert_linear(lambda size: shape * (size // 4 // len(shape)), redact)
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_the_shortest_pieces_of_base64_that_are_hidden(encode: Callable[[bytes], bytes]) -> None:
+    key = "sk-proj-~~~???0123456789abcdefghij~~~???"
+    coded = encode(key.encode()).decode().rstrip("=")
+    assert set("+/-_") & set(coded[:21])
+    assert set("+/-_") & set(coded[-16:])
+    for piece in (coded[:21], coded[-16:]):
+        assert hidden(piece, key) == f"before {MARK} after"
+    for piece in (coded[:20], coded[-15:]):
+        assert MARK not in hidden(piece, key)
+
+
+def test_the_shortest_pieces_of_a_key_that_are_hidden() -> None:
+    assert hidden(KEY[:16]) == hidden(KEY[-12:]) == f"before {MARK} after"
+    assert MARK not in hidden(KEY[:15]) + hidden(KEY[-11:])
+    coded = KEY.encode().hex()
+    assert hidden(coded[:32]) == hidden(coded[-24:]) == f"before {MARK} after"
+    assert MARK not in hidden(coded[:31]) + hidden(coded[-23:])
+    short = KEY[-15:]
+    assert MARK not in hidden(short[:-1], short), "a short secret is hidden whole or not at all"
+    assert MARK in hidden(short, short)

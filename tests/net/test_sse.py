@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talaria.net.sse import SseEvent, SseOverflow, SseParser
+from talaria.net.sse import LineParser, SseDataParser, SseEvent, SseOverflow, SseParser
 
 
 def parse(*pieces: bytes) -> list[SseEvent]:
@@ -87,3 +87,51 @@ def test_any_split_gives_the_same_events(stream: bytes, cuts: list[int]) -> None
 @given(STREAMS)
 def test_byte_by_byte_gives_the_same_events(stream: bytes) -> None:
     assert parse(*(stream[n : n + 1] for n in range(len(stream)))) == parse(stream)
+
+
+PARSERS = (SseParser, SseDataParser)
+
+
+@pytest.mark.parametrize("kind", PARSERS)
+@pytest.mark.parametrize("start", [b"data: ", b"data:", b": ", b"id: ", b"data: x\ndata: "])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_as_much_as_it_may_hold_is_taken_and_a_byte_more_is_not(
+    kind: type[LineParser[object]], start: bytes, size: int
+) -> None:
+    second_line = 64 - 1 if b"\n" in start else 0  # a further line counts for 64 bytes and its text
+    whole = start + b"x" * (100 - second_line - len(start))
+    parser = kind(max_event_bytes=100)
+    for line in (whole, whole):
+        stream = line + b"\n\n"
+        events = [e for at in range(0, len(stream), size) for e in parser.feed(stream[at : at + size])]
+        assert len(events) == start.startswith(b"data")
+        assert parser.unread == 0
+    with pytest.raises(SseOverflow):
+        for at in range(0, len(whole) + 2, size):
+            parser.feed((whole + b"x\n")[at : at + size])
+
+
+@pytest.mark.parametrize("kind", PARSERS)
+def test_it_says_how_much_waits_and_how_many_lines_there_were(kind: type[LineParser[object]]) -> None:
+    parser = kind()
+    assert (parser.unread, parser.lines) == (0, 0)
+    parser.feed(b"data: one\nda")
+    assert (parser.unread, parser.lines) == (11, 1)
+    parser.feed(b"ta: two\n\n")
+    assert (parser.unread, parser.lines) == (0, 3)
+    parser.feed(b"data: three")
+    assert parser.unread == 11
+    assert len(parser.flush()) == 1
+    assert parser.unread == 0
+
+
+def test_the_parser_of_data_alone_gives_the_same_data() -> None:
+    stream = b"event: a\ndata: one\ndata:two\n\n: c\n\ndata\n\ndata:  x\n\ndata: last\n\n"
+    assert SseDataParser().feed(stream) == [event.data for event in parse(stream)]
+
+
+def test_an_event_may_have_16_mebibytes() -> None:
+    parser = SseDataParser()
+    assert parser.feed(b"x" * (16 << 20)) == []
+    with pytest.raises(SseOverflow):
+        parser.feed(b"x")

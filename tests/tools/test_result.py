@@ -111,3 +111,10 @@ def test_a_results_folder_that_was_replaced_by_a_link_is_not_used(tmp_path: Path
     with pytest.raises(ToolError, match="symbolic link"):
         save_result(Folder(tmp_path / "chat"), "out.txt", "x")
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [-300, 0, 3, 63, 64])
+def test_some_of_a_text_is_shown_however_little_room_there_is(size: int) -> None:
+    ends = cut("x" * 48 + "y" * 100 + "z" * 16, size)
+    assert ends is not None
+    assert (ends.head, ends.tail) == ("x" * 48, "z" * 16)
