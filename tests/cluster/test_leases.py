@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from threading import enumerate as enumerate_threads
 from threading import get_ident
@@ -11,7 +13,7 @@ from threading import get_ident
 from talaria.cluster.leases import LeaseKeeper
 from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
-from talaria.core.ids import ChatAddress, Fence, OwnerId, SessionId, new_session_id, new_turn_id
+from talaria.core.ids import ChatAddress, Fence, OwnerId, SessionId, TurnId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Fresh, Renewal
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender
@@ -141,3 +143,87 @@ async def test_a_lease_that_another_owner_took_is_told_on_the_loop(tmp_path: Pat
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert not [thread for thread in enumerate_threads() if thread.name == "talaria-leases"]
+
+
+async def test_leases_are_renewed_each_third_for_as_long_as_they_are_held() -> None:
+    case = Case()
+    running = asyncio.create_task(case.keeper.run())
+    for _ in range(24):
+        for _ in range(5):
+            await asyncio.sleep(0)
+        case.clock.advance(2.5)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert case.store.renewed == [[A, B]] * 6, "in a minute"
+    assert case.told == []
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_lease_that_was_not_given_back_after_all_is_renewed_again() -> None:
+    case = Case()
+    undo = case.keeper.drop(A, Fence(1))
+    assert len(case.keeper) == 1
+    undo()
+    case.keeper.drop(B, Fence(7))()
+    await case.keeper.renew()
+    assert case.store.renewed == [[B, A]]
+
+
+class FromThread:
+    """What the thread renews with. The answers are taken in turn; an error is raised."""
+
+    def __init__(self, *answers: frozenset[SessionId] | Exception) -> None:
+        self.answers = list(answers)
+
+    def renew(
+        self, owner: OwnerId, renewals: Sequence[Renewal], lease_seconds: float, timeout: float
+    ) -> frozenset[SessionId]:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def blame(self, owner: OwnerId, turn_id: TurnId, timeout: float) -> None:
+        raise NotImplementedError
+
+
+async def run_beside(keeper: LeaseKeeper, store: FromThread, rounds: int) -> list[float]:
+    """Let the thread renew so often. Return how long it waited before each round."""
+    times = [time.monotonic()]
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def is_alive() -> bool:
+        times.append(time.monotonic())
+        if len(times) <= rounds + 1:
+            return True
+        loop.call_soon_threadsafe(ended.set)
+        return False
+
+    running = asyncio.create_task(keeper.run_beside(store, is_alive))
+    await ended.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    return [later - earlier for earlier, later in pairwise(times)]
+
+
+async def test_the_thread_waits_a_third_of_a_lease_before_it_renews_again() -> None:
+    keeper = LeaseKeeper(MemoryStore(FakeClock()), FakeClock(), ME, 0.3)
+    waits = await run_beside(keeper, FromThread(), 1)
+    assert min(waits) > 0.09, "without a lease"
+    keeper.hold(A, Fence(1), keeper.now(), lambda: None)
+    waits = await run_beside(keeper, FromThread(frozenset(), frozenset()), 2)
+    assert min(waits) > 0.09
+    assert len(keeper) == 1
+
+
+async def test_the_thread_goes_on_after_a_failure_of_any_kind() -> None:
+    clock = FakeClock()
+    keeper = LeaseKeeper(MemoryStore(clock), clock, ME, 0.3)
+    told: list[SessionId] = []
+    keeper.hold(A, Fence(1), keeper.now(), lambda: told.append(A))
+    store = FromThread(StoreError("The disk is gone."), ValueError("odd"), frozenset({A}))
+    await run_beside(keeper, store, 3)
+    assert store.answers == []
+    assert told == [A]
