@@ -338,6 +338,37 @@ async def test_a_disk_that_hangs_is_named_while_it_hangs_and_slow_until_a_write_
     assert "does not answer" in told[0] and told[-1].endswith("can be written again")
 
 
+async def test_counts_from_a_disk_that_hangs_are_the_last_ones_and_are_not_waited_for(
+    path: Path, clock: HandClock
+) -> None:
+    async with await SqliteStore.open(path, clock) as store:
+        await store.accept(accepting())
+        assert (await store.stats()).owed == 1
+        await store.accept(accepting())
+        thawed = threading.Event()
+        writing = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def hang(tx: Transaction) -> None:
+            loop.call_soon_threadsafe(writing.set)
+            assert thawed.wait(30)
+
+        reads = [store._threads.read(lambda db: thawed.wait(30)) for _ in range(8)]
+        write = store._threads.write(hang, is_durable=True)
+        await writing.wait()
+        clock.forward(SLOW_SECONDS + 0.5)
+        try:
+            stats = await store.stats()
+            await asyncio.sleep(0)
+            left = [task for task in asyncio.all_tasks() if task.get_name() == "store-stats"]
+        finally:
+            thawed.set()
+            await asyncio.gather(write, *reads)
+        assert (stats.owed, left) == (1, [])
+        assert "does not answer" in stats.trouble
+        assert (await store.stats()).owed == 2
+
+
 # -- the words of a failure
 
 
