@@ -169,6 +169,17 @@ class StoreDeliverySuite:
         (again,) = await store.outbox.due("fake", 9)
         assert (again.state, again.attempts, again.error) == (OutboxState.PENDING, 1, "slow down")
 
+    async def test_row_is_due_when_the_clock_was_set_back_since_its_time_was_written(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        row = await owed(store)
+        await store.outbox.claim(row, clock.now() + 30)
+        await store.outbox.mark(DeliveryResult(row.id, 1, OutboxState.PENDING, clock.now() + 3600))
+        clock.forward(-60)
+        assert tuple(await store.outbox.due("fake", 9)) == (), "clocks of two processes may differ so much"
+        clock.forward(-1)
+        assert [due.id for due in await store.outbox.due("fake", 9)] == [row.id]
+
     async def test_mark_of_an_earlier_attempt_does_nothing(self, store: Store, clock: HandClock) -> None:
         row = await owed(store)
         first = await store.outbox.claim(row, clock.now())

@@ -1,9 +1,10 @@
 """Nothing that a model writes can steer the terminal."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talaria.core.display import clean, clean_line
+from talaria.core.display import clean, clean_line, describe_call
 
 ALLOWED = {"\n", "\t"}
 
@@ -45,3 +46,31 @@ def test_a_line_may_be_as_long_as_its_limit() -> None:
     assert clean_line("x" * 201) == "x" * 199 + "…"
     assert clean_line("x" + " " * 160, 10) == "x…", "the rest was not looked at"
     assert clean_line("x" + " " * 159, 10) == "x"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ('{"note": "n", "query": "q", "path": "a.txt"}', "read a.txt"),
+        ('{"path": "", "command": "ls"}', "read ls"),
+        ('{"n": 1, "note": "first", "other": "x"}', "read first"),
+        ('{"n": 1}', "read"),
+        ("{}", "read"),
+        ("no JSON", "read no JSON"),
+        ('["a"]', 'read ["a"]'),
+        ('{"path": "\ud800"}', 'read {"path": "\ufffd"}'),
+        ("[" * 100_000, f"read {'[' * 71}…"),
+        (f'{{"path": "{"x" * 73}"}}', f"read {'x' * 71}…"),
+        (f'{{"path": "{"x" * 72}"}}', f"read {'x' * 72}"),
+        (f'{{"path": "a"}}{" " * ((1 << 20) - 13)}', "read a"),
+        (f'{{"path": "a"}}{" " * ((1 << 20) - 12)}', 'read {"path": "a"}…'),
+    ],
+    ids=range(13),
+)
+def test_a_call_is_told_with_its_most_telling_argument(arguments: str, shown: str) -> None:
+    assert describe_call("read", arguments) == shown
+
+
+@pytest.mark.parametrize("key", ["path", "command", "url", "query", "pattern", "task", "action", "question"])
+def test_these_arguments_tell_more_than_others(key: str) -> None:
+    assert describe_call("t", f'{{"a": "other", "{key}": "this"}}') == "t this"
