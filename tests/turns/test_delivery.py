@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -499,3 +500,29 @@ def test_pauses_grow_with_jitter_up_to_a_limit() -> None:
     pauses = [pause_after(attempts, Random(1)) for attempts in range(1, 20)]
     assert all(0.5 <= pause <= 300 for pause in pauses)
     assert pauses[12] > pauses[5] > pauses[1]
+
+
+class CountingClock(FakeClock):
+    sleeps = 0
+
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
+        self.sleeps += 1
+        return super().sleep(seconds)
+
+
+async def test_an_empty_outbox_is_looked_at_once_a_minute(tmp_path: Path) -> None:
+    clock = CountingClock()
+    store = MemoryStore(clock)
+    async with sending(store, tmp_path, clock, FakeOutlet()):
+        for minute in range(3):
+            for _ in range(50):
+                await asyncio.sleep(0)
+            before = clock.sleeps
+            for _ in range(200):
+                await asyncio.sleep(0)
+            assert clock.sleeps == before, f"in minute {minute}"
+            clock.advance(60)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert clock.sleeps > before
+    await store.close()
