@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import click
@@ -64,6 +65,22 @@ def test_a_silent_pipe_is_not_awaited_for_ever(capsys: pytest.CaptureFixture[str
         assert read_piped(stream, None) == "late"
     with Path(os.devnull).open() as device:
         assert read_piped(device, None) == ""
+
+
+def test_a_pipe_that_is_filled_later_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as stream, os.fdopen(writing, "w") as other:
+        monkeypatch.setattr(sys, "stdin", stream)
+        fill = threading.Timer(0.05, lambda: (other.write("late"), other.close()))
+        fill.start()
+        assert compose("hi", None) == "hi\n\n<stdin>\nlate\n</stdin>"
+        fill.join()
+
+
+def test_as_much_as_is_allowed_is_read(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * (16 << 20))
+    with (tmp_path / "large").open() as large:
+        assert len(read_piped(large, None)) == 16 << 20
 
 
 def test_a_flood_on_stdin_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:

@@ -161,3 +161,18 @@ def test_lines_are_shown_as_in_a_terminal() -> None:
     line = '{"ts": "2026-11-15T12:00:00.000Z", "level": "info", "logger": "a", "message": "b", "turn": "c"}'
     assert readable(line).endswith("info    a: b turn=c")
     assert readable("[1]") == "[1]"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '"text"',
+        "5",
+        "{}",
+        '{"ts": "2026-11-15T12:00:00.000Z", "level": "info", "logger": "a"}',
+        '{"ts": 5, "level": "info", "logger": "a", "message": "b"}',
+        '{"ts": "yesterday", "level": "info", "logger": "a", "message": "b"}',
+    ],
+)
+def test_a_line_of_another_program_is_shown_as_it_is(line: str) -> None:
+    assert readable(line) == line

@@ -38,6 +38,13 @@ def test_ask_runs_a_gateway_inside_when_there_is_none(talaria: Talaria, home: Pa
     assert not (home / "gateway.json").exists()
 
 
+def test_a_gateway_inside_leaves_the_configured_address_to_a_real_one(talaria: Talaria, home: Path) -> None:
+    with (home / "config.toml").open("a") as config:
+        config.write('[http]\nhost = "192.0.2.1"\nport = 1\n')
+    done = talaria("ask", "hello")
+    assert (done.returncode, done.stdout) == (0, "You said: hello\n"), done.stderr
+
+
 def test_a_command_of_its_own_leaves_alone_what_others_are_owed(
     serve: Serve, talaria: Talaria, home: Path
 ) -> None:
