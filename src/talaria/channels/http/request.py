@@ -260,6 +260,8 @@ class Request:
         async for chunk in self.chunks():
             sent += len(chunk)
             while chunk:
+                if inflater.eof:  # what follows the stream is not consumed
+                    raise _not_one_gzip()
                 try:
                     body += inflater.decompress(chunk, _PIECE)
                 except zlib.error:
@@ -271,7 +273,7 @@ class Request:
                 chunk = inflater.unconsumed_tail  # noqa: PLW2901
                 await asyncio.sleep(0)
         if not inflater.eof or inflater.unused_data:
-            raise BadRequest("The body is not one whole gzip stream.", "Compress it again.")
+            raise _not_one_gzip()
         return body
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
@@ -374,6 +376,10 @@ class Request:
         """Return when the client has left. Must not be called before the body was read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+
+def _not_one_gzip() -> BadRequest:
+    return BadRequest("The body is not one whole gzip stream.", "Compress it again.")
 
 
 def _ended_by_close(send: Send) -> Send:
