@@ -71,7 +71,12 @@ def test_a_pipe_that_is_filled_later_is_awaited(monkeypatch: pytest.MonkeyPatch)
     reading, writing = os.pipe()
     with os.fdopen(reading) as stream, os.fdopen(writing, "w") as other:
         monkeypatch.setattr(sys, "stdin", stream)
-        fill = threading.Timer(0.05, lambda: (other.write("late"), other.close()))
+
+        def write() -> None:
+            other.write("late")
+            other.close()
+
+        fill = threading.Timer(0.05, write)
         fill.start()
         assert compose("hi", None) == "hi\n\n<stdin>\nlate\n</stdin>"
         fill.join()

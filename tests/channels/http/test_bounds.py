@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from channels.http.gateway import TOKEN, Api, run_gateway
-from talaria.channels.http.protocol import ClientConnection
 from talaria.testing.model_server import ModelServer
 
 MESSAGES = "/api/sessions/one/messages"
@@ -202,15 +201,16 @@ async def test_a_closed_connection_leaves_memory_at_once(api: Api) -> None:
     gc.collect()
     gc.disable()
     try:
-        for request in requests * 5:
-            async with connected(api) as (_, writer):
+        for n, request in enumerate(requests * 5):
+            async with connected(api, f"127.0.0.{n + 2}") as (_, writer):
                 writer.write(request)
                 await api.get("/healthz")
 
-        def alive() -> int:
-            return sum(type(each) is ClientConnection for each in gc.get_objects())
+        def alive(kind: str) -> int:
+            return sum(type(each).__qualname__ == kind for each in gc.get_objects())
 
-        await eventually(lambda: alive() == used(api, "connections") == 1)
+        await eventually(lambda: alive("ClientConnection") == used(api, "connections") == 1)
+        assert alive("_Address") == 1
     finally:
         gc.enable()
 

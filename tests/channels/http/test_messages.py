@@ -44,7 +44,14 @@ async def test_steps_tell_models_and_tools_apart(api: Api) -> None:
         (2, "tool", "write_file"),
         (3, "model", "scripted"),
     ]
-    assert turn["steps"][1]["outcome"] == "ok"
+    call = turn["steps"][1]
+    assert (call["state"], call["outcome"]) == ("ended", "ok")
+    assert "wrote" in call["preview"].lower()
+    assert call["started_at"] <= call["ended_at"]
+    long = "x" * 300
+    turn = await api.say("one", f'[[call write_file {{"path": "b", "content": "{long}"}}]]')
+    turn = await api.say("one", '[[call read_file {"path": "b"}]]')
+    assert len(turn["steps"][1]["preview"]) == 200
 
 
 async def test_a_failed_turn_is_an_answer_too(api: Api) -> None:

@@ -16,8 +16,9 @@ from openai import AsyncOpenAI
 
 import talaria
 from channels.http.gateway import TOKEN, Api, run_gateway
-from talaria.channels.http.openai_errors import hint_for_caller
+from talaria.channels.http.openai_errors import OpenAiError, hint_for_caller, is_openai_path
 from talaria.commands.slash import ALIASES, SLASH_COMMANDS
+from talaria.core.errors import ErrorInfo
 from talaria.testing.model_server import ModelServer
 
 COMMAND = re.compile(rf"(?:^|[\s`(])/(?:{'|'.join((*SLASH_COMMANDS, *ALIASES))})\b")
@@ -244,3 +245,30 @@ def test_no_hint_in_the_code_names_a_command_to_callers() -> None:
 )
 def test_a_hint_tells_callers_what_they_can_do(hint: str, told: str) -> None:
     assert told in hint_for_caller(hint)
+
+
+@pytest.mark.parametrize(
+    ("info", "code", "param"),
+    [
+        (ErrorInfo("model_error", "It broke."), None, None),
+        (ErrorInfo("model_error", "It broke.", status=429), "rate_limit_exceeded", None),
+        (ErrorInfo("model_error", "It broke.", status=500), None, None),
+        (ErrorInfo("model_error", "It broke.", code="their_own", status=429), "their_own", None),
+        (ErrorInfo("context_too_long", "It broke."), "context_length_exceeded", None),
+        (ErrorInfo("over_budget", "It broke.", status=429), "insufficient_quota", None),
+        (ErrorInfo("unauthorized", "It broke."), "invalid_api_key", None),
+        (ErrorInfo("bad_request", "It broke.", param="n"), None, "n"),
+    ],
+)
+def test_the_code_is_the_error_s_own_or_the_one_that_clients_look_for(
+    info: ErrorInfo, code: str | None, param: str | None
+) -> None:
+    told = OpenAiError.of(info)
+    assert (told.type, told.code, told.param) == (info.type, code, param)
+    assert told.message == "It broke. The gateway's log may say more."
+
+
+def test_paths_that_clients_of_openai_call() -> None:
+    ours = ("/v1/models", "/v1/x", "/chat/completions", "/responses/1", "/embeddings")
+    assert all(map(is_openai_path, ours))
+    assert not any(map(is_openai_path, ("/api/turns", "/v1", "/", "/x/chat/completions", "/healthz")))

@@ -112,12 +112,12 @@ async def test_a_client_that_leaves_in_the_body_is_no_body() -> None:
 
 async def test_the_rest_of_a_body_is_thrown_away() -> None:
     found = request(b"a", b"b", b"c", content_length="3")
-    assert not found.is_read
     await found.discard_body()
     assert found.is_read
-    assert request().is_read
-    assert not request(transfer_encoding="chunked").is_read
-    assert request(content_length="0").is_read
+    bodies: list[dict[str, str]] = [
+        {"content_length": "3"}, {"transfer_encoding": "chunked"}, {"content_length": "0"}, {},
+    ]  # fmt: skip
+    assert [request(**headers).is_read for headers in bodies] == [False, False, True, True]
 
 
 async def test_gzip_is_inflated_up_to_the_limit() -> None:

@@ -52,7 +52,6 @@ async def open_http(
     answer; new messages are refused meanwhile.
     """
     token = ensure_http_token(gateway.home, gateway.environ, settings.token_env)
-    gateway.reloader.add_secrets([token.value])
     for warning in token.warnings:
         _log.warning("%s", warning)
     logins = Logins(token.value, gateway.clock)
