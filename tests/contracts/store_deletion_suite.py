@@ -66,6 +66,7 @@ class StoreDeletionSuite:
             assert await is_gone(store, session_id)
             assert await store.current_session(CHAT) is None
             assert await store.turn_record(gone.turn.id) is None
+            assert [turn.id for turn in await store.histories.recent(9)] == [kept.turn.id]
             await purge(store)
         assert await store.log(session_id, 0) == ()
         assert not await store.retention.purge_deleted()

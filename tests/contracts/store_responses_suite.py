@@ -9,7 +9,7 @@ import pytest
 
 from contracts.store_orders import LEASE, ME, START, accepting, pinned, said
 from talaria.core.entries import SpecSet
-from talaria.core.errors import HeadMoved
+from talaria.core.errors import HeadMoved, NotFound
 from talaria.core.ids import ChatKey
 from talaria.core.ledger import Accepted, Begin, Binding, Commit, TurnEnd
 from talaria.core.messages import AssistantMessage
@@ -138,3 +138,10 @@ class StoreResponsesSuite:
         assert await store.responses.find(accepted.turn.id) is None
         await store.settle(accepted.turn.id, TurnEnd(TurnState.CANCELLED))
         assert await store.prune_ephemeral(LATER) == 1
+
+    async def test_a_deleted_chain_is_not_branched_from(self, store: ResponsesSubject) -> None:
+        one = await answer(store, await put(store, "one"), "ONE")
+        await store.delete_session(one.turn.session_id, START)
+        for binding, error in ((Binding.CHAIN, HeadMoved), (Binding.NEW, NotFound)):
+            with pytest.raises(error):
+                await put(store, "late", one.place, binding=binding)

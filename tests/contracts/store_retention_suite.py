@@ -24,7 +24,7 @@ from talaria.core.delivery import DeliveryResult, OutboxState
 from talaria.core.entries import SpecSet
 from talaria.core.ids import SessionId
 from talaria.core.ledger import Begin, Binding, Commit, TurnEnd
-from talaria.core.store_ports import RetentionStore, Store
+from talaria.core.store_ports import Histories, RetentionStore, Store
 from talaria.core.turns import StepState, TurnState
 from talaria.store.sql.rules import FORGET_BATCH
 
@@ -36,6 +36,9 @@ class RetentionSubject(Store, Protocol):
 
     @property
     def retention(self) -> RetentionStore: ...
+
+    @property
+    def histories(self) -> Histories: ...
 
 
 async def forget(store: RetentionSubject, before: float = LATER) -> int:

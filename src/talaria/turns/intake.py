@@ -171,7 +171,8 @@ class Intake:
             behind=behind,
             response=call.response,
         )
-        if behind is None or not behind.is_head or call.response is None:
+        # Without input the head stays where it is, and another response could be put there too.
+        if behind is None or not behind.is_head or call.response is None or not call.context:
             return self._apart(order, call)
         inbound = msgspec.structs.replace(order.inbound, chat_key=behind.chat_key)
         return msgspec.structs.replace(order, inbound=inbound, binding=Binding.CHAIN)

@@ -32,7 +32,10 @@ COPY_ENTRIES = """
 INSERT INTO entries (session_id, seq, epoch, kind, turn_id, at, body)
 SELECT ?, seq, epoch, kind, NULL, at, body FROM entries WHERE session_id = ? AND seq <= ?
 """
-LAST_ENTRY = "SELECT epoch FROM entries WHERE session_id = ? AND seq = ?"
+# The entries of a deleted session are there until they are purged.
+LAST_ENTRY = """
+SELECT e.epoch FROM sessions s JOIN entries e ON e.session_id = s.id WHERE s.id = ? AND e.seq = ?
+"""
 INSERT_RESPONSE = """
 INSERT INTO responses (turn_id, session_id, created_at, first_seq, last_seq, previous, request)
 VALUES (?, ?, ?, ?, ?, nullif(?, ''), ?)

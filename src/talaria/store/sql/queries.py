@@ -72,10 +72,8 @@ WHERE session_id = ? AND files IS NOT NULL AND merged_into IS NULL AND position 
 SENT_FILES_PAGE = f"{SENT_FILES} LIMIT ?"
 SPEC = "SELECT s.spec, p.system, p.tools FROM specs s JOIN prefixes p ON p.id = s.prefix_id WHERE s.id = ?"
 # The rows of a deleted session are there until they are purged.
-TURN = f"""
-SELECT {TURN_COLUMNS} FROM turns
-WHERE id = ? AND forgotten = 0 AND EXISTS (SELECT 1 FROM sessions WHERE sessions.id = turns.session_id)
-"""
+HAS_SESSION = "EXISTS (SELECT 1 FROM sessions WHERE sessions.id = turns.session_id)"
+TURN = f"SELECT {TURN_COLUMNS} FROM turns WHERE id = ? AND forgotten = 0 AND {HAS_SESSION}"
 STEPS = f"SELECT {STEP_COLUMNS} FROM steps WHERE turn_id = ? ORDER BY n"
 REPLIES = f"SELECT {OUTBOX_COLUMNS} FROM outbox WHERE turn_id = ? ORDER BY head, part"
 OTHER_SESSIONS = f"""
@@ -196,7 +194,7 @@ ORDER BY id DESC LIMIT 10
 FIND_BY_SHOWN = "SELECT id FROM turns WHERE shown_id = ? ORDER BY position DESC LIMIT 10"
 FIND_BY_ROW = "SELECT turn_id FROM outbox WHERE id = ?"
 RECENT = f"""
-SELECT {TURN_COLUMNS} FROM turns WHERE forgotten = 0 AND chat_key >= ? AND chat_key < ?
+SELECT {TURN_COLUMNS} FROM turns WHERE forgotten = 0 AND chat_key >= ? AND chat_key < ? AND {HAS_SESSION}
 ORDER BY position DESC LIMIT ?
 """
 RECENT_OF_SESSION = f"""
