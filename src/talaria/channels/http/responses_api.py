@@ -12,7 +12,14 @@ from contextlib import aclosing
 import msgspec
 
 from talaria.agent.loop import CUT_OFF
-from talaria.channels.http.request import ClientDisconnected, HttpError, RawHeaders, Request, read_number
+from talaria.channels.http.request import (
+    ClientDisconnected,
+    HttpError,
+    RawHeaders,
+    Request,
+    invalid_utf8,
+    read_number,
+)
 from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response, turn_error
 from talaria.channels.http.responses_events import (
     IN_PROGRESS,
@@ -28,6 +35,7 @@ from talaria.channels.http.responses_items import (
     input_items,
     last_user_parts,
     references,
+    referred_size,
     response_id,
     turn_of,
 )
@@ -41,6 +49,7 @@ from talaria.core.ids import TurnId
 from talaria.core.messages import AssistantMessage, ToolCall
 from talaria.core.responses import NewResponse, StoredResponse
 from talaria.core.turns import Inbound, Turn, TurnState
+from talaria.core.units import format_size
 from talaria.gateway import Gateway
 from talaria.turns.intake import StatelessCall, is_ephemeral
 from talaria.turns.live import LiveTurn
@@ -66,14 +75,17 @@ class ResponseApi:
         key = request.idempotency_key()
         body = await request.json(ResponsesRequest, self._max_body)
         body.check()
-        tools = body.function_tools()
-        told = body.told(tools, self._agent_name)
-        items = body.items()
         limits = self._gateway.limits
-        if len(items) > limits.now.completion_messages:
+        if isinstance(body.input, list) and len(body.input) > limits.now.completion_messages:
             raise HttpError(
-                "too_large", f"The input has {len(items)} items.", limits.refuse("completion_messages")
+                "too_large", f"The input has {len(body.input)} items.", limits.refuse("completion_messages")
             )
+        try:
+            tools = body.function_tools()
+            told = body.told(tools, self._agent_name)
+            items = body.items()
+        except UnicodeDecodeError as malformed:
+            raise invalid_utf8(malformed) from None
         session = request.header(b"x-talaria-session")
         if session is None:
             call = await self._stateless(request, body, items, told)
@@ -122,6 +134,8 @@ class ResponseApi:
             behind = previous.place
             pending = previous.answer.tool_calls if previous.answer is not None else ()
         context = Context(items, await self._answers(request, items), pending)
+        if behind is None and not context.messages:
+            raise BadRequest("In the field `input`: there is no message.", "Send a text or a message.")
         response = NewResponse((b"{%b}" % told).decode(), behind.turn_id if behind else None)
         return StatelessCall(
             sender=request.caller.sender,
@@ -162,12 +176,26 @@ class ResponseApi:
                 raise HttpError("busy", f"The response {name} is not finished.", "Wait for its end.")
 
     async def _answers(self, request: Request, items: Sequence[InputItem]) -> dict[TurnId, AssistantMessage]:
-        """Return the answers of the caller's stored responses that the items refer to."""
+        """Return the answers of the caller's stored responses that the items refer to. Raises `HttpError`
+        (413) if the references bring more than a body may have."""
         answers: dict[TurnId, AssistantMessage] = {}
-        for turn_id in {ref.turn_id for ref in references(items)}:
-            found = await self._stored.find(turn_id)
-            if found is not None and found.answer is not None and request.caller.owns(found.turn.chat_key):
-                answers[turn_id] = found.answer
+        missing, size = set[TurnId](), 0
+        for ref in references(items):
+            if ref.turn_id in missing:
+                continue
+            if (answer := answers.get(ref.turn_id)) is None:
+                found = await self._stored.find(ref.turn_id)
+                if found is None or found.answer is None or not request.caller.owns(found.turn.chat_key):
+                    missing.add(ref.turn_id)
+                    continue
+                answers[ref.turn_id] = answer = found.answer
+            size += referred_size(ref, answer)
+            if size > self._max_body:
+                raise HttpError(
+                    "too_large",
+                    f"The items that the input refers to have more than {format_size(self._max_body)}.",
+                    "Refer to fewer items, or raise http.max_body in config.toml.",
+                )
         return answers
 
     # -- answers --------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from talaria.channels.http.request import invalid_field
+from talaria.channels.http.request import invalid_field, quoted
 from talaria.core.errors import BadRequest
 from talaria.core.ids import TURN_PREFIX, TurnId
 from talaria.core.messages import (
@@ -158,7 +158,7 @@ def decode_items(raw_items: Sequence[msgspec.Raw]) -> list[InputItem]:
             kind = _decode_kind(raw).type
             if (decoder := _DECODERS.get(kind)) is None:
                 raise BadRequest(
-                    f"In the field `input[{n}].type`: items of the type {kind!r} are not taken here.",
+                    f"In the field `input[{n}].type`: items of the type {quoted(kind)} are not taken here.",
                     f"Send {', '.join(_DECODERS)}.",
                 )
             items.append(decoder.decode(raw))
@@ -186,9 +186,18 @@ def references(items: Sequence[InputItem]) -> list[ItemRef]:
     return found
 
 
+def referred_size(ref: ItemRef, answer: AssistantMessage) -> int:
+    """Return how many characters a reference brings into the conversation."""
+    if ref.kind == REASONING:
+        return sum(len(thought.raw) for thought in answer.reasoning)
+    if ref.kind == MESSAGE:
+        return len(answer.text)
+    return len(answer.tool_calls[ref.n].arguments) if ref.n < len(answer.tool_calls) else 0
+
+
 def no_such_item(n: int, item: str) -> BadRequest:
     return BadRequest(
-        f"In the field `input[{n}].id`: there is no stored item {item!r}.",
+        f"In the field `input[{n}].id`: there is no stored item {quoted(item)}.",
         "Send the item itself; responses with `store: false` are not kept.",
     )
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from talaria.channels.http.request import invalid_field
+from talaria.channels.http.request import invalid_field, quoted
 from talaria.channels.http.responses_items import InputItem, MessageItem, decode_items
 from talaria.core.errors import BadRequest
 from talaria.core.spending import MOST_COUNTED
@@ -182,7 +182,7 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
                 kind = _decode_named(raw).type
                 if kind != "function":
                     raise BadRequest(
-                        f"In the field `tools[{n}].type`: tools of the type {kind!r} are not offered here.",
+                        f"In the field `tools[{n}].type`: tools of the type {quoted(kind)} are not offered.",
                         'Send tools of the type "function", or use those of a session: X-Talaria-Session.',
                     )
                 tool = _decode_tool(raw)
@@ -223,7 +223,10 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     def told(self, tools: list[CallerTool], agent: str) -> bytes:
         """Return what every answer repeats of the request, as JSON members joined by commas. `agent` is the
-        model of a request that names none."""
+        model of a request that names none.
+
+        The bytes are valid UTF-8 on one line, as events need them. Raises `UnicodeDecodeError`.
+        """
         text = self.text or TextWish()
         given = bytes(text.format)
         effort = None if self.reasoning is None else self.reasoning.effort
@@ -252,7 +255,7 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
             "safety_identifier": self.safety_identifier,
             "prompt_cache_key": self.prompt_cache_key,
         }
-        return _encode(told)[1:-1]
+        return str(msgspec.json.format(_encode(told), indent=-1), "utf-8")[1:-1].encode()
 
 
 def encode_tools(tools: list[CallerTool]) -> bytes:
