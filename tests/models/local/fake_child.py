@@ -45,12 +45,12 @@ class Handler(BaseHTTPRequestHandler):
 def answer(body: dict[str, Any], said: str) -> str:
     """Return the first word of the message that the grammar allows, arguments by the schema, or talk.
 
-    A message that begins with "maybe" is talk if talk is favoured.
+    A message that begins with "maybe" is talk if talk is favoured, one with "likely" if it is much favoured.
     """
     if (grammar := body.get("grammar")) is not None:
         favour = body["logit_bias"][0][1]
         allowed = grammar.removeprefix("root ::= ").replace('"', "").split(" | ")
-        is_talk = said.startswith("maybe") and favour > 0
+        is_talk = (said.startswith("maybe") and favour > 0) or (said.startswith("likely") and favour > 2)
         return "talk" if is_talk else next((word for word in said.split() if word in allowed), "talk")
     if (limit := body.get("response_format")) is not None:
         fields = limit["json_schema"]["schema"]["properties"]

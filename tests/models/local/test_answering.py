@@ -12,6 +12,7 @@ import pytest
 from models.local.test_local_endpoint import Local
 from talaria.core.messages import (
     AssistantMessage,
+    Image,
     Message,
     Text,
     ToolCall,
@@ -147,11 +148,43 @@ async def test_a_model_without_tools_refuses_and_names_the_larger_one(local: Loc
 
 async def test_where_it_is_not_clear_it_answers_and_says_that_nothing_was_done(local: Local) -> None:
     asked = await ask(local, "maybe write something", tools=False)
-    assert asked.text == asked.streamed == (await ask(local, "maybe write something")).text
+    assert asked.text == asked.streamed
     assert asked.text.startswith("You said: maybe")
-    assert asked.text.endswith("nothing was opened, written, sent, looked up or remembered.)")
+    nothing = "nothing was opened, written, sent, looked up or remembered.)"
+    assert asked.text.endswith(f"(I can't do more than talk: {nothing}")
+    assert (await ask(local, "maybe write something")).text.endswith(f"(These are only words: {nothing}")
     plain = await ask(local, "hello", tools=False)
     assert plain.text == "You said: hello"
+
+
+@pytest.mark.parametrize("tools", [True, False])
+async def test_what_needs_a_file_and_names_none_is_talk_unless_that_is_sure(
+    local: Local, tools: bool
+) -> None:
+    asked = await ask(local, "likely write a poem about rain", tools=tools)
+    assert asked.text.startswith("You said: likely write a poem")
+    named = await ask(local, "likely write a poem to rain.txt", tools=tools)
+    assert not named.text.startswith("You said: ")
+    sure = await ask(local, "write a poem about rain", tools=tools)
+    assert not sure.text.startswith("You said: ")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Please look at this picture: which bird is it?",
+        "was ist auf diesem Foto?",
+        UserMessage((Text("which bird is it?"), Image("data:image/png;base64,AAAA"))),
+    ],
+)
+@pytest.mark.parametrize("tools", [True, False])
+async def test_a_picture_is_refused_by_the_program_whether_it_came_or_not(
+    local: Local, said: Message | str, tools: bool
+) -> None:
+    asked = await ask(local, said, tools=tools)
+    assert asked.text == asked.streamed
+    assert asked.text.startswith("I can't see pictures: I only read text.")
+    assert (await ask(local, "Who painted the picture The Scream?", tools=tools)).text.startswith("You said")
 
 
 async def test_a_model_of_other_tools_says_which_one_it_lacks(local: Local) -> None:

@@ -20,7 +20,7 @@ import msgspec
 from talaria.core.messages import AssistantMessage, TokenUsage, ToolCall
 from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta, TextDelta
 from talaria.models.failures import DECODE_ERRORS
-from talaria.models.local.local_chat import LastRequest, OfferedTools, ToolStep, read_request
+from talaria.models.local.local_chat import UNSEEN, LastRequest, OfferedTools, ToolStep, read_request
 from talaria.models.local.router import TOOL_OF, RequestKind, read_kind, router_call
 
 Sink = Callable[[ModelDelta], None]
@@ -60,9 +60,25 @@ _TALKS_ONLY = """\
 I can't do that: I only talk. I can't read, write or send files, remember anything for later, remind you, \
 look things up, send messages or run programs. """
 _DID_NOTHING = "\n\n(These are only words: nothing was opened, written, sent, looked up or remembered.)"
-# Measured on requests that are not among those of the benchmark (docs/local-model.md).
+_CAN_ONLY_TALK = (
+    "\n\n(I can't do more than talk: nothing was opened, written, sent, looked up or remembered.)"
+)
+_SEES_NOTHING = "I can't see pictures: I only read text. Tell me in words what is on it."
+_PICTURE = re.compile(  # one that the person points at
+    r"\b(?:this|attached|dies\w*|angehängte\w*|cette|est[ae]|questa)\s(?:picture|pic|photo|image|screenshot|selfie"
+    r"|bild|foto|imagen|immagine)\b",
+    re.IGNORECASE,
+)
+# docs/local-model.md tells with which requests these were chosen.
 _BIAS = 1.0
 _SURE_BIAS = 1.75  # for a model that sorts badly: only what surely needs more than words is refused
+_NO_FILE_BIAS = 3.5  # for a tool that needs a file, where the request names none
+_CHANGES = frozenset({RequestKind.WRITE, RequestKind.EDIT, RequestKind.SEND})
+_FILE = re.compile(
+    r"\w\.[a-z]\w{0,4}\b|file|folder|\b(?:save|store|download)|datei|ordner|speicher|fichier|dossier|enregistr"
+    r"|archivo|carpeta|guarda",
+    re.IGNORECASE,
+)
 
 
 class LineChange(StrEnum):
@@ -87,12 +103,12 @@ class Answering:
         """Raises `ModelError`."""
         request = read_request(self._call.chunks)
         last = request.steps[-1] if request.steps else None
-        if last is not None and not last.is_ok:
-            return self._say(f"I can't do that. {last.text}")
-        if last is not None and last.tool not in _LOOKS:
-            return self._after_a_change(request, last)
+        if last is not None and (not last.is_ok or last.tool not in _LOOKS):
+            return self._tell(request, last)
         if len(request.steps) >= MAX_STEPS:
             return await self._talk()
+        if asks_to_see(request.text):
+            return self._say(_SEES_NOTHING)
         kind = await self._find_kind(request)
         if kind is RequestKind.TALK:
             return await (self._talk() if request.steps else self._talk_alone(request))
@@ -109,8 +125,9 @@ class Answering:
         completion = await self._talk()
         if is_clear or completion.stop != "stop":
             return completion
-        self._sink(TextDelta(_DID_NOTHING))
-        text = completion.message.text + _DID_NOTHING
+        note = _DID_NOTHING if self._tools else _CAN_ONLY_TALK
+        self._sink(TextDelta(note))
+        text = completion.message.text + note
         return msgspec.structs.replace(
             completion, message=msgspec.structs.replace(completion.message, text=text)
         )
@@ -124,8 +141,11 @@ class Answering:
             return f"{_CANNOT[kind]} {_CAN}"
         return None if tool in self._tools else f"I can't do that without {tool}. `/tools all` lets me."
 
-    def _after_a_change(self, request: LastRequest, last: ToolStep) -> Completion:
-        """Tell what was done, in the words of the tools. A new file is sent, so that the person gets it."""
+    def _tell(self, request: LastRequest, last: ToolStep) -> Completion:
+        """Tell what was done or failed, in the words of the tools. A new file is sent, so that the person
+        gets it."""
+        if not last.is_ok:
+            return self._say(f"I can't do that. {last.text}")
         if last.tool == "write_file" and "send_file" in self._tools:
             return self._use("send_file", {"path": last.arguments.get("path", "")})
         steps = [step for step in request.steps if step.is_ok and step.tool not in _LOOKS]
@@ -133,6 +153,8 @@ class Answering:
 
     async def _find_kind(self, request: LastRequest) -> RequestKind:
         kind = await self._ask_for_kind(request.words, _BIAS if self._tools else _SURE_BIAS)
+        if kind in (_CHANGES if self._tools else TOOL_OF) and not _FILE.search(request.text):
+            kind = await self._ask_for_kind(request.words, _NO_FILE_BIAS)
         if request.attached and TOOL_OF.get(kind) in _LOOKS:  # the model has the text that is meant
             return RequestKind.TALK
         if not request.steps or kind is RequestKind.EDIT:
@@ -224,6 +246,11 @@ class Answering:
         completion = await self._complete(call, hide)
         self._usage += completion.usage
         return completion
+
+
+def asks_to_see(text: str) -> bool:
+    """Return whether a request is about a picture: one that came with it, or one that did not."""
+    return UNSEEN in text or _PICTURE.search(text) is not None
 
 
 def find_replacement(text: str, change: LineChange, line: str, new: str) -> tuple[str, str]:

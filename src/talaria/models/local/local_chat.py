@@ -41,7 +41,7 @@ from talaria.models.wire import AnswerDecoder, attached_text
 MAX_OUTPUT = 512
 MAX_RESULT = 2_000  # characters of one result that a small model is shown
 TALK_SLOT = 1
-_UNSEEN = Text("[an image, which this model cannot see]")
+UNSEEN = "[an image, which this model cannot see]"
 # Without the penalty a small model may repeat a word to the end of its answer. It also writes notes of the
 # program, which would claim what was not done: the answer stops there.
 _TALK = b'"temperature":0,"repeat_penalty":1.1,"stop":["[The program ","[Result of "]'
@@ -105,7 +105,7 @@ class LocalChat:
         match message:
             case UserMessage(parts=parts):
                 files = [_file(part) for part in parts if isinstance(part, File) and part.text]
-                words = tuple(_UNSEEN if isinstance(part, Image) else part for part in parts)
+                words = tuple(Text(UNSEEN) if isinstance(part, Image) else part for part in parts)
                 # A small model repeats the time of a message in its answers, so it is not told.
                 said = msgspec.structs.replace(message, parts=words, stamp="")
                 return b",".join([*files, _CHAT.encode(said)])
