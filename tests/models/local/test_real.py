@@ -62,27 +62,29 @@ async def test_it_answers_in_words_and_counts_them(endpoint: LocalEndpoint) -> N
 
 
 @pytest.mark.long
-async def test_with_tools_whatever_it_answers_is_a_call_or_a_reply_and_the_prompt_is_compact(
+async def test_with_tools_it_talks_calls_one_tool_or_refuses_and_tells_a_change_itself(
     endpoint: LocalEndpoint,
 ) -> None:
     wire = endpoint.wire
-    prefix = wire.render_prefix(render_prompt("main", "", TOOLS.names), TOOLS.specs)
+    prompt = render_prompt("main", "", TOOLS.names, is_plain=True)
+    prefix = wire.render_prefix(prompt, TOOLS.specs)
+    [offered] = msgspec.json.decode(prefix.tools).values()
     asked = wire.encode(UserMessage((Text("Read notes.txt"),)))
-    first = await endpoint.complete(ModelCall(SMALLEST, prefix, [asked], max_output=96), lambda _: None)
-    assert first.usage.input <= 700
-    message = first.message
-    assert message.tool_calls or message.text
-    for call in message.tool_calls:
-        assert call.name in {"list_files", "read_file", "search_files"}
-        assert isinstance(msgspec.json.decode(call.arguments), dict)
+    for is_again in (False, True):
+        done = await endpoint.complete(ModelCall(SMALLEST, prefix, [asked], max_output=96), lambda _: None)
+        assert done.message.tool_calls or done.message.text.strip()
+        for call in done.message.tool_calls:
+            assert call.name in offered
+            assert all(isinstance(value, str) for value in msgspec.json.decode(call.arguments).values())
+        if is_again:
+            assert done.usage.cached > done.usage.input / 2, "the prompt of the first call stays in its slot"
 
-    looked = AssistantMessage("", (ToolCall("c", "read_file", '{"path":"notes.txt"}'),))
-    seen = ToolResults((ToolResult("c", "read_file", "Buy milk."),))
-    chunks = [asked, *(wire.encode(entry) for entry in (looked, seen, looked, seen))]
-    last = await endpoint.complete(ModelCall(SMALLEST, prefix, chunks, max_output=96), lambda _: None)
-    assert last.message.text
-    assert not last.message.tool_calls, "after two results it has to talk"
-    assert last.usage.cached > first.usage.input / 2, "the frozen prefix is read once"
+    edit = AssistantMessage("", (ToolCall("c", "edit_file", '{"path":"a.txt","old":"tea","new":"milk"}'),))
+    edited = ToolResults((ToolResult("c", "edit_file", "Edited a.txt at line 1."),))
+    chunks = [asked, wire.encode(edit), wire.encode(edited)]
+    last = await endpoint.complete(ModelCall(SMALLEST, prefix, chunks), lambda _: None)
+    assert last.message.text == "Edited a.txt at line 1. “tea” became “milk”."
+    assert last.usage.output == 0, "the program tells it, not the model"
 
 
 async def test_a_conversation_that_does_not_fit_says_so(endpoint: LocalEndpoint) -> None:
