@@ -158,6 +158,19 @@ def test_edit_writes_what_is_good_and_nothing_else(talaria: Talaria, config: Pat
     assert "cannot be started" in talaria("config", "edit", env={"EDITOR": "/no/such/editor"}).stderr
 
 
+def test_edit_mends_a_file_that_is_no_utf_8(talaria: Talaria, config: Path) -> None:
+    config.write_bytes(FILE.encode() + b"# caf\xe9\n")
+    done = talaria("config", "edit", env={"EDITOR": "sed -i s/32/33/"})
+    assert done.returncode == 0, done.stderr
+    assert config.read_text() == FILE.replace("32", "33") + "# café\n"
+
+
+def test_an_editor_that_fails_writes_nothing(talaria: Talaria, config: Path) -> None:
+    done = talaria("config", "edit", env={"EDITOR": "sh -c 'sed -i s/32/33/ $0; exit 3'"})
+    assert done.returncode == 1
+    assert config.read_text() == FILE
+
+
 def test_edit_notices_that_someone_else_wrote(talaria: Talaria, config: Path) -> None:
     editor = f"sh -c 'sed -i s/32/33/ $0; echo >> {config}'"
     done = talaria("config", "edit", env={"EDITOR": editor})

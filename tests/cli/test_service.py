@@ -119,6 +119,18 @@ def test_a_key_that_the_service_would_not_have_is_told(talaria: Talaria, home: P
     assert "OPENAI_API_KEY" not in talaria("service", "install", "--no-start", env=env).stderr  # it has it
 
 
+def test_a_channel_s_variable_that_the_service_would_not_have_is_told(
+    talaria: Talaria, home: Path, tmp_path: Path
+) -> None:
+    with (home / "config.toml").open("a") as config:
+        config.write('[channels.telegram]\ntoken_env = "MY_BOT"\n')
+    env = {"XDG_CONFIG_HOME": str(tmp_path / "c"), "PATH": "/nowhere"}
+    done = talaria("service", "install", "--no-start", env=env)
+    assert "The service has no key for telegram: MY_BOT is not set here." in done.stderr
+    again = talaria("service", "install", "--no-start", env={**env, "MY_BOT": "1:a"})
+    assert "MY_BOT" not in again.stderr
+
+
 def test_a_gateway_that_holds_the_home_is_told_of(talaria: Talaria, serve: Serve, tmp_path: Path) -> None:
     gateway = serve()
     env = {"XDG_CONFIG_HOME": str(tmp_path / "c"), "PATH": "/nowhere"}

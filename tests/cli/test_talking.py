@@ -93,6 +93,16 @@ def test_ask_brings_files_into_the_chats_folder(talaria: Talaria, home: Path, tm
     assert kept == {"a.txt": b"\0a.txt", "b ü.bin": b"\0b \xc3\xbc.bin"}
 
 
+def test_names_of_sessions_are_checked_before_anything_is_sent(talaria: Talaria) -> None:
+    for name in ("", "a b", "x" * 129):
+        refused = talaria("ask", "--session", name, "hello")
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "is no session name: use 1 to 128 letters" in refused.stderr
+    assert talaria("ask", "--session", "x" * 128, "hello").returncode == 0
+    missing = talaria("ask", "--session", "ses_0", "hello")
+    assert (missing.returncode, missing.stdout) == (1, "")
+
+
 def test_json_is_the_whole_turn(talaria: Talaria) -> None:
     done = talaria("ask", "--json", '[[call todo {"items": []}]] [[reply fine]]')
     turn = msgspec.json.decode(done.stdout)
