@@ -260,16 +260,27 @@ def _record(
 
 
 def _record_part(files: Sequence[str], code: Path, plain: Path, blocks: Sequence[Block]) -> list[Ran]:
-    """Run some files. Tests that fail are tried again with the code as it is, since a recording is slower."""
+    """Run some files. Tests that fail are recorded a second time: a test that ended early entered too little.
+
+    Those that fail again are tried with the code as it is, since a recording is slower.
+    """
     limit = ("--continue-on-collection-errors", "--timeout", str(_TEST_SECONDS))
-    outcome = run_tests(files, code, blocks=len(blocks), options=limit, seconds=_RUN_SECONDS)
-    failed = [ran.node for ran in outcome.tests if not ran.passed]
+    first = run_tests(files, code, blocks=len(blocks), options=limit, seconds=_RUN_SECONDS).tests
+    failed = [ran.node for ran in first if not ran.passed]
     if not failed:
-        return outcome.tests
-    again = run_tests(files, plain, only=failed, options=limit, seconds=_RUN_SECONDS)
-    passed = {ran.node for ran in again.tests if ran.passed}
+        return first
+    second = run_tests(
+        files, code, only=failed, blocks=len(blocks), options=limit, seconds=_RUN_SECONDS
+    ).tests
+    better = {ran.node: ran for ran in second if ran.passed}
+    failed = [node for node in failed if node not in better]
+    passed = set()
+    if failed:
+        again = run_tests(files, plain, only=failed, options=limit, seconds=_RUN_SECONDS)
+        passed = {ran.node for ran in again.tests if ran.passed}
     return [
-        Ran(ran.node, ran.seconds, ran.passed or ran.node in passed, ran.entered) for ran in outcome.tests
+        better.get(ran.node) or Ran(ran.node, ran.seconds, ran.passed or ran.node in passed, ran.entered)
+        for ran in first
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from mutants.__main__ import draw, listed_equivalents, show
 from mutants.blocks import SOURCE, blocks, source_files, write_code, write_recording
 from mutants.faults import statements
-from mutants.reach import Reach, RecordedFile, RecordedTest
+from mutants.reach import Reach, RecordedFile, RecordedTest, _record_part
 from mutants.runs import run_tests
 
 MODULE = SOURCE / "core" / "backoff.py"
@@ -190,6 +190,32 @@ def test_the_code_of_a_killed_child_process_is_recorded_and_its_faults_are_caugh
     outcome = run_tests([str(test)], faulty, seconds=60)
     assert [ran.passed for ran in outcome.tests] == [False], outcome.said
     assert MODULE.read_text() == text
+
+
+FAILS_ONCE = """
+from pathlib import Path
+from talaria.core.backoff import Backoff
+
+def test_by_load():
+    mark = Path({path!r})
+    if not mark.exists():
+        mark.touch()
+        raise TimeoutError
+    assert Backoff(1, 60).pause(2) == 2.0
+"""
+
+
+def test_a_test_that_fails_by_load_is_recorded_again(tmp_path: Path) -> None:
+    """What it entered before it failed is not all that it enters."""
+    test = tmp_path / "test_load.py"
+    test.write_text(FAILS_ONCE.format(path=str(tmp_path / "mark")))
+    recording, plain = tmp_path / "recording", tmp_path / "plain"
+    recording.mkdir()
+    plain.mkdir()
+    found = write_recording(recording, [MODULE])
+    (ran,) = _record_part([str(test)], recording, plain, found)
+    assert ran.passed
+    assert len(ran.entered) == 2
 
 
 def test_a_run_ends_at_its_limit_and_takes_what_it_started_along(tmp_path: Path) -> None:
