@@ -351,8 +351,8 @@ def clean_name(name: str) -> str:
     A leading `~` goes too: the tools take such a path for a home folder.
     """
     last = re.split(r"[/\\]", name)[-1]
-    clean = _UNFIT.sub("_", last).strip().lstrip(".~ ")
-    return clean.encode()[-_NAME_BYTES:].decode(errors="ignore") or "file"
+    clean = _UNFIT.sub("_", last).strip()
+    return clean.encode()[-_NAME_BYTES:].decode(errors="ignore").lstrip(".~ ") or "file"
 
 
 def find_media_type(name: str, told: str, head: bytes) -> str:

@@ -180,6 +180,7 @@ async def test_a_message_sent_again_names_the_same_file_whatever_became_of_it(tm
         ("a\nb\x00c", "a_b_c"),
         ("gpj.\u202eexe", "gpj._exe"),
         ("ü" * 200 + ".txt", "ü" * 58 + ".txt"),
+        ("a~." + "b" * 118, "b" * 118),
     ],
 )
 def test_names_are_made_harmless(given: str, kept: str) -> None:
