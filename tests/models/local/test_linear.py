@@ -15,6 +15,7 @@ from talaria.core.messages import (
     UserMessage,
 )
 from talaria.core.models import ModelCall
+from talaria.models.local.answering import pick_lines
 from talaria.models.local.local_chat import LocalChat, read_request
 from talaria.models.local.router import router_call
 
@@ -37,3 +38,12 @@ def test_a_long_request_is_read_in_linear_time(piece: str) -> None:
         router_call(ModelCall("tiny", WIRE.render_prefix("", ()), chunks), request.words, 0.0)
 
     assert_linear(make, work)
+
+
+@pytest.mark.parametrize("line", ["{}", "the same beginning {}", "x" * 200 + "{}", "the same"])
+def test_the_lines_of_a_long_file_are_looked_at_in_linear_time(line: str) -> None:
+    def make(size: int) -> str:
+        return "\n".join(line.format(n) for n in range(size // len(line)))
+
+    assert_linear(make, pick_lines)
+    assert pick_lines("one\n\ntwo\ntwo words") == ["one", "two words"]

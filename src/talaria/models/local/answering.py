@@ -184,8 +184,8 @@ class Answering:
         if last is None or last.tool != "read_file":
             return await self._fill("read_file")
         text = last.text
-        lines = [line for line in text.splitlines() if line.strip() and text.count(line) == 1]
-        line = {"enum": lines} if 0 < len(lines) <= _MOST_LINES else _TEXT
+        lines = pick_lines(text)
+        line = {"enum": lines} if lines else _TEXT
         wanted = {"change": {"enum": [*LineChange]}, "line": line, "text": _TEXT}
         given = await self._arguments("edit_file", wanted)
         if given is None:
@@ -251,6 +251,15 @@ class Answering:
 def asks_to_see(text: str) -> bool:
     """Return whether a request is about a picture: one that came with it, or one that did not."""
     return UNSEEN in text or _PICTURE.search(text) is not None
+
+
+def pick_lines(text: str) -> list[str]:
+    """Return the lines of a file that occur once; none if the file is too long to pick one of them."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > 4 * _MOST_LINES:  # to look for each of them in the text would hold up the loop
+        return []
+    lines = [line for line in lines if text.count(line) == 1]
+    return lines if len(lines) <= _MOST_LINES else []
 
 
 def find_replacement(text: str, change: LineChange, line: str, new: str) -> tuple[str, str]:
