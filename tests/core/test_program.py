@@ -26,5 +26,10 @@ def test_a_clone_is_called_by_its_script_and_its_folder_is_told_only_here(
     assert (program(), program_name()) == ("./dev", "./dev")
     monkeypatch.chdir(tmp_path)
     assert (program(), program_name()) == (str(CLONE / "dev"), "./dev")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert program() == str(CLONE / "dev")
     assert spoken("`talaria why`, a talaria") == f"`{CLONE / 'dev'} why`, a talaria"
     assert spoken_afar("`talaria why`, a talaria") == "`./dev why`, a talaria"

@@ -23,7 +23,7 @@ def program() -> str:
     """Return the command that runs this program from the current folder."""
     name = program_name()
     if name == "./dev":
-        return name if Path.cwd() == _CLONE else str(_CLONE / "dev")
+        return name if _is_here(_CLONE) else str(_CLONE / "dev")
     if _is_on_path():
         return name
     script = Path(sys.prefix) / "bin" / _NAME
@@ -34,6 +34,13 @@ def program_name() -> str:
     """Return `./dev` in a clone that is not on the path, else `talaria`. It names no folder, so it can be
     shown to people on other machines. The path of a service may be another than that of its user."""
     return "./dev" if (_CLONE / "dev").is_file() and not _is_on_path() else _NAME
+
+
+def _is_here(folder: Path) -> bool:
+    try:
+        return Path.cwd() == folder
+    except OSError:  # the current folder was deleted
+        return False
 
 
 def _is_on_path() -> bool:
