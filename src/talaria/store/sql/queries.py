@@ -64,7 +64,11 @@ WHERE chat_key >= ? AND chat_key < ? AND +ephemeral = 0 AND (updated_at, id) < (
 ORDER BY updated_at DESC, id DESC LIMIT ?
 """
 ENTRIES = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?"
-LOG = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq"
+# Of a deleted session this is nothing, never the part of its log that is not purged yet.
+LOG = f"""
+SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
+WHERE s.id = ? AND e.seq > ? ORDER BY e.seq
+"""
 SENT_FILES = """
 SELECT position, id, accepted_at, files FROM turns
 WHERE session_id = ? AND files IS NOT NULL AND merged_into IS NULL AND position > ? ORDER BY position
