@@ -9,7 +9,7 @@ import logging
 import socket
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
@@ -163,6 +163,19 @@ async def test_a_request_behind_too_many_others_ends_the_connection(api: Api) ->
         writer.write(head(api, "GET /healthz") * 500)
         assert (await asyncio.wait_for(reader.read(), 20)).count(b"200 OK") <= 20
     assert await api.get("/healthz")
+
+
+async def test_junk_behind_a_request_that_is_being_answered_ends_the_connection_without_words(
+    api: Api, model: ModelServer
+) -> None:
+    """An answer to the junk would be read as that of the request."""
+    body = b'{"text": "[[hang]]"}'
+    async with connected(api) as (reader, writer):
+        writer.write(head(api, f"POST {MESSAGES}?wait=60", AUTHORIZED, f"Content-Length: {len(body)}") + body)
+        await eventually(lambda: bool(model.bodies))
+        writer.write(b"junk\r\n\r\n")
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 20) == b""
 
 
 async def test_a_client_that_leaves_with_requests_waiting_is_no_error(
