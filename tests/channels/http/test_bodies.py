@@ -45,3 +45,10 @@ async def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_the_connection(a
     assert b"transfer-encoding" not in head.lower()
     assert stream.startswith(b"data: {")
     assert stream.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_file_is_not_kept_compressed_under_its_own_name(api: Api) -> None:
+    packed, url = gzip.compress(b"text"), f"{api.url}/api/files?name=a.txt"
+    for encoding, status in (("gzip", 415), ("identity", 201)):
+        async with api.client.post(url, data=packed, headers={"Content-Encoding": encoding}) as answer:
+            assert answer.status == status, await answer.text()

@@ -7,7 +7,7 @@ import re
 from typing import BinaryIO, Final
 from urllib.parse import quote, unquote
 
-from talaria.channels.http.request import HttpError, Request
+from talaria.channels.http.request import HttpError, Request, quoted
 from talaria.channels.http.response import FileResponse, Response, json_response
 from talaria.channels.http.settings import HttpSettings
 from talaria.core.errors import NotFound, ToolError
@@ -47,6 +47,12 @@ class FileApi:
                 "unsupported_media_type",
                 "A form was sent where the file itself is expected.",
                 "Send the file as the body: curl --data-binary @photo.jpg '…/api/files?name=photo.jpg'.",
+            )
+        if (encoding := request.header(b"content-encoding") or "identity").lower() != "identity":
+            raise HttpError(
+                "unsupported_media_type",
+                f"A file is kept as it comes, and this one came with Content-Encoding {quoted(encoding)}.",
+                "Send the file without Content-Encoding.",
             )
         if request.content_length > self._max_bytes:
             raise too_large(self._max_bytes)
