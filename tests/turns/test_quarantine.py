@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -187,3 +188,20 @@ async def test_a_turn_that_loses_its_lease_again_and_again_is_given_up(tmp_path:
     assert turn.state is TurnState.FAILED
     assert turn.error is not None and turn.error.type == "poisoned"
     assert turn.attempts == 7
+
+
+async def test_a_suspect_is_not_watched_beyond_the_end_of_the_gateway(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    gate = Gate("gate", idempotent=True)
+    await crash_twice(store, tmp_path, clock, gate)
+    async with start(store, tmp_path, clock=clock, tools=lambda known: known.with_tools([gate])) as rig:
+        await gate.entered.wait()
+        assert len(watches()) == 1
+        await rig.turns.drain(0)
+        await asyncio.sleep(0)
+        assert watches() == []
+
+
+def watches() -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() if task.get_name().startswith("quarantine")]

@@ -358,3 +358,16 @@ async def test_a_stale_fence_ends_the_turn_without_a_commit(store: Store, tmp_pa
         gate.opened.set()
         await rig.turns.wait(receipt)
         assert len(await store.log(receipt.turn.session_id, 0)) == before
+
+
+async def test_what_a_stop_writes_reaches_the_agent_with_its_next_lease(store: Store, tmp_path: Path) -> None:
+    """The agent is back in the pool by then, and may be another turn's."""
+    gate = Gate("gate")
+    async with start(store, tmp_path, tools=lambda tools: tools.with_tools([gate])) as rig:
+        receipt = await rig.submit("[[call gate {}]]")
+        await gate.entered.wait()
+        await rig.turns.cancel(receipt)
+        before = rig.pool.stats()
+        assert (await rig.say("go on")).state is TurnState.DONE
+        after = rig.pool.stats()
+        assert (after.counters.catchups, after.counters.builds) == (before.counters.catchups + 1, 1)

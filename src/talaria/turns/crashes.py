@@ -99,11 +99,6 @@ class Quarantine:
             "Send it again.",
         )
 
-    def drain(self) -> None:
-        """Stop watching; nothing is started any more."""
-        for task in list(self._tasks):
-            task.cancel()
-
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)

@@ -118,10 +118,6 @@ class Runner:
         if gate is not None and not gate.done():
             gate.set_result(may_begin)
 
-    def drain(self) -> None:
-        """Stop watching the turns in quarantine."""
-        self._quarantine.drain()
-
     async def _attempt(self, attempt: _Attempt) -> None:
         """Try once. Afterwards the turn is over, or has to be tried again before its chat goes on."""
         live, task, is_shutdown = attempt.live, asyncio.current_task(), False

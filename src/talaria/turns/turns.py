@@ -100,7 +100,6 @@ class Turns:
         self._pending.let_go()
         self._runner.let_go_held()
         left = await self._lanes.drain(deadline)
-        self._runner.drain()
         if left:
             _log.warning("what did not finish in time is resumed by the next start: %d", left)
             await self._yield_turns()
