@@ -28,7 +28,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
+from talaria.core.models import CallDelta, Completion, ModelCall, ModelDelta, TextDelta
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
 from talaria.models.failures import ProviderErrors
@@ -129,6 +129,22 @@ class WireSuite:
     def body(self, *log: Message, prefix: Prefix | None = None, **call: Any) -> bytes:
         chunks = [self.wire.encode(message) for message in log]
         return b"".join(self.wire.body(ModelCall("m", prefix or Prefix(b"", b""), chunks, **call)))
+
+    @pytest.mark.parametrize("is_wished", [True, False])
+    def test_calls_are_told_as_they_come_if_that_is_wished(self, is_wished: bool) -> None:
+        answer = self.wire.decoder("m", ProviderErrors("acme", "m"))
+        answer.tells_calls = is_wished
+        told: dict[int, list[str]] = {}
+        for event in self.events():
+            for delta in answer.feed(event):
+                if isinstance(delta, CallDelta):
+                    call = told.setdefault(delta.index, [delta.call_id, delta.name, ""])
+                    call[2] += delta.arguments
+                    assert call[:2] == [delta.call_id, delta.name] or delta.call_id == delta.name == ""
+        answer.end()
+        calls = answer.completion().message.tool_calls
+        whole = {n: [call.id, call.name, call.arguments] for n, call in enumerate(calls)}
+        assert told == (whole if is_wished else {})
 
     def test_the_prefix_keeps_the_order_of_tools_and_their_schemas_verbatim(self) -> None:
         prefix = self.wire.render_prefix("Be kind.", TOOLS)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from contracts.wire_suite import CALLS, TEXT, WireSuite
 from talaria.core.messages import TokenUsage
+from talaria.core.models import CallDelta
 from talaria.models.anthropic_messages import CACHE_MARK, AnthropicMessages
 from talaria.models.endpoint import STEP_BYTES, _steps
+from talaria.models.failures import ProviderErrors
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.providers import WIRES
@@ -90,3 +94,26 @@ def test_a_body_is_sent_in_order_and_in_steps(sizes: list[int]) -> None:
     assert b"".join(steps) == b"".join(pieces)
     assert all(0 < len(step) < 2 * STEP_BYTES for step in steps)
     assert len(steps) <= 2 + 2 * sum(size // STEP_BYTES + 1 for size in sizes if size >= STEP_BYTES)
+
+
+def _added(index: int, call_id: str) -> bytes:
+    item = f'{{"type":"function_call","call_id":"{call_id}","name":"read","arguments":""}}'
+    return f'data: {{"type":"response.output_item.added","output_index":{index},"item":{item}}}\n\n'.encode()
+
+
+def _piece(index: int, call_id: str) -> bytes:
+    call = f'{{"index":{index},"id":"{call_id}","function":{{"name":"read","arguments":""}}}}'
+    return f'data: {{"choices":[{{"delta":{{"tool_calls":[{call}]}}}}]}}\n\n'.encode()
+
+
+@pytest.mark.parametrize(("wire", "begin"), [("openai-responses", _added), ("openai-chat", _piece)])
+def test_a_call_without_an_id_of_its_own_is_not_told(wire: str, begin: Callable[[int, str], bytes]) -> None:
+    answer = WIRES[wire].decoder("m", ProviderErrors("acme", "m"))
+    answer.tells_calls = True
+    ids = ("a", "a", "", "x" * ((32 << 10) + 1), "y" * (32 << 10), "b")
+    told = [delta for n, call_id in enumerate(ids) for delta in answer.feed(begin(n, call_id))]
+    assert [(delta.index, delta.call_id) for delta in told if isinstance(delta, CallDelta)] == [
+        (0, "a"),
+        (4, "y" * (32 << 10)),
+        (5, "b"),
+    ]
