@@ -42,7 +42,6 @@ class FileIdentity:
 
     def __init__(self, path: Path) -> None:
         """Take the files as they are. To be called as soon as the connection has opened them."""
-        self._path = path
         self._names = [f"{path}{suffix}" for suffix in _SUFFIXES]
         self._known = [_identify(name) for name in self._names]
 
