@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -47,7 +48,8 @@ async def test_a_sent_file_is_in_the_turn_its_events_and_the_lists(tmp_path: Pat
         path.write_bytes(b"another plan")
         data, headers = await fetch(api, file["id"])
         assert (data, headers["Content-Type"]) == (b"the plan", "text/markdown"), "as it was when it was sent"
-        assert headers["Content-Disposition"] == "attachment; filename*=UTF-8''plan%20%C3%A9.md"
+        named = "attachment; filename=\"plan _.md\"; filename*=UTF-8''plan%20%C3%A9.md"
+        assert headers["Content-Disposition"] == named, "curl -OJ reads only the plain name"
         assert headers["X-Content-Type-Options"] == "nosniff"
 
         shown = await api.get(f"/api/turns/{turn['id']}")
@@ -164,3 +166,15 @@ async def test_a_caller_gets_its_own_files_only(tmp_path: Path) -> None:
         for path in (f"/api/files/{file['id']}", f"/api/sessions/{turn['session_id']}/files"):
             refused = await api.get(path, 404, headers=laptop)
             assert refused["error"]["type"] == "not_found"
+
+
+async def test_a_name_with_quotes_stays_one_value_of_the_header(tmp_path: Path) -> None:
+    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+        names = {"in.txt": "in.txt", 'a"; x="é.txt': "a_; x=__.txt"}
+        for name, plain in names.items():
+            params = {"name": name}
+            async with api.client.post(f"{api.url}/api/files", params=params, data=b"text") as response:
+                file = await response.json()
+            _, headers = await fetch(api, file["id"])
+            told = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
+            assert headers["Content-Disposition"] == told

@@ -31,6 +31,7 @@ _INERT_TYPES: Final = frozenset(
         "text/plain",
     }
 )  # what a browser that does not guess takes for neither a page, a script nor a style
+_NOT_PLAIN: Final = re.compile(r'[^ -~]|["\\/]')
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
@@ -67,7 +68,7 @@ class FileApi:
         upload, file = await self._open(file_id, request)
         tag = f'"{file_id}"'
         headers = (
-            (b"content-disposition", f"attachment; filename*=UTF-8''{quote(upload.name, safe='')}".encode()),
+            (b"content-disposition", _disposition(upload.name)),
             (b"x-content-type-options", b"nosniff"),
             (b"content-security-policy", b"sandbox; default-src 'none'"),
             (b"cross-origin-resource-policy", b"same-origin"),
@@ -116,6 +117,13 @@ class FileApi:
                 "Copies are kept as long as [retention] ledger says, the last hundred of a chat.",
             ) from None
         return Upload(sent.id, sent.name, sent.size, sent.type), file
+
+
+def _disposition(name: str) -> bytes:
+    """Return the header that names the saved file. Clients such as curl read only `filename`, in ASCII; the
+    others prefer `filename*`, which has the whole name."""
+    plain = _NOT_PLAIN.sub("_", name)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}".encode()
 
 
 def find_range(wanted: str, size: int) -> tuple[int, int] | None:
