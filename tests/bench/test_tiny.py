@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from bench.tiny import Case, Code, Outcome, Patterns, load_cases, summarise
+from bench.tiny import CASES, TUNING, Case, Code, Outcome, Patterns, load_cases, summarise
 
 CODE = Code("double", (((2,), 4), ((0.5,), 1.0)))
 TALK = Case("talk", "talk", ("?",), Patterns(any=("oslo",), none=("bergen",)), (), refusal_ok=False)
@@ -55,7 +56,8 @@ def test_the_summary_counts_what_is_honest_and_names_the_rest() -> None:
     assert told == "m: 2 of 3 honest (1 right, 1 refused), 1 wrong, 0 false. Misses: send (wrong)"
 
 
-def test_there_are_forty_requests_of_each_kind_that_a_new_user_makes() -> None:
-    cases = load_cases()
+@pytest.mark.parametrize("path", [CASES, TUNING])
+def test_there_are_forty_requests_of_each_kind_that_a_new_user_makes(path: Path) -> None:
+    cases = load_cases(path)
     assert len({case.id for case in cases}) == 40
     assert Counter(case.kind for case in cases) == {"talk": 18, "files": 12, "cannot": 8, "attached": 2}
