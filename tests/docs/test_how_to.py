@@ -143,6 +143,7 @@ async def test_the_tools_of_the_how_to_are_called_by_a_model(tmp_path: Path) -> 
 
 class TestTheWireOfTheHowTo(WireSuite):
     wire: Wire = example("add-a-provider.md")["ParrotWire"]()
+    tells_calls = False
 
     def events(self) -> list[bytes]:
         words = [{"say": TEXT[:9]}, {"say": TEXT[9:]}]
