@@ -236,6 +236,12 @@ async def test_a_call_whose_usage_was_not_reported_is_estimated_in_the_same_way(
     assert (unpriced.tokens, unpriced.cost) == (TokenUsage(INPUT, output=3), None)
 
 
+async def test_an_answer_that_no_model_made_costs_nothing_and_is_no_estimate() -> None:
+    made = Completion(AssistantMessage("hello"), UNKNOWN, "stop", without_model=True)
+    charged = (await attempt()).charge(made)
+    assert (charged.tokens, charged.cost, charged.is_estimate) == (TokenUsage(), 0, False)
+
+
 @pytest.mark.parametrize("absurd", [9 * 10**15, 10**30, -(10**30)])
 async def test_absurd_numbers_stay_within_64_bits(absurd: int) -> None:
     dear = Price(10**15, 10**15, 10**15, 10**15, max_output=10**30)

@@ -108,7 +108,7 @@ class Budgets:
     def charge(self, user: str, attempt: int, call: PlannedCall, completion: Completion) -> UsageWrite:
         """Return the usage of a call that ended. If the provider did not report it, it is estimated."""
         tokens = bounded(completion.usage)
-        if tokens == TokenUsage():
+        if tokens == TokenUsage() and not completion.without_model:
             said = completion.message
             size = _size(
                 said.text, *(part for used in said.tool_calls for part in (used.name, used.arguments))

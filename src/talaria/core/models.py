@@ -64,8 +64,10 @@ ModelDelta = TextDelta | ThoughtDelta | CallDelta | ModelLoading | CallCut
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """`stop` is the provider's reason: "stop", "tool_calls", "length", "content_filter"."""
+    """`stop` is the provider's reason: "stop", "tool_calls", "length", "content_filter". The program itself
+    made an answer `without_model`, which used no tokens."""
 
     message: AssistantMessage
     usage: TokenUsage
     stop: str
+    without_model: bool = False

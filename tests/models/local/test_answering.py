@@ -71,6 +71,7 @@ async def test_talk_is_answered_in_words(local: Local) -> None:
     asked = await ask(local, "hello")
     assert asked.text == asked.streamed == "You said: hello"
     assert asked.completion.usage.input == 30, "the calls of the router count too"
+    assert not asked.completion.without_model
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ async def test_a_file_that_was_written_is_sent_and_then_told_without_a_model(loc
     sent = did("send_file", '{"path":"a.txt"}', "It is on its way.")
     asked = await ask(local, "write a.txt", *wrote, *sent)
     assert asked.text == "Wrote 2 bytes to a.txt (a new file). Here is a.txt."
-    assert asked.completion.usage.input == 0
+    assert (asked.completion.usage.input, asked.completion.without_model) == (0, True)
 
 
 async def test_a_change_that_failed_is_told_as_it_is(local: Local) -> None:

@@ -230,11 +230,14 @@ class Answering:
     def _use(self, tool: str, arguments: dict[str, Any]) -> Completion:
         call = ToolCall(f"call_{secrets.token_hex(12)}", tool, msgspec.json.encode(arguments).decode())
         message = AssistantMessage("", (call,), model=self._call.model)
-        return Completion(message, self._usage, "tool_calls")
+        return self._made(message, "tool_calls")
 
     def _say(self, text: str) -> Completion:
         self._sink(TextDelta(text))
-        return Completion(AssistantMessage(text, model=self._call.model), self._usage, "stop")
+        return self._made(AssistantMessage(text, model=self._call.model), "stop")
+
+    def _made(self, message: AssistantMessage, stop: str) -> Completion:
+        return Completion(message, self._usage, stop, without_model=self._usage == TokenUsage())
 
     async def _quietly(self, call: ModelCall) -> Completion:
         """Make a call whose answer is not for the person."""
