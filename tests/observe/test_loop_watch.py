@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import signal
@@ -54,6 +55,19 @@ async def test_the_code_and_the_turn_that_hold_the_loop_are_named(caplog: pytest
     assert reading.worst_seconds >= reading.last_seconds > STALL_SECONDS
     assert "the event loop was held for" in caplog.text
     assert "hold_the_loop" in caplog.text
+
+
+async def test_an_import_that_holds_the_loop_is_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = "import time\nend = time.thread_time() + 1.2\nwhile time.thread_time() < end: pass\n"
+    (tmp_path / "slow_to_import.py").write_text(slow)
+    monkeypatch.syspath_prepend(tmp_path)
+    with caplog.at_level(logging.INFO, "talaria.loop"):
+        async with watching() as watch:
+            importlib.import_module("slow_to_import")
+            assert watch.reading().stalls == 1
+    assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
 async def test_code_that_lets_no_thread_run_is_reported_afterwards() -> None:

@@ -37,7 +37,7 @@ TICK_SECONDS = 0.1
 STALL_SECONDS = 0.25
 _SETTLE_SECONDS = 2.0  # for which a stall counts after it has ended
 _SCHEDULED_SHARE = 4  # scheduled work is put off at this fraction of the limit
-_WARN_SECONDS = 1.0  # importing a library may hold the loop for less
+_WARN_SECONDS = 1.0
 _LOG_SECONDS = 10.0  # between two reports of stalls shorter than a second
 _MINUTE = 60.0
 _FRAMES = 16
@@ -262,7 +262,10 @@ class LoopWatch:
             return
         self._logged_at = now
         by = stall.holder or "code that could not be seen from another thread"
-        level = logging.WARNING if stall.seconds >= _WARN_SECONDS else logging.INFO
+        # A library is imported once, mostly while the gateway starts.
+        is_import = stall.holder is not None and any("importlib" in call for call in stall.holder.stack)
+        is_warned = stall.seconds >= _WARN_SECONDS and not is_import
+        level = logging.WARNING if is_warned else logging.INFO
         _log.log(level, "the event loop was held for %.1f s by %s", stall.seconds, by)
 
     # -- in the thread --------------------------------------------------------------------------------------
