@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,8 +29,8 @@ LITTLE_SPACE, NO_SPACE = 1 << 30, 100 << 20
 
 
 def check_machine(home: Home) -> Iterator[Finding]:
-    python = platform.python_version()
-    yield ok("talaria", f"Talaria {this_version()} on Python {python}, {platform.system()}.")
+    python = f"Python {platform.python_version()} ({sys.executable})"
+    yield ok("talaria", f"Talaria {this_version()} on {python}, {platform.system()}.")
     if time.time() < Path(__file__).stat().st_mtime - 86_400:
         text = time.strftime("The clock says %Y-%m-%d %H:%M, which is before this program was installed.")
         yield problem("clock", text, "", "timedatectl set-ntp true")
