@@ -116,9 +116,12 @@ def check_gateway(url: str, status: Status) -> Iterator[Finding]:
         yield problem("gateway", f"Running at {url} (pid {pid}), but not accepting: {reasons}.")
     for name, state in (status.get("channels") or {}).items():
         if not str(state).startswith(("ready", "starting", "draining")):
-            fix = "Mend that; the gateway opens it again when config.toml changes, and when it is restarted."
-            is_over = str(state).startswith("stopped")
-            yield problem(name, f"The gateway's channel is {str(state).rstrip('.')}.", fix if is_over else "")
+            fix = ""
+            if str(state).startswith("stopped"):
+                fix = "Mend that; the gateway opens it again when config.toml changes, and after a restart."
+            elif "another process polls" in str(state):
+                fix = f"Stop the other one, or give this one a bot of its own: `talaria connect {name}`."
+            yield problem(name, f"The gateway's channel is {str(state).rstrip('.')}.", fix)
     if pending := (status.get("config") or {}).get("pending"):
         text = f"{', '.join(pending)} in config.toml will count from the gateway's next start on."
         yield warn("gateway", text, "Stop it and start it again:", end_command(pid))

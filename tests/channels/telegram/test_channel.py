@@ -10,6 +10,7 @@ from io import BytesIO
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 
 from channels.telegram.line import ADA, Line, telegram
@@ -21,7 +22,9 @@ from talaria.channels.http.auth import Guard
 from talaria.channels.http.routing import HttpApp
 from talaria.channels.http.server import HttpServer, bind
 from talaria.channels.http.settings import HttpSettings
+from talaria.channels.telegram.bot_api import BotApi
 from talaria.channels.telegram.channel import WEBHOOK_PATH, ChannelPhase, TelegramWebhook
+from talaria.channels.telegram.parse import CHANNEL
 from talaria.channels.telegram.settings import webhook_secret
 from talaria.core.clock import SystemClock
 from talaria.core.ledger import Accept
@@ -45,13 +48,52 @@ async def test_a_refused_token_stops_the_channel_and_says_so(
 async def test_another_poller_is_named_and_waited_for(tmp_path: Path, server: TelegramServer) -> None:
     body = {"ok": False, "error_code": 409, "description": "Conflict: terminated by other getUpdates request"}
     server.fail("getUpdates", TelegramFault(FaultKind.STATUS, times=3, status=409, body=body))
-    async with telegram(tmp_path, server, clock=FakeClock()) as line:
+    clock = FakeClock()
+    async with telegram(tmp_path, server, clock=clock) as line:
         await server.until(lambda: server.count("getUpdates") == 1)
         await line.pass_time(lambda: line.channel.phase is ChannelPhase.WAITING)
         assert "another process polls with this bot's token" in line.channel.status
         line.ada.says("hello")
         await line.pass_time(lambda: bool(line.chat.replies))
-        assert line.channel.status == "ready"
+        clock.advance(90)
+        line.ada.says("once more")
+        await line.pass_time(lambda: line.channel.status == "ready")
+
+
+class ChannelClock(FakeClock):
+    """Notes the pauses of the channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        if (task := asyncio.current_task()) and task.get_name() == CHANNEL:
+            self.pauses.append(seconds)
+        await super().sleep(seconds)
+
+
+async def long_poll(server: TelegramServer, count: int) -> None:
+    """Wait until the poll with this number is held."""
+    await server.until(lambda: server.polls == 1 and server.count("getUpdates") == count)
+
+
+async def test_two_pollers_try_ever_more_slowly_and_say_so_once(
+    tmp_path: Path, server: TelegramServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "talaria.telegram")
+    clock, expected = ChannelClock(), [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    async with telegram(tmp_path, server, clock=clock) as line, BotApi(server.url, server.token) as other:
+        for n, _ in enumerate(expected):
+            await long_poll(server, 2 + 3 * n)
+            await other.call("getUpdates", list[msgspec.Raw])  # ends the channel's
+            while len(clock.pauses) == n:
+                await clock.settle()
+            clock.advance(clock.pauses[-1])
+        assert clock.pauses == expected
+        assert line.channel.phase is ChannelPhase.WAITING
+    told = [record.getMessage().partition(":")[0] for record in caplog.records]
+    assert told == ["Telegram is ready", "Telegram waits"]
 
 
 async def test_a_webhook_that_is_left_over_is_taken_away(tmp_path: Path, server: TelegramServer) -> None:

@@ -12,6 +12,7 @@ from talaria.channels.telegram.settings import TelegramSettings, find_token
 from talaria.cli.machine_checks import check_gateway
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
+from talaria.core.findings import Finding
 from talaria.core.gateway_part import Examination
 from talaria.parts import PARTS
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer, WebhookState
@@ -94,10 +95,16 @@ async def test_the_doctor_sees_who_else_uses_the_bot(tmp_path: Path, server: Tel
 
 
 def test_the_running_gateways_channels_are_looked_at() -> None:
-    def levels(state: str) -> list[str]:
+    def findings(state: str) -> list[Finding]:
         found = check_gateway("", {"ready": True, "channels": {"http": "draining", "telegram": state}})
-        return [each.level for each in found if each.name == "telegram"]
+        return [each for each in found if each.name == "telegram"]
+
+    def levels(state: str) -> list[str]:
+        return [each.level for each in findings(state)]
 
     assert levels("ready") == levels("starting") == []
     assert levels("stopped: Telegram does not accept the token") == ["problem"]
-    assert levels("waiting: another process polls") == ["problem"]
+    (disputed,) = findings("waiting: another process polls with this bot's token; only one can")
+    assert disputed.level == "problem"
+    fix = "Stop the other one, or give this one a bot of its own: `talaria connect telegram`."
+    assert disputed.fix == fix

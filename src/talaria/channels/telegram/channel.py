@@ -47,6 +47,8 @@ WEBHOOK_PATH = "/hooks/telegram"
 POLL_SECONDS = 50
 _ALBUM_SECONDS = 0.5
 _RETRIES = Backoff(first=1.0, longest=60.0)
+_UNDISPUTED_SECONDS = 90.0  # longer than the longest pause, after which another gateway polls again
+_DISPUTED = "another process polls with this bot's token; only one can"
 
 
 class ChannelPhase(StrEnum):
@@ -158,9 +160,11 @@ class TelegramChannel:
             _log.warning("a webhook was set for this bot; it is removed, because mode is polling")
             await self._api.call("deleteWebhook", bool)
         seconds = 0  # the first call returns at once and shows that polling works
+        began = self._clock.elapsed()
         while True:
             updates = await self._complete_album(await self._fetch(seconds))
-            if self._phase is not ChannelPhase.READY:
+            is_disputed = self._reason == _DISPUTED and self._clock.elapsed() - began < _UNDISPUTED_SECONDS
+            if self._phase is not ChannelPhase.READY and not is_disputed:
                 self._enter(ChannelPhase.READY)
             seconds = POLL_SECONDS
             if updates:
@@ -285,4 +289,4 @@ def _explain(refusal: BotApiRefused) -> str:
         return refusal.user_text
     if refusal.says("webhook"):
         return "a webhook is set for this bot, so it cannot be polled"
-    return "another process polls with this bot's token; only one can"
+    return _DISPUTED
