@@ -109,6 +109,52 @@ def test_a_full_disk_refuses_and_is_over_when_there_is_room(tmp_path: Path) -> N
     assert (seen["store"]["integrity"], seen["store"]["trouble"]) == ("whole", "")
 
 
+FULL_START = """
+import json, os, subprocess, sys
+from pathlib import Path
+
+home = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=700", "tmpfs", str(home)], check=True)
+environ = {**os.environ, "TALARIA_HOME": str(home), "TALARIA_HTTP__PORT": "0", "TALARIA_LOG__LEVEL": "error"}
+
+def talaria(*words):
+    command = [sys.executable, "-m", "talaria", *words]
+    done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return [done.returncode, done.stdout, done.stderr]
+
+def fill():
+    with (home / "ballast").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            pass
+
+fill()
+seen = {"empty": talaria("serve"), "left": sorted(os.listdir(home))}
+(home / "ballast").unlink()
+assert talaria("pair", "invite", "telegram")[0] == 0
+fill()
+for verb in ("serve", "doctor"):
+    seen[verb] = talaria(verb)
+print(json.dumps(seen))
+"""
+
+
+def test_commands_on_a_full_disk_say_so_and_doctor_goes_on(tmp_path: Path) -> None:
+    seen = json.loads(run(FULL_START, tmp_path))
+    for verb in ("empty", "serve"):
+        code, _, told = seen[verb]
+        assert code == 1
+        assert "No space left on device.\n" in told and "Make room on " in told, told
+        assert "bug" not in told and "Traceback" not in told
+    assert not [name for name in seen["left"] if name.startswith(".")]
+    code, told, complaint = seen["doctor"]
+    assert (code, complaint) == (1, "")
+    assert "problem  store     The disk of the home" in told
+    assert "Make room on that disk" in told and "ok       port" in told
+
+
 READ_ONLY = """
 import os, subprocess, sys
 home = sys.argv[1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from collections import Counter
 from contextlib import AbstractAsyncContextManager
@@ -447,6 +449,37 @@ def test_an_owner_that_has_the_lock_may_ask_again_and_a_useless_folder_is_named(
     assert (tmp_path / LOCK_NAME).read_text() == ""
     with pytest.raises(StoreError, match="cannot be used"):
         HomeLock(tmp_path / "nowhere").acquire()
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+
+from talaria.core.errors import StoreError
+from talaria.store.home_lock import LOCK_NAME, HomeLock
+
+home = Path(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+owner = HomeLock(home)
+owner.acquire()
+assert owner.follows_crash
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+owner.release()
+assert (home / LOCK_NAME).read_text()
+try:
+    HomeLock(home).acquire()
+except StoreError as error:
+    assert "cannot be used" in error.user_text
+assert (home / LOCK_NAME).read_text()
+"""
+
+
+def test_a_lock_that_cannot_be_written_still_remembers_a_killed_owner(tmp_path: Path) -> None:
+    (tmp_path / LOCK_NAME).write_text("4711\n")
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 async def test_an_old_schema_is_told_without_counts(path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -13,6 +14,7 @@ from talaria.core.errors import StoreError, StoreLocked
 
 LOCK_NAME = "talaria.lock"
 _UNCHECKED = b"unchecked\n"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class HomeLock:
@@ -59,17 +61,21 @@ class HomeLock:
             os.close(handle)
             raise self._unusable(error, "locked") from error
         self._follows_crash = os.fstat(handle).st_size > 0
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        try:
+            _rewrite(handle, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            os.close(handle)
+            raise self._unusable(error, "used") from error
         self._handle = handle
 
     def release(self) -> None:
         if self._handle is not None:
-            os.ftruncate(self._handle, 0)
-            if self._follows_crash:
-                os.pwrite(self._handle, _UNCHECKED, 0)
-            os.close(self._handle)
-            self._handle = None
+            handle, self._handle = self._handle, None
+            try:
+                with suppress(OSError):  # the pid stays, and says as much
+                    _rewrite(handle, _UNCHECKED if self._follows_crash else b"")
+            finally:
+                os.close(handle)
 
     def __enter__(self) -> HomeLock:
         self.acquire()
@@ -81,6 +87,12 @@ class HomeLock:
         self.release()
 
     def _unusable(self, error: OSError, how: str) -> StoreError:
+        if error.errno in _NO_ROOM:
+            what = f"home {self._home}" if self._database is None else f"database {self._database}"
+            return StoreError(
+                f"The disk of the {what} is full, so it cannot be {how}: {error.strerror}.",
+                "Make room on that disk, then try again.",
+            )
         if self._database is not None:
             return StoreError(
                 f"The database {self._database} cannot be {how}: {self._path}: {error.strerror}.",
@@ -135,6 +147,13 @@ def lock_database(database: Path, home: Path, *, is_required: bool = True) -> It
         yield True
     finally:
         lock.release()
+
+
+def _rewrite(handle: int, content: bytes) -> None:
+    """Replace the content of a lock. If the disk is full, the old content stays."""
+    if content:
+        os.pwrite(handle, content, 0)
+    os.ftruncate(handle, len(content))
 
 
 def _read_pid(handle: int) -> int | None:

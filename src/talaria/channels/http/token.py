@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import secrets
 from collections.abc import Mapping
 
@@ -57,12 +58,12 @@ def ensure_http_token(home: Home, environ: Mapping[str, str], variable: str) -> 
 def _make(home: Home) -> None:
     """Link a finished file into place: no reader sees half a token, and the first writer wins."""
     draft = home.path / f".http.token-{secrets.token_hex(8)}"
-    write_new(draft, secrets.token_urlsafe(_TOKEN_BYTES).encode() + b"\n")
     try:
+        write_new(draft, secrets.token_urlsafe(_TOKEN_BYTES).encode() + b"\n")
         with contextlib.suppress(FileExistsError):
             home.token_file.hardlink_to(draft)
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)
 
 
 def _close(home: Home) -> tuple[str, ...]:
@@ -85,6 +86,11 @@ def _unusable(home: Home, variable: str, error: OSError) -> ConfigError:
         return ConfigError(
             f"The token file {home.token_file} is missing.",
             "Restart the gateway; its start makes a new one.",
+        )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ConfigError(
+            f"The token file {home.token_file} cannot be written: {error.strerror}.",
+            f"Make room on the disk of the home, or set {variable or 'http.token_env'}.",
         )
     return ConfigError(
         f"The token file {home.token_file} cannot be used: {error.strerror or error}.",
