@@ -159,11 +159,14 @@ READ_ONLY = """
 import os, subprocess, sys
 home = sys.argv[1]
 serve = [sys.executable, "-m", "talaria"]
+subprocess.run([*serve, "pair", "invite", "telegram", "--home", home], capture_output=True, check=True)
 subprocess.run(["mount", "--bind", home, home], check=True)
 subprocess.run(["mount", "-o", "remount,bind,ro", home], check=True)
 done = subprocess.run([*serve, "serve", "--port", "0", "--home", home], capture_output=True, text=True)
 print(done.returncode)
 print(done.stderr)
+done = subprocess.run([*serve, "doctor", "--home", home], capture_output=True, text=True)
+print(done.stdout, done.stderr)
 """
 
 
@@ -172,3 +175,5 @@ def test_a_start_on_a_read_only_disk_says_what_to_do(tmp_path: Path) -> None:
     assert told.startswith("1\n")
     assert "Read-only file system" in told
     assert "--home" in told and "Traceback" not in told
+    assert "problem  store " in told and "mount -o remount,rw" in told
+    assert "damaged" not in told and "Without a backup" not in told

@@ -180,24 +180,34 @@ def check_idle(home: Home, settings: Settings) -> Iterator[Finding]:
     elif not home.database.exists():
         yield ok("store", f"{home.database} is not there yet; the first start makes it.")
     else:
-        try:
-            yield ok("store", _describe_database(home))
-        except TalariaError as error:
-            if isinstance(error, ForeignDatabase):
-                yield failed("store", error)
-            else:
-                fix = f"{error.hint} Without a backup, this begins anew and keeps the old:".strip()
-                yield problem("store", error.user_text, fix, _move_aside(home))
+        yield _check_database(home)
 
 
-def _describe_database(home: Home) -> str:
-    """Return in a sentence what the database is. Raises `StoreError` for one that cannot be used as it is.
+def _check_database(home: Home) -> Finding:
+    """Look at the database, under the home's lock, so that no gateway starts meanwhile.
 
-    Read-only. The home's lock is held, so that no gateway starts meanwhile.
+    A home that cannot be locked, on a disk that is full or read-only, says nothing about its database.
     """
-    path, latest = home.database, describe_engine().schema
-    with HomeLock(home.path):
-        database = inspect_database(path)
+    lock = HomeLock(home.path)
+    try:
+        lock.acquire()
+    except TalariaError as error:
+        return failed("store", error)
+    try:
+        return ok("store", _describe_database(home.database))
+    except ForeignDatabase as error:
+        return failed("store", error)
+    except TalariaError as error:
+        fix = f"{error.hint} Without a backup, this begins anew and keeps the old:".strip()
+        return problem("store", error.user_text, fix, _move_aside(home))
+    finally:
+        lock.release()
+
+
+def _describe_database(path: Path) -> str:
+    """Return in a sentence what the database is. Raises `StoreError` for one that cannot be used as it is.
+    Read-only."""
+    latest, database = describe_engine().schema, inspect_database(path)
     owed = ""
     if database.unsettled or database.unsent:
         taken = f"{count(database.unsettled, 'turn')} and {count(database.unsent, 'reply', 'replies')}"

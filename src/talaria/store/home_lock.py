@@ -99,7 +99,12 @@ class HomeLock:
                 "Check that its folder exists, is on a local disk and can be written, or name another "
                 "database in [store] url.",
             )
-        hint = "Make the folder writable, or name" if how == "used" else "Put the home on a local disk: name"
+        if error.errno == errno.EROFS:
+            hint = "Make its disk writable (mount -o remount,rw), or name"
+        elif how == "used":
+            hint = "Make the folder writable for this user, or name"
+        else:
+            hint = "Put the home on a local disk: name"
         return StoreError(
             f"The home {self._home} cannot be {how}: {error.strerror}.",
             f"{hint} another with --home or TALARIA_HOME.",
