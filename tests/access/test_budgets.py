@@ -172,6 +172,35 @@ async def test_a_refusal_says_which_cap_how_it_stands_and_what_to_do(
     assert refusal.value.hint == hint
 
 
+@pytest.mark.parametrize(
+    ("price", "planned", "way_out"),
+    [
+        (
+            PRICE,
+            0,
+            ", or lower what one answer may cost: `talaria config set budgets.assumed_output TOKENS`.",
+        ),
+        (
+            LIMITED,
+            0,
+            ", or lower what one answer may cost: `talaria config set 'models.\"p/m\".output' TOKENS`.",
+        ),
+        (PRICE, 10_000, "."),
+    ],
+    ids=["assumed", "known", "input"],
+)
+async def test_a_call_that_alone_is_over_the_cap_is_not_told_to_wait(
+    price: Price, planned: int, way_out: str
+) -> None:
+    store = Recorder(Overrun(Cap(Scope.DAY, 4000), CapUsage(0, 0)))
+    with pytest.raises(OverBudget) as refusal:
+        await make(store, price=price).of(TURN).reserve(call(planned))
+    text = "more than the whole of the gateway's budget for today, less than $0.0001."
+    assert refusal.value.user_text.endswith(text)
+    raised = "Have the operator raise the cap: `talaria config set budgets.per_day_usd DOLLARS`"
+    assert refusal.value.hint == raised + way_out
+
+
 def answered(tokens: TokenUsage = UNKNOWN, message: AssistantMessage | None = None) -> Completion:
     return Completion(message or AssistantMessage("hello"), tokens, "stop")
 

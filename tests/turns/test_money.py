@@ -50,8 +50,9 @@ async def test_a_turn_over_a_cap_makes_no_call_and_tells_what_to_do(
         assert turn.state is TurnState.FAILED
         assert turn.error is not None and turn.error.type == "over_budget"
         assert turn.reply is not None
-        for part in (*words, "is $0.001, of which $0.00 is spent", "could cost up to $0.01", "config.toml"):
+        for part in (*words, "one call may cost up to $0.01", ", $0.001.", "`talaria config set budgets."):
             assert part in turn.reply
+        assert "Wait" not in turn.reply and "/new" not in turn.reply, "one call is more than the whole cap"
         assert not rig.model.bodies
         assert (await spending(rig)).reserved == 0
 

@@ -167,6 +167,8 @@ class Budgets:
         )
         overrun = await self._store.reserve(order)
         if overrun is not None:
+            if amount > overrun.cap.limit:
+                raise _too_dear(overrun.cap, call, price, amount)
             raise self._refusal(overrun, amount, until)
 
     def _max_output(self, call: PlannedCall, price: Price) -> int:
@@ -261,3 +263,17 @@ def _unknown_price(name: str) -> OverBudget:
         f'Have the operator set input and output in [prices."{name}"] in config.toml, in dollars for a '
         "million tokens (0 for a free model).",
     )
+
+
+def _too_dear(cap: Cap, call: PlannedCall, price: Price, amount: int) -> OverBudget:
+    """Return the refusal of a call that alone could cost more than the whole cap: no waiting helps."""
+    text = (
+        f"The model was not called: one call may cost up to {show_usd(amount)}, more than the whole of "
+        f"{_WHAT[cap.scope]}, {show_usd(cap.limit)}."
+    )
+    hint = f"Have the operator raise the cap: `talaria config set {KEYS[cap.scope]} DOLLARS`"
+    if most(_input(call), 1, price) <= cap.limit:
+        model = f"'models.\"{call.provider}/{call.model}\".output'"
+        key = model if price.max_output or call.max_output else "budgets.assumed_output"
+        hint += f", or lower what one answer may cost: `talaria config set {key} TOKENS`"
+    return OverBudget(text, f"{hint}.")
