@@ -59,7 +59,7 @@ def _get(invocation: Invocation, key: str | None) -> None:
     Without KEY, or with a table, print all of it as TOML. Secrets are not shown.
     """
     home = invocation.home()
-    path = edit.parse_key(key) if key else ()
+    path = edit.parse_key(settings_type(PARTS), key) if key else ()
     settings = load(home.path, os.environ, PARTS).settings
     found = list(edit.shown_values(settings, read_config(home.config) or "", os.environ))
     exact = next((value for value in found if value.path == path), None)
@@ -102,7 +102,8 @@ def _set(invocation: Invocation, key: str, value: str | None) -> None:
 
     Without VALUE it is asked for; a secret is not shown while it is typed.
     """
-    path, kind = edit.parse_key(key), settings_type(PARTS)
+    kind = settings_type(PARTS)
+    path = edit.parse_key(kind, key)
     edit.parse_value(kind, path, "")  # an unknown key is told before its value is asked for
     if value is None:
         is_secret = is_marked(kind, path, Mark.SECRET)
@@ -116,7 +117,7 @@ def _set(invocation: Invocation, key: str, value: str | None) -> None:
 @click.argument("key")
 def _unset(invocation: Invocation, key: str) -> None:
     """Take a key out of config.toml, so that its default counts again."""
-    home, path = invocation.home(), edit.parse_key(key)
+    home, path = invocation.home(), edit.parse_key(settings_type(PARTS), key)
     text = read_config(home.config) or ""
     try:
         is_there = path in key_lines(text) if tomllib.loads(text) else False

@@ -3,6 +3,7 @@ every other line and comment as it was."""
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -42,11 +43,24 @@ def change_key(
     file = home / FILE_NAME
     before = read_config(file) or ""
     after = edited(file, before, path[:-1], {path[-1]: value})
-    change = check_change(home, (path,), (before, after), environ, parts)
+    try:
+        change = check_change(home, (path,), (before, after), environ, parts)
+    except ConfigError as error:
+        raise ConfigError(error.user_text, error.hint + _whole_price(path, value, error)) from None
     hint = find_hint(settings_type(parts), path)
     is_secret = hint is not None and Mark.SECRET in hint.marks
     replace_config(home, after, is_secret=is_secret and value is not None)
     return change
+
+
+def _whole_price(path: KeyPath, value: object | None, error: ConfigError) -> str:
+    """Return how to set a price whole, if half of it was refused because the other half is missing."""
+    for key, other in (("input", "output"), ("output", "input")):
+        missing = dotted((*path[:2], other))
+        if path[0] == "prices" and path[2:] == (key,) and f"{missing} is missing" in error.user_text:
+            whole = shlex.quote(f"{{input = {_toml(value)}, output = {_toml(value)}}}")
+            return f" Set both at once: `talaria config set {shlex.quote(dotted(path[:2]))} {whole}`."
+    return ""
 
 
 def set_keys(path: Path, table: KeyPath, values: Mapping[str, object | None]) -> None:
@@ -191,19 +205,34 @@ class ShownValue(msgspec.Struct, frozen=True):
         return f"{self.origin}: {', '.join(filter(None, (self.unset.value, self.unset.meaning)))}"
 
 
-def parse_key(text: str) -> KeyPath:
+def parse_key(kind: type[Settings], text: str) -> KeyPath:
     """Read `pool.max_agents` or `prices."mine/m".input`. Raises `BadRequest` if it is no key."""
     try:
         tree: Any = tomllib.loads(f"{text} = 0")
     except ValueError:
-        raise BadRequest(
-            f"{text!r} is no key.", "A key is written table.name, such as pool.max_agents."
-        ) from None
+        meant = _quoted_key(kind, text)
+        hint = (
+            f"A name with other characters than letters, digits, - and _ is quoted: {shlex.quote(meant)}."
+            if meant
+            else "A key is written table.name, such as pool.max_agents."
+        )
+        raise BadRequest(f"{text!r} is no key.", hint) from None
     path: KeyPath = ()
     while isinstance(tree, dict) and tree:
         (name,) = tree
         path, tree = (*path, name), tree[name]
     return path
+
+
+def _quoted_key(kind: type[Settings], text: str) -> str:
+    """Return the key that was probably meant by one whose name in the middle or at the end lacks quotes."""
+    first, _, rest = text.partition(".")
+    name, _, last = rest.rpartition(".")
+    for path in ((first, name, last), (first, rest)):
+        names = tuple(each.strip("\"'") for each in path)
+        if all(names) and find_hint(kind, names) is not None:
+            return dotted(names)
+    return ""
 
 
 def parse_value(kind: type[Settings], path: KeyPath, text: str) -> object:
