@@ -75,6 +75,8 @@ async def test_a_home_comes_back_as_it_was_and_what_was_there_is_kept(
     assert (aside / "talaria.db").exists()
     assert home.config.read_text().startswith("[pool]")
     assert (home.files / "chat" / "deep" / "notes ü.txt").read_text() == "notes"
+    for folder in (home.files, home.files / "chat", home.files / "chat" / "deep", home.path / "memory"):
+        assert folder.stat().st_mode & 0o777 == 0o700
     assert (home.path / "http.token").read_text() == "a secret of this machine"
     assert not list(home.path.glob(".restoring*")) and not list(home.path.glob(".snapshot*"))
     async with await SqliteStore.open(home.database, clock) as store:

@@ -210,6 +210,8 @@ def _extract(
             if info.size > _LARGEST_MANIFEST:
                 raise EOFError("the manifest is too large")
             return found, msgspec.json.decode(source.read(), type=Manifest)
+        for folder in reversed(PurePosixPath(info.name).parents[:-1]):
+            (target / folder).mkdir(mode=0o700, exist_ok=True)  # `parents` would make the upper ones open
         found[info.name] = _save(source, target / info.name, info.name)
         on_progress(info.size, info.name)
     raise EOFError("it ends before its manifest")
@@ -225,7 +227,6 @@ def _is_expected(name: str, secrets: Collection[str]) -> bool:
 
 
 def _save(source: IO[bytes], path: Path, name: str) -> Member:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     digest, size = hashlib.sha256(), 0
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
