@@ -89,6 +89,20 @@ def test_wrong_codes_are_counted_over_processes_and_then_locked(
     assert locked.stderr.startswith("talaria: There were too many wrong codes")
 
 
+def test_a_wrong_code_is_told_with_the_home(talaria: Talaria, home: Path) -> None:
+    nowhere = talaria("pair", "approve", NO_CODE, env={"TALARIA_HOME": str(home / "mistyped")})
+    assert nowhere.returncode == 1
+    assert f"No request has this code: there is no folder {home / 'mistyped'}.\n" in nowhere.stderr
+    assert "--home or TALARIA_HOME" in nowhere.stderr
+    assert not (home / "mistyped").exists()
+    fresh = talaria("pair", "approve", NO_CODE)
+    assert f"No request has this code: there is no database {home / 'talaria.db'}.\n" in fresh.stderr
+    code_for(home, "1001")
+    wrong = talaria("pair", "approve", NO_CODE)
+    assert wrong.stderr.startswith(f"talaria: No request has the code {NO_CODE}. 4 more tries.")
+    assert f"This is about the home {home}." in wrong.stderr
+
+
 def test_a_code_may_be_typed_in_groups(talaria: Talaria, home: Path) -> None:
     code = code_for(home, "1001")
     assert talaria("pair", "approve", *code.lower().split("-")).returncode == 0

@@ -17,7 +17,7 @@ from talaria.cli.text import columns, when
 from talaria.core.access import Paired, PairingList, Person
 from talaria.core.clock import SystemClock
 from talaria.core.display import clean_line
-from talaria.core.errors import BadRequest, NotFound
+from talaria.core.errors import BadRequest, NotFound, TalariaError
 from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore
 
@@ -49,7 +49,17 @@ def _list(invocation: Invocation) -> None:
 @click.argument("code", nargs=-1, required=True, metavar="CODE")
 def _approve(invocation: Invocation, code: tuple[str, ...]) -> None:
     """Let in the person who was given this code."""
-    paired = _with_admin(invocation, lambda admin: admin.approve(" ".join(code)))
+    home = invocation.find_home().path
+
+    async def approve(admin: Admin) -> Paired:
+        try:
+            return await admin.approve(" ".join(code))
+        except TalariaError as error:
+            if error.type != NotFound.type:
+                raise
+            raise NotFound(error.user_text, f"{error.hint} This is about the home {home}.") from error
+
+    paired = _with_admin(invocation, approve)
     click.echo(f"Paired {_named(paired.person)}: the gateway answers them from now on.")
 
 
@@ -79,15 +89,34 @@ def _invite(invocation: Invocation, channel: str) -> None:
     )
 
 
+class _NoPairings(PairingAdmin):
+    """The pairings of a home without a database: there are none, and no requests."""
+
+    def __init__(self, database: Path) -> None:
+        super().__init__(MemoryStore(SystemClock()).pairings, _CHANNELS)
+        self._database = database
+
+    async def approve(self, text: str) -> Paired:
+        try:
+            return await super().approve(text)
+        except NotFound as error:
+            folder = self._database.parent
+            missing = f"database {self._database}" if folder.exists() else f"folder {folder}"
+            raise NotFound(
+                f"No request has this code: there is no {missing}.",
+                "No gateway has run there. Name the home of yours with --home or TALARIA_HOME.",
+            ) from error
+
+
 def _with_admin(invocation: Invocation, use: Callable[[Admin], Awaitable[T]], *, make: bool = False) -> T:
     """Return what `use` returns, given the running gateway or the pairings in the store."""
 
     def at(found: GatewayOrStore) -> Awaitable[T]:
         if isinstance(found, GatewayClient):
             return use(found)
-        # A home without a database has no pairings and no requests.
-        store = MemoryStore(SystemClock()) if isinstance(found, Path) else found
-        return use(PairingAdmin(store.pairings, _CHANNELS))
+        if isinstance(found, Path):
+            return use(_NoPairings(found))
+        return use(PairingAdmin(found.pairings, _CHANNELS))
 
     return ask_home(invocation, at, make=make)
 
