@@ -13,6 +13,7 @@ import pytest
 from cli.conftest import Serve
 from contracts.store_orders import accepting, answered
 from talaria.cli import machine_checks
+from talaria.cli.machine_checks import check_gateway
 from talaria.cli.main import main
 from talaria.core.clock import SystemClock
 from talaria.core.ids import ChatKey
@@ -144,3 +145,9 @@ def test_in_words_it_ends_with_a_verdict(
         "Everything is fine.",
         "no problems, 1 warning.",
     )
+
+
+def test_a_reason_that_is_a_sentence_keeps_one_full_stop() -> None:
+    status = {"ready": False, "reasons": ["store: database or disk is full.", "http: closed."]}
+    (told,) = (each.text for each in check_gateway("", status) if "not accepting" in each.text)
+    assert told.endswith("not accepting: store: database or disk is full; http: closed.")

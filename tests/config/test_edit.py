@@ -56,3 +56,11 @@ def test_what_cannot_be_edited_is_left_and_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         set_keys(path, TABLE, {"progress": "full"})
     assert path.read_text() == "[broken\n"
+
+
+def test_a_key_that_is_there_twice_is_told_with_one_full_stop(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("[pool]\nx = 1\nx = 2\n")
+    with pytest.raises(ConfigError, match='Key "x" already exists') as caught:
+        set_keys(path, TABLE, {"progress": "full"})
+    assert ".." not in caught.value.user_text.removeprefix(str(path))

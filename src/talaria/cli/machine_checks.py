@@ -112,7 +112,8 @@ def check_gateway(url: str, status: Status) -> Iterator[Finding]:
         rss = format_size(int(status.get("rss_bytes") or 0))
         yield ok("gateway", f"Running at {url} (pid {pid}, {rss} of memory), accepting.")
     else:
-        reasons = "; ".join(status.get("reasons") or ["it does not say why"])
+        given = status.get("reasons") or ["it does not say why"]
+        reasons = "; ".join(str(reason).rstrip(".") for reason in given)
         yield problem("gateway", f"Running at {url} (pid {pid}), but not accepting: {reasons}.")
     for name, state in (status.get("channels") or {}).items():
         if not str(state).startswith(("ready", "starting", "draining")):

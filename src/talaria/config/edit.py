@@ -98,7 +98,8 @@ def edited(path: Path, text: str, table: KeyPath, values: Mapping[str, object | 
             outer.remove(name)
         return tomlkit.dumps(document)
     except TOMLKitError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}.", "`talaria config edit` opens it.") from error
+        why = str(error).rstrip(".")
+        raise ConfigError(f"{path} is not valid TOML: {why}.", "`talaria config edit` opens it.") from error
 
 
 def _is_bare(table: object) -> bool:
