@@ -136,6 +136,20 @@ def test_in_a_terminal_a_line_moves_until_somebody_comes(
     assert "waiting for /start" not in terminal.until("Ada is paired.", "LEFT WITH 0")
 
 
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_in_a_terminal_a_wrong_token_is_asked_for_again(
+    home: Path, platform: Platform, terminal: Terminal
+) -> None:
+    command = [sys.executable, "-m", "talaria", "connect", "telegram", "--api-url", platform.url]
+    terminal.start(*command, "--wait", "0", "--home", str(home))
+    terminal.until("Token from @BotFather:")
+    terminal.send("123:wrong")
+    screen = terminal.until("Telegram does not know this token.", "Token from @BotFather:")
+    terminal.send(TOKEN)
+    terminal.until("Connected @talaria_bot", "LEFT WITH 0")
+    assert "123:wrong" not in screen
+
+
 def test_a_token_that_telegram_refuses_is_not_written(
     home: Path, talaria: Talaria, platform: Platform
 ) -> None:

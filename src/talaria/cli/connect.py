@@ -28,6 +28,7 @@ from talaria.core.errors import ConfigError, TalariaError
 from talaria.parts import PARTS
 
 _TRY_SECONDS = 20.0
+_TRIES = 3  # of a secret that is typed
 _RELOAD_SECONDS = 8.0  # in which a running gateway has read config.toml again, and tried the channel
 _FOR_GATEWAY, _FOR_START = "waiting for the gateway", "waiting for /start"
 
@@ -79,10 +80,18 @@ async def _connect(
     loaded = load(home.path, os.environ, PARTS)  # a broken file is reported before any question
     options = {key: value for key in connector.options if (value := given[key])}
     settings = msgspec.structs.replace(loaded.settings.of(channel), **options)
-    secrets = {each.key: _ask(each, given[f"{each.key}_env"]) for each in connector.secrets}
+    is_asked = sys.stdin.isatty() and not all(given[f"{each.key}_env"] for each in connector.secrets)
     async with AsyncExitStack() as scopes:
-        async with StatusLine(sys.stdout, f"Trying {channel.name}", _TRY_SECONDS):
-            account = await scopes.enter_async_context(connector.open(settings, secrets))
+        for left in reversed(range(_TRIES if is_asked else 1)):
+            secrets = {each.key: _ask(each, given[f"{each.key}_env"]) for each in connector.secrets}
+            try:
+                async with StatusLine(sys.stdout, f"Trying {channel.name}", _TRY_SECONDS):
+                    account = await scopes.enter_async_context(connector.open(settings, secrets))
+                break
+            except ConfigError as refusal:  # the platform does not know the secret
+                if not left:
+                    raise
+                click.echo(f"{refusal.user_text}\n  {refusal.hint}", err=True)
         _write(home, channel, {key: given[f"{key}_env"] for key in secrets}, secrets, options)
         click.echo(f"Connected {account.name}: {home.config} names it.")
         found = await scopes.enter_async_context(gateway_or_store(home, make=True))
