@@ -92,11 +92,13 @@ def test_a_bot_s_token_comes_back_and_the_rest_is_named(
     gateway.terminate()
     gateway.wait(30)
     (home / "telegram.token").write_text("1:secret")
+    with (home / "config.toml").open("a") as config:
+        config.write('\n[channels.telegram]\ntoken_file = "telegram.token"\n')
     (home / "service.env").write_text("KEY='k'\n")
     archive, other = tmp_path / "a.tar.gz", tmp_path / "other"
     done = talaria("backup", str(archive))
     assert done.returncode == 0, done.stderr
-    assert "telegram.token" in done.stderr and "keep it as safe" in done.stderr
+    assert "It holds secrets, those in telegram.token: keep it as safe" in done.stderr, "not in config.toml"
     assert "Not in it: " in done.stdout and "service.env" in done.stdout and "http.token" in done.stdout
     restored = talaria("restore", str(archive), "--home", str(other))
     assert restored.returncode == 0, restored.stderr

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talaria.config.load import Loaded, load
+from talaria.config.load import Loaded, held_secrets, load
 from talaria.config.settings import settings_type
 from talaria.core.errors import ConfigError
 from talaria.models.known import Abilities
@@ -109,6 +109,11 @@ def test_literal_and_named_secrets_are_collected_for_the_redactor(tmp_path: Path
 
     assert loaded.secrets == {"literal-key", "named-key", "hunter22"}
     assert "key" not in repr(loaded)
+
+
+def test_a_password_in_an_address_is_a_secret_of_the_file(tmp_path: Path) -> None:
+    write(tmp_path, '[channels.telegram]\ntoken_file = "t"\napi_url = "https://me:hunter22@a.example"\n')
+    assert held_secrets(load(tmp_path, {}, PARTS).settings) == [("channels", "telegram", "api_url")]
 
 
 def test_a_readable_file_with_a_secret_is_a_warning_with_the_command(tmp_path: Path) -> None:

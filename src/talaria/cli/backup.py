@@ -16,7 +16,7 @@ from talaria.cli.home_gateway import GatewayOrStore, gateway_or_store
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.service import ENVIRONMENT
 from talaria.config.home import Home
-from talaria.config.load import load
+from talaria.config.load import held_secrets, load
 from talaria.core.errors import BadRequest, NotFound, TalariaError
 from talaria.core.units import format_size
 from talaria.core.version import this_version
@@ -105,8 +105,9 @@ async def _snapshot(home: Home, found: GatewayOrStore) -> Path:
 
 
 def _has_keys(home: Home) -> bool:
+    """Return whether config.toml itself holds a secret. A broken file may hold one."""
     try:
-        return bool(load(home.path, {}, PARTS).secrets)
+        return bool(held_secrets(load(home.path, {}, PARTS).settings))
     except TalariaError:
         return True
 

@@ -200,6 +200,8 @@ def held_secrets(settings: Settings) -> list[KeyPath]:
 def _holds_secret(each: SettingValue) -> bool:
     if isinstance(each.value, ApiAddress):
         return bool(each.value.secrets)
+    if isinstance(each.value, str) and "@" in each.value and "://" in each.value:
+        return Mark.SECRET in each.marks or bool(urlsplit(each.value).password)
     return Mark.SECRET in each.marks and bool(each.value)
 
 
