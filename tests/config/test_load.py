@@ -112,8 +112,8 @@ def test_literal_and_named_secrets_are_collected_for_the_redactor(tmp_path: Path
 
 
 def test_a_password_in_an_address_is_a_secret_of_the_file(tmp_path: Path) -> None:
-    write(tmp_path, '[channels.telegram]\ntoken_file = "t"\napi_url = "https://me:hunter22@a.example"\n')
-    assert held_secrets(load(tmp_path, {}, PARTS).settings) == [("channels", "telegram", "api_url")]
+    write(tmp_path, '[agent]\nprompt = "https://me:hunter22@a.example"\n')
+    assert held_secrets(load(tmp_path, {}, PARTS).settings) == [("agent", "prompt")]
 
 
 def test_a_readable_file_with_a_secret_is_a_warning_with_the_command(tmp_path: Path) -> None:
