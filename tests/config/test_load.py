@@ -116,6 +116,12 @@ def test_a_password_in_an_address_is_a_secret_of_the_file(tmp_path: Path) -> Non
     assert held_secrets(load(tmp_path, {}, PARTS).settings) == [("agent", "prompt")]
 
 
+def test_a_text_that_is_nearly_an_address_holds_no_secret(tmp_path: Path) -> None:
+    write(tmp_path, '[agent]\nprompt = "Write to http://[me@example"\n')
+    loaded = load(tmp_path, {}, PARTS)
+    assert (held_secrets(loaded.settings), loaded.secrets) == ([], frozenset())
+
+
 def test_a_readable_file_with_a_secret_is_a_warning_with_the_command(tmp_path: Path) -> None:
     path = write(tmp_path, '[providers.a]\nbase_url = "https://a.example"\napi_key = "k"\n')
     path.chmod(0o644)

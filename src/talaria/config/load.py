@@ -187,8 +187,8 @@ def read_secrets(settings: msgspec.Struct, home: Path, environ: Mapping[str, str
                 found.add((home / value).read_text(encoding="utf-8").strip() if value else "")
         elif isinstance(value, ApiAddress):
             found |= value.secrets
-        elif "@" in value and "://" in value:
-            found.add(urlsplit(value).password or "")
+        else:
+            found.add(_password(value))
     return frozenset(found - {""})
 
 
@@ -200,9 +200,16 @@ def held_secrets(settings: Settings) -> list[KeyPath]:
 def _holds_secret(each: SettingValue) -> bool:
     if isinstance(each.value, ApiAddress):
         return bool(each.value.secrets)
-    if isinstance(each.value, str) and "@" in each.value and "://" in each.value:
-        return Mark.SECRET in each.marks or bool(urlsplit(each.value).password)
-    return Mark.SECRET in each.marks and bool(each.value)
+    if Mark.SECRET in each.marks:
+        return bool(each.value)
+    return isinstance(each.value, str) and bool(_password(each.value))
+
+
+def _password(text: str) -> str:
+    """Return the password of an address; an empty text for any other."""
+    with suppress(ValueError):  # an address that cannot be read has none that is used
+        return (urlsplit(text).password or "") if "@" in text and "://" in text else ""
+    return ""
 
 
 def named_variables(settings: Settings) -> list[str]:
