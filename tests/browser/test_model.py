@@ -110,8 +110,9 @@ async def test_where_the_tiny_model_is_configured_this_chat_can_change(
     status = await Status.of(visitor)
     status.larger |= {"state": "ready"}
     await status.shown()
-    await visitor.page.get_by_role("button", name="Use it in this chat").click()
-    await visitor.page.locator("#scroll .person").get_by_text(f"/model {LARGER}").wait_for()
+    async with visitor.page.expect_request("**/messages*") as sent:
+        await visitor.page.get_by_role("button", name="Use it in this chat").click()
+    assert (await sent.value).post_data_json["text"] == f"/model {LARGER}"
     await visitor.settled()
 
 

@@ -56,9 +56,10 @@ def config(server: ModelServer, more: str = "", name: str = "m") -> str:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
+    environ = {"TALARIA_CACHE": str(tmp_path / "cache")}  # without the models that this user has
     async with ModelServer() as first, ModelServer() as second:
         (tmp_path / "config.toml").write_text(config(first))
-        async with open_gateway(Home(tmp_path), load(tmp_path, {}, PARTS), {}) as gateway:
+        async with open_gateway(Home(tmp_path), load(tmp_path, {}, PARTS), environ) as gateway:
             yield World(tmp_path, gateway, first, second)
 
 

@@ -246,7 +246,8 @@ async def test_a_failed_turn_is_raised_with_its_reason() -> None:
     out, _, failure = await answer([Delta("hm"), Failed(ErrorInfo("model", "It broke.", "Mend it."))])
     assert out == ""
     assert failure is not None
-    assert (failure.user_text, failure.hint) == ("It broke.", "Mend it.")
+    assert failure.user_text == "It broke."
+    assert failure.hint == "Mend it.\nThe whole story: talaria why turn_1"
 
 
 async def test_a_cancelled_turn_is_no_success() -> None:
