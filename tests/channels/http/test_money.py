@@ -42,7 +42,10 @@ async def test_over_a_cap_the_server_is_never_called(tmp_path: Path) -> None:
     async with ModelServer() as model, run_gateway(tmp_path, model, tables=tables) as api:
         turn = await api.say("one", "hello")
         assert (turn["state"], turn["error"]["type"]) == ("failed", "over_budget")
-        assert "have the operator raise budgets.per_day_usd in config.toml." in turn["reply"]
+        assert (
+            "Have the operator raise the cap: `talaria config set budgets.per_day_usd DOLLARS`"
+            in turn["reply"]
+        )
         body = {"model": "main", "messages": [{"role": "user", "content": "hello"}]}
         answer = await api.post("/v1/chat/completions", body, status=402)
         assert answer["error"]["type"] == "over_budget"

@@ -113,7 +113,7 @@ async def test_over_budget_is_402_with_the_word_that_clients_look_for(
     ):
         raised = await fail(client, "hi", extra_headers={"X-Talaria-Session": "one"})
     assert (raised.status_code, raised.type, raised.code) == (402, "over_budget", "insufficient_quota")
-    assert "config.toml" in raised.message
+    assert "budgets.per_session_usd" in raised.message
     assert model.requests == 0
 
 
