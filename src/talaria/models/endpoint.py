@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("talaria.models")
 
-# Of short reads, one in so many is measured.
+# Short reads are measured once in so many.
 SAMPLE = 16
 # How long a complete answer waits for the end of its HTTP message, so that the connection can be reused.
 TRAILER_SECONDS = 0.25

@@ -81,7 +81,7 @@ DROP_DETAILS = (
     "DELETE FROM responses WHERE turn_id = ?",
 )
 DROP_TURN = "DELETE FROM turns WHERE position = ?"
-# Of a turn whose message may come again, the key is left.
+# The key stays for a turn whose message may come again.
 KEEP_KEY = """
 UPDATE turns SET forgotten = 2, inbound = ?, reply = NULL, error = NULL, usage = NULL, files = NULL,
                  address = NULL, shown_id = NULL

@@ -64,7 +64,7 @@ WHERE chat_key >= ? AND chat_key < ? AND +ephemeral = 0 AND (updated_at, id) < (
 ORDER BY updated_at DESC, id DESC LIMIT ?
 """
 ENTRIES = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?"
-# Of a deleted session this is nothing, never the part of its log that is not purged yet.
+# A deleted session has no log, also while a part of it is not purged yet.
 LOG = f"""
 SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
 WHERE s.id = ? AND e.seq > ? ORDER BY e.seq
