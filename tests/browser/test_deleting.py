@@ -34,6 +34,18 @@ async def test_a_chat_is_deleted_after_a_question(visitor: Visitor) -> None:
     assert name not in [session["name"] for session in items]
 
 
+async def test_before_the_first_answer_the_button_says_when_a_chat_can_be_deleted(visitor: Visitor) -> None:
+    await visitor.say("[[delay 30]]")
+    await visitor.page.get_by_role("button", name="Stop").wait_for()
+    delete = visitor.page.locator("#delete")
+    await delete.wait_for()
+    assert await delete.is_disabled()
+    assert "after its first answer" in (await delete.get_attribute("title") or "")
+    await visitor.page.get_by_role("button", name="Stop").click()
+    await visitor.sees("Stopped.")
+    await visitor.page.locator("#delete:enabled[title='Delete this chat']").wait_for()
+
+
 async def test_a_chat_whose_turn_runs_is_not_deleted_and_the_page_says_why(visitor: Visitor) -> None:
     await visitor.say("hello")
     await visitor.sees("You said: hello")

@@ -75,7 +75,7 @@ def test_every_event_has_a_name() -> None:
         (ModelLoading("m", "fetching", 300.0, 1 * 10**6, 491 * 10**6), ", about 5 min (1 of 491 MB)."),
         (ModelLoading("m", "verifying", 0.0, 491 * 10**6, 491 * 10**6), ", in a moment (491 of 491 MB)."),
         (ModelLoading("m", "waiting"), "Saved. I answer when the model is ready."),
-        (ModelLoading("m", "loading", 3.0), "The model is being loaded, about 3 s."),
+        (ModelLoading("m", "loading"), "The model is being loaded."),
         (ModelLoading("m", "reading"), "The model is thinking."),
     ],
 )

@@ -99,9 +99,9 @@ class UsageReported(msgspec.Struct, frozen=True, tag="usage"):
 
 
 class ModelLoading(msgspec.Struct, frozen=True, tag="model.loading"):
-    """`model` (provider/name) cannot answer yet: its weights are fetched, verified or loaded (`stage`), which
-    takes `seconds` more, if anybody can tell. `done` of `total` bytes are here. The last stage is "reading":
-    it is loaded, and its first word comes when it has read the conversation."""
+    """`model` (provider/name) cannot answer yet: its weights are fetched, verified or loaded (`stage`). A
+    download takes `seconds` more, if that is known; `done` of `total` bytes are here. The last stage is
+    "reading": it is loaded, and its first word comes when it has read the conversation."""
 
     model: str
     stage: str
@@ -117,12 +117,12 @@ class ModelLoading(msgspec.Struct, frozen=True, tag="model.loading"):
     def sentence(self) -> str:
         if self.stage == "reading":
             return "The model is thinking."
+        if self.stage == "loading":
+            return "The model is being loaded."
         when = ""
         if self.seconds is not None:
             wait = format_wait(self.seconds)
             when = f", in {wait}" if wait == "a moment" else f", about {wait}"
-        if self.stage == "loading":
-            return f"The model is being loaded{when}."
         size = f" ({self.done / 1e6:.0f} of {self.total / 1e6:.0f} MB)" if self.total else ""
         return f"Saved. I answer when the model is ready{when}{size}."
 

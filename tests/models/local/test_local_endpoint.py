@@ -85,7 +85,7 @@ async def test_it_starts_with_the_first_call_and_says_that_it_loads(local: Local
     completion, heard = await local.ask("hello")
     assert completion.message.text == "You said: hello"
     assert heard[:2] == [
-        ModelLoading(f"local/{DEFAULT_MODEL}", "loading", 3.0),
+        ModelLoading(f"local/{DEFAULT_MODEL}", "loading"),
         ModelLoading(f"local/{DEFAULT_MODEL}", "reading"),
     ]
     assert "".join(delta.text for delta in heard if isinstance(delta, TextDelta)) == "You said: hello"

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 LARGER_CAN = "The larger built-in model can work with files"
 _LOOK_SECONDS = 15.0
-_LOAD_SECONDS = 3.0  # what people are told to expect
 _FIRST_TOKEN = timedelta(minutes=5)  # a long conversation is read at a hundred tokens a second
 
 
@@ -95,7 +94,7 @@ class LocalEndpoint:
             def loading() -> None:
                 nonlocal has_loaded
                 has_loaded = True
-                sink(ModelLoading(model, "loading", _LOAD_SECONDS))
+                sink(ModelLoading(model, "loading"))
 
             try:
                 path = await self._wait_for_weights(weights, sink)

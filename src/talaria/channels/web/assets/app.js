@@ -216,7 +216,9 @@ function draw(here, waiting) {
   document.title = `${$("title").textContent} · Talaria`;
   $("version").textContent = `Talaria ${status.version}`;
   $("stop").hidden = !here.watching;
-  $("delete").hidden = !here.session;
+  $("delete").hidden = !here.session && !here.isBusy;
+  $("delete").disabled = !here.session;
+  $("delete").title = here.session ? "Delete this chat" : "This chat can be deleted after its first answer";
   drawModel(status, here.model);
 }
 

@@ -16,6 +16,7 @@ export class Transcript {
   #text = null; // the part of the answer that is being streamed
   #thought = null;
   #state = null;
+  #ticking; // the timer that counts the seconds beside the state
 
   constructor(log, live) {
     this.#log = log;
@@ -86,9 +87,12 @@ export class Transcript {
     this.endLive();
     this.#state = make("p", { className: "state", textContent: "Working" });
     this.#live.append(...(bubble ? [bubble] : []), this.#state);
+    const [state, began] = [this.#state, Date.now()];
+    this.#ticking = setInterval(() => { state.dataset.passed = `${Math.round((Date.now() - began) / 1000)} s`; }, 1000);
   }
 
   endLive() {
+    clearInterval(this.#ticking);
     this.#live.replaceChildren();
     this.#text = this.#thought = this.#state = null;
   }
@@ -258,8 +262,8 @@ export function trouble(error) {
 
 function loading({ stage, seconds, done, total }) {
   if (stage === "reading") return "Thinking";
+  if (stage === "loading") return "The model is being loaded";
   const left = seconds === null ? "" : `, ${wait(seconds)}`;
-  if (stage === "loading") return `The model is being loaded${left}`;
   return `Saved. The answer comes when the model is ready${left} (${stage} ${megabytes(done)}/${megabytes(total)} MB)`;
 }
 
