@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from channels.http.test_response_events import ended
 from talaria.channels.http.openai_api import _Chunks, _Completion, _encode_whole, _Result
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import Delta, Event, FellBack, ReasoningDelta, ToolCallDelta, UsageReported
 from talaria.core.messages import AssistantMessage, Reasoning, TokenUsage, ToolCall
+from talaria.core.turns import TurnState
 
 NAMED = _Completion("chatcmpl-1", 12, "main")
 USAGE = TokenUsage(input=9, output=3, cached=4, reasoning=1)
@@ -159,7 +161,7 @@ def test_a_piece_of_a_call_has_its_name_once() -> None:
 
 def test_a_failure_in_the_stream_ends_it() -> None:
     chunks = _Chunks(NAMED, lambda: "p/m", with_usage=False)
-    data = chunks.error(ErrorInfo("model_error", "It broke.")).decode()
+    data = chunks.fail(ErrorInfo("model_error", "It broke."), ended(TurnState.FAILED)).decode()
     error, done, _ = data.split("\n\n")
     assert json.loads(error.removeprefix("data: "))["error"]["message"].startswith("It broke.")
     assert done == "data: [DONE]"

@@ -13,10 +13,16 @@ from talaria.channels.http.responses_events import Outcome, ResponseEvents, Resp
 from talaria.channels.http.responses_items import item_id, output_items, response_id
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import Delta, ReasoningDelta, Reset, ToolStarted
-from talaria.core.ids import TurnId
-from talaria.core.messages import TokenUsage
+from talaria.core.ids import ChatKey, SessionId, TurnId
+from talaria.core.messages import Text, TokenUsage
+from talaria.core.turns import Inbound, Sender, Turn, TurnState
 
+INBOUND = Inbound(ChatKey("http/call/x"), Sender("x"), (Text("hi"),))
 HEAD = ResponseHead(TURN, 12.9, b'"model":"m"')
+
+
+def ended(state: TurnState) -> Turn:
+    return Turn(TURN, INBOUND.chat_key, SessionId("s"), state, INBOUND, 1.0)
 
 
 def whole(outcome: Outcome, **more: Any) -> Any:
@@ -117,14 +123,15 @@ def test_an_empty_answer_has_an_empty_message() -> None:
     assert found[0]["response"]["status"] == "in_progress"
 
 
-@pytest.mark.parametrize(("status", "last"), [("failed", "failed"), ("cancelled", "failed")])
-def test_a_failure_closes_the_open_item(status: str, last: str) -> None:
-    events = ResponseEvents(HEAD)
-    found = streamed(events.encode(Delta("par")), events.fail(Outcome(status)))
-    assert kinds(found)[-2:] == ["output_item.done", last]
+@pytest.mark.parametrize("state", [TurnState.FAILED, TurnState.CANCELLED])
+def test_a_failure_closes_the_open_item(state: TurnState) -> None:
+    turn, error, events = ended(state), ErrorInfo("model", "why", "hint"), ResponseEvents(HEAD)
+    found = streamed(events.encode(Delta("par")), events.fail(error, turn))
+    assert kinds(found)[-2:] == ["output_item.done", "failed"]
     (item,) = found[-1]["response"]["output"]
-    assert (item["status"], found[-1]["response"]["status"]) == ("incomplete", status)
-    assert kinds(streamed(ResponseEvents(HEAD).fail(Outcome(status)))) == ["created", "in_progress", last]
+    assert (item["status"], found[-1]["response"]["status"]) == ("incomplete", state.value)
+    empty = streamed(ResponseEvents(HEAD).fail(error, turn))
+    assert kinds(empty) == ["created", "in_progress", "failed"]
 
 
 def test_an_answer_that_was_cut_is_incomplete() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
 
+from talaria.channels.http.call_answers import CallAnswers
 from talaria.channels.http.callers import ApiCaller
 from talaria.channels.http.openai_errors import openai_error_body
 from talaria.channels.http.openai_requests import (
@@ -15,17 +16,10 @@ from talaria.channels.http.openai_requests import (
     last_user_parts,
     whole_context,
 )
-from talaria.channels.http.request import ClientDisconnected, HttpError, RawHeaders, Request
-from talaria.channels.http.response import (
-    EventStream,
-    Response,
-    StreamTiming,
-    json_response,
-    turn_error,
-)
+from talaria.channels.http.request import HttpError, Request
+from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
 from talaria.channels.http.session_api import SessionLookup
 from talaria.channels.http.settings import HttpSettings
-from talaria.channels.http.turn_api import wait_for_turn
 from talaria.commands.slash import asks_model
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import (
@@ -54,7 +48,7 @@ class OpenAiApi:
         self._turns = gateway.turns
         self._agent_name = gateway.settings.agent.name
         self._max_body = settings.max_body
-        self._timing = timing
+        self._answers = CallAnswers(gateway, timing)
         self._lookup = SessionLookup(gateway)
 
     async def models(self, request: Request) -> Response:
@@ -70,8 +64,7 @@ class OpenAiApi:
         return json_response({"id": name, "object": "model", "created": 0, "owned_by": _OWNER})
 
     async def complete(self, request: Request) -> Response | EventStream:
-        """Answer a chat completion. When the client leaves, a stateless call is cancelled, and the turn of a
-        session goes on."""
+        """Answer a chat completion. See `CallAnswers.answer` for a client that leaves."""
         key = request.idempotency_key()
         body, rest = await request.json_and_rest(CompletionRequest, self._max_body)
         body.check()
@@ -81,34 +74,18 @@ class OpenAiApi:
         else:
             body.check_session(rest)
             live = await self._submit(request, session, body, key)
-        is_owned = session is None and not live.repeats
         turn = live.turn
-        headers = (
-            (b"x-talaria-session-id", turn.session_id.encode()),
-            (b"x-talaria-turn-id", turn.id.encode()),
-        )
         completion = _Completion(f"chatcmpl-{turn.id}", int(turn.accepted_at), body.model or self._agent_name)
+        chunks = None
         if body.stream:
             chunks = _Chunks(completion, lambda: live.model, with_usage=body.wants_usage)
             chunks.tells_refusals = is_ephemeral(turn)
-            return EventStream(
-                self._stream(live, chunks, headers),
-                keep_alive=self._timing.keep_alive,
-                metrics=self._gateway.metrics,
-                header_delay=self._timing.header_delay,
-                headers=headers,
-                format_error=chunks.error,
-                on_disconnect=(lambda: self._turns.cancel(live)) if is_owned else None,
-            )
-        try:
-            turn = await wait_for_turn(request, live)
-        except ClientDisconnected:
-            if is_owned:
-                await self._turns.cancel(live)
-            raise
-        if (error := turn_error(turn, headers)) is not None:
-            raise error
-        return Response(_encode_whole(completion, await self._result(live, turn)), headers=headers)
+
+        async def finish() -> bytes:
+            result = await self._result(live, live.turn)
+            return _encode_whole(completion, result) if chunks is None else chunks.end(result)
+
+        return await self._answers.answer(request, live, chunks, finish, is_stateless=session is None)
 
     async def _call(
         self, caller: ApiCaller, body: CompletionRequest, rest: Mapping[str, msgspec.Raw], key: str | None
@@ -147,19 +124,6 @@ class OpenAiApi:
 
     def _wanted_model(self, body: CompletionRequest) -> str | None:
         return None if body.model in (None, "", self._agent_name) else body.model
-
-    async def _stream(
-        self, live: LiveTurn, chunks: _Chunks, headers: RawHeaders
-    ) -> AsyncGenerator[bytes, None]:
-        """Yield the chunks. Raises `HttpError` if the turn has no answer."""
-        async with aclosing(live.follow()) as events:
-            async for _, event in events:
-                if data := chunks.encode(event):
-                    yield data
-        turn = live.turn
-        if (error := turn_error(turn, headers)) is not None:
-            raise error
-        yield chunks.end(await self._result(live, turn))
 
     async def _result(self, live: LiveTurn, turn: Turn) -> _Result:
         """Return the answer of a turn: the texts of all its model calls, as a stream brings them. For a
@@ -363,7 +327,7 @@ class _Chunks:
             _encode(model or completion.model),
         )
 
-    def error(self, error: ErrorInfo) -> bytes:
+    def fail(self, error: ErrorInfo, turn: Turn) -> bytes:
         """Return the end of a stream that fails after its status was sent; clients look for `error`."""
         return b"data: %b\n\n%b" % (openai_error_body(error), _DONE)
 

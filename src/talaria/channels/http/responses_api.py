@@ -6,21 +6,15 @@ request can continue it by `previous_response_id`. With `X-Talaria-Session` the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 
 import msgspec
 
 from talaria.agent.loop import CUT_OFF
-from talaria.channels.http.request import (
-    ClientDisconnected,
-    HttpError,
-    RawHeaders,
-    Request,
-    invalid_utf8,
-    read_number,
-)
-from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response, turn_error
+from talaria.channels.http.call_answers import CallAnswers
+from talaria.channels.http.request import HttpError, Request, invalid_utf8, read_number
+from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
 from talaria.channels.http.responses_events import (
     IN_PROGRESS,
     Outcome,
@@ -42,8 +36,7 @@ from talaria.channels.http.responses_items import (
 from talaria.channels.http.responses_requests import ResponsesRequest, encode_tools
 from talaria.channels.http.session_api import SessionLookup
 from talaria.channels.http.settings import HttpSettings
-from talaria.channels.http.turn_api import wait_for_turn
-from talaria.core.errors import BadRequest, ErrorInfo, NotFound
+from talaria.core.errors import BadRequest, NotFound
 from talaria.core.events import Reset
 from talaria.core.ids import TurnId
 from talaria.core.messages import AssistantMessage, ToolCall
@@ -64,14 +57,13 @@ class ResponseApi:
         self._stored = gateway.store.responses
         self._agent_name = gateway.settings.agent.name
         self._max_body = settings.max_body
-        self._timing = timing
+        self._calls = CallAnswers(gateway, timing)
         self._lookup = SessionLookup(gateway)
 
     # -- making responses -----------------------------------------------------------------------------------
 
     async def create(self, request: Request) -> Response | EventStream:
-        """Answer a request. When the client leaves, a stateless call is cancelled, and the turn of a session
-        goes on."""
+        """Answer a request. See `CallAnswers.answer` for a client that leaves."""
         key = request.idempotency_key()
         body = await request.json(ResponsesRequest, self._max_body)
         body.check()
@@ -93,34 +85,16 @@ class ResponseApi:
             live = await self._turns.call(call)
         else:
             live = await self._turns.submit(await self._inbound(request, session, body, items, key))
-        is_owned = session is None and not live.repeats
         turn = live.turn
-        previous = turn_of(body.previous_response_id or "")
-        head = ResponseHead(turn.id, turn.accepted_at, told, previous)
-        headers = (
-            (b"x-talaria-session-id", turn.session_id.encode()),
-            (b"x-talaria-turn-id", turn.id.encode()),
-        )
-        if body.stream:
-            events = ResponseEvents(head)
-            return EventStream(
-                self._stream(live, events, headers),
-                keep_alive=self._timing.keep_alive,
-                metrics=self._gateway.metrics,
-                header_delay=self._timing.header_delay,
-                headers=headers,
-                format_error=lambda error: events.fail(_failure(error, live.turn)),
-                on_disconnect=(lambda: self._turns.cancel(live)) if is_owned else None,
-            )
-        try:
-            turn = await wait_for_turn(request, live)
-        except ClientDisconnected:
-            if is_owned:
-                await self._turns.cancel(live)
-            raise
-        if (error := turn_error(turn, headers)) is not None:
-            raise error
-        return Response(await self._whole(live, head), headers=headers)
+        head = ResponseHead(turn.id, turn.accepted_at, told, turn_of(body.previous_response_id or ""))
+        events = ResponseEvents(head) if body.stream else None
+
+        async def finish() -> bytes:
+            if events is None:
+                return await self._whole(live, head)
+            return events.end(*await self._result(live))
+
+        return await self._calls.answer(request, live, events, finish, is_stateless=session is None)
 
     async def _stateless(
         self, request: Request, body: ResponsesRequest, items: list[InputItem], told: bytes
@@ -199,19 +173,6 @@ class ResponseApi:
         return answers
 
     # -- answers --------------------------------------------------------------------------------------------
-
-    async def _stream(
-        self, live: LiveTurn, encoder: ResponseEvents, headers: RawHeaders
-    ) -> AsyncGenerator[bytes, None]:
-        """Yield the events. Raises `HttpError` if the turn has no answer."""
-        async with aclosing(live.follow()) as events:
-            async for _, event in events:
-                if data := encoder.encode(event):
-                    yield data
-        if (error := turn_error(live.turn, headers)) is not None:
-            raise error
-        answer, outcome = await self._result(live)
-        yield encoder.end(answer, outcome)
 
     async def _whole(self, live: LiveTurn, head: ResponseHead) -> bytes:
         """Return the response of a turn that is done. Its items are those that a stream of it would have."""
@@ -321,11 +282,6 @@ def _no_such_response(name: str) -> NotFound:
         f"There is no response {name[:64]}.",
         "Responses are kept for `retention.responses`; those with `store: false` or of a session are not.",
     )
-
-
-def _failure(error: ErrorInfo, turn: Turn) -> Outcome:
-    status = "cancelled" if turn.state is TurnState.CANCELLED else "failed"
-    return Outcome(status, turn.usage, error, "", turn.ended_at)
 
 
 def _outcome(turn: Turn) -> Outcome:

@@ -24,6 +24,7 @@ from talaria.core.errors import ErrorInfo
 from talaria.core.events import Delta, Event, ReasoningDelta, Reset, ToolStarted
 from talaria.core.ids import TurnId
 from talaria.core.messages import AssistantMessage, TokenUsage
+from talaria.core.turns import Turn, TurnState
 
 _encode = msgspec.json.Encoder().encode
 _RATE_LIMITED: Final = 429
@@ -167,9 +168,10 @@ class ResponseEvents:
         events.append(self._end(outcome))
         return b"".join(events)
 
-    def fail(self, outcome: Outcome) -> bytes:
+    def fail(self, error: ErrorInfo, turn: Turn) -> bytes:
         """Return the end of a response that has no answer."""
-        return self._close("incomplete") + self._end(outcome)
+        status = "cancelled" if turn.state is TurnState.CANCELLED else "failed"
+        return self._close("incomplete") + self._end(Outcome(status, turn.usage, error, "", turn.ended_at))
 
     def _begin(self) -> bytes:
         if self._has_begun:

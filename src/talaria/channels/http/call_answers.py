@@ -1,0 +1,87 @@
+"""The answer to a call under `/v1`, whole or as a stream, once its turn is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Protocol
+
+from talaria.channels.http.request import ClientDisconnected, RawHeaders, Request
+from talaria.channels.http.response import EventStream, Response, StreamTiming, turn_error
+from talaria.channels.http.turn_api import wait_for_turn
+from talaria.core.errors import ErrorInfo
+from talaria.core.events import Event
+from talaria.core.turns import Turn
+from talaria.gateway import Gateway
+from talaria.turns.live import LiveTurn
+
+
+class StreamEncoder(Protocol):
+    """Encodes the stream of one answer."""
+
+    def encode(self, event: Event) -> bytes:
+        """Return the piece for an event of the turn, or nothing."""
+        ...
+
+    def fail(self, error: ErrorInfo, turn: Turn) -> bytes:
+        """Return the end of a stream that fails after its status was sent."""
+        ...
+
+
+class CallAnswers:
+    def __init__(self, gateway: Gateway, timing: StreamTiming) -> None:
+        self._turns = gateway.turns
+        self._metrics = gateway.metrics
+        self._timing = timing
+
+    async def answer(
+        self,
+        request: Request,
+        live: LiveTurn,
+        encoder: StreamEncoder | None,
+        finish: Callable[[], Awaitable[bytes]],
+        *,
+        is_stateless: bool,
+    ) -> Response | EventStream:
+        """Return the answer of a turn. With an `encoder` it is a stream, whose end `finish` returns; without
+        one `finish` returns the whole of it. `finish` is called when the turn is done.
+
+        Raises `HttpError` if the turn has no answer. When the client leaves, a stateless call is cancelled,
+        unless it came with the key of an earlier one. The turn of a session goes on.
+        """
+        is_owned = is_stateless and not live.repeats
+        headers = (
+            (b"x-talaria-session-id", live.turn.session_id.encode()),
+            (b"x-talaria-turn-id", live.turn.id.encode()),
+        )
+        if encoder is not None:
+            return EventStream(
+                _stream(live, encoder, finish, headers),
+                keep_alive=self._timing.keep_alive,
+                metrics=self._metrics,
+                header_delay=self._timing.header_delay,
+                headers=headers,
+                format_error=lambda error: encoder.fail(error, live.turn),
+                on_disconnect=(lambda: self._turns.cancel(live)) if is_owned else None,
+            )
+        try:
+            turn = await wait_for_turn(request, live)
+        except ClientDisconnected:
+            if is_owned:
+                await self._turns.cancel(live)
+            raise
+        if (error := turn_error(turn, headers)) is not None:
+            raise error
+        return Response(await finish(), headers=headers)
+
+
+async def _stream(
+    live: LiveTurn, encoder: StreamEncoder, finish: Callable[[], Awaitable[bytes]], headers: RawHeaders
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(live.follow()) as events:
+        async for _, event in events:
+            if data := encoder.encode(event):
+                yield data
+    if (error := turn_error(live.turn, headers)) is not None:
+        raise error
+    yield await finish()
