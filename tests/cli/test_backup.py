@@ -105,4 +105,6 @@ def test_a_bot_s_token_comes_back_and_the_rest_is_named(
     assert (other / "telegram.token").read_text() == "1:secret"
     assert (other / "telegram.token").stat().st_mode & 0o777 == 0o600
     assert not (other / "service.env").exists()
+    assert "Secrets came with it, those in telegram.token, so" in restored.stdout
+    assert "If that gateway still runs, on this machine or another, stop it" in restored.stdout
     assert restored.stdout.rstrip().endswith(f"serve --home {other}")

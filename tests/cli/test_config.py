@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -142,6 +145,27 @@ def test_unset_of_what_is_not_set_says_so(talaria: Talaria, config: Path) -> Non
     done = talaria("config", "unset", "pool.idle_ttl")
     assert done.returncode == 1
     assert "is not set" in done.stderr
+
+
+def test_unset_of_an_unknown_key_names_the_nearest(talaria: Talaria, config: Path) -> None:
+    done = talaria("config", "unset", "pool.max_agent")
+    assert done.returncode == 1
+    assert "pool.max_agent is not a known key." in done.stderr
+    assert "Did you mean pool.max_agents?" in done.stderr
+
+
+def test_on_a_full_disk_the_file_stays_and_the_way_out_is_told(config: Path, environ: dict[str, str]) -> None:
+    before = config.read_text()
+    words = "-m talaria config set pool.max_agents 5"
+    done = subprocess.run(  # a quota of nothing
+        ["sh", "-c", f"ulimit -f 0 && exec {shlex.quote(sys.executable)} {words}"],
+        env={**environ, "TALARIA_HOME": str(config.parent)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "its disk is full or your quota is used up" in done.stderr
+    assert "The file is as it was. Make room on that disk" in done.stderr
+    assert config.read_text() == before
+    assert [path.name for path in config.parent.iterdir()] == ["config.toml"]
 
 
 def test_a_linked_file_stays_a_link(talaria: Talaria, config: Path, tmp_path: Path) -> None:

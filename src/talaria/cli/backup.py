@@ -51,8 +51,7 @@ def command(invocation: Invocation, path: str | None, force: bool) -> None:
     click.echo(f"Saved {len(manifest.members)} files ({format_size(manifest.size)}) in {target}, {size}.")
     if manifest.left_out:
         click.echo(f"Left out, because they are links or no plain files: {len(manifest.left_out)}", err=True)
-    secret = [CONFIG] * _has_keys(home) + [each for each in _SECRETS if (home.path / each).is_file()]
-    if secret:
+    if secret := find_secrets(home):
         what = f"It holds secrets, those in {' and '.join(secret)}"
         click.echo(f"{what}: keep it as safe as they are.", err=True)
     kept = (home.token_file.name, ENVIRONMENT, home.logs.name)
@@ -104,12 +103,13 @@ async def _snapshot(home: Home, found: GatewayOrStore) -> Path:
     return copy
 
 
-def _has_keys(home: Home) -> bool:
-    """Return whether config.toml itself holds a secret. A broken file may hold one."""
+def find_secrets(home: Home) -> list[str]:
+    """Return the names of the files with secrets that a backup holds. A broken config.toml may hold one."""
     try:
-        return bool(held_secrets(load(home.path, {}, PARTS).settings))
+        has_keys = bool(held_secrets(load(home.path, {}, PARTS).settings))
     except TalariaError:
-        return True
+        has_keys = True
+    return [CONFIG] * has_keys + [each for each in _SECRETS if (home.path / each).is_file()]
 
 
 @contextmanager

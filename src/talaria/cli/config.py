@@ -124,6 +124,8 @@ def _unset(invocation: Invocation, key: str) -> None:
     except ValueError:
         is_there = True  # `change_key` says what is wrong with the file
     if not is_there:
+        if find_hint(settings_type(PARTS), path) is None:
+            raise edit.unknown_key(settings_type(PARTS), path)
         raise NotFound(f"{dotted(path)} is not set in {home.config}.", "`talaria config get` shows what is.")
     _tell(home, path, edit.change_key(home.path, path, None, os.environ, PARTS), "no longer set")
 

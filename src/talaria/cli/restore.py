@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from talaria.channels.descriptor import connected_files
-from talaria.cli.backup import progress
+from talaria.cli.backup import find_secrets, progress
 from talaria.cli.options import Invocation, verb
 from talaria.config.home import Home
 from talaria.config.load import load
@@ -50,6 +50,12 @@ def command(invocation: Invocation, file: Path) -> None:
     click.echo(f"Restored {len(manifest.members)} files ({format_size(manifest.size)}) of {made}.")
     if aside is not None:
         click.echo(f"What was there before is in {aside}; delete it when you are sure.")
+    if secrets := find_secrets(home):
+        click.echo(
+            f"Secrets came with it, those in {' and '.join(secrets)}, so this home acts as the one that was "
+            "saved. If that gateway still runs, on this machine or another, stop it before you start this "
+            "one: two gateways with the same bot take each other's messages."
+        )
     click.echo(f"To start it: {invocation.command_line('serve')}")
 
 

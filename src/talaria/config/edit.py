@@ -3,6 +3,7 @@ every other line and comment as it was."""
 
 from __future__ import annotations
 
+import errno
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,8 @@ from talaria.core.gateway_part import Parts
 from talaria.core.setting_marks import KeyPath, Mark, Unset
 from talaria.core.suggest import nearest
 from talaria.core.units import Size, format_duration, write_size
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -135,9 +138,7 @@ def replace_config(home: Path, text: str, *, is_secret: bool = False) -> None:
         mode = real.stat().st_mode & 0o777 if real.exists() and not is_secret else 0o600
         replace_file(real, text.encode(), mode)
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {error.strerror}.", "Make it a file that you may write."
-        ) from error
+        raise _unwritable(path, error, "Make it a file that you may write.") from error
 
 
 def write_secret(path: Path, text: str) -> None:
@@ -145,7 +146,18 @@ def write_secret(path: Path, text: str) -> None:
     try:
         replace_file(path, text.encode())
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}.", "Is the home yours?") from error
+        raise _unwritable(path, error, "Is the home yours?") from error
+
+
+def _unwritable(path: Path, error: OSError, hint: str) -> ConfigError:
+    if error.errno not in _NO_ROOM:
+        return ConfigError(f"{path} cannot be written: {error.strerror}.", hint)
+    state = "is as it was" if path.exists() else "was not made"
+    return ConfigError(
+        f"{path} cannot be written, because its disk is full or your quota is used up: {error.strerror}.",
+        f"The file {state}. Make room on that disk (`df -h {shlex.quote(str(path.parent))}` shows it), "
+        "then try again.",
+    )
 
 
 def file_only(environ: Mapping[str, str]) -> dict[str, str]:
