@@ -42,6 +42,7 @@ class LimitSettings(msgspec.Struct, frozen=True):
     client_memory: Size = Size(256 << 20)  # request bodies, and responses that clients do not read
     body_values: Count = 100_000  # in one JSON body
     completion_messages: Count = 5000  # in one stateless chat completion
+    event_listeners: Count = 100  # streams of all turns
     request_head: timedelta = timedelta(seconds=10)
     request_body: timedelta = timedelta(seconds=60)
     slow_reader: timedelta = timedelta(seconds=60)

@@ -31,6 +31,7 @@ from talaria.core.questions import Question
 from talaria.core.spending import Spent
 from talaria.core.turns import Step, Turn, TurnState
 from talaria.observe.metrics import Metrics
+from talaria.turns.feed import StateFeed
 from talaria.turns.states import ENDING, INTERRUPTIONS, MOVES, LiveState, check_move
 
 _MERGE_BELOW = 1024  # an event with fewer characters takes in the next one
@@ -72,8 +73,11 @@ class LiveTurn:
         options: CallOptions = NO_OPTIONS,
         began: Began | None = None,
         asked_at: float = 0.0,
+        *,
+        feed: StateFeed | None = None,
     ) -> None:
         self.turn = turn
+        self._feed = feed
         self.options = options
         self.began = began
         self.asked_at = asked_at
@@ -146,12 +150,16 @@ class LiveTurn:
             self._move(LiveState.RUNNING)
         self.began = None
         self.begins += 1
+        was_running = self.turn.state is TurnState.RUNNING
         self.turn = msgspec.structs.replace(self.turn, state=TurnState.RUNNING, attempts=began.attempts)
+        if not was_running:
+            self._tell_state()
 
     def park(self, questions: Iterable[Question]) -> None:
         """The turn waits for a person, unless each of `questions` was decided or has expired meanwhile."""
         self._move(LiveState.PARKED)
         self.turn = msgspec.structs.replace(self.turn, state=TurnState.WAITING)
+        self._tell_state()
         self.questions = {question.id: question for question in questions}
         self.resume_if_decided()
 
@@ -207,12 +215,17 @@ class LiveTurn:
         self.turn = turn
         self.settled.set_result(turn)
         self.emit(final_event(turn))
+        self._tell_state()
 
     def let_go(self) -> None:
         """This process does nothing more with the turn. Followers are told nothing more."""
         self._move(LiveState.LET_GO)
         self.settled.set_result(self.turn)
         self._wake()
+
+    def _tell_state(self) -> None:
+        if self._feed is not None and self._feed.listeners:
+            self._feed.tell(self)
 
     # -- its events -----------------------------------------------------------------------------------------
 
@@ -299,6 +312,7 @@ class LiveTurns:
         self.metrics = metrics
         self._turns: dict[TurnId, LiveTurn] = {}
         self._observers: list[Callable[[LiveTurn], None]] = []
+        self.feed = StateFeed(clock.now)
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -317,9 +331,11 @@ class LiveTurns:
         began: Began | None = None,
         asked_at: float = 0.0,
     ) -> LiveTurn:
-        live = self._turns[turn.id] = LiveTurn(turn, self.clock, options, began, asked_at)
+        live = self._turns[turn.id] = LiveTurn(turn, self.clock, options, began, asked_at, feed=self.feed)
         for observer in self._observers:
             observer(live)
+        if self.feed.listeners:
+            self.feed.tell(live)
         return live
 
     def get(self, turn_id: TurnId) -> LiveTurn | None:

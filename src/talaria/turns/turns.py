@@ -105,6 +105,7 @@ class Turns:
             await self._yield_turns()
         for live in self.live:
             self.live.let_go(live)
+        self.live.feed.close()
         return left
 
     async def _yield_turns(self) -> None:

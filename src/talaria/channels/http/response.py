@@ -20,8 +20,9 @@ from talaria.core.turns import Turn, TurnState
 from talaria.observe.metrics import Metrics
 
 JSON = b"application/json"
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
 _STREAM_HEADERS: RawHeaders = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"content-type", EVENT_STREAM),
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 )

@@ -15,6 +15,7 @@ from talaria.access.logins import Logins
 from talaria.access.tokens import TokenChecker
 from talaria.channels.http.auth import Guard, LoginApi
 from talaria.channels.http.callers import RouteAccess
+from talaria.channels.http.feed_api import FeedApi
 from talaria.channels.http.file_api import FileApi
 from talaria.channels.http.openai_api import OpenAiApi
 from talaria.channels.http.openai_errors import is_openai_path
@@ -77,6 +78,7 @@ def create_app(
         "/v1/chat/completions": {"POST": ApiRoute(openai.complete, chat, "message.send")},
         **_response_routes(ResponseApi(gateway, settings, timing)),
         "/api/turns": {"GET": ApiRoute(turns.list, all_)},
+        "/api/events": {"GET": ApiRoute(FeedApi(gateway, timing).events, all_)},
         "/api/turns/{id}": {"GET": ApiRoute(turns.show, all_, "turn.read")},
         "/api/turns/{id}/events": {"GET": ApiRoute(turns.events, all_, "turn.read")},
         "/api/turns/{id}/cancel": {"POST": ApiRoute(turns.cancel, chat, "turn.cancel")},

@@ -111,7 +111,7 @@ class TurnApi:
     async def events(self, request: Request) -> EventStream | Response:
         """A client that leaves stops nothing; with `Last-Event-ID` it gets the events after that one. If that
         was the last event, the answer is 204, which keeps a browser from asking again."""
-        after = _read_last_event(request)
+        after = read_last_event(request)
         live = await self._find(request)
         if live.is_recorded:  # read for this client alone; a turn that runs is shared by all followers
             end = self._ends.get(live.turn.id, after + 1)
@@ -221,7 +221,7 @@ def _encode_event(number: int, event: Event) -> Iterator[bytes]:
     yield b'"%b\n\n' % after
 
 
-def _read_last_event(request: Request) -> int:
+def read_last_event(request: Request) -> int:
     return read_number("Last-Event-ID", request.header(b"last-event-id") or "0")
 
 

@@ -1,0 +1,146 @@
+"""Changes of the state of all turns of this process, for listeners such as dashboards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
+
+from talaria.core.errors import ErrorInfo, Overloaded
+from talaria.core.ids import ChatKey, SessionId, TurnId
+from talaria.core.limits import Limits
+from talaria.core.messages import Text, TokenUsage
+from talaria.core.spending import Spent
+from talaria.core.turns import Turn, TurnState
+
+if TYPE_CHECKING:
+    from talaria.turns.live import LiveTurn
+
+MOST_WAITING: Final = 1024  # changes that wait for one listener
+_LONGEST: Final = 200  # characters of a message
+_NOTHING: Final = Spent()
+
+
+class TurnChange(msgspec.Struct, frozen=True):
+    """The state of a turn at the time `at`. It holds no more of the turn than a listener shows, since changes
+    may wait. `text` is the beginning of the message. `model` (provider/name) is empty until it is known."""
+
+    id: TurnId
+    session_id: SessionId
+    chat_key: ChatKey
+    state: TurnState
+    at: float
+    accepted_at: float
+    ended_at: float | None
+    text: str
+    model: str
+    usage: TokenUsage | None
+    spent: Spent
+    error: ErrorInfo | None
+
+    @classmethod
+    def of(cls, turn: Turn, at: float, model: str = "", spent: Spent = _NOTHING) -> Self:
+        text = ""
+        for part in turn.inbound.parts:
+            if type(part) is Text:
+                text = part.text[:_LONGEST]
+                break
+        return cls(
+            turn.id,
+            turn.session_id,
+            turn.chat_key,
+            turn.state,
+            at,
+            turn.accepted_at,
+            turn.ended_at,
+            text,
+            model,
+            turn.usage,
+            spent,
+            turn.error,
+        )
+
+
+class TurnListener:
+    """A listener. Of each turn only the last change waits for it, and of all turns `MOST_WAITING`."""
+
+    def __init__(self, sees: Callable[[ChatKey], bool]) -> None:
+        self.sees = sees
+        self.missed = 0  # changes that were dropped since the caller last set this to 0
+        self._waiting: dict[TurnId, TurnChange] = {}
+        self._is_closed = False
+        self._arrived: asyncio.Future[None] | None = None
+
+    def put(self, change: TurnChange) -> None:
+        """Take a change. The one that waits for the longest time is dropped if there are too many."""
+        self._waiting.pop(change.id, None)
+        self._waiting[change.id] = change
+        if len(self._waiting) > MOST_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+            self.missed += 1
+        self._wake()
+
+    def close(self) -> None:
+        """Let `take` return what is left, and then nothing."""
+        self._is_closed = True
+        self._wake()
+
+    async def take(self) -> Collection[TurnChange]:
+        """Return the changes that came, once there are some. Empty when the feed was closed."""
+        while not self._waiting and not self._is_closed:
+            self._arrived = asyncio.get_running_loop().create_future()
+            await self._arrived
+        taken, self._waiting = self._waiting, {}
+        return taken.values()
+
+    def _wake(self) -> None:
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+
+class StateFeed:
+    """Tells listeners each new state of a turn. Costs nothing while `listeners` is empty, which callers of
+    `tell` check."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._is_closed = False
+        self.listeners: dict[TurnListener, None] = {}
+
+    def tell(self, live: LiveTurn) -> None:
+        change: TurnChange | None = None
+        key = live.turn.chat_key
+        for listener in self.listeners:
+            if listener.sees(key):
+                change = change or TurnChange.of(live.turn, self._now(), live.model, live.spent)
+                listener.put(change)
+
+    @contextmanager
+    def listen(self, sees: Callable[[ChatKey], bool], limits: Limits) -> Iterator[TurnListener]:
+        """Yield a listener that gets the changes of the chats for which `sees` is true, from now on.
+
+        Raises `Overloaded` if there are `limits.event_listeners` already.
+        """
+        if len(self.listeners) >= limits.now.event_listeners:
+            raise Overloaded(
+                f"{len(self.listeners)} clients listen to all turns already.",
+                limits.refuse("event_listeners"),
+                retry_after=30.0,
+            )
+        listener = TurnListener(sees)
+        if self._is_closed:
+            listener.close()
+        self.listeners[listener] = None
+        try:
+            yield listener
+        finally:
+            self.listeners.pop(listener, None)
+
+    def close(self) -> None:
+        """End all listeners: this process has no turns any more."""
+        self._is_closed = True
+        for listener in self.listeners:
+            listener.close()
