@@ -24,6 +24,16 @@ def test_a_free_port_is_picked_for_zero() -> None:
         assert taken.getsockname()[1] > 0
 
 
+def test_the_two_writes_of_a_response_do_not_wait_for_each_other() -> None:
+    bound = bind(HttpSettings(port=0))
+    with (
+        closing(bound.socket),
+        closing(socket.create_connection(("127.0.0.1", bound.port))),
+        closing(bound.socket.accept()[0]) as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_a_busy_configured_port_is_an_error_that_says_what_to_do() -> None:
     first = bind(HttpSettings(port=0))
     with closing(first.socket), pytest.raises(ConfigError) as caught:

@@ -102,7 +102,10 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
     taken = socket.socket(family, socket.SOCK_STREAM)
     try:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted connections inherit it
+        # Accepted connections inherit these. asyncio turns Nagle's algorithm off only for sockets that name
+        # their protocol; with it the second write of a response waits for a delayed acknowledgement.
+        taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
         taken.bind((host, port))
         taken.listen(_BACKLOG)
