@@ -54,6 +54,18 @@ WRONG = {
     "a whole number from 0 to 65535": ["http.port = 65536"],
     'a host name or address such as "127.0.0.1", without a port': ['http.host = "localhost:80"'],
     'texts of the form "name:port", such as "talaria.example.org:443"': ['http.hosts = ["a.example"]'],
+    'exact origins such as "https://app.example.org", without a path, a final slash or a *': [
+        'http.origins = ["*"]',
+        'http.origins = ["null"]',
+        'http.origins = ["https://a.example/"]',
+        'http.origins = ["https://*.example"]',
+        'http.origins = ["a.example:80"]',
+        'http.origins = ["https://a.example:65536"]',
+        'http.origins = ["https://a.example", "https://b.example/x"]',
+    ],
+    'origins as browsers send them: without the usual port, "https://a.example"': [
+        'http.origins = ["https://a.example:443"]'
+    ],
     LEVELS: ['log.level = "loud"'],
     'a time of day from "00:00" to "23:59"': ['sessions.daily_at = "25:00"'],
     "some text": ['aliases.fast = ""'],

@@ -205,7 +205,7 @@ async def hooked(folder: Path, server: TelegramServer, **more: object) -> AsyncI
     async with telegram(folder, server, mode="webhook", webhook_url=url, **more) as line:  # type: ignore[arg-type]
         webhook = TelegramWebhook(line.channel, webhook_secret(server.token))
         clock = SystemClock()
-        guard = Guard([], Logins("a token", clock), TokenChecker(MemoryStore(clock).tokens, clock))
+        guard = Guard([], [], Logins("a token", clock), TokenChecker(MemoryStore(clock).tokens, clock))
         http = HttpServer(HttpApp({}, guard, AuditLog(clock), Metrics(), {WEBHOOK_PATH: webhook}), bound)
         await http.start()
         try:

@@ -26,6 +26,15 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _OWN_PAGE: Final = frozenset({None, b"same-origin", b"none"})  # none: a person typed the address
 _COOKIE: Final = "talaria_login"
 _MAX_COOKIES: Final = 20
+_REQUESTED_METHOD: Final = b"access-control-request-method"
+_VARY: Final = (b"vary", b"origin")
+# Without credentials * stands for every header but Authorization.
+_PREFLIGHT: Final = (
+    (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE"),
+    (b"access-control-allow-headers", b"authorization, *"),
+    (b"access-control-max-age", b"600"),
+)
+_EXPOSED: Final = (b"access-control-expose-headers", b"*")
 
 
 class Guard:
@@ -35,30 +44,43 @@ class Guard:
     gives it away, so both must be exactly ours. A browser sends the cookie by itself, and to every port of
     the host. So a call by cookie also needs the secret that only our own page has. The browser must name that
     page as well: such a call never comes from another page, and one that changes something has an origin.
+
+    Pages from `origins` may call too, with a token only: for them a cookie is as good as none.
     """
 
-    def __init__(self, hosts: Iterable[str], logins: Logins, tokens: TokenChecker) -> None:
+    def __init__(
+        self, hosts: Iterable[str], origins: Iterable[str], logins: Logins, tokens: TokenChecker
+    ) -> None:
         named = [host.lower() for host in hosts]
-        origins = [f"{scheme}://{host}" for host in named for scheme in _DEFAULT_PORTS]
+        own = [f"{scheme}://{host}" for host in named for scheme in _DEFAULT_PORTS]
         for host in tuple(named):
             for scheme, port in _DEFAULT_PORTS.items():
                 if host.endswith(port):  # browsers leave it out
                     named.append(host.removesuffix(port))
-                    origins.append(f"{scheme}://{host.removesuffix(port)}")
+                    own.append(f"{scheme}://{host.removesuffix(port)}")
         self._hosts = frozenset(host.encode("latin-1") for host in named)
-        self._origins = frozenset(origin.encode("latin-1") for origin in origins)
+        self._own_origins = frozenset(origin.encode("latin-1") for origin in own)
+        self._origins = frozenset(origin.lower().encode("latin-1") for origin in origins) - self._own_origins
         self._logins = logins
         self._tokens = tokens
 
     async def check(self, request: Request, access: RouteAccess) -> None:
         """Set the request's caller. Raises `HttpError` (401, 403, 421) or `BadRequest` for a request that may
         not go on."""
-        self._check_place(request)
+        is_elsewhere = self._check_place(request)
         if access is RouteAccess.OPEN:
+            if is_elsewhere and request.method not in _SAFE_METHODS:
+                raise HttpError(
+                    "wrong_origin",
+                    "Only the gateway's own page can log in.",
+                    "Pages of other origins send `Authorization: Bearer TOKEN`.",
+                )
             return
         authorization = request.headers.get(b"authorization", b"")
         if _is_bearer(authorization):
             caller = await self._find_token(authorization[7:].strip())
+        elif is_elsewhere:
+            raise _unauthorized("A page of another origin needs a token; no cookie counts there.")
         else:
             caller = self._find_login(request)
         request.caller = caller
@@ -69,6 +91,18 @@ class Guard:
                 f"This call needs the role {needed}, and {caller} has `{caller.role}`.",
                 "Use a token with that role; `talaria token add NAME --role ROLE` makes one.",
             )
+
+    def preflight(self, request: Request) -> Response | None:
+        """Return the answer to a browser that asks whether a page of `origins` may make a call, or None if
+        the request is another one. Raises what `check` raises for a wrong Host or Origin.
+
+        The answer is the same for every path, so it tells nothing of the gateway.
+        """
+        if request.method != "OPTIONS" or _REQUESTED_METHOD not in request.headers:
+            return None
+        if not self._check_place(request):
+            return None
+        return Response(b"", 204, _PREFLIGHT)
 
     async def _find_token(self, given: bytes) -> ApiCaller:
         if self._logins.is_token(given):
@@ -81,7 +115,9 @@ class Guard:
         sender = Sender(f"token:{token.name}", token.name)
         return ApiCaller(Credential.TOKEN, token.name, token.role, sender)
 
-    def _check_place(self, request: Request) -> None:
+    def _check_place(self, request: Request) -> bool:
+        """Return whether a page of another origin calls, one of `origins`. Raises `HttpError` (403, 421) and
+        `BadRequest`. The response tells the browser that the page may read it."""
         headers = request.headers
         if len(headers) != len(request.scope["headers"]):
             names = [name for name, _ in request.scope["headers"]]
@@ -96,13 +132,20 @@ class Guard:
                 f"This gateway does not answer to the name {host.decode('latin-1')!r}.",
                 "Use the address that it printed at its start, or add this name:port to http.hosts.",
             )
+        if self._origins:
+            request.more_headers = (_VARY,)
         origin = headers.get(b"origin")
-        if origin is not None and origin.lower() not in self._origins:
-            raise HttpError(
-                "wrong_origin",
-                f"Pages from {origin.decode('latin-1')!r} may not call this gateway.",
-                "Call it from its own page or from a program; http.hosts names further addresses of it.",
-            )
+        if origin is None or origin.lower() in self._own_origins:
+            return False
+        if origin.lower() in self._origins:
+            request.more_headers = ((b"access-control-allow-origin", origin), _EXPOSED, _VARY)
+            return True
+        raise HttpError(
+            "wrong_origin",
+            f"Pages from {origin.decode('latin-1')!r} may not call this gateway.",
+            "Call it from its own page or from a program; http.hosts names further addresses of it, and "
+            "http.origins names pages that may call it.",
+        )
 
     def _find_login(self, request: Request) -> ApiCaller:
         cookies = _cookies(request)

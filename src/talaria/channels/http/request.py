@@ -104,6 +104,7 @@ class Request:
         self.about: str | None = None  # for the audit log: what the request acts on, None if it is its own
         self.params: dict[str, str] = {}  # parts of the path, by their names in the pattern
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.more_headers: RawHeaders = ()  # of the response, whichever it is
         self.has_started = False  # the status has been sent
         self.is_overdue = False  # the body did not come in time
         self.is_trusted = False  # the guard, or the secret of a webhook, has let it pass
@@ -327,6 +328,7 @@ class Request:
         """Send status and headers. No other response can be sent afterwards."""
         self.has_started = True
         headers.append((b"x-request-id", self.id))
+        headers += self.more_headers
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes, *, is_last: bool) -> None:

@@ -101,7 +101,7 @@ def create_app(
         "/": {"GET": ApiRoute(pages.index, open_)},
         "/assets/{name}": {"GET": ApiRoute(pages.asset, open_)},
     }
-    guard = Guard(hosts, logins, TokenChecker(gateway.store.tokens, gateway.clock))
+    guard = Guard(hosts, settings.origins, logins, TokenChecker(gateway.store.tokens, gateway.clock))
     return HttpApp(routes, guard, AuditLog(gateway.clock), gateway.metrics, gateway.webhooks)
 
 
@@ -216,6 +216,8 @@ class HttpApp:
     async def _handle(self, request: Request) -> AnyResponse:
         if (webhook := self._webhooks.get(request.path)) is not None:
             return await _receive(webhook, request)
+        if request.method == "OPTIONS" and (allowed := self._guard.preflight(request)) is not None:
+            return allowed
         pattern, methods = self._find(request)
         route = methods.get("GET" if request.method == "HEAD" else request.method)
         if route is None:

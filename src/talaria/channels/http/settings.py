@@ -13,7 +13,10 @@ from talaria.core.units import Size
 
 DEFAULT_PORT = 8765
 _ANY_PORT = Unset("or the next free port", str(DEFAULT_PORT))
-_HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
+_HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+_HOST_AND_PORT = re.compile(_HOST + r":\d{1,5}")
+_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://" + _HOST + r"(?::(\d{1,5}))?")
+_USUAL_PORT = re.compile(r"http://.*:80|https://.*:443", re.IGNORECASE)
 
 plain_host = matching(
     "[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", 'a host name or address such as "127.0.0.1", without a port'
@@ -26,13 +29,25 @@ def hosts_with_ports(hosts: Sequence[str]) -> str | None:
     return 'texts of the form "name:port", such as "talaria.example.org:443"'
 
 
+def exact_origins(origins: Sequence[str]) -> str | None:
+    for origin in origins:
+        match = _ORIGIN.fullmatch(origin)
+        if match is None or int(match[1] or 0) > 65_535:
+            return 'exact origins such as "https://app.example.org", without a path, a final slash or a *'
+        if _USUAL_PORT.fullmatch(origin):
+            return f'origins as browsers send them: without the usual port, "{origin.rpartition(":")[0]}"'
+    return None
+
+
 class HttpSettings(msgspec.Struct, frozen=True):
     """`port` None is the default port, or the next free one; 0 picks any free one. `hosts` are further
-    exact `name:port` forms under which clients reach the gateway, e.g. behind a proxy."""
+    exact `name:port` forms under which clients reach the gateway, e.g. behind a proxy. Pages from `origins`
+    may call the API with a token."""
 
     host: Annotated[str, Check(plain_host)] = "127.0.0.1"
     port: Annotated[Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None, _ANY_PORT] = None
     token_env: Annotated[str, Mark.SECRET_VARIABLE, Check(variable_name)] = "TALARIA_HTTP_TOKEN"  # noqa: S105
     hosts: Annotated[tuple[str, ...], Check(hosts_with_ports)] = ()
+    origins: Annotated[tuple[str, ...], Check(exact_origins)] = ()
     max_body: Size = Size(32 << 20)
     max_file: Size = Size(20 << 20)
