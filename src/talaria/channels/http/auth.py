@@ -192,8 +192,20 @@ def _unauthorized(text: str) -> HttpError:
 # -- logging in -------------------------------------------------------------------------------------------
 
 
-class _LoginBody(msgspec.Struct):
+class LoginBody(msgspec.Struct):
     code: str
+
+
+class LoginSecret(msgspec.Struct, frozen=True):
+    """The second secret of a login, which is valid for so many seconds. The first one is the cookie."""
+
+    secret: str
+    seconds: int
+
+
+class LoginCode(msgspec.Struct, frozen=True):
+    code: str
+    seconds: float
 
 
 class LoginApi:
@@ -205,7 +217,7 @@ class LoginApi:
 
     async def log_in(self, request: Request) -> Response:
         """Exchange the code of a link for a cookie and the secret that goes with it."""
-        body = await request.json(_LoginBody, SMALL_BODY)
+        body = await request.json(LoginBody, SMALL_BODY)
         login = self._logins.redeem(body.code)
         if login is None:
             raise HttpError(
@@ -215,7 +227,7 @@ class LoginApi:
             )
         request.caller, request.about = _login_caller(self._logins.find(*login) or ""), ""
         headers = _set_cookie(request, login.cookie, COOKIE_SECONDS)
-        return json_response({"secret": login.secret, "seconds": COOKIE_SECONDS}, headers=headers)
+        return json_response(LoginSecret(login.secret, COOKIE_SECONDS), headers=headers)
 
     async def log_out(self, request: Request) -> Response:
         """End the login for good, so that a copy of its cookie is void too."""
@@ -235,7 +247,7 @@ class LoginApi:
                 "Only the home's own token can log a browser in.",
                 "Run `talaria open` on the gateway's machine.",
             )
-        return json_response({"code": self._logins.new_code(), "seconds": CODE_SECONDS}, 201)
+        return json_response(LoginCode(self._logins.new_code(), CODE_SECONDS), 201)
 
 
 def _cookies(request: Request) -> list[str]:

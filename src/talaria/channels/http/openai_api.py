@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -37,9 +37,20 @@ from talaria.gateway import Gateway
 from talaria.turns.intake import StatelessCall, is_ephemeral
 from talaria.turns.live import LiveTurn
 
-_OWNER: Final = "talaria"
 _DONE: Final = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "talaria"
+
+
+class ModelCards(msgspec.Struct, frozen=True):
+    data: tuple[ModelCard, ...]
+    object: Literal["list"] = "list"
 
 
 class OpenAiApi:
@@ -54,14 +65,13 @@ class OpenAiApi:
     async def models(self, request: Request) -> Response:
         catalog = self._gateway.catalog
         names = dict.fromkeys((self._agent_name, *catalog.names(), *catalog.listed()))
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": _OWNER} for name in names]
-        return json_response({"object": "list", "data": models})
+        return json_response(ModelCards(tuple(map(ModelCard, names))))
 
     async def model(self, request: Request) -> Response:
         """Answer with one model, which may be any that a call can name. Raises `NotFound`."""
         name = request.params["model"]
         self._gateway.catalog.resolve(name)
-        return json_response({"id": name, "object": "model", "created": 0, "owned_by": _OWNER})
+        return json_response(ModelCard(name))
 
     async def complete(self, request: Request) -> Response | EventStream:
         """Answer a chat completion. See `CallAnswers.answer` for a client that leaves."""

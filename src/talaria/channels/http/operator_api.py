@@ -15,6 +15,18 @@ from talaria.channels.descriptor import pairing_channels
 from talaria.channels.http.callers import Credential
 from talaria.channels.http.request import SMALL_BODY, HttpError, Request
 from talaria.channels.http.response import Response, json_response
+from talaria.channels.http.status_views import (
+    BackupView,
+    BuiltInModelView,
+    DefaultModelView,
+    DescriptorView,
+    HealthView,
+    OwedView,
+    ReadyView,
+    StatusView,
+    StoreView,
+    TokenList,
+)
 from talaria.core.access import Role
 from talaria.core.errors import NoModel, StoreError
 from talaria.core.version import this_version
@@ -28,26 +40,26 @@ _STORE_SECONDS: Final = 2.0  # that the status waits for the database
 _STORE_SECONDS_IN_TROUBLE: Final = 0.25
 
 
-class _ApproveBody(msgspec.Struct):
+class ApproveBody(msgspec.Struct):
     code: str
 
 
-class _RevokeBody(msgspec.Struct):
+class RevokeBody(msgspec.Struct):
     channel: str
     user: str
 
 
-class _InviteBody(msgspec.Struct):
+class InviteBody(msgspec.Struct):
     channel: str
 
 
-class _AddTokenBody(msgspec.Struct):
+class AddTokenBody(msgspec.Struct):
     name: str
     role: Role
     seconds: float | None = None
 
 
-class _RevokeTokenBody(msgspec.Struct):
+class RevokeTokenBody(msgspec.Struct):
     name: str
 
 
@@ -59,13 +71,13 @@ class OperatorApi:
         self._tokens = TokenAdmin(gateway.store.tokens)
 
     async def healthz(self, request: Request) -> Response:
-        return json_response({"live": True, "phase": self._gateway.health.phase})
+        return json_response(HealthView(live=True, phase=self._gateway.health.phase))
 
     async def readyz(self, request: Request) -> Response:
         """Needs no token, so it leaves the reasons out; `/api/status` has them."""
         readiness = self._gateway.health.readiness()
         lag = self._gateway.loop_watch.load.lag
-        body = {"ready": readiness.is_ready, "phase": readiness.phase, "loop_lag_seconds": round(lag, 3)}
+        body = ReadyView(readiness.is_ready, readiness.phase, round(lag, 3))
         return json_response(body, 200 if readiness.is_ready else 503)
 
     async def metrics(self, request: Request) -> Response:
@@ -79,48 +91,43 @@ class OperatorApi:
     async def backup(self, request: Request) -> Response:
         """Copy the database to a file in the home. `talaria backup` packs the file and removes it; a file
         that is left is deleted after a minute."""
-        return json_response({"database": str(await self._gateway.snapshot())})
+        return json_response(BackupView(str(await self._gateway.snapshot())))
 
     async def status(self, request: Request) -> Response:
         gateway = self._gateway
         stats, spending = await gateway.store.stats(), await self._spending()
         readiness = gateway.health.readiness()  # last: trouble may begin meanwhile
         return json_response(
-            {
-                "version": this_version(),
-                "uptime_seconds": round(gateway.clock.now() - gateway.started_at, 3),
-                "pid": os.getpid(),
-                "rss_bytes": read_rss(),
-                "descriptors": {"open": count_descriptors(), "most": descriptor_limit()},
-                "phase": readiness.phase,
-                "ready": readiness.is_ready,
-                "reasons": readiness.reasons,
-                "model": self._model(),
-                "endpoints": gateway.providers.readings(),
-                "built_in_model": gateway.local.status(),
-                "channels": {name: channel.status for name, channel in gateway.channels.items()},
-                "mcp_servers": {},
-                "spending": spending,
-                "config": gateway.reloader.status(),
-                "limits": gateway.limits.readings(),
-                "loop": gateway.loop_watch.reading(),
-                "store": {
-                    "engine": stats.engine,
-                    "schema": stats.schema,
-                    "size_bytes": stats.size_bytes,
-                    "wal_bytes": stats.wal_bytes,
-                    "sessions": stats.sessions,
-                    "integrity": stats.integrity,
-                    "trouble": stats.trouble,
-                },
-                "turns": stats.turns,
-                "owed": {
-                    "turns": stats.owed,
-                    "replies": stats.outbox,
-                    "oldest_seconds": round(stats.oldest_seconds, 3),
-                    "channels": stats.unsent,
-                },
-            }
+            StatusView(
+                version=this_version(),
+                uptime_seconds=round(gateway.clock.now() - gateway.started_at, 3),
+                pid=os.getpid(),
+                rss_bytes=read_rss(),
+                descriptors=DescriptorView(count_descriptors(), descriptor_limit()),
+                phase=readiness.phase,
+                ready=readiness.is_ready,
+                reasons=readiness.reasons,
+                model=self._model(),
+                endpoints=gateway.providers.readings(),
+                built_in_model=self._built_in_model(),
+                channels={name: channel.status for name, channel in gateway.channels.items()},
+                mcp_servers={},
+                spending=spending,
+                config=gateway.reloader.status(),
+                limits=gateway.limits.readings(),
+                loop=gateway.loop_watch.reading(),
+                store=StoreView(
+                    stats.engine,
+                    stats.schema,
+                    stats.size_bytes,
+                    stats.wal_bytes,
+                    stats.sessions,
+                    stats.integrity,
+                    stats.trouble,
+                ),
+                turns=stats.turns,
+                owed=OwedView(stats.owed, stats.outbox, round(stats.oldest_seconds, 3), stats.unsent),
+            )
         )
 
     async def _spending(self) -> dict[str, object]:
@@ -131,7 +138,10 @@ class OperatorApi:
                 self._last_spending = await self._gateway.budgets.status()
         return self._last_spending
 
-    def _model(self) -> dict[str, object]:
+    def _built_in_model(self) -> BuiltInModelView:
+        return msgspec.convert(self._gateway.local.status(), BuiltInModelView)
+
+    def _model(self) -> DefaultModelView:
         """Return the default model, and the keys in use that this process does not have."""
         gateway, now = self._gateway, self._gateway.reloader.live.settings
         try:
@@ -139,35 +149,35 @@ class OperatorApi:
         except NoModel:
             default = ""
         in_use = (default.partition("/")[0], *providers_in_use(now.model, now.aliases))
-        return {"default": default, "missing_keys": gateway.providers.missing_keys(in_use)}
+        return DefaultModelView(default, gateway.providers.missing_keys(in_use))
 
     async def fetch_model(self, request: Request) -> Response:
         """Start to download a built-in model, and answer with the status of the built-in models."""
         request.about = name = request.params["name"]
         self._gateway.local.fetch(name)
-        return json_response(self._gateway.local.status(), 202)
+        return json_response(self._built_in_model(), 202)
 
     async def pairings(self, request: Request) -> Response:
         return json_response(await self._pairing.listing())
 
     async def approve(self, request: Request) -> Response:
-        body = await request.json(_ApproveBody, SMALL_BODY)
+        body = await request.json(ApproveBody, SMALL_BODY)
         paired = await self._pairing.approve(body.code)
         request.about = f"{paired.person.channel}:{paired.person.user_id}"
         return json_response(paired)
 
     async def revoke(self, request: Request) -> Response:
-        body = await request.json(_RevokeBody, SMALL_BODY)
+        body = await request.json(RevokeBody, SMALL_BODY)
         request.about = f"{body.channel}:{body.user}"
         return json_response(await self._pairing.revoke(body.channel, body.user))
 
     async def invite(self, request: Request) -> Response:
-        body = await request.json(_InviteBody, SMALL_BODY)
+        body = await request.json(InviteBody, SMALL_BODY)
         request.about = body.channel
         return json_response(await self._pairing.invite(body.channel))
 
     async def tokens(self, request: Request) -> Response:
-        return json_response({"tokens": await self._tokens.tokens()})
+        return json_response(TokenList(await self._tokens.tokens()))
 
     async def add_token(self, request: Request) -> Response:
         """Answer with the new token, which is not shown again. A login cannot make one: the token would
@@ -178,12 +188,12 @@ class OperatorApi:
                 "A login from a browser cannot make a token.",
                 "Run `talaria token add NAME --role ROLE` on the gateway's machine.",
             )
-        body = await request.json(_AddTokenBody, SMALL_BODY)
+        body = await request.json(AddTokenBody, SMALL_BODY)
         request.about = f"{body.name} ({body.role})"
         fresh = await self._tokens.add_token(body.name, body.role, body.seconds)
         return json_response(fresh, 201, ((b"cache-control", b"no-store"),))
 
     async def revoke_token(self, request: Request) -> Response:
-        body = await request.json(_RevokeTokenBody, SMALL_BODY)
+        body = await request.json(RevokeTokenBody, SMALL_BODY)
         request.about = body.name
         return json_response(await self._tokens.revoke_token(body.name))

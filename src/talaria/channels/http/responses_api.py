@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
+from typing import Any, Literal
 
 import msgspec
 
@@ -48,6 +49,20 @@ from talaria.turns.intake import StatelessCall, is_ephemeral
 from talaria.turns.live import LiveTurn
 
 _PAGE, _MOST_ITEMS = 20, 100
+
+
+class DeletedResponse(msgspec.Struct, frozen=True):
+    id: str
+    object: Literal["response"] = "response"
+    deleted: bool = True
+
+
+class InputItemList(msgspec.Struct, frozen=True):
+    data: tuple[dict[str, Any], ...]
+    first_id: str
+    last_id: str
+    has_more: bool
+    object: Literal["list"] = "list"
 
 
 class ResponseApi:
@@ -217,7 +232,7 @@ class ResponseApi:
         if not found.turn.state.is_final:
             raise HttpError("busy", f"The response {name} is not finished.", "Cancel it first.")
         await self._stored.delete(found.turn.id)
-        return json_response({"id": name, "object": "response", "deleted": True})
+        return json_response(DeletedResponse(name))
 
     async def cancel(self, request: Request) -> Response:
         """Stop a response that is being made and answer with it. One that is over stays as it is."""
@@ -247,15 +262,8 @@ class ResponseApi:
                 raise BadRequest("In the query: `after` names no item of this response.", "Leave it out.")
             items = items[place + 1 :]
         page = items[:limit]
-        return json_response(
-            {
-                "object": "list",
-                "data": page,
-                "first_id": page[0]["id"] if page else "",
-                "last_id": page[-1]["id"] if page else "",
-                "has_more": len(items) > limit,
-            }
-        )
+        first, last = (page[0]["id"], page[-1]["id"]) if page else ("", "")
+        return json_response(InputItemList(tuple(page), first, last, len(items) > limit))
 
     async def _find(self, request: Request) -> StoredResponse:
         """Return a response that the caller may see. Raises `NotFound`."""

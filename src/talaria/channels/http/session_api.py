@@ -7,7 +7,7 @@ from typing import Final
 from talaria.channels.http.callers import HOME_CALLER, ApiCaller
 from talaria.channels.http.request import HttpError, Request, quoted, read_number
 from talaria.channels.http.response import Response, json_response
-from talaria.channels.http.views import SessionView
+from talaria.channels.http.views import DeletedSession, SessionView, SessionViews
 from talaria.core.errors import BadRequest, LeaseHeld, NotFound
 from talaria.core.ids import SESSION_PREFIX, ChatKey, SessionId, is_session_name
 from talaria.core.ledger import Page
@@ -80,8 +80,8 @@ class SessionApi:
     async def list(self, request: Request) -> Response:
         caller = request.caller
         page = await self._store.sessions(read_page(request), caller.prefix(self._agent_name))
-        items = [SessionView.of(session, caller=caller) for session in page.items]
-        return json_response({"items": items, "next": page.next})
+        items = tuple(SessionView.of(session, caller=caller) for session in page.items)
+        return json_response(SessionViews(items, page.next))
 
     async def show(self, request: Request) -> Response:
         session = await self._lookup.session(request.params["x"], request)
@@ -104,7 +104,7 @@ class SessionApi:
             await self._deletions.delete(session.id)
         except LeaseHeld:
             raise _busy(session.id) from None
-        return json_response({"id": session.id, "deleted": True})
+        return json_response(DeletedSession(session.id))
 
     async def end(self, request: Request) -> Response:
         session = await self._lookup.session(request.params["x"], request)

@@ -46,7 +46,7 @@ _NO_REPLY: Final = b'"reply":""'
 _encode = msgspec.json.Encoder().encode
 
 
-class _MessageBody(msgspec.Struct):
+class MessageBody(msgspec.Struct):
     text: str = ""
     files: list[str] = []
     model: str | None = None
@@ -65,7 +65,7 @@ class TurnApi:
         """Answer 202 once the message is durable; with `?wait=` 200 and the turn, if it ends in time."""
         seconds = _read_wait(request)
         key = request.idempotency_key()
-        message = await request.json(_MessageBody, self._max_body)
+        message = await request.json(MessageBody, self._max_body)
         if not (message.text.strip() or message.files):
             raise BadRequest("The field `text` is empty.", "Write something, or name `files`.")
         chat = await self._lookup.chat(request.params["x"], request)

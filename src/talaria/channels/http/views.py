@@ -193,3 +193,13 @@ class SessionView(msgspec.Struct, frozen=True):
             session.ended_at,
             model,
         )
+
+
+class SessionViews(msgspec.Struct, frozen=True):
+    items: tuple[SessionView, ...]
+    next: str | None
+
+
+class DeletedSession(msgspec.Struct, frozen=True):
+    id: SessionId
+    deleted: bool = True
