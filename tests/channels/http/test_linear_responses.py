@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -10,11 +11,17 @@ import pytest
 
 from channels.http.test_responses import EVENT
 from complexity import assert_linear
-from talaria.channels.http.responses_events import ResponseEvents, ResponseHead, outcome_of
+from talaria.channels.http.responses_events import (
+    PLAIN,
+    ResponseEvents,
+    ResponseForm,
+    ResponseHead,
+    outcome_of,
+)
 from talaria.channels.http.responses_items import Context, decode_items, input_items, item_id, references
-from talaria.core.events import Delta, Event, ReasoningDelta, ToolStarted
+from talaria.core.events import Delta, Event, ReasoningDelta, RefusalDelta, ToolCallDelta, ToolStarted
 from talaria.core.ids import TurnId
-from talaria.core.messages import AssistantMessage, ToolCall
+from talaria.core.messages import AssistantMessage, Reasoning, ToolCall
 
 TURN = TurnId("turn_" + "0" * 26)
 STORED = {TURN: AssistantMessage("text", tuple(ToolCall(f"s{n}", "f", "{}") for n in range(10_000)))}
@@ -60,27 +67,37 @@ EVENTS: dict[str, Callable[[int], list[Event]]] = {
     "thoughts": lambda n: [ReasoningDelta("\x00")] * n,
     "both in turns": lambda n: [ReasoningDelta("x"), Delta("x")] * (n // 2),
     "text between tools": lambda n: [Delta("x"), ToolStarted("c", "n", "{}")] * (n // 2),
+    "refusals between texts": lambda n: [Delta("x"), RefusalDelta("x")] * (n // 2),
+    "one call": lambda n: [ToolCallDelta(0, "c", "f", ""), *([ToolCallDelta(0, "", "", "{")] * n)],
+    "calls": lambda n: [ToolCallDelta(i, f"c{i}", "f", "{}") for i in range(n)],
+    "calls in turns": lambda n: [
+        ToolCallDelta(i, "" if k else f"c{i}", "" if k else "f", "{") for k in range(2) for i in range(n // 2)
+    ],
 }
+FORMS = pytest.mark.parametrize("form", [PLAIN, ResponseForm(tells_refusals=True, seals=True)])
 
 
 @pytest.mark.parametrize("shape", EVENTS.values(), ids=EVENTS)
 def test_rendering_events_is_linear(shape: Callable[[int], list[Event]]) -> None:
     def work(events: list[Event]) -> int:
-        encoder = ResponseEvents(ResponseHead(TURN, 1.0, b'"model":"m"'))
+        encoder = ResponseEvents(ResponseHead(TURN, 1.0, "m", b'"user":null'))
         size = sum(len(encoder.encode(event)) for event in events)
         return size + len(encoder.end(AssistantMessage("x"), outcome_of("stop", None, None)))
 
     assert_linear(lambda size: shape(size // 1000), work)
 
 
-TOLD = b'"model":"m","tools":[],"tool_choice":"auto","parallel_tool_calls":true'
+TOLD = b'"tools":[],"tool_choice":"auto","parallel_tool_calls":true'
 
 
+@FORMS
 @pytest.mark.parametrize("shape", EVENTS.values(), ids=EVENTS)
-def test_every_sequence_of_events_fits_the_clients_types(shape: Callable[[int], list[Event]]) -> None:
-    encoder = ResponseEvents(ResponseHead(TURN, 1.0, TOLD))
+def test_every_sequence_of_events_fits_the_clients_types(
+    shape: Callable[[int], list[Event]], form: ResponseForm
+) -> None:
+    encoder = ResponseEvents(ResponseHead(TURN, 1.0, "m", TOLD), form)
     sent = b"".join(map(encoder.encode, shape(6)))
-    answer = AssistantMessage("x", (ToolCall("c", "f", "{}"),))
+    answer = AssistantMessage("x", (ToolCall("c", "f", "{}"),), (Reasoning("r", "", "{}"),))
     sent += encoder.end(answer, outcome_of("length", None, None))
     events = [msgspec.json.decode(block.partition(b"data: ")[2]) for block in sent.split(b"\n\n") if block]
     for n, event in enumerate(events):
@@ -89,6 +106,9 @@ def test_every_sequence_of_events_fits_the_clients_types(shape: Callable[[int], 
     assert events[-1]["type"] == "response.incomplete"
     assert events[-1]["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-    assert events[-1]["response"]["output"] == done
+    items = events[-1]["response"]["output"]
+    assert sorted(items, key=itemgetter("id")) == sorted(done, key=itemgetter("id"))
+    sealed = [item for item in items if item.get("encrypted_content")]
+    assert sealed == items[: form.seals]
     opened = [event["output_index"] for event in events if event["type"] == "response.output_item.added"]
     assert opened == list(range(len(done)))

@@ -50,7 +50,7 @@ async def test_the_head_is_continued_in_its_session_and_an_earlier_one_branches(
     assert places[0] == places[1] == places[2] != places[3] == places[4]
     assert [response.previous_response_id for response in (one, two, fork)] == [None, one.id, one.id]
     again = await client.responses.retrieve(three.id)
-    assert (again.model, again.output_text) == ("fast", "You said: three")
+    assert (again.model, again.output_text) == ("scripted/fast", "You said: three")
     assert again.model_dump() == three.model_dump()
 
 

@@ -9,16 +9,37 @@ import msgspec
 import pytest
 
 from channels.http.test_response_items import ANSWER, TURN, said
-from talaria.channels.http.responses_events import Outcome, ResponseEvents, ResponseHead, outcome_of
-from talaria.channels.http.responses_items import item_id, output_items, response_id
+from talaria.channels.http.responses_events import (
+    PLAIN,
+    Outcome,
+    ResponseEvents,
+    ResponseForm,
+    ResponseHead,
+    outcome_of,
+)
+from talaria.channels.http.responses_items import (
+    Context,
+    decode_items,
+    item_id,
+    output_items,
+    response_id,
+)
 from talaria.core.errors import ErrorInfo
-from talaria.core.events import Delta, ReasoningDelta, Reset, ToolStarted
+from talaria.core.events import (
+    Delta,
+    FellBack,
+    ReasoningDelta,
+    RefusalDelta,
+    Reset,
+    ToolCallDelta,
+    ToolStarted,
+)
 from talaria.core.ids import ChatKey, SessionId, TurnId
-from talaria.core.messages import Text, TokenUsage
+from talaria.core.messages import AssistantMessage, Reasoning, Text, TokenUsage, ToolCall
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 
 INBOUND = Inbound(ChatKey("http/call/x"), Sender("x"), (Text("hi"),))
-HEAD = ResponseHead(TURN, 12.9, b'"model":"m"')
+HEAD = ResponseHead(TURN, 12.9, "m", b'"user":null')
 
 
 def ended(state: TurnState) -> Turn:
@@ -140,3 +161,93 @@ def test_an_answer_that_was_cut_is_incomplete() -> None:
     assert events.has_text
     assert kinds(found)[-1] == "incomplete"
     assert found[-1]["response"]["output"][0]["status"] == "incomplete"
+
+
+def test_arguments_are_streamed_as_they_come() -> None:
+    events, calls = ResponseEvents(HEAD), (ToolCall("a", "f", '{"x": 1}'), ToolCall("b", "g", "{}"))
+    pieces = [
+        ToolCallDelta(0, "a", "f", ""), ToolCallDelta(0, "", "", '{"x"'), ToolCallDelta(1, "b", "g", "{}")
+    ]  # fmt: skip
+    found = streamed(
+        events.encode(Delta("I look.")),
+        *map(events.encode, pieces),
+        events.end(said("I look.", *calls), outcome_of("tool_calls", None, None)),
+    )
+    arguments = [
+        (event["output_index"], event["delta"])
+        for event in found
+        if event["type"].endswith("arguments.delta")
+    ]
+    assert arguments == [(1, '{"x"'), (2, "{}"), (1, ": 1}")]
+    assert found[-1]["response"]["output"] == output_items(said("I look.", *calls), TURN)
+    done = [event["item"]["id"] for event in found if event["type"].endswith("output_item.done")]
+    assert done == [item["id"] for item in found[-1]["response"]["output"]]
+
+
+def test_a_streamed_call_that_the_answer_does_not_have_is_incomplete() -> None:
+    events, call = ResponseEvents(HEAD), ToolCall("a", "f", "{}")
+    piece = events.encode(ToolCallDelta(0, "z", "f", "{"))
+    found = streamed(piece, events.end(said("", call), outcome_of("tool_calls", None, None)))
+    items = found[-1]["response"]["output"]
+    assert [(item["call_id"], item["arguments"], item["status"]) for item in items] == [
+        ("z", "{", "incomplete"), ("a", "{}", "completed"),
+    ]  # fmt: skip
+    failed = ResponseEvents(HEAD)
+    piece = failed.encode(ToolCallDelta(0, "z", "f", "{"))
+    found = streamed(piece, failed.fail(ErrorInfo("model", "why"), ended(TurnState.FAILED)))
+    assert [item["status"] for item in found[-1]["response"]["output"]] == ["incomplete"]
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_a_refusal_is_told_as_one_if_it_is_wanted(is_streamed: bool) -> None:
+    answer = msgspec.structs.replace(said("No."), refused=True)
+    pieces = [RefusalDelta("N"), RefusalDelta("o.")] if is_streamed else []
+    for form in (PLAIN, ResponseForm(tells_refusals=True)):
+        events = ResponseEvents(HEAD, form)
+        sent = b"".join(map(events.encode, pieces))
+        found = streamed(sent, events.end(answer, outcome_of("stop", None, None)))
+        (item,) = found[-1]["response"]["output"]
+        (part,) = item["content"]
+        if form is PLAIN:
+            assert part["text"] == "No."
+        else:
+            assert part == {"type": "refusal", "refusal": "No."}
+            assert "refusal.delta" in kinds(found)
+            assert output_items(answer, TURN) == [item]
+
+
+def test_the_model_is_the_one_that_answers() -> None:
+    events = ResponseEvents(HEAD, find_model=lambda: "p/one")
+    before = events.encode(Delta("x"))
+    events.encode(FellBack("p/two", "p/one", "why"))
+    answer = msgspec.structs.replace(said("x"), model="three", provider="p")
+    found = streamed(before, events.end(answer, outcome_of("stop", None, None)))
+    assert (found[0]["response"]["model"], found[-1]["response"]["model"]) == ("p/one", "p/three")
+    failed = ResponseEvents(HEAD, find_model=lambda: "p/one")
+    failed.encode(FellBack("p/two", "p/one", "why"))
+    found = streamed(failed.fail(ErrorInfo("model", "why"), ended(TurnState.FAILED)))
+    assert found[-1]["response"]["model"] == "p/two"
+
+
+@pytest.mark.parametrize("thought", ["", "hm"])
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_sealed_reasoning_comes_first_and_can_be_sent_back(thought: str, is_streamed: bool) -> None:
+    reasoning = (Reasoning("f", thought, '{"signature":"x"}'),)
+    answer = AssistantMessage("text", (), reasoning, "m", provider="p")
+    events = ResponseEvents(HEAD, ResponseForm(seals=True))
+    pieces = [ReasoningDelta(thought)] * bool(thought) + [Delta("text")] if is_streamed else []
+    sent = b"".join(map(events.encode, pieces))
+    found = streamed(sent, events.end(answer, outcome_of("stop", None, None)))
+    items = found[-1]["response"]["output"]
+    assert [item["type"] for item in items] == ["reasoning", "message"]
+    assert [part["text"] for part in items[0]["summary"]] == [thought] * bool(thought)
+    again = Context(decode_items([msgspec.Raw(json.dumps(item).encode()) for item in items]), {})
+    assert again.messages == (answer,)
+
+
+@pytest.mark.parametrize("sealed", ["gAAAA", "talaria1.%%%", "talaria1.AAAA", "talaria1.W10="])
+def test_a_seal_of_another_server_is_left_out(sealed: str) -> None:
+    thought = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
+    items = [thought, {"role": "assistant", "content": "text"}]
+    context = Context(decode_items([msgspec.Raw(json.dumps(item).encode()) for item in items]), {})
+    assert context.messages == (AssistantMessage("text"),)

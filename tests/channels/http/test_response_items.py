@@ -375,9 +375,9 @@ def test_limits_and_effort_are_options_of_the_call() -> None:
 
 
 def test_what_an_answer_repeats_when_nothing_was_asked() -> None:
-    told = json.loads(b"{%b}" % request().told([], "main"))
+    told = json.loads(b"{%b}" % request().told([]))
     assert told == {
-        "model": "main", "instructions": None, "max_output_tokens": None, "metadata": {},
+        "instructions": None, "max_output_tokens": None, "metadata": {},
         "parallel_tool_calls": True, "reasoning": {"effort": None, "summary": None}, "service_tier": None,
         "store": True, "temperature": None, "text": {"format": {"type": "text"}}, "tool_choice": "auto",
         "tools": [], "top_p": None, "truncation": "disabled", "user": None, "safety_identifier": None,
@@ -388,14 +388,14 @@ def test_what_an_answer_repeats_when_nothing_was_asked() -> None:
 def test_what_an_answer_repeats_of_everything() -> None:
     tool = {"type": "function", "name": "f", "parameters": {"a": 1}}
     fields: dict[str, Any] = {
-        "model": "m", "instructions": "i", "max_output_tokens": 5, "metadata": {"a": "b"},
+        "instructions": "i", "max_output_tokens": 5, "metadata": {"a": "b"},
         "parallel_tool_calls": False, "reasoning": {"effort": "low", "summary": "auto"},
         "service_tier": "flex", "store": False, "temperature": 0, "top_p": 1, "user": "u",
         "text": {"format": {"type": "json_object"}, "verbosity": "low"}, "tool_choice": {"type": "function"},
         "safety_identifier": "s", "prompt_cache_key": "k",
     }  # fmt: skip
     asked = request(**fields, tools=[tool])
-    told = json.loads(b"{%b}" % asked.told(asked.function_tools(), "main"))
+    told = json.loads(b"{%b}" % asked.told(asked.function_tools()))
     assert {name: told[name] for name in fields} == fields
     assert told["tools"] == [{**tool, "description": None, "strict": None}]
     assert not asked.is_stored

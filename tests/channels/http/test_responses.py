@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -13,7 +15,7 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from channels.http.gateway import TOKEN, Api
+from channels.http.gateway import TOKEN, Api, run_gateway
 from talaria.testing.model_server import ModelServer
 
 WEATHER: Any = {
@@ -200,11 +202,10 @@ async def test_calls_are_streamed_and_their_outputs_continue_the_response(
     said = '[[reply I look.]][[call weather {"a": 1} + call weather {"b": 2}]]'
     events = await events_of(api, {"input": said, "tools": [WEATHER]})
     assert names(events)[-9:] == [
-        "output_item.added",
-        "function_call_arguments.delta",
-        "function_call_arguments.done",
-        "output_item.done",
-    ] * 2 + ["completed"]
+        *["output_item.added", "function_call_arguments.delta"] * 2,
+        *["function_call_arguments.done", "output_item.done"] * 2,
+        "completed",
+    ]
     response = events[-1]["response"]
     calls = [item for item in response["output"] if item["type"] == "function_call"]
     assert [call["arguments"] for call in calls] == ['{"a": 1}', '{"b": 2}']
@@ -246,3 +247,58 @@ async def test_a_failure_before_the_first_piece_is_a_status_and_a_later_one_an_e
     again = await api.get(f"/v1/responses/{response['id']}")
     assert again["status"] == "failed"
     assert again["error"] == response["error"]
+
+
+# -- every wire format ------------------------------------------------------------------------------------
+
+WIRES = pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic-messages"])
+
+
+@asynccontextmanager
+async def behind(wire: str, home: Path, model: ModelServer) -> AsyncIterator[Api]:
+    """A gateway whose model speaks this format. Its server checks what comes back to it."""
+    provider = {"base_url": model.base_url, "max_retries": 0, "api": wire, "api_key": "k"}
+    async with run_gateway(home, model, tables={"providers": {"scripted": provider}}) as api:
+        yield api
+
+
+@WIRES
+async def test_arguments_are_streamed_as_they_come(tmp_path: Path, model: ModelServer, wire: str) -> None:
+    said = '[[chunk-delay 0.005]] [[call weather {"a": "long enough"} + call weather {"b": 2}]]'
+    async with behind(wire, tmp_path, model) as api:
+        events = await events_of(api, {"input": said, "tools": [WEATHER]})
+    pieces = [event for event in events if event["type"] == "response.function_call_arguments.delta"]
+    assert len(pieces) >= 4  # the scripted server sends the arguments of a call in two pieces
+    response = events[-1]["response"]
+    assert response["model"] == events[0]["response"]["model"] == "scripted/scripted"
+    calls = [item for item in response["output"] if item["type"] == "function_call"]
+    assert [call["arguments"] for call in calls] == [
+        "".join(piece["delta"] for piece in pieces if piece["item_id"] == call["id"]) for call in calls
+    ]
+
+
+@WIRES
+@pytest.mark.parametrize("stream", [True, False])
+async def test_reasoning_comes_back_to_its_model_without_a_store(
+    tmp_path: Path, model: ModelServer, wire: str, stream: bool
+) -> None:
+    said = {"role": "user", "content": "[[think hm]][[call weather {}]]"}
+    body = {
+        "input": [said], "tools": [WEATHER], "store": False, "include": ["reasoning.encrypted_content"],
+        "reasoning": {"effort": "low"},
+    }  # fmt: skip
+    async with behind(wire, tmp_path, model) as api:
+        if stream:
+            response = (await events_of(api, body))[-1]["response"]
+        else:
+            response = await api.post("/v1/responses", body)
+        thought, call = response["output"]
+        assert thought["encrypted_content"]
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+        again = await api.post("/v1/responses", {**body, "input": [said, thought, call, output]})
+        assert again["output"][-1]["content"][0]["text"] == "Tool results: sunny"
+        sent = json.loads(model.bodies[-1])
+        assert "hm" in json.dumps(sent.get("messages") or sent["input"])
+        other = {**body, "input": [said, thought, call, output], "model": "fast"}
+        await api.post("/v1/responses", other)
+        assert "encrypted" not in json.dumps(json.loads(model.bodies[-1]).get("input", ""))

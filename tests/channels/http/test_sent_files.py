@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -178,3 +179,27 @@ async def test_a_name_with_quotes_stays_one_value_of_the_header(tmp_path: Path) 
             _, headers = await fetch(api, file["id"])
             told = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
             assert headers["Content-Disposition"] == told
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_sent_files_are_in_the_answers_of_openais_apis(tmp_path: Path, path: str, stream: bool) -> None:
+    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+        put(tmp_path, "agent:main:http:api:one", "plan.md", b"the plan")
+
+        async def ask(text: str) -> Any:
+            said = [{"role": "user", "content": text}]
+            body = {"stream": stream, "messages" if "chat" in path else "input": said}
+            headers = {"X-Talaria-Session": "one"}
+            async with api.client.post(api.url + path, json=body, headers=headers) as response:
+                told = await response.text()
+            if not stream:
+                return json.loads(told)
+            blocks = [block.partition("data: ")[2] for block in told.split("\n\n")]
+            last = json.loads([block for block in blocks if block.startswith("{")][-1])
+            return last if "chat" in path else last["response"]
+
+        (file,) = (await ask(f"{SEND % 'plan.md'}[[reply here]]"))["files"]
+        assert (file["name"], file["type"], file["size"]) == ("plan.md", "text/markdown", 8)
+        assert (await fetch(api, file["id"]))[0] == b"the plan"
+        assert "files" not in await ask("hello")

@@ -31,6 +31,7 @@ from talaria.core.events import (
     ToolCallDelta,
     UsageReported,
 )
+from talaria.core.files import SentFile
 from talaria.core.messages import AssistantMessage, TokenUsage, ToolCall
 from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.gateway import Gateway
@@ -93,6 +94,8 @@ class OpenAiApi:
 
         async def finish() -> bytes:
             result = await self._result(live, live.turn)
+            if live.turn.files:
+                result = msgspec.structs.replace(result, files=live.turn.files)
             return _encode_whole(completion, result) if chunks is None else chunks.end(result)
 
         return await self._answers.answer(request, live, chunks, finish, is_stateless=session is None)
@@ -166,7 +169,8 @@ _FINISHES: Final = frozenset({"stop", "length", "tool_calls", "content_filter"})
 
 
 class _Result(msgspec.Struct, frozen=True):
-    """The answer of a turn. `model` answered, as provider/name; empty if no model did."""
+    """The answer of a turn. `model` answered, as provider/name; empty if no model did. `files` were sent with
+    it."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
@@ -175,6 +179,7 @@ class _Result(msgspec.Struct, frozen=True):
     usage: TokenUsage = TokenUsage()
     model: str = ""
     is_refusal: bool = False
+    files: tuple[SentFile, ...] = ()
 
     @classmethod
     def of(
@@ -250,6 +255,8 @@ def _encode_whole(completion: _Completion, result: _Result) -> bytes:
         "choices": [choice],
         "usage": _usage(result.usage),
     }
+    if result.files:
+        whole["files"] = result.files
     return _encode(whole) + b"\n"
 
 
@@ -302,7 +309,8 @@ class _Chunks:
             chunks.append(self._delta(b'{"%b":%b}' % (name, _encode(result.text))))
         if missing := self._missing_calls(result.calls):
             chunks.append(self._delta(b'{"tool_calls":%b}' % _encode(missing)))
-        chunks.append(self._delta(b"{}", _encode(result.finish)))
+        files = b',"files":%b' % _encode(result.files) if result.files else b""
+        chunks.append(self._delta(b"{}", _encode(result.finish), files))
         if self._with_usage:
             chunks.append(b'%b"choices":[],"usage":%b}\n\n' % (self._head, _encode(_usage(result.usage))))
         chunks.append(_DONE)
@@ -341,12 +349,12 @@ class _Chunks:
         """Return the end of a stream that fails after its status was sent; clients look for `error`."""
         return b"data: %b\n\n%b" % (openai_error_body(error), _DONE)
 
-    def _delta(self, delta: bytes, finish: bytes = b"null") -> bytes:
+    def _delta(self, delta: bytes, finish: bytes = b"null", more: bytes = b"") -> bytes:
         if not self._head:
             self._head = self._make_head(self._find_model())
         usage = b',"usage":null' if self._with_usage else b""
         chunk = b'%b"choices":[{"index":0,"delta":%b,"logprobs":null,"finish_reason":%b}]%b}\n\n'
-        encoded = chunk % (self._head, delta, finish, usage)
+        encoded = chunk % (self._head, delta, finish, usage + more)
         if self._has_begun:
             return encoded
         self._has_begun = True

@@ -20,7 +20,9 @@ from talaria.channels.http.responses_events import (
     IN_PROGRESS,
     Outcome,
     ResponseEvents,
+    ResponseForm,
     ResponseHead,
+    model_of,
     outcome_of,
     stored_items,
 )
@@ -49,6 +51,7 @@ from talaria.turns.intake import StatelessCall, is_ephemeral
 from talaria.turns.live import LiveTurn
 
 _PAGE, _MOST_ITEMS = 20, 100
+_encode = msgspec.json.Encoder().encode
 
 
 class DeletedResponse(msgspec.Struct, frozen=True):
@@ -89,7 +92,7 @@ class ResponseApi:
             )
         try:
             tools = body.function_tools()
-            told = body.told(tools, self._agent_name)
+            told = body.told(tools)
             items = body.items()
         except UnicodeDecodeError as malformed:
             raise invalid_utf8(malformed) from None
@@ -100,16 +103,19 @@ class ResponseApi:
             live = await self._turns.call(call)
         else:
             live = await self._turns.submit(await self._inbound(request, session, body, items, key))
-        turn = live.turn
-        head = ResponseHead(turn.id, turn.accepted_at, told, turn_of(body.previous_response_id or ""))
-        events = ResponseEvents(head) if body.stream else None
+        turn, is_stateless = live.turn, session is None
+        previous = turn_of(body.previous_response_id or "")
+        head = ResponseHead(turn.id, turn.accepted_at, body.model or self._agent_name, told, previous)
+        form = ResponseForm(is_stateless, is_stateless and body.wants_sealed)
+        events = ResponseEvents(head, form, lambda: live.model) if body.stream else None
 
         async def finish() -> bytes:
-            if events is None:
-                return await self._whole(live, head)
-            return events.end(*await self._result(live))
+            answer, outcome = await self._result(live)
+            if events is not None:
+                return events.end(answer, outcome, live.turn.files)
+            return await _whole(live, head, form, answer, outcome)
 
-        return await self._calls.answer(request, live, events, finish, is_stateless=session is None)
+        return await self._calls.answer(request, live, events, finish, is_stateless=is_stateless)
 
     async def _stateless(
         self, request: Request, body: ResponsesRequest, items: list[InputItem], told: bytes
@@ -125,7 +131,8 @@ class ResponseApi:
         context = Context(items, await self._answers(request, items), pending)
         if behind is None and not context.messages:
             raise BadRequest("In the field `input`: there is no message.", "Send a text or a message.")
-        response = NewResponse((b"{%b}" % told).decode(), behind.turn_id if behind else None)
+        repeated = b'{"model":%b,%b}' % (_encode(body.model or self._agent_name), told)
+        response = NewResponse(repeated.decode(), behind.turn_id if behind else None)
         return StatelessCall(
             sender=request.caller.sender,
             context=context.messages,
@@ -188,18 +195,6 @@ class ResponseApi:
         return answers
 
     # -- answers --------------------------------------------------------------------------------------------
-
-    async def _whole(self, live: LiveTurn, head: ResponseHead) -> bytes:
-        """Return the response of a turn that is done. Its items are those that a stream of it would have."""
-        events = ResponseEvents(head)
-        async with aclosing(live.follow()) as followed:
-            async for _, event in followed:
-                if isinstance(event, Reset):
-                    events = ResponseEvents(head)
-                events.encode(event)
-        answer, outcome = await self._result(live)
-        events.end(answer, outcome)
-        return head.encode(outcome, events.items)
 
     async def _result(self, live: LiveTurn) -> tuple[AssistantMessage, Outcome]:
         """Return the last answer of a turn that is done. It is read from the store if this process has not
@@ -285,6 +280,21 @@ class ResponseApi:
         return None if turn_id is None else await self._stored.find(turn_id)
 
 
+async def _whole(
+    live: LiveTurn, head: ResponseHead, form: ResponseForm, answer: AssistantMessage, outcome: Outcome
+) -> bytes:
+    """Return the response of a turn that is done. Its items are those that a stream of it would have."""
+    events = ResponseEvents(head, form)
+    async with aclosing(live.follow()) as followed:
+        async for _, event in followed:
+            if isinstance(event, Reset):
+                events = ResponseEvents(head, form)
+            events.encode(event)
+    files = live.turn.files
+    events.end(answer, outcome, files)
+    return head.encode(outcome, events.items, model_of(answer) or live.model, files)
+
+
 def _no_such_response(name: str) -> NotFound:
     return NotFound(
         f"There is no response {name[:64]}.",
@@ -308,6 +318,9 @@ def _outcome(turn: Turn) -> Outcome:
 
 
 def _stored_response(stored: StoredResponse) -> Response:
-    turn, outcome = stored.turn, _outcome(stored.turn)
-    head = ResponseHead(turn.id, turn.accepted_at, stored.request.encode()[1:-1], stored.previous)
-    return Response(head.encode(outcome, stored_items(stored.answer, turn.id, outcome)))
+    turn, outcome, answer = stored.turn, _outcome(stored.turn), stored.answer
+    told = msgspec.json.decode(stored.request, type=dict[str, msgspec.Raw])
+    model = msgspec.json.decode(told.pop("model"), type=str)
+    head = ResponseHead(turn.id, turn.accepted_at, model, _encode(told)[1:-1], stored.previous)
+    items = stored_items(answer, turn.id, outcome)
+    return Response(head.encode(outcome, items, model_of(answer) if answer is not None else ""))

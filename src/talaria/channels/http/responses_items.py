@@ -8,6 +8,7 @@ stored response by its id alone.
 from __future__ import annotations
 
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -133,6 +134,7 @@ class ReasoningItem(msgspec.Struct):
     id: str | None = None
     summary: list[ThoughtPart] = []
     content: list[ThoughtPart] | None = None
+    encrypted_content: str | None = None
 
 
 class ReferenceItem(msgspec.Struct):
@@ -223,6 +225,7 @@ class Context:
         self._messages: list[Message] = []
         self._text: list[str] = []
         self._thoughts: list[Reasoning] = []
+        self._thinker = ("", "")  # the provider and model of the thoughts, if they are known
         self._calls: list[ToolCall] = []
         self._outputs = _outputs(items)
         if pending:
@@ -267,9 +270,16 @@ class Context:
             self._flush()
         ref = ItemRef.parse(item.id)
         if ref is not None and (answer := self._stored.get(ref.turn_id)) is not None:
-            self._thoughts += answer.reasoning
+            self._recall(answer)
+        elif (sealed := open_reasoning(item.encrypted_content)) is not None:
+            self._recall(sealed)
         elif text := "\n\n".join(part.text for part in (*item.summary, *(item.content or ()))):
             self._thoughts.append(Reasoning("reasoning_content", text, _encode(text).decode()))
+
+    def _recall(self, answer: AssistantMessage | _Sealed) -> None:
+        """Take the reasoning of an answer as it was. Another model is not sent it."""
+        self._thoughts += answer.reasoning
+        self._thinker = (answer.provider, answer.model)
 
     def _refer(self, n: int, name: str) -> None:
         ref = ItemRef.parse(name)
@@ -289,10 +299,12 @@ class Context:
         """End the assistant's message, if there is one. Thoughts that led to nothing are left out."""
         calls = tuple(self._calls)
         if self._text or calls:
-            self._messages.append(AssistantMessage("".join(self._text), calls, tuple(self._thoughts)))
+            text, (provider, model) = "".join(self._text), self._thinker
+            thoughts = tuple(self._thoughts)
+            self._messages.append(AssistantMessage(text, calls, thoughts, model, provider=provider))
         if calls:
             self._messages.append(self._results(calls))
-        self._text, self._thoughts, self._calls = [], [], []
+        self._text, self._thoughts, self._calls, self._thinker = [], [], [], ("", "")
 
     def _results(self, calls: tuple[ToolCall, ...]) -> ToolResults:
         results = []
@@ -381,8 +393,14 @@ def output_text(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def message_item(id: str, text: str, status: str = "completed") -> dict[str, Any]:
-    content = [output_text(text)]
+def refusal_part(text: str) -> dict[str, Any]:
+    return {"type": "refusal", "refusal": text}
+
+
+def message_item(
+    id: str, text: str, status: str = "completed", *, is_refusal: bool = False
+) -> dict[str, Any]:
+    content = [refusal_part(text) if is_refusal else output_text(text)]
     return {"type": "message", "id": id, "status": status, "role": "assistant", "content": content}
 
 
@@ -402,6 +420,40 @@ def call_item(id: str, call: ToolCall, status: str = "completed") -> dict[str, A
     }
 
 
+class _Sealed(msgspec.Struct, frozen=True, array_like=True):
+    """The reasoning of an answer, with the model that it must go back to."""
+
+    provider: str
+    model: str
+    reasoning: tuple[Reasoning, ...]
+
+
+_SEAL = "talaria1."  # how our `encrypted_content` begins
+_decode_sealed = msgspec.json.Decoder(_Sealed).decode
+
+
+def seal_reasoning(message: AssistantMessage) -> str | None:
+    """Return the reasoning as an `encrypted_content`, or None if the message has none.
+
+    It is encoded, not encrypted: what must stay secret in it is encrypted by the provider. `open_reasoning`
+    reads it.
+    """
+    if not message.reasoning:
+        return None
+    sealed = _Sealed(message.provider, message.model, message.reasoning)
+    return _SEAL + urlsafe_b64encode(_encode(sealed)).decode()
+
+
+def open_reasoning(text: str | None) -> _Sealed | None:
+    """Return the content of a seal, or None for a text that is not ours."""
+    if text is None or not text.startswith(_SEAL):
+        return None
+    try:
+        return _decode_sealed(urlsafe_b64decode(text[len(_SEAL) :]))
+    except (ValueError, msgspec.DecodeError):
+        return None
+
+
 def thought_text(message: AssistantMessage) -> str:
     return "".join(thought.text for thought in message.reasoning)
 
@@ -415,7 +467,8 @@ def output_items(
     if thought := thought_text(message):
         items.append(reasoning_item(item_id(REASONING, turn_id, 0), thought))
     if message.text or not message.tool_calls:
-        items.append(message_item(item_id(MESSAGE, turn_id, 0), message.text, status))
+        id, is_refusal = item_id(MESSAGE, turn_id, 0), message.refused is True
+        items.append(message_item(id, message.text, status, is_refusal=is_refusal))
     for n, call in enumerate(message.tool_calls):
         items.append(call_item(item_id(CALL, turn_id, n), call))
     return items

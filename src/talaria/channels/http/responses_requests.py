@@ -98,6 +98,7 @@ _decode_choice = msgspec.json.Decoder(Literal["none", "auto", "required"] | _Cho
 
 REFUSED: Final = tuple(name for name, row in PARAMETERS.items() if row.responses is Rule.REFUSED)
 _LOGPROBS: Final = "message.output_text.logprobs"
+_SEALED: Final = "reasoning.encrypted_content"
 
 
 class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -219,11 +220,15 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
             reasoning=self.reasoning.effort if self.reasoning is not None else None,
             max_output=self.max_output_tokens,
             sampling=parameters.encode_parameters(rest),
+            streams_calls=bool(self.stream and self.tools),
         )
 
-    def told(self, tools: list[CallerTool], agent: str) -> bytes:
-        """Return what every answer repeats of the request, as JSON members joined by commas. `agent` is the
-        model of a request that names none.
+    @property
+    def wants_sealed(self) -> bool:
+        return _SEALED in (self.include or ())
+
+    def told(self, tools: list[CallerTool]) -> bytes:
+        """Return what every answer repeats of the request, but the model, as JSON members joined by commas.
 
         The bytes are valid UTF-8 on one line, as events need them. Raises `UnicodeDecodeError`.
         """
@@ -234,7 +239,6 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
         parallel = self.parallel_tool_calls
         choice = self.tool_choice if bytes(self.tool_choice) not in (b"", b"null") else "auto"
         told = {
-            "model": self.model or agent,
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
             "metadata": self.metadata or {},
