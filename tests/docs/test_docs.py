@@ -15,7 +15,7 @@ from typing import get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
-from talaria.channels.http import routing
+from talaria.channels.http import routes as route_tables
 from talaria.channels.http.response import STATUS
 from talaria.cli.main import VERBS
 from talaria.commands.slash import ALIASES, SLASH_COMMANDS
@@ -60,7 +60,7 @@ def fenced(page: str, language: str) -> list[str]:
 def routes() -> set[str]:
     """`GET /path` of the tables of routes, as it is written there."""
     found = set()
-    for node in ast.walk(ast.parse(inspect.getsource(routing))):
+    for node in ast.walk(ast.parse(inspect.getsource(route_tables))):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant) and isinstance(value, ast.Dict):

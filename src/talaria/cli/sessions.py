@@ -11,9 +11,9 @@ from typing import TypeVar, assert_never
 
 import click
 
-from talaria.channels.console.gateway_client import GatewayClient, SessionList
+from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.http.callers import HOME_CALLER
-from talaria.channels.http.views import SessionView
+from talaria.channels.http.views import SessionList, SessionView
 from talaria.cli.home_gateway import GatewayOrStore, ask_home
 from talaria.cli.options import Invocation, group
 from talaria.cli.text import columns, when

@@ -18,7 +18,7 @@ from talaria.access.tokens import hash_token
 from talaria.channels.http.callers import RouteAccess
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.response import DEFAULT_TIMING
-from talaria.channels.http.routing import create_app
+from talaria.channels.http.routes import create_app
 from talaria.core.access import Role
 from talaria.core.tokens import AddToken
 from talaria.testing.model_server import ModelServer

@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from talaria.access.pairing import Invitation
 from talaria.access.tokens import FreshToken
-from talaria.channels.http.views import AcceptedTurn, ExplainedTurn, SessionView, TurnList
+from talaria.channels.http.views import AcceptedTurn, ExplainedTurn, SessionList, SessionView, TurnList
 from talaria.core.access import Paired, PairingList, Role
 from talaria.core.backoff import Backoff
 from talaria.core.display import describe_file
@@ -66,11 +66,6 @@ class GatewayAddress(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"GatewayAddress({self.url!r})"
-
-
-class SessionList(msgspec.Struct, frozen=True):
-    items: tuple[SessionView, ...]
-    next: str | None
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from typing import Final
 from talaria.access.logins import Logins, link
 from talaria.channels.http.auth import ENDED_LOGINS
 from talaria.channels.http.response import DEFAULT_TIMING, StreamTiming
-from talaria.channels.http.routing import create_app
+from talaria.channels.http.routes import create_app
 from talaria.channels.http.server import HttpServer, allowed_hosts, bind
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.token import ensure_http_token

@@ -7,7 +7,7 @@ from typing import Final
 from talaria.channels.http.callers import HOME_CALLER, ApiCaller
 from talaria.channels.http.request import HttpError, Request, quoted, read_number
 from talaria.channels.http.response import Response, json_response
-from talaria.channels.http.views import DeletedSession, SessionView, SessionViews
+from talaria.channels.http.views import DeletedSession, SessionList, SessionView
 from talaria.core.errors import BadRequest, LeaseHeld, NotFound
 from talaria.core.ids import SESSION_PREFIX, ChatKey, SessionId, is_session_name
 from talaria.core.ledger import Page
@@ -81,7 +81,7 @@ class SessionApi:
         caller = request.caller
         page = await self._store.sessions(read_page(request), caller.prefix(self._agent_name))
         items = tuple(SessionView.of(session, caller=caller) for session in page.items)
-        return json_response(SessionViews(items, page.next))
+        return json_response(SessionList(items, page.next))
 
     async def show(self, request: Request) -> Response:
         session = await self._lookup.session(request.params["x"], request)

@@ -195,7 +195,7 @@ class SessionView(msgspec.Struct, frozen=True):
         )
 
 
-class SessionViews(msgspec.Struct, frozen=True):
+class SessionList(msgspec.Struct, frozen=True):
     items: tuple[SessionView, ...]
     next: str | None
 
