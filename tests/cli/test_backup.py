@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from pathlib import Path
 
 import msgspec
@@ -108,3 +109,21 @@ def test_a_bot_s_token_comes_back_and_the_rest_is_named(
     assert "Secrets came with it, those in telegram.token, so" in restored.stdout
     assert "If that gateway still runs, on this machine or another, stop it" in restored.stdout
     assert restored.stdout.rstrip().endswith(f"serve --home {other}")
+
+
+def test_why_says_what_a_call_of_v1_was(talaria: Talaria, serve: Serve, home: Path) -> None:
+    serve()
+    address = msgspec.json.decode((home / "gateway.json").read_bytes())["url"]
+    told = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is Lima?"}]
+    request = urllib.request.Request(
+        f"{address}/v1/chat/completions",
+        msgspec.json.encode({"messages": told}),
+        {"Authorization": f"Bearer {(home / 'http.token').read_text().strip()}"},
+    )
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 200
+    line = talaria("why").stdout.splitlines()[1]
+    *_, chat, path, state, where, is_, lima, turn = line.split()
+    assert (chat, path, state) == ("main:http", "/v1", "done")
+    assert (where, is_, lima) == ("Where", "is", "Lima?")
+    assert "Accepted a call of /v1 of " in talaria("why", turn).stdout

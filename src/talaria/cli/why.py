@@ -16,6 +16,7 @@ from talaria.cli.options import Invocation, verb
 from talaria.cli.text import columns, when
 from talaria.core.display import clean_line
 from talaria.core.errors import NotFound
+from talaria.core.ids import EPHEMERAL, ChatAddress
 
 _CHAT_WIDTH, _TEXT_WIDTH = 32, 40
 
@@ -61,8 +62,14 @@ def _list(invocation: Invocation, limit: int, as_json: bool) -> None:
 
 
 def _row(turn: TurnLine) -> tuple[str, ...]:
-    chat = short(turn.chat_key.removeprefix("agent:"), _CHAT_WIDTH)
-    return when(turn.accepted_at), chat, turn.state, short(turn.text, _TEXT_WIDTH) or "-", turn.id
+    address = ChatAddress.parse(turn.chat_key)
+    if address.kind == EPHEMERAL:  # its last part is the session, which no person has named
+        owner = address.chat if address.thread is not None else ""
+        chat = f"{address.agent}:http /v1 {owner}".rstrip()
+    else:
+        chat = turn.chat_key.removeprefix("agent:")
+    text = short(turn.text, _TEXT_WIDTH) or "(no text)"
+    return when(turn.accepted_at), short(chat, _CHAT_WIDTH), turn.state, text, turn.id
 
 
 def short(text: str, width: int) -> str:

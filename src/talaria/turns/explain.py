@@ -8,6 +8,7 @@ import msgspec
 
 from talaria.core.delivery import OutboxRow, OutboxState
 from talaria.core.history import StepUsage, TurnHistory
+from talaria.core.ids import EPHEMERAL, ChatAddress
 from talaria.core.ledger import TurnRecord
 from talaria.core.questions import APPROVE, DENY, Question, QuestionKind
 from talaria.core.spending import show_usd
@@ -41,7 +42,8 @@ def explain_history(history: TurnHistory) -> tuple[HistoryLine, ...]:
 def _arrival(turn: Turn, ahead: int) -> Iterator[HistoryLine]:
     sender = turn.inbound.sender
     who = f"{sender.name} ({sender.id})" if sender.name else sender.id or "somebody"
-    what = f"the command /{turn.command}" if turn.command else "a message"
+    is_call = ChatAddress.parse(turn.chat_key).kind == EPHEMERAL
+    what = f"the command /{turn.command}" if turn.command else "a call of /v1" if is_call else "a message"
     key = f", known there as {turn.inbound.key}" if turn.inbound.key else ""
     yield HistoryLine(turn.accepted_at, "accepted", f"Accepted {what} of {who} durably{key}.")
     if ahead:

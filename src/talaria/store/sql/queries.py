@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from talaria.core.entries import Entry
 from talaria.core.files import SentItem, SentPage
 from talaria.core.history import StepUsage, TurnHistory
@@ -18,7 +20,7 @@ from talaria.core.ledger import (
     SessionPage,
     TurnRecord,
 )
-from talaria.core.messages import TokenUsage
+from talaria.core.messages import TokenUsage, UserMessage
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec, Prefix
 from talaria.core.turns import Turn, TurnState
@@ -197,12 +199,18 @@ ORDER BY id DESC LIMIT 10
 """
 FIND_BY_SHOWN = "SELECT id FROM turns WHERE shown_id = ? ORDER BY position DESC LIMIT 10"
 FIND_BY_ROW = "SELECT turn_id FROM outbox WHERE id = ?"
+_LONGEST_WORDS = 1 << 16  # bytes of an entry; a longer one holds pictures
 RECENT = f"""
 SELECT {TURN_COLUMNS} FROM turns WHERE forgotten = 0 AND chat_key >= ? AND chat_key < ? AND {HAS_SESSION}
 ORDER BY position DESC LIMIT ?
 """
 RECENT_OF_SESSION = f"""
 SELECT {TURN_COLUMNS} FROM turns WHERE forgotten = 0 AND session_id = ? ORDER BY position DESC LIMIT ?
+"""
+LAST_WORDS = f"""
+SELECT {ENTRY_COLUMNS} FROM entries
+WHERE session_id = ? AND kind = 'user' AND at <= ? AND length(body) < {_LONGEST_WORDS}
+ORDER BY seq DESC LIMIT 1
 """
 BEGUN = "SELECT begun_at, begun_by, position, session_id, accepted_at FROM turns WHERE id = ?"
 COUNT_AHEAD = """
@@ -236,7 +244,18 @@ def find(db: Connection, name: str) -> list[TurnId]:
 
 def recent(db: Connection, limit: int, within: str = "") -> list[Turn]:
     bounds = (within, within[:-1] + chr(ord(within[-1]) + 1)) if within else ("", _LAST_KEY)
-    return list(map(turn_from, db.execute(RECENT, (*bounds, limit))))
+    turns = list(map(turn_from, db.execute(RECENT, (*bounds, limit))))
+    return [turn if turn.inbound.parts else _with_words(db, turn) for turn in turns]
+
+
+def _with_words(db: Connection, turn: Turn) -> Turn:
+    """Return the turn with the last message that it was called with. A stateless call has its messages in
+    the log only."""
+    row = db.execute(LAST_WORDS, (turn.session_id, turn.accepted_at)).fetchone()
+    body = None if row is None else entry_from(row).body
+    if not isinstance(body, UserMessage):
+        return turn
+    return msgspec.structs.replace(turn, inbound=msgspec.structs.replace(turn.inbound, parts=body.parts))
 
 
 def recent_of_session(db: Connection, session_id: SessionId, limit: int) -> list[Turn]:
