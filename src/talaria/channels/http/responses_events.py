@@ -20,9 +20,9 @@ from talaria.channels.http.responses_items import (
     reasoning_item,
     refusal_part,
     response_id,
-    seal_reasoning,
     thought_text,
 )
+from talaria.channels.http.sealed_reasoning import seal_reasoning
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import (
     Delta,

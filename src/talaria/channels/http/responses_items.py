@@ -8,13 +8,13 @@ stored response by its id alone.
 from __future__ import annotations
 
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from talaria.channels.http.request import invalid_field, quoted
+from talaria.channels.http.sealed_reasoning import SealedReasoning, open_reasoning
 from talaria.core.errors import BadRequest
 from talaria.core.ids import TURN_PREFIX, TurnId
 from talaria.core.messages import (
@@ -276,7 +276,7 @@ class Context:
         elif text := "\n\n".join(part.text for part in (*item.summary, *(item.content or ()))):
             self._thoughts.append(Reasoning("reasoning_content", text, _encode(text).decode()))
 
-    def _recall(self, answer: AssistantMessage | _Sealed) -> None:
+    def _recall(self, answer: AssistantMessage | SealedReasoning) -> None:
         """Take the reasoning of an answer as it was. Another model is not sent it."""
         self._thoughts += answer.reasoning
         self._thinker = (answer.provider, answer.model)
@@ -418,40 +418,6 @@ def call_item(id: str, call: ToolCall, status: str = "completed") -> dict[str, A
         "arguments": call.arguments,
         "status": status,
     }
-
-
-class _Sealed(msgspec.Struct, frozen=True, array_like=True):
-    """The reasoning of an answer, with the model that it must go back to."""
-
-    provider: str
-    model: str
-    reasoning: tuple[Reasoning, ...]
-
-
-_SEAL = "talaria1."  # how our `encrypted_content` begins
-_decode_sealed = msgspec.json.Decoder(_Sealed).decode
-
-
-def seal_reasoning(message: AssistantMessage) -> str | None:
-    """Return the reasoning as an `encrypted_content`, or None if the message has none.
-
-    It is encoded, not encrypted: what must stay secret in it is encrypted by the provider. `open_reasoning`
-    reads it.
-    """
-    if not message.reasoning:
-        return None
-    sealed = _Sealed(message.provider, message.model, message.reasoning)
-    return _SEAL + urlsafe_b64encode(_encode(sealed)).decode()
-
-
-def open_reasoning(text: str | None) -> _Sealed | None:
-    """Return the content of a seal, or None for a text that is not ours."""
-    if text is None or not text.startswith(_SEAL):
-        return None
-    try:
-        return _decode_sealed(urlsafe_b64decode(text[len(_SEAL) :]))
-    except (ValueError, msgspec.DecodeError):
-        return None
 
 
 def thought_text(message: AssistantMessage) -> str:
