@@ -1,7 +1,8 @@
 """`./dev bench`: the performance table. Everything takes about ten minutes; --quick about one.
 
 --compare PATH shows the cost of a change: it alternates between this checkout and the one at PATH, which
-needs a .venv of its own, and prints the medians and their ratios.
+needs a .venv of its own, and prints the medians and their ratios. With --instructions it counts instructions
+under valgrind instead, which other work on the machine hardly changes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import uvloop
 
 from bench import streams
 from bench.compare import ROUNDS, compare, render
+from bench.instructions import compare_instructions
 from bench.suite import PARTS, Suite
 from bench.table import Row, render_markdown, render_svg, render_text
 
@@ -35,7 +37,13 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, metavar="N", help="of --compare (default: %(default)s)"
     )
+    parser.add_argument("--instructions", action="store_true", help="--compare counts instructions")
     options = parser.parse_args()
+    if options.instructions:
+        if options.compare is None:
+            parser.error("--instructions needs --compare PATH")
+        print(render(uvloop.run(compare_instructions(options.compare, _say)), "thousands of instructions"))
+        return
     if options.compare is not None:
         print(render(uvloop.run(compare(options.compare, _say, options.rounds))))
         return

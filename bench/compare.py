@@ -74,10 +74,10 @@ async def _measure(model_url: str, python: str, load: TurnLoad) -> Measured:
     }
 
 
-def render(medians: dict[str, tuple[float, float]]) -> str:
+def render(medians: dict[str, tuple[float, float]], heading: str = "median of the rounds") -> str:
     """A ratio below 1: this checkout costs less than the other."""
     rows = [
         [name, f"{ours:.3g}", f"{theirs:.3g}", f"{ours / theirs:.3f}"]
         for name, (ours, theirs) in medians.items()
     ]
-    return align([["median of the rounds", "this", "other", "ratio"], *rows])
+    return align([[heading, "this", "other", "ratio"], *rows])

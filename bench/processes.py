@@ -9,9 +9,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 _ADDRESS = re.compile(rb"http://[\d.]+:\d+")
 
@@ -22,6 +23,10 @@ class Metered:
     def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
         self._process = process
         self.url = url
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def cpu(self) -> float:
         """Return the CPU seconds of all threads so far, user and system, as the scheduler counts them."""
@@ -43,11 +48,18 @@ def model_server(latency: float = 0.0) -> Iterator[Metered]:
 
 @contextmanager
 def gateway(
-    model_url: str, deadline: str = "10s", python: str = sys.executable
+    model_url: str,
+    deadline: str = "10s",
+    python: str = sys.executable,
+    wrapper: Sequence[str] = (),
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[Metered, str]]:
-    """Run `talaria serve` with that interpreter in a new home. Gives the process and the token of its API."""
+    """Run `talaria serve` with that interpreter in a new home. Gives the process and the token of its API.
+
+    A wrapper is a command that runs another, such as valgrind. The settings are added to the environment.
+    """
     with tempfile.TemporaryDirectory(prefix="talaria-bench-") as home:
-        settings = {
+        environ = {
             "TALARIA_HOME": home,
             "TALARIA_HTTP__PORT": "0",
             "TALARIA_MODEL__PROVIDER": "bench",
@@ -55,8 +67,9 @@ def gateway(
             "TALARIA_PROVIDERS__BENCH__BASE_URL": f"{model_url}/v1",
             "TALARIA_LOG__LEVEL": "error" if deadline != "10s" else "warning",
             "TALARIA_SHUTDOWN__DEADLINE": deadline,
+            **settings,
         }
-        with _running([python, "-P", "-m", "talaria", "serve"], settings) as process:
+        with _running([*wrapper, python, "-P", "-m", "talaria", "serve"], environ) as process:
             yield process, (Path(home) / "http.token").read_text().strip()
 
 

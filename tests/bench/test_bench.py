@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from bench.compare import compare, python_of, render
+from bench.instructions import compare_instructions, read_total
 from bench.table import Row, Wanted
 from bench.turns import TurnLoad
 
@@ -107,6 +109,18 @@ def test_a_comparison_prints_medians_and_their_ratio() -> None:
 def test_a_checkout_without_its_own_interpreter_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"has no \.venv"):
         python_of(tmp_path)
+
+
+def test_the_sum_of_a_count_of_instructions_is_its_last_line() -> None:
+    assert read_total("version: 1\nevents: Ir\nfn=(1) totals\n1 20\n\ntotals: 1082186988\n") == 1082186988
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
+async def test_the_same_checkout_runs_the_same_instructions() -> None:
+    counts = await compare_instructions(ROOT, lambda text: None, turns=16)
+    assert len(counts) == 3
+    assert all(0.9 < ours / theirs < 1.1 for ours, theirs in counts.values())
 
 
 @pytest.mark.long
