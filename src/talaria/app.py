@@ -299,6 +299,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             "delivery": delivery.run,
             "deadlines": turns.watch,
             "orphans": turns.watch_orphans,
+            "answers": turns.requests.run,
             "expiry": sessions.run,
             "config": start.reloader.run,
         }

@@ -15,6 +15,7 @@ SCANS = {
     "queries.FIND_BY_REPLY": {"outbox"},
     "queries.FIND_BY_SHOWN": {"turns"},
     "queries.RECENT": {"turns"},  # from the newest on
+    "queries.RECENT_REQUESTS": {"turns"},  # from the newest on, those of a few minutes
     "delivery.DUE_AT_ONCE": {"outbox"},
     "leases.EXPIRE_OTHERS": {"sessions"},
     "leases.FORGIVE_OWN": {"sessions"},

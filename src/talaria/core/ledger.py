@@ -49,7 +49,8 @@ class Accept(msgspec.Struct, frozen=True):
     """Bind a message to its session and write its turn. Durable.
 
     - `inbound.key` is unique within `scope`. If the key was used within `key_ttl` seconds, the turn of that
-      message is returned; `IdempotencyConflict` is raised if `digest` differs.
+      message is returned; `IdempotencyConflict` is raised if `digest` differs. Without a key, `digest` is
+      kept for `Store.recent_requests`.
     - `Binding.NEW` and `Binding.RESUME` change the chat's current session. An ephemeral fresh session never
       becomes a chat's current one. `Binding.RESUME` raises `NotFound` for a session of another chat.
     - A current session that was not used since `expire_before` is ended, unless one of its turns is
@@ -90,6 +91,16 @@ class Accepted(msgspec.Struct, frozen=True):
     is_new_session: bool
     began: Began | None = None
     ended: SessionId | None = None
+
+
+class RecentRequest(msgspec.Struct, frozen=True):
+    """A turn that was accepted with a digest and without a key. `is_answered`: a client has been sent the
+    whole answer."""
+
+    turn_id: TurnId
+    digest: str
+    accepted_at: float
+    is_answered: bool
 
 
 class Ended(msgspec.Struct, frozen=True):

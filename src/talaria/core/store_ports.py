@@ -148,6 +148,10 @@ class Store(SpendStore, Protocol):
         """Count none of the turn's attempts so far as a crash. Raises `NotFound`."""
         ...
 
+    async def mark_answered(self, turn_ids: Sequence[TurnId]) -> None:
+        """Note that clients have been sent the whole answers of these turns. Unknown ids are no error."""
+        ...
+
     async def show(self, turn_id: TurnId, platform_id: str) -> None:
         """Note the platform's message that shows the turn. If the reply was not sent yet, it will edit that
         message. Raises `NotFound`."""
@@ -217,6 +221,11 @@ class Store(SpendStore, Protocol):
 
     async def recent_of_session(self, session_id: SessionId, limit: int) -> Sequence[Turn]:
         """Return the last turns of a session, newest first."""
+        ...
+
+    async def recent_requests(self, since: float, limit: int) -> Sequence[ledger.RecentRequest]:
+        """Return the turns accepted since then that have a digest and no key, newest first. Looks at the last
+        `limit` turns only."""
         ...
 
     async def cursor(self, name: str) -> str | None: ...

@@ -12,7 +12,7 @@ from talaria.commands.slash import Command, canonical, find_session, parse_comma
 from talaria.core.entries import settled_bodies
 from talaria.core.errors import HeadMoved, LimitReached, NoModel, TalariaError
 from talaria.core.events import Queued
-from talaria.core.ids import EPHEMERAL, ChatAddress, ChatKey, SessionId, new_session_id, new_turn_id
+from talaria.core.ids import EPHEMERAL, ChatAddress, ChatKey, SessionId, TurnId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Begin, Binding, Fresh
 from talaria.core.messages import Message, Text
 from talaria.core.responses import ChainPlace, NewResponse
@@ -25,6 +25,7 @@ from talaria.turns.agents import Agents
 from talaria.turns.lanes import Lanes, is_control
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import NO_OPTIONS, CallOptions, LiveTurn
+from talaria.turns.retries import ClientRequest, RecentRequests
 from talaria.turns.settings import Busy, TurnSettings
 
 _LONG_BYTES = 256 << 10  # are hashed in about a millisecond
@@ -97,6 +98,7 @@ class Intake:
         self._limits = load.limits
         self._limits.watch("chat_queue", lambda: max((len(lane) - 1 for lane in lanes), default=0))
         self._live = lanes.live
+        self.requests = RecentRequests(store, agents.clock)
         self._is_open = False
         self._arriving: dict[ChatKey, int] = {}  # how many messages of the chat are being accepted now
 
@@ -107,17 +109,40 @@ class Intake:
         """Refuse every message from now on with `Draining`."""
         self._is_open = False
 
-    async def submit(self, inbound: Inbound) -> LiveTurn:
+    async def submit(self, inbound: Inbound, request: ClientRequest | None = None) -> LiveTurn:
         """Accept a message or a command for its chat's session. Durable when it returns.
+
+        If `request` repeats an earlier one, return the turn of that one, which may be over.
 
         Raises `IdempotencyConflict`, `NotFound` (for an unknown model), `Draining`, `StoreError`,
         `Overloaded`, and `LimitReached` if too many messages of the chat wait. A control command is never
         refused for the last two reasons.
         """
+        if request is None:
+            return await self._submit(inbound)
+        if (turn_id := await self.requests.joined(request)) is not None:
+            if (live := await self.find(turn_id)) is not None:
+                live.repeats += 1
+                return live
+            self.requests.forget(request)
+        with self.requests.accepting(request) as known:
+            live = await self._submit(inbound, request.digest)
+            known.turn_id = live.turn.id
+        return live
+
+    async def find(self, turn_id: TurnId) -> LiveTurn | None:
+        """Return the turn, also if it is over or another process has it. None if there is no such turn."""
+        if (live := self._live.get(turn_id)) is not None:
+            return live
+        record = await self._store.turn_record(turn_id)
+        return None if record is None else self._live.find(record.turn)
+
+    async def _submit(self, inbound: Inbound, digest: str = "") -> LiveTurn:
         command = parse_command(inbound.text)
         if command is None or not is_control(command.name):
             self._load.check()
-        digest = await _digest(inbound.parts, inbound.model) if inbound.key is not None else ""
+        if inbound.key is not None:
+            digest = await _digest(inbound.parts, inbound.model)
         busy, is_explicit = choose_busy(command, self._settings.busy)
         if is_explicit and command is not None:
             inbound, command = _with_text(inbound, command.args), None

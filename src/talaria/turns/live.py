@@ -63,7 +63,8 @@ class LiveTurn:
     lost its lease here. `steers` are the messages that joined it. `questions` are those that a parked turn
     waits for, by id. `model` is the session's own (provider/name), once it is known. `completion` is the
     model's last answer, `steps` and `spent` are what led to it; they are set when a model has answered the
-    turn here.
+    turn here. `is_resumed`: an earlier process began the turn, or this one had to begin it again, so the
+    events may lack what the model said before.
     """
 
     def __init__(
@@ -103,7 +104,8 @@ class LiveTurn:
         self._steering: asyncio.Future[None] | None = None
         self._parking: asyncio.Future[None] | None = None
         self._decided: set[QuestionId] = set()
-        if turn.attempts and began is None:
+        self.is_resumed = bool(turn.attempts and began is None)
+        if self.is_resumed:
             self._events.append(Reset())
 
     @classmethod

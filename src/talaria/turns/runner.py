@@ -302,6 +302,7 @@ class Runner:
         session_id, fence = began.session.id, began.fence
         attempt.is_recalled = live.began is not None or not live.turn.attempts
         if live.begins and live.turn.state is not TurnState.WAITING:
+            live.is_resumed = True
             live.emit(Reset())  # what was streamed before is void; a parked turn goes on where it was
         live.run(began)
         attempt.began = began

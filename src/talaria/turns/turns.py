@@ -23,6 +23,7 @@ from talaria.turns.lanes import Lanes
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.recovery import Recovery
+from talaria.turns.retries import ClientRequest, RecentRequests
 from talaria.turns.runner import Runner
 from talaria.turns.settings import TurnSettings
 from talaria.turns.states import LiveState
@@ -79,6 +80,7 @@ class Turns:
         False are left alone until their chat is spoken to.
         """
         count = await self._recovery.recover(takes_up, is_alone=is_alone)
+        await self.requests.load()
         self._intake.open()
         return count
 
@@ -105,6 +107,7 @@ class Turns:
             await self._yield_turns()
         for live in self.live:
             self.live.let_go(live)
+        await self.requests.mark()
         self.live.feed.close()
         return left
 
@@ -117,13 +120,17 @@ class Turns:
 
     # -- what channels do -----------------------------------------------------------------------------------
 
-    async def submit(self, inbound: Inbound) -> LiveTurn:
+    @property
+    def requests(self) -> RecentRequests:
+        return self._intake.requests
+
+    async def submit(self, inbound: Inbound, request: ClientRequest | None = None) -> LiveTurn:
         """Accept a message. Durable when it returns: the message will be answered, or its failure told.
 
         See `Intake.submit` for what it raises.
         """
         self._recovery.take_up_chat(inbound.chat_key)
-        return await self._intake.submit(inbound)
+        return await self._intake.submit(inbound, request)
 
     async def call(self, call: StatelessCall) -> LiveTurn:
         """Accept a call that brings its whole context."""
@@ -137,12 +144,9 @@ class Turns:
 
     async def find(self, turn_id: TurnId) -> LiveTurn:
         """Return the turn, also if it is over or another process has it. Raises `NotFound`."""
-        if (live := self.live.get(turn_id)) is not None:
-            return live
-        record = await self._store.turn_record(turn_id)
-        if record is None:
+        if (live := await self._intake.find(turn_id)) is None:
             raise NotFound(f"There is no turn {turn_id}.", "Check the id; old turns may have been pruned.")
-        return self.live.find(record.turn)
+        return live
 
     async def follow(self, live: LiveTurn, after: int = 0) -> AsyncGenerator[tuple[int, Event], None]:
         """Yield numbered events; see `LiveTurn.follow`."""

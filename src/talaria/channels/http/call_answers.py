@@ -7,12 +7,16 @@ from contextlib import aclosing
 from typing import Protocol
 
 from talaria.channels.http.request import ClientDisconnected, RawHeaders, Request
-from talaria.channels.http.response import EventStream, Response, StreamTiming, turn_error
+from talaria.channels.http.response import EventStream, Response, StreamTiming
+from talaria.channels.http.retries import failure_of
 from talaria.channels.http.turn_api import wait_for_turn
+from talaria.commands.slash import asks_model
 from talaria.core.errors import ErrorInfo
-from talaria.core.events import Event
+from talaria.core.events import Delta, Event, ReasoningDelta, ToolStarted, UsageReported
+from talaria.core.messages import AssistantMessage, TokenUsage
 from talaria.core.turns import Turn
 from talaria.gateway import Gateway
+from talaria.turns.intake import is_ephemeral
 from talaria.turns.live import LiveTurn
 
 
@@ -31,6 +35,7 @@ class StreamEncoder(Protocol):
 class CallAnswers:
     def __init__(self, gateway: Gateway, timing: StreamTiming) -> None:
         self._turns = gateway.turns
+        self._store = gateway.store
         self._metrics = gateway.metrics
         self._timing = timing
 
@@ -56,7 +61,7 @@ class CallAnswers:
         )
         if encoder is not None:
             return EventStream(
-                _stream(live, encoder, finish, headers),
+                self._stream(live, encoder, finish, headers),
                 keep_alive=self._timing.keep_alive,
                 metrics=self._metrics,
                 header_delay=self._timing.header_delay,
@@ -70,18 +75,42 @@ class CallAnswers:
             if is_owned:
                 await self._turns.cancel(live)
             raise
-        if (error := turn_error(turn, headers)) is not None:
+        if (error := await failure_of(self._store, turn, headers)) is not None:
             raise error
         return Response(await finish(), headers=headers)
 
+    async def _stream(
+        self,
+        live: LiveTurn,
+        encoder: StreamEncoder,
+        finish: Callable[[], Awaitable[bytes]],
+        headers: RawHeaders,
+    ) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self.events(live)) as events:
+            async for _, event in events:
+                if data := encoder.encode(event):
+                    yield data
+        if (error := await failure_of(self._store, live.turn, headers)) is not None:
+            raise error
+        yield await finish()
 
-async def _stream(
-    live: LiveTurn, encoder: StreamEncoder, finish: Callable[[], Awaitable[bytes]], headers: RawHeaders
-) -> AsyncGenerator[bytes, None]:
-    async with aclosing(live.follow()) as events:
-        async for _, event in events:
-            if data := encoder.encode(event):
-                yield data
-    if (error := turn_error(live.turn, headers)) is not None:
-        raise error
-    yield await finish()
+    def events(self, live: LiveTurn) -> AsyncGenerator[tuple[int, Event], None]:
+        """Return the events of a turn. If this process has not seen all of a session's turn, they come from
+        its log, when the turn is over."""
+        has_gaps = (live.is_recorded or live.is_resumed) and not is_ephemeral(live.turn)
+        return self._replay(live) if has_gaps else live.follow()
+
+    async def _replay(self, live: LiveTurn) -> AsyncGenerator[tuple[int, Event], None]:
+        turn = await self._turns.wait(live)
+        if not asks_model(turn.command):
+            return
+        for entry in await self._store.log(turn.session_id, 0):
+            said = entry.body
+            if isinstance(said, AssistantMessage) and entry.turn_id == turn.id:
+                if thought := "".join(thought.text for thought in said.reasoning):
+                    yield entry.seq, ReasoningDelta(thought)
+                if said.text:
+                    yield entry.seq, Delta(said.text)
+                yield entry.seq, UsageReported(TokenUsage(), said.model)  # the end of one answer
+                for call in said.tool_calls:
+                    yield entry.seq, ToolStarted(call.id, call.name, call.arguments)

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from talaria.agent.loop import CUT_OFF
 from talaria.channels.http.call_answers import CallAnswers
 from talaria.channels.http.callers import ApiCaller
 from talaria.channels.http.openai_errors import openai_error_body
@@ -18,6 +19,7 @@ from talaria.channels.http.openai_requests import (
 )
 from talaria.channels.http.request import HttpError, Request
 from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
+from talaria.channels.http.retries import submit_once
 from talaria.channels.http.session_api import SessionLookup
 from talaria.channels.http.settings import HttpSettings
 from talaria.commands.slash import asks_model
@@ -76,10 +78,10 @@ class OpenAiApi:
 
     async def complete(self, request: Request) -> Response | EventStream:
         """Answer a chat completion. See `CallAnswers.answer` for a client that leaves."""
-        key = request.idempotency_key()
+        key, session = request.idempotency_key(), request.header(b"x-talaria-session")
+        request.hashes_body = session is not None and key is None
         body, rest = await request.json_and_rest(CompletionRequest, self._max_body)
         body.check()
-        session = request.header(b"x-talaria-session")
         if session is None:
             live = await self._call(request.caller, body, rest, key)
         else:
@@ -131,9 +133,8 @@ class OpenAiApi:
     ) -> LiveTurn:
         parts = last_user_parts(body.messages)
         chat = await self._lookup.chat(session, request)
-        return await self._turns.submit(
-            Inbound(chat, request.caller.sender, parts, key, self._wanted_model(body))
-        )
+        inbound = Inbound(chat, request.caller.sender, parts, key, self._wanted_model(body))
+        return await submit_once(self._turns, request, inbound)
 
     def _wanted_model(self, body: CompletionRequest) -> str | None:
         return None if body.model in (None, "", self._agent_name) else body.model
@@ -143,16 +144,17 @@ class OpenAiApi:
         repeated key it comes from the store."""
         usage = turn.usage or TokenUsage()
         completion, is_call = live.completion, is_ephemeral(turn)
-        if completion is not None and (is_call or len(live.steps) == 1):
+        if completion is not None and (is_call or (len(live.steps) == 1 and not live.is_resumed)):
             return _Result.of((completion.message,), completion.stop, usage, is_call=is_call)
-        if live.is_recorded and asks_model(turn.command):
+        if (live.is_recorded or live.is_resumed) and asks_model(turn.command):
             said = [
                 entry.body
                 for entry in await self._gateway.store.log(turn.session_id, 0)
                 if isinstance(entry.body, AssistantMessage) and entry.turn_id == turn.id
             ]
             if said:
-                return _Result.of(said, "", usage, is_call=is_call)
+                stop = "length" if (turn.reply or "").endswith(CUT_OFF) else ""
+                return _Result.of(said, stop, usage, is_call=is_call)
         if completion is not None:
             told = _Result.of((completion.message,), completion.stop, usage)
             return msgspec.structs.replace(told, text=await _joined_text(live) or told.text)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import os
+import select
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -42,6 +44,8 @@ _MAX_DIGITS: Final = 15
 _MAX_QUOTED: Final = 80
 _DEFAULT_LIMITS: Final = Limits()
 _GZIP: Final = 31  # for zlib: the window, and the header of gzip
+_HASHED: Final = 256 << 10  # bytes that take about a millisecond; more are hashed in a thread
+_HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)  # the peer has closed; only Linux tells
 _UNKNOWN_FIELD: Final = "Object contains unknown field"
 _numbers = itertools.count(int.from_bytes(os.urandom(7)))
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
@@ -72,6 +76,7 @@ class HttpError(TalariaError):
         super().__init__(user_text, hint)
         self.type = kind
         self.headers = headers
+        self.status: int | None = None  # in place of the one that goes with the type
         self._told: ErrorInfo | None = None
 
     @classmethod
@@ -87,6 +92,16 @@ class HttpError(TalariaError):
 
 class ClientDisconnected(Exception):
     """The client has closed the connection, so no response can reach it."""
+
+
+class AnswerWatcher(Protocol):
+    """Is told what becomes of the response to a request."""
+
+    def written(self) -> None:
+        """The whole response was written, and the client had not closed its connection before."""
+
+    def ended(self) -> None:
+        """The request is over, written or not."""
 
 
 class Request:
@@ -107,6 +122,9 @@ class Request:
         self.more_headers: RawHeaders = ()  # of the response, whichever it is
         self.has_started = False  # the status has been sent
         self.is_overdue = False  # the body did not come in time
+        self.hashes_body = False  # set before the body is read: `body_hash` is wanted
+        self.body_hash = b""
+        self.watcher: AnswerWatcher | None = None
         self.is_trusted = False  # the guard, or the secret of a webhook, has let it pass
         self.connection: ClientConnection | None = (
             scope["state"].get("connection") if "state" in scope else None
@@ -146,6 +164,8 @@ class Request:
 
     def end(self) -> None:
         """The request is answered: what it held counts no longer."""
+        if self.watcher is not None:
+            self.watcher.ended()
         if self.connection is not None and self.connection.held_bytes:
             self.connection.table.release(self.connection, self.connection.held_bytes)
 
@@ -184,17 +204,12 @@ class Request:
     async def json(self, kind: type[T], max_bytes: int) -> T:
         """Return the decoded body. Raises `BadRequest`, which says what is wrong and where, `HttpError` (413)
         for a body with too many values, and what `body` raises."""
-        body = await self.body(max_bytes)
-        if len(body) > self.limits.now.body_values:
-            await self._check_values(body)
-        return _decode(kind, body)
+        return _decode(kind, await self._json_body(max_bytes))
 
     async def json_and_rest(self, kind: type[T], max_bytes: int) -> tuple[T, dict[str, msgspec.Raw]]:
         """Return the decoded body as `json` does, and the members that `kind` does not have. It must forbid
         unknown fields, so that the usual body, which has none, is read once."""
-        body = await self.body(max_bytes)
-        if len(body) > self.limits.now.body_values:
-            await self._check_values(body)
+        body = await self._json_body(max_bytes)
         try:
             return _decoder(kind).decode(body), {}
         except msgspec.ValidationError as error:
@@ -206,6 +221,16 @@ class Request:
         known = kind.__struct_encode_fields__  # type: ignore[attr-defined]
         members: dict[str, msgspec.Raw] = _decode(dict[str, msgspec.Raw], body)
         return decoded, {name: value for name, value in members.items() if name not in known}
+
+    async def _json_body(self, max_bytes: int) -> bytes | bytearray:
+        body = await self.body(max_bytes)
+        if len(body) > self.limits.now.body_values:
+            await self._check_values(body)
+        if self.hashes_body:
+            is_long = len(body) > _HASHED
+            made = await asyncio.to_thread(hashlib.sha256, body) if is_long else hashlib.sha256(body)
+            self.body_hash = made.digest()
+        return body
 
     async def _check_values(self, body: bytes | bytearray) -> None:
         """Raise `HttpError` (413) for a body whose decoding would hold up the loop.
@@ -342,7 +367,10 @@ class Request:
             if len(data) > _PIECE:
                 data = await self._write_slowly(connection, data)
             connection.written_bytes += len(data)
+        is_watched = is_last and self.watcher is not None and not self.has_left()
         await self.send({"type": "http.response.body", "body": data, "more_body": not is_last})
+        if is_watched and self.watcher is not None and (connection is None or not connection.lost.done()):
+            self.watcher.written()
 
     def hold(self, size: int) -> None:
         """Count memory that is kept for the response until it is sent. The client may be cut off for it."""
@@ -373,6 +401,14 @@ class Request:
     def is_gone(self) -> bool:
         """Whether the connection is closed or about to be, so that nothing more can be written."""
         return self.connection is not None and self.connection.transport.is_closing()
+
+    def has_left(self) -> bool:
+        """Return whether the client has closed its connection, also if the event loop has not seen it yet."""
+        if self.connection is None or self.is_gone:
+            return self.connection is not None
+        poll = select.poll()
+        poll.register(self.connection.transport.get_extra_info("socket").fileno(), _HUNG_UP)
+        return bool(poll.poll(0))
 
     async def wait_disconnect(self) -> None:
         """Return when the client has left. Must not be called before the body was read."""

@@ -164,7 +164,7 @@ def error_response(error: Exception, *, is_openai: bool = False) -> Response:
     info = error.info() if isinstance(error, TalariaError) else _INTERNAL
     headers: RawHeaders = error.headers if isinstance(error, HttpError) else ()
     wait = error.retry_after if isinstance(error, Overloaded) else info.retry_after
-    status = status_of(info)
+    status = (error.status if isinstance(error, HttpError) else None) or status_of(info)
     if wait is not UNSET and status in (429, 503):
         headers = (*headers, (b"retry-after", b"%d" % math.ceil(min(max(wait, 1.0), _MOST_RETRY_AFTER))))
     body = openai_error_body(info) if is_openai else error_body(info)

@@ -37,6 +37,7 @@ from talaria.channels.http.responses_items import (
     turn_of,
 )
 from talaria.channels.http.responses_requests import ResponsesRequest, encode_tools
+from talaria.channels.http.retries import submit_once
 from talaria.channels.http.session_api import SessionLookup
 from talaria.channels.http.settings import HttpSettings
 from talaria.core.errors import BadRequest, NotFound
@@ -47,7 +48,7 @@ from talaria.core.responses import NewResponse, StoredResponse
 from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.core.units import format_size
 from talaria.gateway import Gateway
-from talaria.turns.intake import StatelessCall, is_ephemeral
+from talaria.turns.intake import StatelessCall
 from talaria.turns.live import LiveTurn
 
 _PAGE, _MOST_ITEMS = 20, 100
@@ -82,7 +83,8 @@ class ResponseApi:
 
     async def create(self, request: Request) -> Response | EventStream:
         """Answer a request. See `CallAnswers.answer` for a client that leaves."""
-        key = request.idempotency_key()
+        key, session = request.idempotency_key(), request.header(b"x-talaria-session")
+        request.hashes_body = session is not None and key is None
         body = await request.json(ResponsesRequest, self._max_body)
         body.check()
         limits = self._gateway.limits
@@ -96,13 +98,13 @@ class ResponseApi:
             items = body.items()
         except UnicodeDecodeError as malformed:
             raise invalid_utf8(malformed) from None
-        session = request.header(b"x-talaria-session")
         if session is None:
             call = await self._stateless(request, body, items, told)
             call = msgspec.structs.replace(call, tools=encode_tools(tools), key=key)
             live = await self._turns.call(call)
         else:
-            live = await self._turns.submit(await self._inbound(request, session, body, items, key))
+            inbound = await self._inbound(request, session, body, items, key)
+            live = await submit_once(self._turns, request, inbound)
         turn, is_stateless = live.turn, session is None
         previous = turn_of(body.previous_response_id or "")
         head = ResponseHead(turn.id, turn.accepted_at, body.model or self._agent_name, told, previous)
@@ -113,7 +115,7 @@ class ResponseApi:
             answer, outcome = await self._result(live)
             if events is not None:
                 return events.end(answer, outcome, live.turn.files)
-            return await _whole(live, head, form, answer, outcome)
+            return await self._whole(live, head, form, answer, outcome)
 
         return await self._calls.answer(request, live, events, finish, is_stateless=is_stateless)
 
@@ -196,6 +198,25 @@ class ResponseApi:
 
     # -- answers --------------------------------------------------------------------------------------------
 
+    async def _whole(
+        self,
+        live: LiveTurn,
+        head: ResponseHead,
+        form: ResponseForm,
+        answer: AssistantMessage,
+        outcome: Outcome,
+    ) -> bytes:
+        """Return the response of a turn that is done. Its items are those that a stream of it would have."""
+        events = ResponseEvents(head, form)
+        async with aclosing(self._calls.events(live)) as followed:
+            async for _, event in followed:
+                if isinstance(event, Reset):
+                    events = ResponseEvents(head, form)
+                events.encode(event)
+        files = live.turn.files
+        events.end(answer, outcome, files)
+        return head.encode(outcome, events.items, model_of(answer) or live.model, files)
+
     async def _result(self, live: LiveTurn) -> tuple[AssistantMessage, Outcome]:
         """Return the last answer of a turn that is done. It is read from the store if this process has not
         made it."""
@@ -205,13 +226,12 @@ class ResponseApi:
         found = await self._stored.find(turn.id)
         if found is not None and found.answer is not None:
             return found.answer, _outcome(found.turn)
-        if is_ephemeral(turn):
-            for entry in reversed(await self._gateway.store.log(turn.session_id, 0)):
-                if isinstance(entry.body, AssistantMessage) and entry.turn_id == turn.id:
-                    return entry.body, _outcome(turn)
-        is_empty = turn.state is TurnState.FAILED  # other failures are errors; see `turn_error`
-        text = "" if is_empty else turn.reply or ""
-        return AssistantMessage(text), outcome_of("stop", turn.usage, turn.ended_at)
+        if turn.state is TurnState.FAILED:  # an empty answer; other failures are errors, see `turn_error`
+            return AssistantMessage(""), outcome_of("stop", turn.usage, turn.ended_at)
+        for entry in reversed(await self._gateway.store.log(turn.session_id, 0)):
+            if isinstance(entry.body, AssistantMessage) and entry.turn_id == turn.id:
+                return entry.body, _outcome(turn)
+        return AssistantMessage(turn.reply or ""), _outcome(turn)
 
     # -- stored responses -----------------------------------------------------------------------------------
 
@@ -278,21 +298,6 @@ class ResponseApi:
     async def _read(self, name: str) -> StoredResponse | None:
         turn_id = turn_of(name)
         return None if turn_id is None else await self._stored.find(turn_id)
-
-
-async def _whole(
-    live: LiveTurn, head: ResponseHead, form: ResponseForm, answer: AssistantMessage, outcome: Outcome
-) -> bytes:
-    """Return the response of a turn that is done. Its items are those that a stream of it would have."""
-    events = ResponseEvents(head, form)
-    async with aclosing(live.follow()) as followed:
-        async for _, event in followed:
-            if isinstance(event, Reset):
-                events = ResponseEvents(head, form)
-            events.encode(event)
-    files = live.turn.files
-    events.end(answer, outcome, files)
-    return head.encode(outcome, events.items, model_of(answer) or live.model, files)
 
 
 def _no_such_response(name: str) -> NotFound:

@@ -388,6 +388,7 @@ def _end_turn(tx: Transaction, position: int, end: TurnEnd) -> None:
 
 # -- settle and show --------------------------------------------------------------------------------------
 
+SET_ANSWERED = "UPDATE turns SET answered = 1 WHERE id = ?"
 SET_SHOWN = "UPDATE turns SET shown_id = ? WHERE position = ?"
 FIND_TURN = f"SELECT {TURN_COLUMNS}, position FROM turns WHERE id = ?"
 
@@ -414,3 +415,8 @@ def show(tx: Transaction, turn_id: TurnId, platform_id: str) -> None:
     turn = msgspec.structs.replace(turn, shown_id=platform_id)
     if turn.state.is_final and not delivery.make_edit(tx, turn_id, platform_id):
         delivery.write_replies(tx, rules.late_replies(turn, tx.now))
+
+
+def mark_answered(tx: Transaction, turn_ids: Iterable[TurnId]) -> None:
+    for turn_id in turn_ids:
+        tx.execute(SET_ANSWERED, (turn_id,))

@@ -17,6 +17,7 @@ from talaria.core.ledger import (
     ChatSummary,
     EntryPage,
     Page,
+    RecentRequest,
     SessionPage,
     TurnRecord,
 )
@@ -212,6 +213,9 @@ SELECT {ENTRY_COLUMNS} FROM entries
 WHERE session_id = ? AND kind = 'user' AND at <= ? AND length(body) < {_LONGEST_WORDS}
 ORDER BY seq DESC LIMIT 1
 """
+RECENT_REQUESTS = """
+SELECT id, digest, accepted_at, answered, key IS NOT NULL FROM turns ORDER BY position DESC LIMIT ?
+"""
 BEGUN = "SELECT begun_at, begun_by, position, session_id, accepted_at FROM turns WHERE id = ?"
 COUNT_AHEAD = """
 SELECT count(*) FROM turns
@@ -260,6 +264,16 @@ def _with_words(db: Connection, turn: Turn) -> Turn:
 
 def recent_of_session(db: Connection, session_id: SessionId, limit: int) -> list[Turn]:
     return list(map(turn_from, db.execute(RECENT_OF_SESSION, (session_id, limit))))
+
+
+def recent_requests(db: Connection, since: float, limit: int) -> list[RecentRequest]:
+    found = []
+    for turn_id, digest, accepted_at, answered, has_key in db.execute(RECENT_REQUESTS, (limit,)):
+        if accepted_at < since:
+            break
+        if digest and not has_key:
+            found.append(RecentRequest(turn_id, digest, accepted_at, bool(answered)))
+    return found
 
 
 def history(db: Connection, turn_id: TurnId) -> TurnHistory | None:

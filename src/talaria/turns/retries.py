@@ -1,0 +1,174 @@
+"""Retries: which turn a request belongs to that a client sends again without an idempotency key.
+
+OpenAI's clients repeat a request after a timeout or a broken connection. With a session, a second turn would
+run the tools of the first one again, so a retry joins the turn of the first request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from talaria.core.clock import Clock
+from talaria.core.errors import StoreError
+from talaria.core.ids import TurnId
+from talaria.core.store_ports import Store
+
+_log = logging.getLogger("talaria.turns")
+RETRY_SECONDS: Final = 600.0  # for so long after a request, another one can be its retry
+MOST_REQUESTS: Final = 16_384  # that are remembered; about 8 MB
+_MARK_SECONDS: Final = 1.0  # between two writes of marks
+_MARKS: Final = 500  # in one write
+
+
+class _Known:
+    """The turn of a request, and what became of its answer. `turn_id` is None until the turn is accepted."""
+
+    __slots__ = ("accepted", "at", "digest", "has_left", "is_answered", "turn_id")
+
+    def __init__(
+        self, digest: str, at: float, turn_id: TurnId | None = None, *, is_answered: bool = False
+    ) -> None:
+        self.digest = digest
+        self.at = at
+        self.turn_id = turn_id
+        self.is_answered = is_answered
+        self.has_left: Callable[[], bool] | None = None  # while its first client waits for the answer
+        self.accepted: asyncio.Future[None] | None = None
+
+    def is_broken(self) -> bool:
+        """Return whether a connection broke before the whole answer was written to any client."""
+        return not self.is_answered and (self.has_left is None or self.has_left())
+
+
+class ClientRequest:
+    """A request that its client may send again.
+
+    `digest` stands for the caller, the chat and the whole request. `is_retry`: the client says that it has
+    sent the request before. `has_left` returns whether the client has closed its connection. The channel
+    calls `RecentRequests.answered` or `RecentRequests.broken` when the request is over.
+    """
+
+    __slots__ = ("digest", "has_left", "is_retry", "known")
+
+    def __init__(self, digest: str, has_left: Callable[[], bool], *, is_retry: bool) -> None:
+        self.digest = digest
+        self.is_retry = is_retry
+        self.has_left = has_left
+        self.known: _Known | None = None
+
+
+class RecentRequests:
+    """The requests of the last ten minutes by their digest, the oldest first.
+
+    Only the newest request of a digest is kept, and at most `MOST_REQUESTS` in all. Their turns have the
+    digest in their rows. Whether a whole answer was written is marked there about a second later; `load`
+    takes a turn without the mark for one whose client has no answer.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._known: dict[str, _Known] = {}
+        self._unmarked: list[TurnId] = []
+        self._has_unmarked = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    async def load(self) -> None:
+        """Read the requests that earlier processes have accepted."""
+        since = self._clock.now() - RETRY_SECONDS
+        for row in reversed(await self._store.recent_requests(since, MOST_REQUESTS)):
+            self._put(_Known(row.digest, row.accepted_at, row.turn_id, is_answered=row.is_answered))
+
+    async def joined(self, request: ClientRequest) -> TurnId | None:
+        """Return the turn of an earlier request that this one repeats, or None if it is a request of its own.
+
+        If that turn is being accepted, wait for it.
+        """
+        while (known := self._known.get(request.digest)) is not None:
+            if self._is_old(known) or not (request.is_retry or known.is_broken()):
+                return None
+            if known.turn_id is not None:
+                if known.is_broken():
+                    known.has_left = None
+                request.known = known
+                return known.turn_id
+            assert known.accepted is not None
+            await asyncio.wait((known.accepted,))
+        return None
+
+    @contextmanager
+    def accepting(self, request: ClientRequest) -> Iterator[_Known]:
+        """Remember the request while its turn is accepted. The caller sets `turn_id`; without it the request
+        is forgotten at the end."""
+        known = _Known(request.digest, self._clock.now())
+        known.has_left = request.has_left
+        known.accepted = asyncio.get_running_loop().create_future()
+        self._put(known)
+        request.known = known
+        try:
+            yield known
+        finally:
+            if known.turn_id is None:
+                request.known = None
+                if self._known.get(known.digest) is known:
+                    del self._known[known.digest]
+            known.accepted.set_result(None)
+            known.accepted = None
+
+    def forget(self, request: ClientRequest) -> None:
+        """The turn of this request does not exist any more."""
+        self._known.pop(request.digest, None)
+        request.known = None
+
+    def answered(self, request: ClientRequest) -> None:
+        """The whole answer was written to the client of this request."""
+        known, request.known = request.known, None
+        if known is None or known.is_answered:
+            return
+        known.is_answered, known.has_left = True, None
+        if known.turn_id is not None:
+            self._unmarked.append(known.turn_id)
+            self._has_unmarked.set()
+
+    def broken(self, request: ClientRequest) -> None:
+        """The request is over. No effect on a request whose answer was written."""
+        known, request.known = request.known, None
+        if known is not None and known.has_left is request.has_left:
+            known.has_left = None
+
+    async def run(self) -> None:
+        """Mark the answered turns in the store, until cancelled."""
+        while True:
+            await self._has_unmarked.wait()
+            await self._clock.sleep(_MARK_SECONDS)
+            await self.mark()
+
+    async def mark(self) -> None:
+        """Mark the turns that were answered since the last time. A failure of the store is logged: after a
+        crash, such a request would be joined if it came again."""
+        while self._unmarked:
+            some, self._unmarked = self._unmarked[:_MARKS], self._unmarked[_MARKS:]
+            try:
+                await self._store.mark_answered(some)
+            except StoreError as error:
+                _log.warning("%d answered requests were not marked: %s", len(some), error)
+        self._has_unmarked.clear()
+
+    def _put(self, known: _Known) -> None:
+        self._known.pop(known.digest, None)  # so that the order is that of the newest
+        self._known[known.digest] = known
+        oldest = next(iter(self._known.values()))
+        while len(self._known) > MOST_REQUESTS or self._is_old(oldest):
+            del self._known[oldest.digest]
+            if not self._known:
+                return
+            oldest = next(iter(self._known.values()))
+
+    def _is_old(self, known: _Known) -> bool:
+        return self._clock.now() - known.at > RETRY_SECONDS
