@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from talaria.core.errors import StoreError
+from talaria.core.errors import NotFound, StoreError
+from talaria.core.ids import ChatKey
 from talaria.testing.clock import FakeClock
 from talaria.workspace.uploads import FOLDER, KEPT_SECONDS, Uploads
 
@@ -26,6 +27,20 @@ async def test_an_upload_that_vanishes_while_others_are_counted_does_no_harm(tmp
     (tmp_path / FOLDER / "gone").symlink_to(tmp_path / "nowhere")  # listed, but not there
     upload = await uploads.receive("a.txt", "text/plain", pieces(b"one", b"two"), 100)
     assert (await uploads.open(upload.id)) == (upload, b"onetwo")
+
+
+async def test_an_upload_that_is_forgotten_while_a_message_takes_it_is_not_found(tmp_path: Path) -> None:
+    clock = FakeClock()
+
+    def folder_of(key: ChatKey) -> Path:  # asked for between the reading and the copying
+        clock.advance(KEPT_SECONDS + 1)
+        assert uploads.forget() == 1
+        return tmp_path / "chat"
+
+    uploads = Uploads(tmp_path, folder_of, clock)
+    upload = await uploads.receive("a.txt", "text/plain", pieces(b"one"), 100)
+    with pytest.raises(NotFound):
+        await uploads.parts(ChatKey("chat"), [upload.id])
 
 
 async def test_an_upload_that_is_cut_off_leaves_nothing(tmp_path: Path) -> None:

@@ -212,10 +212,15 @@ class Uploads:
             return upload, file.read()
 
     def _open(self, upload_id: str) -> tuple[Upload, BinaryIO]:
+        note = self._find(upload_id)
+        with suppress(OSError):
+            return note.upload, (self._folder / upload_id).open("rb")
+        raise no_such_file(upload_id)
+
+    def _find(self, upload_id: str) -> _Note:
         if _ID.fullmatch(upload_id):
             with suppress(OSError, msgspec.MsgspecError):
-                note = _read_note(self._note(upload_id).read_bytes())
-                return note.upload, (self._folder / upload_id).open("rb")
+                return _read_note(self._note(upload_id).read_bytes())
         raise no_such_file(upload_id)
 
     def _copy(self, key: ChatKey, upload_id: str) -> list[Part]:
@@ -225,7 +230,7 @@ class Uploads:
         file, folder = File(upload.name, "", upload.media_type, upload.size), self._chat(key)
         try:
             with self._placing:
-                note = _read_note(self._note(upload_id).read_bytes())
+                note = self._find(upload_id)
                 place = note.places.get(key)
                 if place is None or not folder.exists(folder.resolve(place)):
                     place = place_file(folder, upload.name, data)
@@ -348,11 +353,12 @@ def too_large(max_bytes: int) -> UploadTooLarge:
 def clean_name(name: str) -> str:
     """Return the name of a file without folders, control characters and leading dots; never empty.
 
-    A leading `~` goes too: the tools take such a path for a home folder.
+    A leading `~` goes too, since the tools take such a path for a home folder, and a leading `-`, since
+    programs take such a name for an option.
     """
     last = re.split(r"[/\\]", name)[-1]
     clean = _UNFIT.sub("_", last).strip()
-    return clean.encode()[-_NAME_BYTES:].decode(errors="ignore").lstrip(".~ ") or "file"
+    return clean.encode()[-_NAME_BYTES:].decode(errors="ignore").lstrip(".~- ") or "file"
 
 
 def find_media_type(name: str, told: str, head: bytes) -> str:

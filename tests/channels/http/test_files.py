@@ -174,6 +174,7 @@ async def test_a_message_sent_again_names_the_same_file_whatever_became_of_it(tm
         ("C:\\temp\\a.txt", "a.txt"),
         (".hidden", "hidden"),
         ("~root", "root"),
+        ("--rf", "rf"),
         (". .~x", "x"),
         ("..", "file"),
         ("", "file"),
