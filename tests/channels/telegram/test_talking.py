@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,14 @@ async def test_commands_are_answered_and_start_is_help(tmp_path: Path, server: T
         assert "/new" in (await line.answers())[0]
         line.ada.says("/whoami")
         assert "You are 7 (Ada)" in (await line.answers(2))[1]
+
+
+async def test_the_id_of_the_last_turn_is_told_on_request(tmp_path: Path, server: TelegramServer) -> None:
+    async with telegram(tmp_path, server) as line:
+        line.ada.says("hello")
+        await line.answers()
+        line.ada.says("/why")
+        assert re.search(r"• turn_\w{26}, done, .*“hello”", (await line.answers(2))[1])
 
 
 async def test_markdown_is_shown_as_formatting(tmp_path: Path, server: TelegramServer) -> None:
