@@ -66,6 +66,12 @@ WRONG = {
     'origins as browsers send them: without the usual port, "https://a.example"': [
         'http.origins = ["https://a.example:443"]'
     ],
+    'the name of a header that holds the id of a chat, such as "X-OpenWebUI-Chat-Id"': [
+        'http.session_header = ""',
+        'http.session_header = "X Chat"',
+        'http.session_header = "Authorization"',
+        'http.session_header = "x-talaria-tools"',
+    ],
     LEVELS: ['log.level = "loud"'],
     'a time of day from "00:00" to "23:59"': ['sessions.daily_at = "25:00"'],
     "some text": ['aliases.fast = ""'],

@@ -158,27 +158,44 @@ _INSTEAD: Mapping[str, str] = {
     "conversation": "Continue a response with `previous_response_id`, or use X-Talaria-Session.",
     "prompt": "Send its text as `instructions` or `input`.",
     "max_tool_calls": "It counts tools of the provider's own, which are not offered here. Leave it out.",
-    "tools": "Leave it out, or leave out X-Talaria-Session and send the whole conversation.",
+    "tools": "Leave it out, or send `X-Talaria-Tools: ignore`; or leave out X-Talaria-Session and send the "
+    "whole conversation.",
 }
 _IN_SESSION: Final = (
     "A session's turn is many model calls. Leave it out, or leave out X-Talaria-Session and send the whole "
     "conversation."
 )
+TOOL_PARAMETERS: Final = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 REFUSED_IN_SESSION: Final = tuple(name for name, row in PARAMETERS.items() if row.session is Rule.REFUSED)
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def check_session(given: Iterable[tuple[str, Any]]) -> None:
+def check_session(given: Iterable[tuple[str, Any]], *, is_front_end: bool = False) -> tuple[str, ...]:
     """Raise `BadRequest` for a parameter that a call with a session cannot keep. Values are decoded, or
-    `Raw`."""
+    `Raw`.
+
+    A front end sends such parameters by itself, and its users cannot leave them out. Those of its parameters
+    that a stateless call would keep are ignored instead; their names are returned.
+    """
+    ignored = []
     for name, value in given:
         row = PARAMETERS.get(name)
-        if row is None:
+        if row is not None and (row.session is not Rule.REFUSED or _is_harmless(row, value)):
+            continue
+        if is_front_end and (row is None or row.chat is not Rule.REFUSED):
+            ignored.append(name)
+        elif row is None:
             raise refused(name, "a session calls its model without it", "Leave it out.")
-        if row.session is Rule.REFUSED and not _is_harmless(row, value):
+        else:
             raise refused(name, "it is not supported with a session", _INSTEAD.get(name, _IN_SESSION))
+    return tuple(ignored)
+
+
+def is_given(name: str, value: Any) -> bool:
+    """Return whether a value wishes for something: it is neither missing nor harmless."""
+    return not _is_harmless(PARAMETERS[name], value)
 
 
 def check_response(given: Iterable[tuple[str, Any]]) -> None:

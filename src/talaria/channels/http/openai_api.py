@@ -11,6 +11,7 @@ import msgspec
 from talaria.agent.loop import CUT_OFF
 from talaria.channels.http.call_answers import CallAnswers
 from talaria.channels.http.callers import ApiCaller
+from talaria.channels.http.front_ends import SessionHeaders, drop_tools, ignores_tools, tell_ignored
 from talaria.channels.http.openai_errors import openai_error_body
 from talaria.channels.http.openai_requests import (
     CompletionRequest,
@@ -63,6 +64,7 @@ class OpenAiApi:
         self._agent_name = gateway.settings.agent.name
         self._max_body = settings.max_body
         self._answers = CallAnswers(gateway, timing)
+        self._headers = SessionHeaders(settings.session_header)
         self._lookup = SessionLookup(gateway)
 
     async def models(self, request: Request) -> Response:
@@ -78,15 +80,18 @@ class OpenAiApi:
 
     async def complete(self, request: Request) -> Response | EventStream:
         """Answer a chat completion. See `CallAnswers.answer` for a client that leaves."""
-        key, session = request.idempotency_key(), request.header(b"x-talaria-session")
+        key, session = request.idempotency_key(), self._headers.find(request)
         request.hashes_body = session is not None and key is None
         body, rest = await request.json_and_rest(CompletionRequest, self._max_body)
         body.check()
+        ignored = drop_tools(body, rest) if ignores_tools(request, session) else ()
+        if session is not None:
+            ignored += body.check_session(rest, is_front_end=session.is_front_end)
+        tell_ignored(request, ignored)
         if session is None:
             live = await self._call(request.caller, body, rest, key)
         else:
-            body.check_session(rest)
-            live = await self._submit(request, session, body, key)
+            live = await self._submit(request, session.name, body, key)
         turn = live.turn
         completion = _Completion(f"chatcmpl-{turn.id}", int(turn.accepted_at), body.model or self._agent_name)
         chunks = None

@@ -136,10 +136,13 @@ class CompletionRequest(RequestParameters, forbid_unknown_fields=True):
                 raise BadRequest(f"In the field `{name}`: expected {expected}.", "Leave it out.")
         _check_utf8((self.response_format, self.tool_choice, *(self.tools or ())))
 
-    def check_session(self, rest: Mapping[str, msgspec.Raw]) -> None:
-        """Raise `BadRequest` for what a call with a session cannot keep. `rest` are the other fields."""
+    def check_session(
+        self, rest: Mapping[str, msgspec.Raw], *, is_front_end: bool = False
+    ) -> tuple[str, ...]:
+        """Raise `BadRequest` for what a call with a session cannot keep; `rest` are the other fields. Return
+        the names of those that are ignored for a front end."""
         own = ((name, getattr(self, name, None)) for name in REFUSED_IN_SESSION)
-        check_session((*own, *rest.items()))
+        return check_session((*own, *rest.items()), is_front_end=is_front_end)
 
     def check_stateless(self, rest: Mapping[str, msgspec.Raw], find_wire: Callable[[], str]) -> None:
         """Raise `BadRequest` for what the model cannot be told. `find_wire` returns its wire format."""

@@ -14,6 +14,7 @@ import msgspec
 
 from talaria.agent.loop import CUT_OFF
 from talaria.channels.http.call_answers import CallAnswers
+from talaria.channels.http.front_ends import SessionHeaders, drop_tools, ignores_tools, tell_ignored
 from talaria.channels.http.request import HttpError, Request, invalid_utf8, read_number
 from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
 from talaria.channels.http.responses_events import (
@@ -77,13 +78,14 @@ class ResponseApi:
         self._agent_name = gateway.settings.agent.name
         self._max_body = settings.max_body
         self._calls = CallAnswers(gateway, timing)
+        self._headers = SessionHeaders(settings.session_header)
         self._lookup = SessionLookup(gateway)
 
     # -- making responses -----------------------------------------------------------------------------------
 
     async def create(self, request: Request) -> Response | EventStream:
         """Answer a request. See `CallAnswers.answer` for a client that leaves."""
-        key, session = request.idempotency_key(), request.header(b"x-talaria-session")
+        key, session = request.idempotency_key(), self._headers.find(request)
         request.hashes_body = session is not None and key is None
         body = await request.json(ResponsesRequest, self._max_body)
         body.check()
@@ -92,6 +94,10 @@ class ResponseApi:
             raise HttpError(
                 "too_large", f"The input has {len(body.input)} items.", limits.refuse("completion_messages")
             )
+        ignored = drop_tools(body, {}) if ignores_tools(request, session) else ()
+        if session is not None:
+            ignored += body.check_session(is_front_end=session.is_front_end)
+        tell_ignored(request, ignored)
         try:
             tools = body.function_tools()
             told = body.told(tools)
@@ -103,7 +109,7 @@ class ResponseApi:
             call = msgspec.structs.replace(call, tools=encode_tools(tools), key=key)
             live = await self._turns.call(call)
         else:
-            inbound = await self._inbound(request, session, body, items, key)
+            inbound = await self._inbound(request, session.name, body, items, key)
             live = await submit_once(self._turns, request, inbound)
         turn, is_stateless = live.turn, session is None
         previous = turn_of(body.previous_response_id or "")
@@ -153,7 +159,6 @@ class ResponseApi:
         self, request: Request, session: str, body: ResponsesRequest, items: list[InputItem], key: str | None
     ) -> Inbound:
         """Return the message to a session's agent."""
-        body.check_session()
         parts = last_user_parts(items)
         chat = await self._lookup.chat(session, request)
         return Inbound(chat, request.caller.sender, parts, key, self._wanted_model(body))

@@ -150,15 +150,20 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
             expected = "at least 1" if self.max_output_tokens < 1 else f"at most {MOST_COUNTED}"
             raise BadRequest(f"In the field `max_output_tokens`: expected {expected}.", "Leave it out.")
 
-    def check_session(self) -> None:
-        """Raise `BadRequest` for what a call with a session cannot keep."""
-        check_session((name, getattr(self, name, None)) for name in REFUSED_IN_SESSION)
+    def check_session(self, *, is_front_end: bool = False) -> tuple[str, ...]:
+        """Raise `BadRequest` for what a call with a session cannot keep. Return the names of the parameters
+        that are ignored for a front end."""
+        given = ((name, getattr(self, name, None)) for name in REFUSED_IN_SESSION)
+        ignored = check_session(given, is_front_end=is_front_end)
         if self._format() is not None:
+            if is_front_end:
+                return (*ignored, "text.format")
             raise refused(
                 "text.format",
                 "a session answers in text",
                 "Leave it out, or leave out X-Talaria-Session and send the whole conversation.",
             )
+        return ignored
 
     def check_wire(self, find_wire: Callable[[], str]) -> None:
         """Raise `BadRequest` for what the model cannot be told. `find_wire` returns its wire format."""
