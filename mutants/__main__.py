@@ -147,14 +147,15 @@ def _try(fault: Fault, known: Reach, listed: Sequence[Equivalent], budget: float
         if (one.path, one.line, one.becomes) == wanted:
             return Result(fault, "equivalent", one.reason)
     began = time.monotonic()
-    tests = choose(*known.of(fault), budget)
-    if not tests:
-        return Result(fault, "SURVIVED", "no test reaches it")
+    reaching = choose(*known.of(fault), budget)
     with folder() as code:
         write_code(code, fault.path, fault.apply(text))
-        how = _catch(tests, code)
+        how = _catch(reaching, code)
+        wider = [] if how else choose(*known.around(fault, reaching), budget * 2)
+        how = how or _catch(wider, code)
     seconds = time.monotonic() - began
-    return Result(fault, "caught" if how else "SURVIVED", how or f"{len(tests)} tests", seconds)
+    tried = f"{len(reaching)} tests that reach it, {len(wider)} of its module"
+    return Result(fault, "caught" if how else "SURVIVED", how or tried, seconds)
 
 
 def choose(near: Sequence[RecordedTest], others: Sequence[RecordedTest], budget: float) -> list[RecordedTest]:

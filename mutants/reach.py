@@ -45,7 +45,6 @@ class RecordedFile(msgspec.Struct, frozen=True):
     digest: str
     blocks: list[str]
     tests: list[RecordedTest]
-    is_coarse: bool = True
 
 
 class Reach:
@@ -66,14 +65,33 @@ class Reach:
             users = _mentions().get(fault.subject, set())
             found = self._entering(lambda name: name.partition("#")[0] in users) + self._importing(module)
         else:
-            found = self._entering(fault.block.__eq__, is_coarse=False)
-            found += self._entering(_coarse(fault.block).__eq__, is_coarse=True)
+            found = self._entering(fault.block.__eq__)
             if not found and not self._knows(fault.block):
                 function = f"{fault.block.partition('#')[0]}#"
                 found = self._entering(lambda name: name.startswith(function))
         if not found and not (fault.block and self._knows(fault.block)):
             found = self._entering(lambda name: name.startswith(f"{module}:"))
         return _ranked(found, module)
+
+    def around(
+        self, fault: Fault, without: Sequence[RecordedTest]
+    ) -> tuple[list[RecordedTest], list[RecordedTest]]:
+        """Return more tests: others that enter the block, and those of all files that enter its module.
+
+        A test may depend on a block that only another test was seen to enter: the block runs at import, for a
+        fixture that tests share, or once for a cache.
+        """
+        near, others = self.of(fault)
+        tried = {test.node for test in without}
+        first = [test for test in (*near, *others) if test.node not in tried]
+        tried |= {test.node for test in first}
+        module = fault.path.relative_to(SOURCE).as_posix()
+        found = self._importing(module)
+        for record in self._records.values():
+            if any(name.startswith(f"{module}:") for name in record.blocks):
+                found += [(int(test.entered, 16).bit_count(), test) for test in record.tests if test.passes]
+        wider, far = _ranked([(size, test) for size, test in found if test.node not in tried], module)
+        return first + wider, far
 
     def _importing(self, module: str) -> list[tuple[int, RecordedTest]]:
         dotted = f"talaria.{module.removesuffix('.py').replace('/', '.')} "
@@ -96,25 +114,16 @@ class Reach:
             for name in record.blocks
         )
 
-    def _entering(
-        self, matches: Callable[[str], bool], *, is_coarse: bool | None = None
-    ) -> list[tuple[int, RecordedTest]]:
+    def _entering(self, matches: Callable[[str], bool]) -> list[tuple[int, RecordedTest]]:
         """Return the tests with the number of blocks that each enters."""
         found = []
         for record in self._records.values():
-            if is_coarse is not None and is_coarse is not record.is_coarse:
-                continue
             mask = sum(1 << number for number, name in enumerate(record.blocks) if matches(name))
             for test in record.tests if mask else ():
                 bits = int(test.entered, 16)
                 if bits & mask and test.passes:
                     found.append((bits.bit_count(), test))
         return found
-
-
-def _coarse(block: str) -> str:
-    head, _, digest = block.partition(" ")
-    return f"{head.rpartition('.')[0]} {digest}"
 
 
 @cache
@@ -292,4 +301,4 @@ def _file_record(file: str, digest: str, ran: Sequence[Ran], blocks: Sequence[Bl
         RecordedTest(one.node, one.seconds, one.passed, f"{sum(1 << places[n] for n in one.entered):x}")
         for one in own
     ]
-    return RecordedFile(digest, [blocks[number].name for number in entered], tests, is_coarse=False)
+    return RecordedFile(digest, [blocks[number].name for number in entered], tests)

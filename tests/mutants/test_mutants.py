@@ -128,7 +128,7 @@ def test_nearer_and_more_specific_tests_come_first_and_failing_ones_never() -> N
 
     def file(name_of: str, *tests: tuple[str, str, bool]) -> tuple[str, RecordedFile]:
         records = [RecordedTest(f"{name_of}::{test}", 0.1, passes, bits) for test, bits, passes in tests]
-        return name_of, RecordedFile("", [name, "core/ids.py:new#0.0 x"], records, is_coarse=False)
+        return name_of, RecordedFile("", [name, "core/ids.py:new#0.0 x"], records)
 
     reach = Reach(
         dict(
@@ -147,6 +147,11 @@ def test_nearer_and_more_specific_tests_come_first_and_failing_ones_never() -> N
     assert [[test.node.partition("::")[2] for test in tests] for tests in reach.of(fault)] == [
         ["exact", "wide", "near"],
         ["far"],
+    ]
+    tried = [test for tests in reach.of(fault) for test in tests]
+    assert [[test.node.partition("::")[2] for test in tests] for tests in reach.around(fault, tried)] == [
+        [],
+        ["elsewhere"],
     ]
 
 
