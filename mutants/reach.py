@@ -52,6 +52,13 @@ class Reach:
 
     def __init__(self, records: dict[str, RecordedFile]) -> None:
         self._records = records
+        self._bits = {test.node: int(test.entered, 16) for one in records.values() for test in one.tests}
+        self._files: dict[str, set[str]] = defaultdict(set)  # by module, function and block
+        for file, record in records.items():
+            for block in record.blocks:
+                function = block.partition("#")[0]
+                for name in (block, function, function.partition(":")[0]):
+                    self._files[name].add(file)
 
     def of(self, fault: Fault) -> tuple[list[RecordedTest], list[RecordedTest]]:
         """Return the tests that enter the fault's block: the near ones, and the others.
@@ -61,16 +68,14 @@ class Reach:
         that import the module, or compare its defaults with the docs.
         """
         module = fault.path.relative_to(SOURCE).as_posix()
+        function = fault.block.partition("#")[0]
+        is_known = bool(fault.block) and self._knows(fault.block)
         if not fault.block:
-            users = _mentions().get(fault.subject, set())
-            found = self._entering(lambda name: name.partition("#")[0] in users) + self._importing(module)
+            found = self._entering(*_mentions().get(fault.subject, set())) + self._importing(module)
         else:
-            found = self._entering(fault.block.__eq__)
-            if not found and not self._knows(fault.block):
-                function = f"{fault.block.partition('#')[0]}#"
-                found = self._entering(lambda name: name.startswith(function))
-        if not found and not (fault.block and self._knows(fault.block)):
-            found = self._entering(lambda name: name.startswith(f"{module}:"))
+            found = self._entering(fault.block) or ([] if is_known else self._entering(function))
+        if not found and not is_known:
+            found = self._entering(module)
         return _ranked(found, module)
 
     def around(
@@ -86,41 +91,45 @@ class Reach:
         first = [test for test in (*near, *others) if test.node not in tried]
         tried |= {test.node for test in first}
         module = fault.path.relative_to(SOURCE).as_posix()
-        found = self._importing(module)
-        for record in self._records.values():
-            if any(name.startswith(f"{module}:") for name in record.blocks):
-                found += [(int(test.entered, 16).bit_count(), test) for test in record.tests if test.passes]
+        found = self._importing(module) + self._in_files(self._files[module])
         wider, far = _ranked([(size, test) for size, test in found if test.node not in tried], module)
         return first + wider, far
 
     def _importing(self, module: str) -> list[tuple[int, RecordedTest]]:
         dotted = f"talaria.{module.removesuffix('.py').replace('/', '.')} "
         is_setting = Path(module).stem in _DOCUMENTED
-        return [
-            (int(test.entered, 16).bit_count(), test)
-            for file, record in self._records.items()
+        return self._in_files(
+            file
+            for file in self._records
             if (is_setting and file == _DOCS) or f"from {dotted}" in _text(file)
-            for test in record.tests
-            if test.passes
-        ]
+        )
+
+    def _in_files(self, files: Iterable[str]) -> list[tuple[int, RecordedTest]]:
+        tests = (test for file in files for test in self._records[file].tests if test.passes)
+        return [(self._bits[test.node].bit_count(), test) for test in tests]
 
     def _knows(self, block: str) -> bool:
         """Return whether some record was made with the function's text as it is."""
-        digest = block.rpartition(" ")[2]
-        function = f"{block.partition('#')[0]}#"
+        function, digest = block.partition("#")[0], block.rpartition(" ")[2]
         return any(
-            name.startswith(function) and name.endswith(digest)
-            for record in self._records.values()
-            for name in record.blocks
+            name.partition("#")[0] == function and name.endswith(digest)
+            for file in self._files[function]
+            for name in self._records[file].blocks
         )
 
-    def _entering(self, matches: Callable[[str], bool]) -> list[tuple[int, RecordedTest]]:
-        """Return the tests with the number of blocks that each enters."""
+    def _entering(self, *names: str) -> list[tuple[int, RecordedTest]]:
+        """Return the tests that enter these modules, functions or blocks, with the sizes of their reach."""
         found = []
-        for record in self._records.values():
-            mask = sum(1 << number for number, name in enumerate(record.blocks) if matches(name))
-            for test in record.tests if mask else ():
-                bits = int(test.entered, 16)
+        wanted = set(names)
+        for file in set().union(*(self._files[name] for name in names)):
+            record = self._records[file]
+            mask = 0
+            for number, block in enumerate(record.blocks):
+                function = block.partition("#")[0]
+                if not wanted.isdisjoint((block, function, function.partition(":")[0])):
+                    mask |= 1 << number
+            for test in record.tests:
+                bits = self._bits[test.node]
                 if bits & mask and test.passes:
                     found.append((bits.bit_count(), test))
         return found

@@ -278,6 +278,7 @@ async def test_a_group_that_moves_takes_its_files_along(tmp_path: Path, server: 
         before.mkdir(parents=True, exist_ok=True)
         (before / "notes.txt").write_bytes(b"content")
         new = server.platform.migrate(group, -1005)
+        await line.confirmed()
         line.ada.says("@talaria_bot again", new)
         await line.answers(1, new)
         after = chat_folder(tmp_path, line.inbounds[1].chat_key)
@@ -301,8 +302,9 @@ async def test_a_message_that_breaks_the_handler_is_left_out(tmp_path: Path, ser
     turns = BrokenTurns()
     for text in ("break", "hello"):
         server.person(ADA).says(text)
-    async with start(MemoryStore(SystemClock()), tmp_path) as rig, BotApi(server.url, server.token) as api:
-        authorizer = Authorizer(rig.store.pairings, {CHANNEL: (ADA,)}, SystemClock())
+    store = MemoryStore(SystemClock())
+    async with start(store, tmp_path) as rig, BotApi(server.url, server.token) as api:
+        authorizer = Authorizer(store.pairings, {CHANNEL: (ADA,)}, SystemClock())
         handler = UpdateHandler(api, authorizer, rig.gateway(tmp_path, turns=turns), "mention")
         bot = await api.call("getMe", User)
         updates = [decode(each) for each in await api.call("getUpdates", list[msgspec.Raw])]
