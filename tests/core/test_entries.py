@@ -21,6 +21,7 @@ from talaria.core.entries import (
     encode_body,
     exchanges,
     hidden_seqs,
+    settled_bodies,
 )
 from talaria.core.ids import SessionId, SpecId
 from talaria.core.messages import (
@@ -163,3 +164,21 @@ def test_exchanges_are_what_the_model_sees_of_a_log() -> None:
     assert hidden_seqs(undone) == {7, 8}
     assert [each.said for each in exchanges(undone)] == [one]
     assert exchanges([]) == []
+
+
+def test_a_branch_begins_with_the_settled_part_of_the_log() -> None:
+    def entries(*bodies: EntryBody) -> list[Entry]:
+        return [Entry(SessionId("s"), seq, 1, 0.0, None, body) for seq, body in enumerate(bodies, 1)]
+
+    ask, more, answer = UserMessage((Text("a"),)), UserMessage((Text("b"),)), AssistantMessage("x")
+    call = AssistantMessage("", (ToolCall("1", "now", "{}"),))
+    results = ToolResults((ToolResult("1", "now", "12"),))
+    low, high = ReasoningSet("low"), ReasoningSet("high")
+    assert settled_bodies(entries()) == ()
+    assert settled_bodies(entries(ask)) == ()
+    assert settled_bodies(entries(ask, answer)) == (ask, answer)
+    assert settled_bodies(entries(ask, answer, more)) == (ask, answer)
+    assert settled_bodies(entries(ask, answer, more, call, results)) == (ask, answer)
+    assert settled_bodies(entries(ask, call, results, answer)) == (ask, call, results, answer)
+    assert settled_bodies(entries(low, ask, high, answer)) == (high, ask, answer)
+    assert settled_bodies(entries(ask, answer, more, answer, Hidden(3, 4))) == (ask, answer)

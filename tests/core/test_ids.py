@@ -86,3 +86,12 @@ def test_a_chat_key_is_readable() -> None:
 def test_what_is_not_a_chat_key_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match="not a chat key"):
         ChatAddress.parse(ChatKey(key))
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "agent", "user:a:b:c:d", "agent:a:b:c", "agent:a:b:c:d:e:f", "agent:a:b:c:%zz", "agent:a:b:c:a%41"],
+)
+def test_a_key_that_was_not_made_here_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match="not a chat key"):
+        ChatAddress.parse(ChatKey(key))
