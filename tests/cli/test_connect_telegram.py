@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -180,3 +181,17 @@ def test_the_platforms_are_those_of_the_list(talaria: Talaria) -> None:
     unknown = talaria("connect", "telegramm").stderr
     assert "There is no command `talaria connect telegramm`. Did you mean" in unknown
     assert "talaria connect telegram" in talaria("connect", "--help").stdout
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_in_a_terminal_a_token_that_is_pasted_too_early_is_not_shown(home: Path, terminal: Terminal) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "talaria", "connect", "telegram", "--api-url", url]
+        terminal.start(*command, "--wait", "0", "--home", str(home))
+        terminal.until("Token from @BotFather:")
+        terminal.send("123:first")
+        terminal.until("Trying telegram … 1 s")
+        terminal.send("123:second")
+        screen = terminal.until("Trying telegram … 2 s")
+    assert "123:" not in screen

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from talaria.cli.hidden_input import ask_hidden
 from talaria.cli.options import Invocation, group
 from talaria.config import edit
 from talaria.config.decoder import find_hint, is_marked
@@ -107,7 +108,7 @@ def _set(invocation: Invocation, key: str, value: str | None) -> None:
     edit.parse_value(kind, path, "")  # an unknown key is told before its value is asked for
     if value is None:
         is_secret = is_marked(kind, path, Mark.SECRET)
-        value = str(click.prompt(dotted(path), hide_input=is_secret and sys.stdin.isatty()))
+        value = ask_hidden(dotted(path)) if is_secret else str(click.prompt(dotted(path)))
     home = invocation.home()
     change = edit.change_key(home.path, path, edit.parse_value(kind, path, value), os.environ, PARTS)
     _tell(home, path, change, "set")

@@ -17,6 +17,7 @@ from talaria.access.pairing import PairingAdmin
 from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.console.plain import StatusLine
 from talaria.channels.descriptor import Channel, Connector, PlatformAccount, SecretQuestion, pairing_channels
+from talaria.cli.hidden_input import ask_hidden, hidden_input
 from talaria.cli.home_gateway import gateway_or_store, running_gateway
 from talaria.cli.options import Group, Invocation, group, run_loop, verb
 from talaria.config.edit import set_keys, write_secret
@@ -82,16 +83,17 @@ async def _connect(
     settings = msgspec.structs.replace(loaded.settings.of(channel), **options)
     is_asked = sys.stdin.isatty() and not all(given[f"{each.key}_env"] for each in connector.secrets)
     async with AsyncExitStack() as scopes:
-        for left in reversed(range(_TRIES if is_asked else 1)):
-            secrets = {each.key: _ask(each, given[f"{each.key}_env"]) for each in connector.secrets}
-            try:
-                async with StatusLine(sys.stdout, f"Trying {channel.name}", _TRY_SECONDS):
-                    account = await scopes.enter_async_context(connector.open(settings, secrets))
-                break
-            except ConfigError as refusal:  # the platform does not know the secret
-                if not left:
-                    raise
-                click.echo(f"{refusal.user_text}\n  {refusal.hint}", err=True)
+        with hidden_input():  # a token that is pasted too early, or once more, is not shown either
+            for left in reversed(range(_TRIES if is_asked else 1)):
+                secrets = {each.key: _ask(each, given[f"{each.key}_env"]) for each in connector.secrets}
+                try:
+                    async with StatusLine(sys.stdout, f"Trying {channel.name}", _TRY_SECONDS):
+                        account = await scopes.enter_async_context(connector.open(settings, secrets))
+                    break
+                except ConfigError as refusal:  # the platform does not know the secret
+                    if not left:
+                        raise
+                    click.echo(f"{refusal.user_text}\n  {refusal.hint}", err=True)
         _write(home, channel, {key: given[f"{key}_env"] for key in secrets}, secrets, options)
         click.echo(f"Connected {account.name}: {home.config} names it.")
         found = await scopes.enter_async_context(gateway_or_store(home, make=True))
@@ -117,7 +119,7 @@ def _ask(secret: SecretQuestion, variable: str | None) -> str:
         value, hint = os.environ.get(variable, ""), f"Set it: export {variable}=…"
     else:
         is_asked = sys.stdin.isatty()
-        value = click.prompt(secret.question, hide_input=True) if is_asked else sys.stdin.readline()
+        value = ask_hidden(secret.question) if is_asked else sys.stdin.readline()
         hint = secret.hint
     if not value.strip():
         raise ConfigError(f"There is no {secret.key}{f' in {variable}' if variable else ''}.", hint)

@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from talaria.channels.console.plain import await_with_status
+from talaria.cli.hidden_input import hidden_input
 from talaria.cli.model_servers import is_like_address, read_address, try_model
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.setup_plan import Candidate, find_candidates, list_models, write
@@ -230,7 +231,8 @@ def _say(error: TalariaError, action: str) -> None:
 
 def _choose(settings: Settings) -> Candidate:
     click.echo("Looking for keys and model servers on this machine …")
-    found = run_loop(find_candidates(os.environ))
+    with hidden_input():  # a key may be pasted before it is asked for
+        found = run_loop(find_candidates(os.environ))
     if not found:
         click.echo("Found no key and no model server.")
     now = Candidate.now_used(settings)
@@ -284,7 +286,8 @@ async def _unknown(candidate: Candidate, model: str) -> UnknownModel | None:
 
 async def _with_timeout(seconds: float, text: str, work: Awaitable[T], late: int | None = None) -> T:
     try:
-        return await await_with_status(seconds, text, work, sys.stdout)
+        with hidden_input():
+            return await await_with_status(seconds, text, work, sys.stdout)
     except TimeoutError:
         raise ModelUnavailable(f"{text}: no answer within {seconds:.0f} seconds.", status=late) from None
 

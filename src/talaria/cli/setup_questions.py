@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 
 import click
 import msgspec
 
+from talaria.cli.hidden_input import ask_hidden
 from talaria.cli.model_servers import is_like_address, read_address
 from talaria.cli.setup_plan import BUILT_IN_MODELS, Candidate
 from talaria.core.api_address import ApiAddress
@@ -112,8 +112,7 @@ def _with_key(candidate: Candidate) -> Candidate:
     variable = candidate.key_env or (PRESETS[candidate.provider].api_key_env if candidate.is_known else "")
     none = "" if candidate.is_refused or variable else "; empty: none"
     question = f"Key of {candidate.provider} (not shown{none})"
-    is_hidden = sys.stdin.isatty()
-    key = click.prompt(question, default="", show_default=False, hide_input=is_hidden).strip()
+    key = ask_hidden(question, may_be_empty=True)
     if not key:
         if candidate.is_refused or variable:
             raise NoModel(f"{candidate.provider} wants a key.", "Choose again, or press Ctrl-C to leave.")
