@@ -187,3 +187,4 @@ EVENT_NAMES: dict[type, str] = {
         Cancelled,
     )
 }
+EVENT_KINDS: dict[str, type] = {name: kind for kind, name in reversed(EVENT_NAMES.items())}

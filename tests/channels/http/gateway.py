@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,10 +13,13 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from talaria.access.logins import Logins
 from talaria.app import open_gateway
+from talaria.channels.http.description import DescribedCall
 from talaria.channels.http.http_channel import open_http
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.response import DEFAULT_TIMING, StreamTiming
+from talaria.channels.http.routes import create_app
 from talaria.channels.http.server import HttpServer
 from talaria.config.home import Home
 from talaria.config.load import Loaded
@@ -25,6 +29,9 @@ from talaria.parts import PARTS
 from talaria.testing.model_server import ModelServer
 from talaria.turns.settings import ShutdownSettings
 
+_ANSWERED = re.compile(r'talaria_http_requests_total\{route="([^"]+)",status="(\d+)"\}')
+_NO_ROUTES = ("unknown", "refused", "other")
+_STATUSES: set[tuple[str, int]] = set()  # of all routes; they are the same for every gateway
 TOKEN, TOKEN_ENV = "a-token-for-tests", "TALARIA_HTTP_TOKEN"
 
 
@@ -87,3 +94,28 @@ async def run_gateway(
         aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as client,
     ):
         yield Api(gateway, channel.server, client)
+        undocumented = find_undocumented(gateway)
+    assert not undocumented, f"/openapi.json does not have {undocumented}"
+
+
+def find_undocumented(gateway: Gateway) -> set[tuple[str, int]]:
+    """Return the statuses that routes have answered with and that their descriptions do not have."""
+    answered = {
+        (match[1], int(match[2]))
+        for match in _ANSWERED.finditer(gateway.metrics.render().decode())
+        if match[1] not in _NO_ROUTES and match[1] not in gateway.webhooks
+    }
+    return answered - _documented(gateway)
+
+
+def _documented(gateway: Gateway) -> set[tuple[str, int]]:
+    """Return the statuses of all routes. A path also answers to methods that it does not know, and to clients
+    that have left."""
+    if not _STATUSES:
+        logins = Logins("any token", gateway.clock)
+        app = create_app(gateway, gateway.settings.of(HTTP), logins, frozenset(), DEFAULT_TIMING)
+        for path, methods in app.routes.items():
+            for method, route in methods.items():
+                described = DescribedCall(path, method, route.access, route.call)
+                _STATUSES.update((path, status) for status in described.statuses() | {405, 499})
+    return _STATUSES

@@ -50,6 +50,7 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("POST", "/api/files"): {CHAT, OPERATE},
     ("GET", "/api/files/{id}"): ALL,
     ("GET", "/v1/models"): ALL,
+    ("GET", "/openapi.json"): ALL,
     ("GET", "/v1/models/{model}"): ALL,
     ("POST", "/api/login/codes"): {OPERATE},
     ("GET", "/api/pairings"): {OPERATE},

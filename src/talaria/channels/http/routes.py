@@ -2,23 +2,113 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Final
+
+from msgspec import Meta
+
 from talaria.access.audit import AuditLog
 from talaria.access.logins import Logins
-from talaria.access.tokens import TokenChecker
-from talaria.channels.http.auth import Guard, LoginApi
+from talaria.access.pairing import Invitation
+from talaria.access.tokens import FreshToken, TokenChecker
+from talaria.channels.http.answer_shapes import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChunkError,
+    ResponseEvent,
+    ResponseObject,
+)
+from talaria.channels.http.auth import Guard, LoginApi, LoginBody, LoginCode, LoginSecret
 from talaria.channels.http.callers import RouteAccess
-from talaria.channels.http.feed_api import FeedApi
+from talaria.channels.http.description import Call, Field
+from talaria.channels.http.description_api import DescriptionApi
+from talaria.channels.http.feed_api import FeedApi, FeedLagged, FeedReady, FeedTurn
 from talaria.channels.http.file_api import FileApi
-from talaria.channels.http.openai_api import OpenAiApi
-from talaria.channels.http.operator_api import OperatorApi
+from talaria.channels.http.openai_api import ModelCard, ModelCards, OpenAiApi
+from talaria.channels.http.openai_requests import CompletionRequest
+from talaria.channels.http.operator_api import (
+    AddTokenBody,
+    ApproveBody,
+    InviteBody,
+    OperatorApi,
+    RevokeBody,
+    RevokeTokenBody,
+)
 from talaria.channels.http.response import StreamTiming
-from talaria.channels.http.responses_api import ResponseApi
+from talaria.channels.http.responses_api import DeletedResponse, InputItemList, ResponseApi
+from talaria.channels.http.responses_requests import ResponsesRequest
 from talaria.channels.http.routing import ApiRoute, HttpApp
 from talaria.channels.http.session_api import SessionApi
 from talaria.channels.http.settings import HttpSettings
-from talaria.channels.http.turn_api import TurnApi
+from talaria.channels.http.status_views import (
+    BackupView,
+    BuiltInModelView,
+    HealthView,
+    ReadyView,
+    StatusView,
+    TokenList,
+)
+from talaria.channels.http.turn_api import MessageBody, TurnApi
+from talaria.channels.http.views import (
+    AcceptedTurn,
+    DeletedSession,
+    ExplainedTurn,
+    SessionList,
+    SessionView,
+    TurnList,
+    TurnView,
+)
 from talaria.channels.web.pages import PageFiles
+from talaria.core.access import Paired, PairingList
+from talaria.core.events import EVENT_KINDS
+from talaria.core.files import SentPage
+from talaria.core.ledger import EntryPage
+from talaria.core.tokens import NamedToken
+from talaria.core.turns import TurnState
 from talaria.gateway import Gateway
+from talaria.pool.pool import PoolStats
+from talaria.workspace.uploads import Upload
+
+Table = dict[str, dict[str, ApiRoute]]
+
+_OPEN, _ALL, _READ = RouteAccess.OPEN, RouteAccess.ALL, RouteAccess.READ
+_CHAT, _OPERATE = RouteAccess.CHAT, RouteAccess.OPERATE
+
+# -- what the descriptions share ----------------------------------------------------------------------------
+
+_ANY: Final = "*/*"
+_Number = Annotated[int, Meta(ge=0, le=999_999_999_999_999)]
+_PAGE: Final = (
+    Field("limit", "How many of them, 50 if it is not given.", Annotated[int, Meta(ge=1, le=500)]),
+    Field("after", "The `next` of the page before.", Annotated[str, Meta(max_length=200)]),
+)
+_LIMIT: Final = Field("limit", "How many of them, 20 if it is not given.", Annotated[int, Meta(ge=1, le=200)])
+_ITEM_PAGE: Final = (
+    Field("limit", "How many of them, 20 if it is not given.", Annotated[int, Meta(ge=1, le=100)]),
+    Field("order", "`asc` or `desc`, which is the default."),
+    Field("after", "The id of the last item of the page before."),
+)
+_KEY: Final = Field(
+    "Idempotency-Key",
+    "The same key with the same body is the same turn, for at least 24 hours.",
+    Annotated[str, Meta(min_length=1, max_length=255)],
+    "header",
+)
+_SESSION: Final = Field(
+    "X-Talaria-Session", "Lets the agent of this session answer, which keeps the history.", where="header"
+)
+_LAST_EVENT: Final = Field("Last-Event-ID", "Leaves out the events up to this one.", _Number, "header")
+_ACCEPT_ERRORS: Final = (
+    "not_found", "not_current", "busy", "idempotency_conflict", "limit", "no_model", "draining", "lease_held",
+)  # fmt: skip
+_ANSWER_ERRORS: Final = (
+    *_ACCEPT_ERRORS, "over_budget", "cancelled", "model", "model_refused", "answer_too_large",
+    "model_unavailable", "model_resting", "answer_memory_full", "context_too_long",
+)  # fmt: skip
+_FEED_EVENTS: Final = {
+    **{state.value: FeedTurn for state in TurnState},
+    "ready": FeedReady,
+    "lagged": FeedLagged,
+}
 
 
 def create_app(
@@ -28,73 +118,241 @@ def create_app(
 
     Patterns are tried in this order, so the busy ones come first.
     """
-    turns, openai = TurnApi(gateway, settings, timing), OpenAiApi(gateway, settings, timing)
-    sessions, files = SessionApi(gateway), FileApi(gateway, settings)
-    login, pages = LoginApi(logins, gateway.store), PageFiles()
-    open_, all_ = RouteAccess.OPEN, RouteAccess.ALL
-    chat, operate = RouteAccess.CHAT, RouteAccess.OPERATE
-    routes: dict[str, dict[str, ApiRoute]] = {
-        "/api/sessions/{x}/messages": {"POST": ApiRoute(turns.send, chat, "message.send")},
-        "/v1/chat/completions": {"POST": ApiRoute(openai.complete, chat, "message.send")},
-        **_response_routes(ResponseApi(gateway, settings, timing)),
-        "/api/turns": {"GET": ApiRoute(turns.list, all_)},
-        "/api/events": {"GET": ApiRoute(FeedApi(gateway, timing).events, all_)},
-        "/api/turns/{id}": {"GET": ApiRoute(turns.show, all_, "turn.read")},
-        "/api/turns/{id}/events": {"GET": ApiRoute(turns.events, all_, "turn.read")},
-        "/api/turns/{id}/cancel": {"POST": ApiRoute(turns.cancel, chat, "turn.cancel")},
-        "/api/sessions": {"GET": ApiRoute(sessions.list, all_)},
-        "/api/sessions/{x}": {
-            "GET": ApiRoute(sessions.show, all_, "session.read"),
-            "DELETE": ApiRoute(sessions.delete, chat, "session.delete"),
-        },
-        "/api/sessions/{x}/entries": {"GET": ApiRoute(sessions.entries, all_, "session.read")},
-        "/api/sessions/{x}/files": {"GET": ApiRoute(sessions.files, all_, "session.read")},
-        "/api/sessions/{x}/end": {"POST": ApiRoute(sessions.end, chat, "session.end")},
-        "/api/files": {"POST": ApiRoute(files.upload, chat)},
-        "/api/files/{id}": {"GET": ApiRoute(files.show, all_, "file.read")},
-        "/v1/models": {"GET": ApiRoute(openai.models, all_)},
-        "/v1/models/{model}": {"GET": ApiRoute(openai.model, all_)},
-        "/api/login": {"POST": ApiRoute(login.log_in, open_, "login")},
-        "/api/login/codes": {"POST": ApiRoute(login.new_code, operate, "login.code")},
-        "/api/logout": {"POST": ApiRoute(login.log_out, all_, "logout")},
+    routes: Table = {
+        **_turn_routes(TurnApi(gateway, settings, timing), FeedApi(gateway, timing)),
+        **_openai_routes(OpenAiApi(gateway, settings, timing), ResponseApi(gateway, settings, timing)),
+        **_session_routes(SessionApi(gateway)),
+        **_file_routes(FileApi(gateway, settings)),
+        **_login_routes(LoginApi(logins, gateway.store)),
+        **_pairing_routes(OperatorApi(gateway)),
         **_operator_routes(OperatorApi(gateway)),
-        "/": {"GET": ApiRoute(pages.index, open_)},
-        "/assets/{name}": {"GET": ApiRoute(pages.asset, open_)},
     }
+    routes |= _page_routes(PageFiles(), DescriptionApi(routes))
     guard = Guard(hosts, settings.origins, logins, TokenChecker(gateway.store.tokens, gateway.clock))
     return HttpApp(routes, guard, AuditLog(gateway.clock), gateway.metrics, gateway.webhooks)
 
 
-def _operator_routes(operator: OperatorApi) -> dict[str, dict[str, ApiRoute]]:
-    open_, read, operate = RouteAccess.OPEN, RouteAccess.READ, RouteAccess.OPERATE
+def _turn_routes(turns: TurnApi, feed: FeedApi) -> Table:
+    send = Call(
+        "Send a message. Once it is on disk the answer is 202; with `wait` it is 200 and the turn, if that "
+        "ends in time. A failed turn is no error of the call.",
+        TurnView,
+        also={202: AcceptedTurn},
+        body=MessageBody,
+        fields=(
+            Field(
+                "wait", "Seconds to wait for the end of the turn, at most 3600.", Annotated[float, Meta(ge=0)]
+            ),
+            _KEY,
+        ),
+        errors=_ACCEPT_ERRORS,
+        example='{"text": "hello"}',
+    )
+    show = Call(
+        "A turn with its story. The id may also be the platform's id of its message or of a reply.",
+        ExplainedTurn,
+        errors=("not_found",),
+    )
+    events = Call(
+        "The events of a turn as they happen. If the last event was seen before, the answer is 204.",
+        also={204: None},
+        fields=(_LAST_EVENT,),
+        events=EVENT_KINDS,
+        errors=("not_found",),
+    )
+    cancel = Call("Cancel a turn. The answer is the turn.", TurnView, errors=("not_found",))
+    feed_events = Call(
+        "The states of all turns that the caller may see, as they change. It begins with the turns that are "
+        "not over, and then `ready`.",
+        fields=(_LAST_EVENT._replace(text="Turns that have ended since this event come first."),),
+        events=_FEED_EVENTS,
+    )
+    listing = Call("The last turns, newest first.", TurnList, fields=(_LIMIT,))
     return {
-        "/api/pairings": {"GET": ApiRoute(operator.pairings, operate)},
-        "/api/pairings/approve": {"POST": ApiRoute(operator.approve, operate, "pair.approve")},
-        "/api/pairings/revoke": {"POST": ApiRoute(operator.revoke, operate, "pair.revoke")},
-        "/api/pairings/invite": {"POST": ApiRoute(operator.invite, operate, "pair.invite")},
-        "/api/tokens": {
-            "GET": ApiRoute(operator.tokens, operate),
-            "POST": ApiRoute(operator.add_token, operate, "token.add"),
-        },
-        "/api/tokens/revoke": {"POST": ApiRoute(operator.revoke_token, operate, "token.revoke")},
-        "/api/pool": {"GET": ApiRoute(operator.pool, read)},
-        "/api/status": {"GET": ApiRoute(operator.status, read)},
-        "/api/models/{name}/fetch": {"POST": ApiRoute(operator.fetch_model, operate, "model.fetch")},
-        "/api/backup": {"POST": ApiRoute(operator.backup, operate, "backup")},
-        "/healthz": {"GET": ApiRoute(operator.healthz, open_)},
-        "/readyz": {"GET": ApiRoute(operator.readyz, open_)},
-        "/metrics": {"GET": ApiRoute(operator.metrics, read)},
+        "/api/sessions/{x}/messages": {"POST": ApiRoute(turns.send, _CHAT, send, "message.send")},
+        "/api/turns": {"GET": ApiRoute(turns.list, _ALL, listing)},
+        "/api/events": {"GET": ApiRoute(feed.events, _ALL, feed_events)},
+        "/api/turns/{id}": {"GET": ApiRoute(turns.show, _ALL, show, "turn.read")},
+        "/api/turns/{id}/events": {"GET": ApiRoute(turns.events, _ALL, events, "turn.read")},
+        "/api/turns/{id}/cancel": {"POST": ApiRoute(turns.cancel, _CHAT, cancel, "turn.cancel")},
     }
 
 
-def _response_routes(responses: ResponseApi) -> dict[str, dict[str, ApiRoute]]:
-    all_, chat = RouteAccess.ALL, RouteAccess.CHAT
+def _openai_routes(openai: OpenAiApi, responses: ResponseApi) -> Table:
+    complete = Call(
+        "A chat completion, whole or with `stream` as events. Without a session the messages are the whole "
+        "conversation.",
+        ChatCompletion,
+        body=CompletionRequest,
+        fields=(_SESSION, _KEY),
+        events={"": ChatCompletionChunk, "error": ChunkError},
+        errors=_ANSWER_ERRORS,
+        passes_on=True,
+        example='{"messages": [{"role": "user", "content": "hello"}]}',
+    )
+    create = Call(
+        "A response, whole or with `stream` as events. `previous_response_id` continues an earlier one.",
+        ResponseObject,
+        body=ResponsesRequest,
+        fields=(_SESSION, _KEY),
+        events={"response.…": ResponseEvent},
+        errors=_ANSWER_ERRORS,
+        passes_on=True,
+        example='{"input": "hello"}',
+    )
+    unknown = ("not_found",)
+    show = Call("A stored response.", ResponseObject, errors=unknown)
+    delete = Call("Delete a stored response.", DeletedResponse, errors=("not_found", "busy"))
+    cancel = Call(
+        "Stop a response that is being made. The answer is the response.", ResponseObject, errors=unknown
+    )
+    items = Call("The items of its input, the last first.", InputItemList, fields=_ITEM_PAGE, errors=unknown)
+    models = Call("The values that `model` may have.", ModelCards)
+    model = Call("One of the models; its name may have slashes.", ModelCard, errors=("not_found", "no_model"))
     return {
-        "/v1/responses": {"POST": ApiRoute(responses.create, chat, "message.send")},
+        "/v1/chat/completions": {"POST": ApiRoute(openai.complete, _CHAT, complete, "message.send")},
+        "/v1/responses": {"POST": ApiRoute(responses.create, _CHAT, create, "message.send")},
         "/v1/responses/{id}": {
-            "GET": ApiRoute(responses.show, all_, "response.read"),
-            "DELETE": ApiRoute(responses.delete, chat, "response.delete"),
+            "GET": ApiRoute(responses.show, _ALL, show, "response.read"),
+            "DELETE": ApiRoute(responses.delete, _CHAT, delete, "response.delete"),
         },
-        "/v1/responses/{id}/cancel": {"POST": ApiRoute(responses.cancel, chat, "response.cancel")},
-        "/v1/responses/{id}/input_items": {"GET": ApiRoute(responses.list_input, all_, "response.read")},
+        "/v1/responses/{id}/cancel": {"POST": ApiRoute(responses.cancel, _CHAT, cancel, "response.cancel")},
+        "/v1/responses/{id}/input_items": {
+            "GET": ApiRoute(responses.list_input, _ALL, items, "response.read")
+        },
+        "/v1/models": {"GET": ApiRoute(openai.models, _ALL, models)},
+        "/v1/models/{model}": {"GET": ApiRoute(openai.model, _ALL, model)},
+    }
+
+
+def _session_routes(sessions: SessionApi) -> Table:
+    unknown = ("not_found",)
+    listing = Call("All sessions that the caller may see, the last used first.", SessionList, fields=_PAGE)
+    show = Call("A session, with its model.", SessionView, errors=unknown)
+    delete = Call(
+        "Delete a session with its history.", DeletedSession, errors=("not_found", "busy", "draining")
+    )
+    entries = Call("The log of a session, oldest first.", EntryPage, fields=_PAGE, errors=unknown)
+    sent = Call("The files that a session sent, oldest first.", SentPage, fields=_PAGE, errors=unknown)
+    end = Call("End a session. Its history stays.", SessionView, errors=("not_found", "busy"))
+    return {
+        "/api/sessions": {"GET": ApiRoute(sessions.list, _ALL, listing)},
+        "/api/sessions/{x}": {
+            "GET": ApiRoute(sessions.show, _ALL, show, "session.read"),
+            "DELETE": ApiRoute(sessions.delete, _CHAT, delete, "session.delete"),
+        },
+        "/api/sessions/{x}/entries": {"GET": ApiRoute(sessions.entries, _ALL, entries, "session.read")},
+        "/api/sessions/{x}/files": {"GET": ApiRoute(sessions.files, _ALL, sent, "session.read")},
+        "/api/sessions/{x}/end": {"POST": ApiRoute(sessions.end, _CHAT, end, "session.end")},
+    }
+
+
+def _file_routes(files: FileApi) -> Table:
+    upload = Call(
+        "Upload a file for a later message. The body is the file itself.",
+        Upload,
+        201,
+        body="application/octet-stream",
+        fields=(
+            Field("name", "The name of the file."),
+            Field("X-File-Name", "The same, percent-encoded.", where="header"),
+        ),
+        errors=("limit",),
+    )
+    show = Call(
+        "A file that was uploaded, or that the agent sent.",
+        _ANY,
+        also={206: _ANY},
+        fields=(
+            Field("Range", "A part of the file, such as `bytes=0-99`.", where="header"),
+            Field("If-Range", "The `ETag` that the part must be of.", where="header"),
+        ),
+        errors=("not_found", "no_such_range"),
+    )
+    return {
+        "/api/files": {"POST": ApiRoute(files.upload, _CHAT, upload)},
+        "/api/files/{id}": {"GET": ApiRoute(files.show, _ALL, show, "file.read")},
+    }
+
+
+def _login_routes(login: LoginApi) -> Table:
+    log_in = Call(
+        "Exchange the code of a link for a login: a cookie, and the secret in the answer.",
+        LoginSecret,
+        body=LoginBody,
+        errors=("bad_code", "internal"),
+    )
+    new_code = Call(
+        "A new code for a login, valid once. Needs the home's own token.",
+        LoginCode,
+        201,
+        errors=("token_needed",),
+    )
+    log_out = Call("End the login.", None, 204)
+    return {
+        "/api/login": {"POST": ApiRoute(login.log_in, _OPEN, log_in, "login")},
+        "/api/login/codes": {"POST": ApiRoute(login.new_code, _OPERATE, new_code, "login.code")},
+        "/api/logout": {"POST": ApiRoute(login.log_out, _ALL, log_out, "logout")},
+    }
+
+
+def _pairing_routes(operator: OperatorApi) -> Table:
+    pairings = Call("The people who are paired, and those who wait for it.", PairingList)
+    approve = Call(
+        "Pair the person with this code.", Paired, body=ApproveBody, errors=("not_found", "too_many_tries")
+    )
+    revoke = Call("End a pairing.", Paired, body=RevokeBody, errors=("not_found",))
+    invite = Call("A code that pairs the first person who sends it.", Invitation, body=InviteBody)
+    tokens = Call("The tokens, without their secrets.", TokenList)
+    add_token = Call(
+        "A new token, which is not shown again.", FreshToken, 201, body=AddTokenBody, errors=("token_needed",)
+    )
+    revoke_token = Call("End a token.", NamedToken, body=RevokeTokenBody, errors=("not_found",))
+    return {
+        "/api/pairings": {"GET": ApiRoute(operator.pairings, _OPERATE, pairings)},
+        "/api/pairings/approve": {"POST": ApiRoute(operator.approve, _OPERATE, approve, "pair.approve")},
+        "/api/pairings/revoke": {"POST": ApiRoute(operator.revoke, _OPERATE, revoke, "pair.revoke")},
+        "/api/pairings/invite": {"POST": ApiRoute(operator.invite, _OPERATE, invite, "pair.invite")},
+        "/api/tokens": {
+            "GET": ApiRoute(operator.tokens, _OPERATE, tokens),
+            "POST": ApiRoute(operator.add_token, _OPERATE, add_token, "token.add"),
+        },
+        "/api/tokens/revoke": {
+            "POST": ApiRoute(operator.revoke_token, _OPERATE, revoke_token, "token.revoke")
+        },
+    }
+
+
+def _operator_routes(operator: OperatorApi) -> Table:
+    pool = Call("The warm agents.", PoolStats)
+    status = Call("The status of the gateway.", StatusView)
+    fetch = Call(
+        "Download a built-in model. The answer is `built_in_model` of the status.",
+        BuiltInModelView,
+        202,
+        errors=("not_found", "busy", "too_little_memory", "model_refused"),
+    )
+    backup = Call("Copy the database to a file in the home.", BackupView)
+    healthz = Call("Whether the process lives.", HealthView)
+    readyz = Call("Whether messages are accepted and turns run.", ReadyView, also={503: ReadyView})
+    metrics = Call("Metrics for Prometheus.", "text/plain")
+    return {
+        "/api/pool": {"GET": ApiRoute(operator.pool, _READ, pool)},
+        "/api/status": {"GET": ApiRoute(operator.status, _READ, status)},
+        "/api/models/{name}/fetch": {"POST": ApiRoute(operator.fetch_model, _OPERATE, fetch, "model.fetch")},
+        "/api/backup": {"POST": ApiRoute(operator.backup, _OPERATE, backup, "backup")},
+        "/healthz": {"GET": ApiRoute(operator.healthz, _OPEN, healthz)},
+        "/readyz": {"GET": ApiRoute(operator.readyz, _OPEN, readyz)},
+        "/metrics": {"GET": ApiRoute(operator.metrics, _READ, metrics)},
+    }
+
+
+def _page_routes(pages: PageFiles, description: DescriptionApi) -> Table:
+    index = Call("The web page.", "text/html", also={304: None})
+    asset = Call("A file of the web page.", _ANY, also={304: None}, errors=("not_found",))
+    openapi = Call("This description, as OpenAPI 3.1. `/assets/calls.html` shows it.", dict)
+    return {
+        "/": {"GET": ApiRoute(pages.index, _OPEN, index)},
+        "/assets/{name}": {"GET": ApiRoute(pages.asset, _OPEN, asset)},
+        "/openapi.json": {"GET": ApiRoute(description.openapi, _ALL, openapi)},
     }

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from talaria.access.audit import AuditLog
 from talaria.channels.http.auth import Guard
 from talaria.channels.http.callers import RouteAccess
+from talaria.channels.http.description import Call
 from talaria.channels.http.openai_errors import is_openai_path
 from talaria.channels.http.request import ClientDisconnected, HttpError, Receive, Request, Scope, Send
 from talaria.channels.http.response import (
@@ -34,7 +35,7 @@ _CLIENT_GONE = 499  # the status of a request whose client left, in the metrics
 
 
 class ApiRoute(NamedTuple):
-    """The handler of a method on a path, and the roles that may call it.
+    """The handler of a method on a path, the roles that may call it, and its description.
 
     A call with an `action` is audited if it operates, or if its handler says what it is about: a login, or
     the chat of another caller.
@@ -42,6 +43,7 @@ class ApiRoute(NamedTuple):
 
     handle: Handler
     access: RouteAccess
+    call: Call
     action: str = ""
 
 
