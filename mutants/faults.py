@@ -47,6 +47,8 @@ _TIME = re.compile(
 _BUFFER = re.compile(
     r"read|recv\w*|\w*(buffer|chunk|slice|piece|batch|cached|kept|remembered)\w*", re.IGNORECASE
 )  # these trade time for memory, and change no result
+_CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
+_SYNC = re.compile(r"_?(f|fdata)?sync(_\w+)?")  # makes a difference only when the power fails
 _WORD = re.compile(r"[A-Za-z_][\w./:-]*")
 _SMALL = 16
 Change = tuple[str, int, int, str]
@@ -109,6 +111,8 @@ def statements(path: Path, text: str) -> list[list[Fault]]:
     own: dict[int, str] = {}
     for block in blocks(path, tree):
         own.setdefault(id(block.statements), block.name)
+        if ".__repr__#" in block.name:
+            continue
         for statement in block.statements[block.first : block.last]:
             add(list(finder.changes(statement)), block.name)
             for handler in getattr(statement, "handlers", ()):
@@ -147,9 +151,13 @@ def _is_left_out(statement: ast.stmt) -> bool:
     match statement:
         case ast.Expr(value=ast.Constant()) | ast.Assert() | ast.Import() | ast.ImportFrom() | ast.Pass():
             return True
+        case ast.Expr(value=ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called))) if (
+            called == "assert_never" or _SYNC.fullmatch(called)
+        ):
+            return True
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name) | ast.Attribute(attr=name)))):
             return _LOGGER.fullmatch(name) is not None
-        case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))):
+        case ast.Delete(targets=[ast.Name()]):
             return True
         case ast.Raise(exc=ast.Name(id="NotImplementedError")):
             return True
@@ -201,6 +209,13 @@ class _Finder:
     def of_constants(self, statement: ast.stmt) -> Iterator[Change]:
         """Yield changes of the values that a module or a class defines."""
         if not isinstance(statement, ast.Assign | ast.AnnAssign) or _subject(statement).startswith("__"):
+            return
+        if (
+            statement.value is not None
+            and _CONSTANT.fullmatch(_subject(statement))
+            and _is_number(statement.value)
+        ):
+            yield "number changed", *self._span(statement.value), "0"
             return
         for node, name in _own_expressions(statement):
             if isinstance(node, ast.Constant) or _is_operation(node):
@@ -309,6 +324,15 @@ def _is_nothing(node: ast.expr) -> bool:
     return (isinstance(node, ast.Constant) and not node.value) or (
         isinstance(node, ast.Name) and node.id == "self"
     )
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Return whether the value is a number other than 0, or a calculation with numbers only."""
+    inner = [part for part in ast.walk(node) if isinstance(part, ast.expr)]
+    return all(
+        isinstance(part, ast.BinOp) or (isinstance(part, ast.Constant) and type(part.value) in (int, float))
+        for part in inner
+    ) and not (isinstance(node, ast.Constant) and not node.value)
 
 
 def _is_operation(node: ast.AST) -> bool:
