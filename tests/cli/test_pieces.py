@@ -22,7 +22,13 @@ from talaria.cli.model_checks import _is_fetching, _reason
 from talaria.cli.model_lines import _moving
 from talaria.cli.service import Service, _name, _quoted, _run, _to_start, _wait_for
 from talaria.cli.sessions import _head, _lines, _table
-from talaria.cli.setup_plan import Candidate, find_candidates, find_foreign_keys, list_models
+from talaria.cli.setup_plan import (
+    Candidate,
+    detected_candidate,
+    find_candidates,
+    find_foreign_keys,
+    list_models,
+)
 from talaria.cli.text import when
 from talaria.config.home import DEFAULT_HOME, Home
 from talaria.core.entries import Entry, EntryBody, Hidden, ReasoningSet, TitleSet
@@ -40,7 +46,9 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
+from talaria.models.discovery import DetectedProvider
 from talaria.models.local.weights import FetchProgress, FetchStage
+from talaria.models.settings import PRESETS
 from talaria.testing.crash_demo import DemoState, MessageState
 from talaria.testing.simulated_users import DeliveryReport
 
@@ -153,6 +161,19 @@ async def test_candidates_come_from_variables_and_files(tmp_path: Path) -> None:
     ):
         (folder / "auth.json").write_text(text)
         assert find_foreign_keys(tmp_path) == [], text
+
+
+def test_a_server_on_this_machine_is_a_candidate_with_its_models() -> None:
+    url = PRESETS["ollama"].base_url
+    found = detected_candidate(DetectedProvider("Ollama", "ollama", url, models=("a", "b")))
+    assert (found.provider, found.base_url, found.models) == ("ollama", "", ("a", "b"))
+    assert found.where == f"Ollama at {url}, 2 models"
+    found = detected_candidate(DetectedProvider("Ollama", "ollama", "http://127.0.0.1:9/v1", models=("a",)))
+    assert (found.base_url, found.where) == (
+        "http://127.0.0.1:9/v1",
+        "Ollama at http://127.0.0.1:9/v1, 1 model",
+    )
+    assert detected_candidate(DetectedProvider("x", "mine", "http://h/v1")).base_url == "http://h/v1"
 
 
 async def test_models_that_are_known_are_not_asked_for() -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from talaria.channels.http.part import HTTP
+from talaria.channels.telegram.part import TELEGRAM
 from talaria.config.decoder import is_marked
 from talaria.config.load import load
 from talaria.config.reload import LiveSettings, Reloader, compare, merge
@@ -64,6 +65,20 @@ def test_only_those_concerned_are_told() -> None:
     live.on(("prices",), ("budgets",), tell=lambda new: told.append(("money", 0)))
     live.take(msgspec.structs.replace(Settings(), pool=PoolSettings(max_agents=3)))
     assert told == [("pool", 3)]
+
+
+def test_a_part_is_told_of_its_table_while_it_follows(tmp_path: Path) -> None:
+    def settings(port: int, level: str = "info") -> Settings:
+        text = f'[channels.telegram]\nallowed = [{port}]\n[log]\nlevel = "{level}"\n'
+        (tmp_path / "config.toml").write_text(text)
+        return load(tmp_path, {}, PARTS).settings
+
+    live, told = LiveSettings(settings(1)), []
+    with live.follow(TELEGRAM, lambda new: told.append(new.allowed)):
+        live.take(settings(2))
+        live.take(settings(2, "debug"))
+    live.take(settings(3))
+    assert told == [(2,)]
 
 
 class File:

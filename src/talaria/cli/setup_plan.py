@@ -22,7 +22,7 @@ from talaria.config.settings import Settings, settings_type
 from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ModelError
 from talaria.core.setting_marks import KeyPath, Mark
-from talaria.models.discovery import detect_providers, read_models
+from talaria.models.discovery import DetectedProvider, detect_providers, read_models
 from talaria.models.failures import StatusKind, status_kind
 from talaria.models.local.weights import MANIFEST
 from talaria.models.providers import Providers
@@ -135,16 +135,17 @@ class Candidate(msgspec.Struct, frozen=True):
 
 async def find_candidates(environ: Mapping[str, str]) -> list[Candidate]:
     """Return candidates from keys in the environment, servers on this machine, and files of other tools."""
-    candidates = []
-    for found in await detect_providers(environ):
-        if found.env:
-            candidates.append(Candidate(found.provider, f"key in {found.env}", key_env=found.env))
-        else:
-            is_preset = found.provider in PRESETS
-            url = "" if is_preset and PRESETS[found.provider].base_url == found.base_url else found.base_url
-            where = f"{found.name} at {found.base_url}, {count(len(found.models), 'model')}"
-            candidates.append(Candidate(found.provider, where, base_url=url, models=found.models))
+    candidates = [detected_candidate(found) for found in await detect_providers(environ)]
     return [*candidates, *find_foreign_keys(Path(environ.get("HOME") or "/"))]
+
+
+def detected_candidate(found: DetectedProvider) -> Candidate:
+    if found.env:
+        return Candidate(found.provider, f"key in {found.env}", key_env=found.env)
+    is_preset = found.provider in PRESETS
+    url = "" if is_preset and PRESETS[found.provider].base_url == found.base_url else found.base_url
+    where = f"{found.name} at {found.base_url}, {count(len(found.models), 'model')}"
+    return Candidate(found.provider, where, base_url=url, models=found.models)
 
 
 async def list_models(candidate: Candidate, environ: Mapping[str, str]) -> tuple[Candidate, list[str]]:

@@ -116,8 +116,10 @@ async def test_lines_of_a_pipe_are_messages_until_its_end() -> None:
 )
 def test_models_are_completed_behind_their_command(text: str, found: list[str]) -> None:
     completer = CommandCompleter(["main", "openai/gpt-5", "fast"])
-    completions = completer.get_completions(Document(text), CompleteEvent())
+    completions = list(completer.get_completions(Document(text), CompleteEvent()))
     assert [completion.text for completion in completions] == found
+    behind = len(text.partition(" ")[2])
+    assert {completion.start_position for completion in completions} <= {-behind}, "it replaces what is typed"
 
 
 def test_a_terminal_that_was_closed_meanwhile_is_no_error() -> None:

@@ -18,7 +18,7 @@ from talaria.channels.telegram.bot_api import BotApi, BotApiRefused, BotApiTooLa
 from talaria.channels.telegram.channel import TelegramWebhook, _explain
 from talaria.channels.telegram.outlet import CURSOR, LiveText
 from talaria.channels.telegram.parse import CHANNEL, decode
-from talaria.channels.telegram.render import to_html
+from talaria.channels.telegram.render import tail, to_html
 from talaria.channels.telegram.settings import TelegramSettings, find_token
 from talaria.channels.telegram.updates import UpdateHandler
 from talaria.core.clock import SystemClock
@@ -242,6 +242,20 @@ def test_only_the_end_of_a_long_live_text_is_shown_and_its_cut_is_marked() -> No
     assert "02998 02999" in shown[-20:]
     assert shown.startswith("…")
     assert 1000 < len(shown) <= 4096
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "shown"),
+    [
+        ("abcdef", 6, "abcdef"),
+        ("abcdefg", 6, "…\nefg"),
+        ("ab\ncdefgh\nij", 8, "…\nij"),
+        ("abcdefgh\n", 4, "…\nh\n"),
+        ("😀😀😀", 6, "😀😀😀"),
+    ],
+)
+def test_the_tail_of_a_text_begins_at_a_line(text: str, limit: int, shown: str) -> None:
+    assert tail(text, limit) == shown
 
 
 @pytest.mark.parametrize(
