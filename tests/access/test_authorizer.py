@@ -197,6 +197,8 @@ async def test_an_invitation_also_serves_who_waits_in_silence(
     invitation = await admin.invite("telegram")
     assert await authorizer.greet(ANN, f"/start@talaria_bot {invitation.code.lower()}") is not None
     assert isinstance(await authorizer.check(ANN, Ingress.MESSAGE), Authorized)
+    await admin.revoke("telegram", ANN.user_id)
+    code_in(await authorizer.greet(ANN))  # the silence is over
 
 
 async def test_an_invitation_said_in_a_group_lets_nobody_in(

@@ -128,6 +128,7 @@ def test_a_new_home_has_nobody_and_listing_makes_nothing(talaria: Talaria, home:
     done = talaria("pair", "list")
     assert (done.stderr, done.returncode) == ("", 0)
     assert done.stdout.startswith("Nobody is paired, and nobody waits.")
+    assert len(done.stdout.splitlines()) == 1
     assert talaria("pair", "approve", NO_CODE).returncode == 1
     assert not (home / "talaria.db").exists()
 

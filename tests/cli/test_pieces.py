@@ -14,7 +14,9 @@ import pytest
 from rich.console import Console
 
 from talaria.channels.http.views import SessionView
+from talaria.cli.config_checks import _connect
 from talaria.cli.demo import render, summary
+from talaria.cli.doctor import _NAME_WIDTH, _count, _print
 from talaria.cli.logs import CONSOLE_LOG, GATEWAY_LOG, _last, following, older, open_log
 from talaria.cli.machine_checks import LITTLE_SPACE, NO_SPACE, _check_disk, check_machine
 from talaria.cli.model import _progress_printer
@@ -31,8 +33,10 @@ from talaria.cli.setup_plan import (
 )
 from talaria.cli.text import when
 from talaria.config.home import DEFAULT_HOME, Home
+from talaria.config.issues import Issue
 from talaria.core.entries import Entry, EntryBody, Hidden, ReasoningSet, TitleSet
 from talaria.core.errors import ConfigError
+from talaria.core.findings import Finding, Level
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.messages import (
     AssistantMessage,
@@ -47,8 +51,10 @@ from talaria.core.messages import (
     UserMessage,
 )
 from talaria.models.discovery import DetectedProvider
+from talaria.models.local.runtime import _describe_exit
 from talaria.models.local.weights import FetchProgress, FetchStage
 from talaria.models.settings import PRESETS
+from talaria.parts import PARTS
 from talaria.testing.crash_demo import DemoState, MessageState
 from talaria.testing.simulated_users import DeliveryReport
 
@@ -334,3 +340,51 @@ def test_sessions_are_a_table() -> None:
     assert second == [*when(AT).split(), "agent:main:cli", "-", "(ended)", "ses_2"]
     assert _head(views[0]) == f"ses_1 “A title”: chat work, begun {when(AT)}"
     assert _head(views[1]) == f"ses_2: chat agent:main:cli, begun {when(AT)}, ended {when(AT + 1)}"
+
+
+# -- the doctor ---------------------------------------------------------------------------------------------
+
+
+def test_findings_are_printed_with_their_fix_and_their_command(capsys: pytest.CaptureFixture[str]) -> None:
+    _print(
+        [
+            Finding("disk", Level.OK, "All good."),
+            Finding("model", Level.WARN, "Two\nlines.", "Do\x1b this.", "talaria setup"),
+        ]
+    )
+    margin = " " * (len("problem") + 2 + _NAME_WIDTH + 2)
+    assert capsys.readouterr().out.splitlines() == [
+        f"{'ok':7}  {'disk':{_NAME_WIDTH}}  All good.",
+        f"{'warn':7}  {'model':{_NAME_WIDTH}}  Two",
+        f"{margin}lines.",
+        f"{margin}→ Do this.",
+        f"{margin}$ talaria setup",
+    ]
+    assert [_count(number, "problem") for number in range(3)] == ["no problems", "1 problem", "2 problems"]
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        (("channels", "telegram", "token"), "talaria connect telegram --wait 0"),
+        (("channels", "telegram"), "talaria connect telegram --wait 0"),
+        (("http", "port"), ""),
+        (("channels", "other", "token"), ""),
+    ],
+)
+def test_a_wrong_key_of_a_channel_is_mended_by_connecting_it(path: tuple[str, ...], command: str) -> None:
+    assert _connect(Issue(1, "text", path), PARTS) == command
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (0, "it ended with status 0"),
+        (3, "it ended with status 3"),
+        (-9, "it was ended by SIGKILL"),
+        (-4, "illegal instruction"),
+        (-200, "it was ended by signal 200"),
+    ],
+)
+def test_the_end_of_a_model_process_is_described(status: int, words: str) -> None:
+    assert _describe_exit(status) == words

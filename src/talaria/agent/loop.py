@@ -231,10 +231,10 @@ async def _side_by_side(work: Iterable[Coroutine[Any, Any, ToolResult]]) -> list
     The tasks have the name of the turn's own task, by which the loop's watch knows the turn.
     """
     turn = asyncio.current_task()
-    name = None if turn is None else turn.get_name()
+    assert turn is not None
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(coroutine, name=name) for coroutine in work]
+            tasks = [group.create_task(coroutine, name=turn.get_name()) for coroutine in work]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]

@@ -84,6 +84,23 @@ async def test_a_connection_without_a_whole_head_is_closed_in_time(
         assert refused(api, "request_head") == 1
 
 
+@pytest.mark.parametrize("is_early", [True, False], ids=["before the answer", "after the answer"])
+async def test_a_second_head_that_never_ends_is_cut_off_too(
+    tmp_path: Path, model: ModelServer, is_early: bool
+) -> None:
+    async with (
+        limited(tmp_path, model, request_head=timedelta(milliseconds=500)) as api,
+        connected(api) as (reader, writer),
+    ):
+        first, half = head(api, "HEAD /healthz"), b"GET /healthz HT"
+        writer.write(first + (half if is_early else b""))
+        assert await status_of(reader) == 200
+        if not is_early:
+            writer.write(half)
+        assert await status_of(reader) == 408
+        assert await is_closed(reader)
+
+
 async def test_a_head_that_comes_in_drops_is_cut_off_all_the_same(tmp_path: Path, model: ModelServer) -> None:
     async with (
         limited(tmp_path, model, request_head=timedelta(milliseconds=80)) as api,
