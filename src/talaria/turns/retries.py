@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count, islice
 from typing import Final
 
 from talaria.core.clock import Clock
@@ -22,12 +23,13 @@ RETRY_SECONDS: Final = 600.0  # for so long after a request, another one can be 
 MOST_REQUESTS: Final = 16_384  # that are remembered; about 8 MB
 _MARK_SECONDS: Final = 1.0  # between two writes of marks
 _MARKS: Final = 500  # in one write
+_numbers = count(1)
 
 
 class _Known:
     """The turn of a request, and what became of its answer. `turn_id` is None until the turn is accepted."""
 
-    __slots__ = ("accepted", "at", "digest", "has_left", "is_answered", "turn_id")
+    __slots__ = ("accepted", "at", "digest", "has_left", "is_answered", "reader", "turn_id")
 
     def __init__(
         self, digest: str, at: float, turn_id: TurnId | None = None, *, is_answered: bool = False
@@ -37,6 +39,7 @@ class _Known:
         self.turn_id = turn_id
         self.is_answered = is_answered
         self.has_left: Callable[[], bool] | None = None  # while its first client waits for the answer
+        self.reader = 0  # the number of the request to which the whole answer was written
         self.accepted: asyncio.Future[None] | None = None
 
     def is_broken(self) -> bool:
@@ -49,16 +52,17 @@ class ClientRequest:
 
     `digest` stands for the caller, the chat and the whole request. `is_retry`: the client says that it has
     sent the request before. `has_left` returns whether the client has closed its connection. The channel
-    calls `RecentRequests.answered` or `RecentRequests.broken` when the request is over.
+    tells `RecentRequests` what becomes of the answer.
     """
 
-    __slots__ = ("digest", "has_left", "is_retry", "known")
+    __slots__ = ("digest", "has_left", "is_retry", "known", "number")
 
     def __init__(self, digest: str, has_left: Callable[[], bool], *, is_retry: bool) -> None:
         self.digest = digest
         self.is_retry = is_retry
         self.has_left = has_left
         self.known: _Known | None = None
+        self.number = next(_numbers)
 
 
 class RecentRequests:
@@ -73,7 +77,7 @@ class RecentRequests:
         self._store = store
         self._clock = clock
         self._known: dict[str, _Known] = {}
-        self._unmarked: list[TurnId] = []
+        self._unmarked: dict[TurnId, None] = {}
         self._has_unmarked = asyncio.Event()
 
     def __len__(self) -> int:
@@ -128,19 +132,26 @@ class RecentRequests:
 
     def answered(self, request: ClientRequest) -> None:
         """The whole answer was written to the client of this request."""
-        known, request.known = request.known, None
+        known = request.known
         if known is None or known.is_answered:
             return
-        known.is_answered, known.has_left = True, None
+        known.is_answered, known.has_left, known.reader = True, None, request.number
         if known.turn_id is not None:
-            self._unmarked.append(known.turn_id)
+            self._unmarked[known.turn_id] = None
             self._has_unmarked.set()
 
     def broken(self, request: ClientRequest) -> None:
         """The request is over. No effect on a request whose answer was written."""
-        known, request.known = request.known, None
+        known = request.known
         if known is not None and known.has_left is request.has_left:
             known.has_left = None
+
+    def unread(self, request: ClientRequest) -> None:
+        """The client did not read all of the answer that was written."""
+        known = request.known
+        if known is not None and known.reader == request.number and known.turn_id is not None:
+            known.is_answered, known.reader = False, 0
+            self._unmarked.pop(known.turn_id, None)
 
     async def run(self) -> None:
         """Mark the answered turns in the store, until cancelled."""
@@ -153,7 +164,9 @@ class RecentRequests:
         """Mark the turns that were answered since the last time. A failure of the store is logged: after a
         crash, such a request would be joined if it came again."""
         while self._unmarked:
-            some, self._unmarked = self._unmarked[:_MARKS], self._unmarked[_MARKS:]
+            some = list(islice(self._unmarked, _MARKS))
+            for turn_id in some:
+                del self._unmarked[turn_id]
             try:
                 await self._store.mark_answered(some)
             except StoreError as error:

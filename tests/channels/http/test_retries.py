@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -70,14 +71,19 @@ async def send(api: Api, path: str, sent: Any, headers: dict[str, str] = SESSION
         return answer.headers["x-talaria-turn-id"], await answer.read()
 
 
+def request_bytes(api: Api, path: str, content: bytes) -> bytes:
+    host = api.url.removeprefix("http://")
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\n"
+    more = f"X-Talaria-Session: one\r\nContent-Length: {len(content)}\r\n\r\n"
+    return (head + more).encode() + content
+
+
 async def leave(api: Api, model: ModelServer, path: str, sent: Any, requests: int = 1) -> None:
     """Send a request, and close the connection when the model has got so many requests more."""
     before, content = model.requests, json.dumps(sent).encode()
     host, port = api.url.removeprefix("http://").split(":")
     _, writer = await asyncio.open_connection(host, int(port))
-    head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {TOKEN}\r\n"
-    more = f"X-Talaria-Session: one\r\nContent-Length: {len(content)}\r\n\r\n"
-    writer.write((head + more).encode() + content)
+    writer.write(request_bytes(api, path, content))
     await model.until(lambda: model.requests >= before + requests)
     writer.close()
     await writer.wait_closed()
@@ -201,6 +207,18 @@ async def test_a_retry_needs_no_room_in_the_queue(tmp_path: Path, model: ModelSe
         await api.post("/api/sessions/one/messages", {"text": "too many"}, 429)
         _, answer = await send(api, PATHS[0], sent)
         assert text_of(PATHS[0], answer, False) == ["done"]
+
+
+async def test_an_answer_that_the_client_did_not_read_is_given_again(api: Api, effects: Effects) -> None:
+    sent = body(PATHS[0], effect())
+    content = json.dumps(sent).encode()
+    host, port = api.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(request_bytes(api, PATHS[0], content))
+        assert await asyncio.to_thread(client.recv, 1, socket.MSG_PEEK), "the answer is here"
+    _, answer = await send(api, PATHS[0], sent)
+    assert text_of(PATHS[0], answer, False) == ["First.", "done"]
+    assert len(effects) == 1
 
 
 # -- failures ---------------------------------------------------------------------------------------------

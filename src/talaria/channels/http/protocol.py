@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -89,6 +90,7 @@ class ClientConnection(HttpToolsProtocol):
         self.held_bytes = 0
         self.idle_since = 0.0  # when the last response was sent; 0 while a request is being answered
         self.written_bytes = 0  # of bodies of responses
+        self.unread: Callable[[], None] | None = None  # is called if the last response was not read whole
         self.lost: asyncio.Future[None] = self.loop.create_future()
         self.reading: _Reading = None  # type: ignore[assignment]  # set when the connection is made
         self._answering: RequestResponseCycle | None = None
@@ -124,6 +126,9 @@ class ClientConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.table.remove(self)
         self._tell_answering()
+        if isinstance(exc, ConnectionError) and self.unread is not None:
+            self.unread()  # a system resets a connection that is closed with data in it
+        self.unread = None
         self.pipeline.clear()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)

@@ -103,6 +103,9 @@ class AnswerWatcher(Protocol):
     def ended(self) -> None:
         """The request is over, written or not."""
 
+    def unread(self) -> None:
+        """The client has closed its connection without reading the whole response, which was written."""
+
 
 class Request:
     """A request, as a handler gets it. The body is read only when the handler asks for it."""
@@ -129,7 +132,11 @@ class Request:
         self.connection: ClientConnection | None = (
             scope["state"].get("connection") if "state" in scope else None
         )
-        self.limits = _DEFAULT_LIMITS if self.connection is None else self.connection.limits
+        if self.connection is None:
+            self.limits = _DEFAULT_LIMITS
+        else:
+            self.limits = self.connection.limits
+            self.connection.unread = None  # the client has read the response before
         self.is_read = not (
             self.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in self.headers
         )
@@ -367,10 +374,13 @@ class Request:
             if len(data) > _PIECE:
                 data = await self._write_slowly(connection, data)
             connection.written_bytes += len(data)
-        is_watched = is_last and self.watcher is not None and not self.has_left()
+        watcher = self.watcher if is_last else None
+        is_there = watcher is not None and not self.has_left()
         await self.send({"type": "http.response.body", "body": data, "more_body": not is_last})
-        if is_watched and self.watcher is not None and (connection is None or not connection.lost.done()):
-            self.watcher.written()
+        if watcher is not None and is_there and not self._has_lost():
+            watcher.written()
+            if connection is not None:
+                connection.unread = watcher.unread
 
     def hold(self, size: int) -> None:
         """Count memory that is kept for the response until it is sent. The client may be cut off for it."""
@@ -409,6 +419,13 @@ class Request:
         poll = select.poll()
         poll.register(self.connection.transport.get_extra_info("socket").fileno(), _HUNG_UP)
         return bool(poll.poll(0))
+
+    def _has_lost(self) -> bool:
+        """Return whether the client has left while the end of the response was written. Afterwards the
+        gateway itself may close the connection."""
+        if self.connection is None or self.is_gone:
+            return self.connection is not None and self.connection.lost.done()
+        return self.has_left()
 
     async def wait_disconnect(self) -> None:
         """Return when the client has left. Must not be called before the body was read."""

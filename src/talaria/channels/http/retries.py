@@ -43,14 +43,20 @@ class _Watcher:
     def __init__(self, requests: RecentRequests, request: ClientRequest, live: LiveTurn) -> None:
         self._requests = requests
         self._request = request
-        self._live = live
+        self._live: LiveTurn | None = live
 
     def written(self) -> None:
-        if self._live.turn.state.is_final:  # else it was said that the turn goes on
+        if (
+            self._live is not None and self._live.turn.state.is_final
+        ):  # else it was told that the turn goes on
             self._requests.answered(self._request)
 
     def ended(self) -> None:
+        self._live = None  # the connection may keep this watcher for a while
         self._requests.broken(self._request)
+
+    def unread(self) -> None:
+        self._requests.unread(self._request)
 
 
 async def failure_of(store: Store, turn: Turn, headers: RawHeaders) -> HttpError | None:
