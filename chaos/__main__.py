@@ -16,13 +16,14 @@ from chaos.hostile import HostileRun, Outcome
 from chaos.kills import KillResults, KillRun
 from chaos.limits_docs import render_table, write_limits_docs
 from chaos.loop_disk import why_not
-from chaos.mutants import MUTANTS, Kills, Pauses, Tests, render, try_all
+from chaos.mutants import MUTANTS, Kills, Pauses, Retries, Tests, render, try_all
 from chaos.nonces import explore_many
 from chaos.pauses import PauseRun
+from chaos.retries import RetryRun, has_node
 from chaos.stops import CancelRun, DrainRun, PoisonRun
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
 
-PARTS = ("kills", "nonces", "pauses", "cancels", "sigterm", "poison")
+PARTS = ("kills", "retries", "nonces", "pauses", "cancels", "sigterm", "poison")
 OUTSIDE = ("hostile", "http", "disk")  # attacks from outside, with a page of their own
 
 
@@ -69,6 +70,11 @@ async def _run(options: argparse.Namespace, progress: Progress) -> tuple[list[Fi
         kills = options.kills or times(500)
         results = await KillRun(kills, progress, workers=options.workers, seed=options.seed).run()
         figures += results.figures()
+    if "retries" in parts:
+        retries = await RetryRun(times(1000), progress, options.seed, with_node=has_node()).run()
+        figures += retries.figures()
+        if not retries.is_good:
+            print(retries.evidence())
     if "nonces" in parts:
         figures += await explore_many(times(500), progress)
     if "pauses" in parts:
@@ -125,6 +131,11 @@ small version to watch.
   run; half of them poll, the others use a webhook. A message is *lost* when nothing is owed any more and
   its chat shows no reply. A tool call appends a line to a file, so a repeated *effect* is visible there.
   After each kill a copy of the database goes through `PRAGMA integrity_check`.
+- *Retries*: clients ask sessions for a tool call with an effect. Their connections are cut, their time limits
+  are shorter than most turns, and the gateway is killed. openai-python and openai-node number their
+  retries; the AI SDK and a plain client just send the request again. (The clients for node take part where
+  `TALARIA_NODE_MODULES` has them.) No effect may happen twice, and the answer must tell a missing one as
+  *outcome unknown*.
 - Telegram takes no nonce. When a kill hides whether a reply arrived, the reply is sent again with a
   visible mark; only a second copy *without* the mark counts as duplicated. When a kill keeps the id of a
   live preview from being stored, the preview stays in the chat with its cursor, and the reply is a new
@@ -168,6 +179,8 @@ def _faults() -> str:
                 how = f"kills at {', '.join(f'`{point}`' for point in points)}"
             case Pauses(count=count):
                 how = f"{count} pauses"
+            case Retries(count=count):
+                how = f"{count} cuts, timeouts and kills of clients that retry"
             case Tests(node=node):
                 how = f"`{node}`"
         lines.append(f"| {mutant.name} | {mutant.why} | {how} |")

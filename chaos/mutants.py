@@ -19,6 +19,7 @@ import msgspec
 
 from chaos.kills import KillRun
 from chaos.pauses import PauseRun
+from chaos.retries import RetryRun
 from soak.report import Progress
 from talaria.core.failpoints import Failpoint
 
@@ -49,6 +50,12 @@ class Pauses(msgspec.Struct, frozen=True):
     count: int = 12
 
 
+class Retries(msgspec.Struct, frozen=True):
+    """Caught by clients that retry, after so many timeouts, cuts and kills."""
+
+    count: int = 40
+
+
 class Tests(msgspec.Struct, frozen=True):
     """Caught by this test."""
 
@@ -59,7 +66,7 @@ class Mutant(msgspec.Struct, frozen=True):
     name: str
     why: str
     edits: tuple[Edit, ...]
-    caught_by: Kills | Pauses | Tests
+    caught_by: Kills | Pauses | Retries | Tests
 
 
 class Caught(msgspec.Struct, frozen=True):
@@ -266,6 +273,36 @@ MUTANTS = (
         Tests("tests/turns/test_parking.py::test_neither_waiting_nor_restarts_meanwhile_are_attempts"),
     ),
     Mutant(
+        "broken connections forgotten",
+        "a client that does not number its retries runs the tools again",
+        (
+            Edit(
+                "turns/retries.py",
+                "return not self.is_answered and (self.has_left is None or self.has_left())",
+                "return False",
+            ),
+        ),
+        Retries(),
+    ),
+    Mutant(
+        "retries known in memory only",
+        "a retry after a crash is a second turn beside the resumed one",
+        (Edit("turns/turns.py", "        await self.requests.load()\n", ""),),
+        Retries(),
+    ),
+    Mutant(
+        "requests compared by their session",
+        "another message is taken for a retry of the one before, and lost",
+        (
+            Edit(
+                "channels/http/retries.py",
+                "hashlib.sha256(scope + request.body_hash)",
+                "hashlib.sha256(scope)",
+            ),
+        ),
+        Tests("tests/channels/http/test_retries.py::test_a_retry_of_another_request_is_a_turn_of_its_own"),
+    ),
+    Mutant(
         "cancelled calls are free",
         "a cap is passed by cancelling",
         (
@@ -376,6 +413,11 @@ async def attempt(mutant: Mutant) -> Caught:
                 ).run()
                 found = int(overlaps.value + broken.value)
                 return Caught(mutant, found > 0, f"{count} pauses: {found} forbidden commits")
+            case Retries(count=count):
+                run = RetryRun(count, Progress(is_quiet=True), source=copy / "src")
+                results = await run.run()
+                how = f"{len(results.repeated)} effects repeated, {results.doubled} turns too many"
+                return Caught(mutant, not results.is_good, how)
             case Tests(node=node):
                 return await _tested(mutant, node, copy)
 

@@ -15,6 +15,7 @@ from chaos.loop_disk import why_not
 from chaos.mutants import MUTANTS, ROOT, EditNotFound, Mutant, attempt, plant
 from chaos.nonces import explore_many
 from chaos.pauses import PauseRun
+from chaos.retries import RetryRun
 from chaos.stops import CancelRun, DrainRun, PoisonRun
 from soak.report import Figure, Progress
 from talaria.core.failpoints import Failpoint
@@ -32,6 +33,13 @@ def test_kills_lose_nothing_double_nothing_unmarked_and_repeat_no_effect() -> No
     assert results.total == 25
     assert results.kills[RANDOM] < 25, "no labelled point was reached"
     assert results.report.answered > 25
+
+
+def test_clients_that_retry_repeat_no_effect_over_cuts_timeouts_and_kills() -> None:
+    results = asyncio.run(RetryRun(50, QUIET).run())
+    assert results.is_good, (results.evidence(), results.figures())
+    assert results.faults["kills"] > 0
+    assert results.requests > results.asked.total() + 25, "hardly a request was sent again"
 
 
 def test_a_platform_that_takes_nonces_shows_every_reply_once() -> None:

@@ -19,7 +19,7 @@ from talaria.turns.turns import Turns
 
 _RETRY_COUNT: Final = b"x-stainless-retry-count"
 _NOT_AGAIN: Final = 424  # no client sends a request again after this one; some do so after 409, 429 and 5xx
-_EFFECTS: Final = "Tools have run in this turn, so the same request again would repeat what they did."
+_EFFECTS: Final = "Tools have run in this turn, so look at what they did first."
 
 
 async def submit_once(turns: Turns, request: Request, inbound: Inbound) -> LiveTurn:
@@ -71,6 +71,6 @@ async def failure_of(store: Store, turn: Turn, headers: RawHeaders) -> HttpError
     steps = record.steps if record is not None else ()
     if any(step.kind is StepKind.TOOL and step.started_at is not None for step in steps):
         info = error.info()
-        error = HttpError.told(msgspec.structs.replace(info, hint=f"{info.hint} {_EFFECTS}"), error.headers)
+        error = HttpError.told(msgspec.structs.replace(info, hint=f"{_EFFECTS} {info.hint}".strip()), error.headers)
         error.status = _NOT_AGAIN
     return error
