@@ -71,6 +71,7 @@ async def failure_of(store: Store, turn: Turn, headers: RawHeaders) -> HttpError
     steps = record.steps if record is not None else ()
     if any(step.kind is StepKind.TOOL and step.started_at is not None for step in steps):
         info = error.info()
-        error = HttpError.told(msgspec.structs.replace(info, hint=f"{_EFFECTS} {info.hint}".strip()), error.headers)
+        info = msgspec.structs.replace(info, hint=f"{_EFFECTS} {info.hint}".strip())
+        error = HttpError.told(info, error.headers)
         error.status = _NOT_AGAIN
     return error
