@@ -1,4 +1,4 @@
-"""`/` and `/assets/NAME`: the files of the web page. They need no login, since they hold no data."""
+"""`/` and `/assets/NAME`: the files of the web pages. They need no login, since they hold no data."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ MEDIA_TYPES: Final = {
     INDEX: b"text/html; charset=utf-8",
     "api.js": _SCRIPT,
     "app.js": _SCRIPT,
+    "calls.css": b"text/css; charset=utf-8",
+    "calls.html": b"text/html; charset=utf-8",
+    "calls.js": _SCRIPT,
     "chat.js": _SCRIPT,
     "chats.js": _SCRIPT,
     "composer.js": _SCRIPT,
