@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from talaria.channels.http.callers import RouteAccess
-from talaria.channels.http.response import PASSED_ON, STATUS
+from talaria.channels.http.response import NOT_AGAIN, PASSED_ON, STATUS
 
 # Errors that the server or the guard may answer with, whatever the call is.
 _ALWAYS: Final = ("bad_request", "wrong_origin", "wrong_host", "timeout", "head_too_large", "overloaded")
@@ -31,8 +31,8 @@ class Call(NamedTuple):
     `answer` is the type of its answer, or the media type of an answer that is no JSON. `status` is the status
     of that answer; `also` are others that are no errors, with the type or media type of each. `events` are
     the types of the events by their names, for a call that can be streamed. `errors` are the types of the
-    errors that this call has beside those of every call; `passes_on` is set if a provider's own status may
-    take their place.
+    errors that this call has beside those of every call; `passes_on` is set if a provider's own status, or
+    the one that forbids a retry, may take the place of theirs.
     """
 
     text: str
@@ -64,7 +64,7 @@ class DescribedCall(NamedTuple):
         for kind in dict.fromkeys(kinds):
             found[STATUS[kind]].append(kind)
         if self.call.passes_on:
-            for status in PASSED_ON:
+            for status in (*PASSED_ON, NOT_AGAIN):
                 found[status].append("model_refused")
         return dict(sorted(found.items()))
 

@@ -74,6 +74,9 @@ STATUS: Mapping[str, int] = {
 # A provider's status that is about the request, or says when to ask again, is the caller's to know. Its 401
 # and 403 are about the gateway's own key.
 PASSED_ON = frozenset({400, 402, 404, 413, 422, 429})
+# The status of a turn that failed after its tools ran. No client sends a request again after this one; some
+# do so after 409, 429 and 5xx.
+NOT_AGAIN = 424
 _QUOTA = "insufficient_quota"
 _INTERNAL = ErrorInfo(
     "internal",

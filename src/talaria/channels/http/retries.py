@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from talaria.channels.http.request import HttpError, RawHeaders, Request
-from talaria.channels.http.response import turn_error
+from talaria.channels.http.response import NOT_AGAIN, turn_error
 from talaria.core.store_ports import Store
 from talaria.core.turns import Inbound, StepKind, Turn
 from talaria.turns.intake import is_ephemeral
@@ -18,7 +18,6 @@ from talaria.turns.retries import ClientRequest, RecentRequests
 from talaria.turns.turns import Turns
 
 _RETRY_COUNT: Final = b"x-stainless-retry-count"
-_NOT_AGAIN: Final = 424  # no client sends a request again after this one; some do so after 409, 429 and 5xx
 _EFFECTS: Final = "Tools have run in this turn, so look at what they did first."
 
 
@@ -73,5 +72,5 @@ async def failure_of(store: Store, turn: Turn, headers: RawHeaders) -> HttpError
         info = error.info()
         info = msgspec.structs.replace(info, hint=f"{_EFFECTS} {info.hint}".strip())
         error = HttpError.told(info, error.headers)
-        error.status = _NOT_AGAIN
+        error.status = NOT_AGAIN
     return error
