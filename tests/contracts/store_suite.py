@@ -53,6 +53,7 @@ from talaria.core.messages import (
     TokenUsage,
     ToolOutcome,
     ToolResult,
+    ToolResults,
 )
 from talaria.core.spending import Spent
 from talaria.core.store_ports import Store
@@ -350,6 +351,17 @@ class StoreSuite(StoreUpkeepSuite):
         assert tuple(await store.log(session_id, 1)) == committed.entries
         session = await session_of(store, session_id)
         assert (session.revision, session.updated_at) == (committed.revision, START + 2)
+
+    async def test_spoken_are_the_newest_messages_and_what_hides_them(self, store: Store) -> None:
+        turn, lease = await begun(store)
+        session_id = turn.turn.session_id
+        entries = (AssistantMessage("one"), ToolResults(()), TitleSet("A talk"), Hidden(2, 2), said("two"))
+        committed = await store.commit(Commit(session_id, lease.fence, turn.turn.id, entries))
+        one, _, _, hidden, two = committed.entries
+        assert (await store.spoken(session_id, 9))[-3:] == (one, hidden, two)
+        assert (await store.spoken(session_id, 9))[0].body == said("hello")
+        assert await store.spoken(session_id, 2) == (hidden, two)
+        assert await store.spoken(SessionId("ses_none"), 9) == ()
 
     async def test_commit_of_nothing_leaves_the_head(self, store: Store) -> None:
         turn, lease = await begun(store)

@@ -6,6 +6,7 @@ what the model sees (a new spec, an undo).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -107,15 +108,16 @@ def exchanges(entries: Sequence[Entry]) -> list[Exchange]:
     return found
 
 
-def settled_bodies(entries: Sequence[Entry]) -> tuple[EntryBody, ...]:
+def settled_bodies(entries: Sequence[Entry], until: float = math.inf) -> tuple[EntryBody, ...]:
     """Return the entries with which a branch of this session begins.
 
-    These are the last reasoning effort and the visible messages up to the last final answer. A turn that
-    is still running is left out.
+    These are the last reasoning effort and the visible messages up to the last final answer, none behind the
+    seq `until`. A turn that is still running is left out.
     """
     hidden = hidden_seqs(entries)
     wishes = [entry.body for entry in entries if isinstance(entry.body, ReasoningSet)]
-    messages = [entry.message for entry in entries if entry.message is not None and entry.seq not in hidden]
+    visible = (entry for entry in entries if entry.seq <= until and entry.seq not in hidden)
+    messages = [entry.message for entry in visible if entry.message is not None]
     while messages and not (isinstance(messages[-1], AssistantMessage) and not messages[-1].tool_calls):
         messages.pop()
     return (*wishes[-1:], *messages)

@@ -200,6 +200,10 @@ class Store(SpendStore, Protocol):
         """Return all entries after `after_seq`, in order: a warm agent is built from them."""
         ...
 
+    async def spoken(self, session_id: SessionId, limit: int) -> Sequence[Entry]:
+        """Return the newest messages of users and models, and the entries that hide some, oldest first."""
+        ...
+
     async def sent_files(self, session_id: SessionId, page: ledger.Page) -> SentPage:
         """Return the files that turns of the session sent, oldest first. The limit of a page counts turns.
         Raises `BadRequest` for an invalid page."""

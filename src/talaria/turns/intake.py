@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from talaria.cluster.leases import LeaseKeeper
 from talaria.commands.slash import Command, canonical, find_session, parse_command
-from talaria.core.entries import settled_bodies
+from talaria.core.entries import EntryBody, settled_bodies
 from talaria.core.errors import HeadMoved, LimitReached, NoModel, TalariaError
 from talaria.core.events import Queued
 from talaria.core.ids import EPHEMERAL, ChatAddress, ChatKey, SessionId, TurnId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Begin, Binding, Fresh
 from talaria.core.messages import Message, Text
 from talaria.core.responses import ChainPlace, NewResponse
+from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
 from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.loop_watch import Load
 from talaria.turns.agents import Agents
+from talaria.turns.histories import SentExchange, after_commands, known_exchanges, locate
 from talaria.turns.lanes import Lanes, is_control
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import NO_OPTIONS, CallOptions, LiveTurn
 from talaria.turns.retries import ClientRequest, RecentRequests
 from talaria.turns.settings import Busy, TurnSettings
 
+_ENTRIES_OF_MESSAGE = 4  # are looked at for each message that a history may have
 _LONG_BYTES = 256 << 10  # are hashed in about a millisecond
 
 
@@ -109,24 +113,30 @@ class Intake:
         """Refuse every message from now on with `Draining`."""
         self._is_open = False
 
-    async def submit(self, inbound: Inbound, request: ClientRequest | None = None) -> LiveTurn:
+    async def submit(
+        self,
+        inbound: Inbound,
+        request: ClientRequest | None = None,
+        history: Sequence[SentExchange] | None = None,
+    ) -> LiveTurn:
         """Accept a message or a command for its chat's session. Durable when it returns.
 
-        If `request` repeats an earlier one, return the turn of that one, which may be over.
+        If `request` repeats an earlier one, return the turn of that one, which may be over. With `history`,
+        the chat of a front end before this message, the session branches where the history leaves it.
 
         Raises `IdempotencyConflict`, `NotFound` (for an unknown model), `Draining`, `StoreError`,
         `Overloaded`, and `LimitReached` if too many messages of the chat wait. A control command is never
         refused for the last two reasons.
         """
         if request is None:
-            return await self._submit(inbound)
+            return await self._submit(inbound, history=history)
         if (turn_id := await self.requests.joined(request)) is not None:
             if (live := await self.find(turn_id)) is not None:
                 live.repeats += 1
                 return live
             self.requests.forget(request)
         with self.requests.accepting(request) as known:
-            live = await self._submit(inbound, request.digest)
+            live = await self._submit(inbound, request.digest, history)
             known.turn_id = live.turn.id
         return live
 
@@ -137,7 +147,9 @@ class Intake:
         record = await self._store.turn_record(turn_id)
         return None if record is None else self._live.find(record.turn)
 
-    async def _submit(self, inbound: Inbound, digest: str = "") -> LiveTurn:
+    async def _submit(
+        self, inbound: Inbound, digest: str = "", history: Sequence[SentExchange] | None = None
+    ) -> LiveTurn:
         command = parse_command(inbound.text)
         if command is None or not is_control(command.name):
             self._load.check()
@@ -150,6 +162,8 @@ class Intake:
         binding, resume = await self._bind(inbound, command)
         if command is not None and command.name == "branch":
             fresh = await self._copy(inbound.chat_key, fresh)
+        elif command is None and history is not None:
+            fresh, binding = await self._follow(inbound.chat_key, history, fresh)
         if resume is not None:
             inbound = msgspec.structs.replace(inbound, parts=(Text(f"/resume {resume}"),))
         order = Accept(
@@ -310,8 +324,36 @@ class Intake:
         current = await self._store.current_session(chat_key)
         if current is None:
             return fresh
-        spec = await self._agents.builder.pinned(current.spec_id) if current.spec_id else fresh.spec
-        return Fresh(fresh.session_id, spec, settled_bodies(await self._store.log(current.id, 0)))
+        context = settled_bodies(await self._store.log(current.id, 0))
+        return Fresh(fresh.session_id, await self._spec_of(current, fresh), context)
+
+    async def _spec_of(self, session: Session, fresh: Fresh) -> PinnedSpec | None:
+        return await self._agents.builder.pinned(session.spec_id) if session.spec_id else fresh.spec
+
+    async def _follow(
+        self, chat_key: ChatKey, history: Sequence[SentExchange], fresh: Fresh
+    ) -> tuple[Fresh, Binding]:
+        """Return the session for the next message of a chat that a front end keeps, and how it is bound.
+
+        If the chat has no session, a new one begins with the history.
+        """
+        sent, is_rewritten = after_commands(history)
+        imported = Fresh(fresh.session_id, fresh.spec, _messages(sent))
+        current = await self._store.current_session(chat_key)
+        if is_rewritten or current is None or current.ended_at is not None:
+            return imported, Binding.CURRENT
+        most = self._limits.now.completion_messages * _ENTRIES_OF_MESSAGE
+        entries = await self._store.spoken(current.id, most)
+        known = known_exchanges(entries)
+        place = await locate(sent, known, is_from_start=len(entries) < most)
+        if (place.kept, place.taken) == (len(known), len(sent)):
+            return imported, Binding.CURRENT
+        context: tuple[EntryBody, ...] = ()
+        if place.kept:
+            log = await self._store.log(current.id, 0)
+            context = settled_bodies(log, until=known[place.kept - 1].last)
+        spec = await self._spec_of(current, fresh)
+        return Fresh(fresh.session_id, spec, (*context, *_messages(sent[place.taken :]))), Binding.NEW
 
     async def _bind(self, inbound: Inbound, command: Command | None) -> tuple[Binding, SessionId | None]:
         """Return which session the turn belongs to. A `/resume` of an unknown session stays in the current
@@ -326,6 +368,10 @@ class Intake:
             if found is not None:
                 return Binding.RESUME, found.id
         return Binding.CURRENT, None
+
+
+def _messages(exchanges: Iterable[SentExchange]) -> tuple[Message, ...]:
+    return tuple(message for exchange in exchanges for message in exchange.messages())
 
 
 def _with_text(inbound: Inbound, text: str) -> Inbound:

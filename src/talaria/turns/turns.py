@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from talaria.cluster.leases import LeaseKeeper
@@ -18,6 +18,7 @@ from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Turn
 from talaria.observe.loop_watch import Load
 from talaria.turns.agents import Agents
+from talaria.turns.histories import SentExchange
 from talaria.turns.intake import Intake, StatelessCall
 from talaria.turns.lanes import Lanes
 from talaria.turns.lifecycle import SessionLifecycle
@@ -124,13 +125,18 @@ class Turns:
     def requests(self) -> RecentRequests:
         return self._intake.requests
 
-    async def submit(self, inbound: Inbound, request: ClientRequest | None = None) -> LiveTurn:
+    async def submit(
+        self,
+        inbound: Inbound,
+        request: ClientRequest | None = None,
+        history: Sequence[SentExchange] | None = None,
+    ) -> LiveTurn:
         """Accept a message. Durable when it returns: the message will be answered, or its failure told.
 
         See `Intake.submit` for what it raises.
         """
         self._recovery.take_up_chat(inbound.chat_key)
-        return await self._intake.submit(inbound, request)
+        return await self._intake.submit(inbound, request, history)
 
     async def call(self, call: StatelessCall) -> LiveTurn:
         """Accept a call that brings its whole context."""

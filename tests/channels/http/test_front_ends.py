@@ -113,11 +113,11 @@ async def test_responses_know_the_same_headers(tmp_path: Path, model: ModelServe
     async with run_gateway(tmp_path / "home", model, session_header=HEADER) as api:
         wish = {**SESSION, "X-Talaria-Tools": "ignore"}
         for headers in (wish, {HEADER: "one"}):
-            body: dict[str, Any] = {"input": "hello", "tools": tools}
+            body: dict[str, Any] = {"input": "hello", "tools": tools, "stream": True}
             async with api.client.post(f"{api.url}/v1/responses", json=body, headers=headers) as response:
                 assert response.status == 200, await response.text()
                 assert response.headers["X-Talaria-Ignored"] == "tools"
-        body = {"input": "hi", "instructions": "Be brief.", "max_output_tokens": 9}
+        body = {"input": "hi", "instructions": "Be brief.", "max_output_tokens": 9, "stream": True}
         async with api.client.post(f"{api.url}/v1/responses", json=body, headers={HEADER: "x"}) as response:
             assert response.headers["X-Talaria-Ignored"] == "instructions, max_output_tokens"
         assert [item["name"] for item in (await api.get("/api/sessions"))["items"]] == ["x", "one"]
@@ -194,3 +194,208 @@ async def test_a_placeholder_that_was_not_filled_in_is_told(web: FrontEnd, value
     assert "did not put the id of its chat there" in error["message"]
     assert "docs/clients.md" in error["hint"]
     assert await web.sessions() == []
+
+
+# -- tasks beside the chat ----------------------------------------------------------------------------------
+
+TITLE = "### Task:\nGenerate a concise, 3-5 word title with an emoji summarizing the chat history."
+LIBRECHAT_TITLE = (
+    "Provide a concise, 5-word-or-less title for the conversation\n\nConversation:\nUser: hi\nAI: "
+)
+MERGE = "You have been provided with a set of responses from various models to the latest user query"
+MEMORY = [
+    {"role": "system", "content": "Remember what the user says of itself."},
+    user("# Current Chat:\n\nHuman: hi"),
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "set_memory", "arguments": "{}"}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "kept"},
+]
+TASKS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
+    "a title of Open WebUI": ([user(TITLE)], {"stream": False, "max_completion_tokens": 1000}),
+    "tags of Open WebUI": ([user("### Task:\nGenerate 1-3 broad tags")], {"stream": False}),
+    "a merged answer": ([user(MERGE)], {}),
+    "a title of LibreChat": ([user(LIBRECHAT_TITLE)], {"stream": False, "temperature": 0.2}),
+    "a memory of LibreChat": (MEMORY, {"stream": False, "tools": TOOLS}),
+    "any, by its header": ([user("hi"), said("You said: hi"), user("A title?")], {}),
+}
+
+
+@pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_a_task_is_answered_beside_the_session(web: FrontEnd, kind: str, is_first: bool) -> None:
+    """The task may come before the chat's first message, and it has the session's model."""
+    if not is_first:
+        await web.ask(user("hi"), model="fast")
+    before = await web.sessions()
+    messages, more = TASKS[kind]
+    by_header = {HEADER: web.chat, **({"X-Talaria-Task": "title_generation"} if "header" in kind else {})}
+    answer = await web.ask(*messages, headers=by_header, **more)
+    assert answer.startswith("You said: " if kind != "a memory of LibreChat" else "")
+    assert json.loads(web.model.bodies[-1])["model"] == ("scripted" if is_first else "fast")
+    assert await web.sessions() == before
+    assert await web.ask(user("hi"), said("You said: hi"), user("[[history]]")) in ("3", "4")
+    assert len(await web.sessions()) == 1
+    assert not any(messages[-1]["content"] in text for text in web.seen() if len(messages) == 1)
+
+
+async def test_a_task_is_named_by_its_header_beside_the_usual_one_too(api: Api, model: ModelServer) -> None:
+    page = FrontEnd(api, model)
+    await page.ask(user("hello"), headers={**SESSION, "X-Talaria-Task": "tags_generation"})
+    assert await page.sessions() == []
+
+
+async def test_documents_before_the_first_message_are_no_task(web: FrontEnd) -> None:
+    """Open WebUI's template for documents begins as its tasks do, and is streamed as chats are."""
+    documents = "### Task:\nRespond to the user query using the provided context.\n<context>\nA\n</context>\n"
+    assert "hello" in await web.ask(user(documents + "hello"))
+    (session,) = await web.sessions()
+    answer = await web.ask(user("hello"), said(""), user("[[history]]"))
+    assert answer == "4", "the next call has the bare message, which is the same"
+    assert await web.sessions() == [{**session, **(await web.sessions())[0]}]
+
+
+# -- the chat, edited or not --------------------------------------------------------------------------------
+
+
+async def test_a_chat_continues_in_its_session(web: FrontEnd) -> None:
+    """Only the new message is taken, however the front end shows the others."""
+    await web.ask(user('[[call write_file {"path": "a.txt", "content": "x"}]] [[reply It  is\n\nwritten.]]'))
+    first = user('[[call write_file {"path": "a.txt", "content": "x"}]] [[reply It  is\n\nwritten.]]  ')
+    shown = said('<details type="reasoning" done="true">\n> Hm.\n</details>\nIt is\nwritten.')
+    parts = {"role": "user", "content": [{"type": "text", "text": "and more"}]}
+    assert (
+        await web.ask({"role": "system", "content": "Be kind."}, first, shown, parts) == "You said: and more"
+    )
+    assert await web.ask(first, shown, user("and more"), said("You sa"), user("third")) == "You said: third"
+    (session,) = await web.sessions()
+    entries = (await web.api.get(f"/api/sessions/{session['id']}/entries"))["entries"]
+    kinds = [entry["body"]["type"] for entry in entries]
+    assert kinds == ["spec", "user", "assistant", "tool_results", *["assistant", "user"] * 2, "assistant"]
+
+
+async def test_regenerating_branches_before_the_message(web: FrontEnd) -> None:
+    await web.ask(user("one"))
+    await web.ask(user("one"), said("You said: one"), user("two"))
+    old = await web.sessions()
+    assert await web.ask(user("one"), said("You said: one"), user("two")) == "You said: two"
+    assert web.seen() == ["one", "You said: one", "two"]
+    new, before = await web.sessions()
+    assert before["id"] == old[0]["id"]
+    assert new["name"] == before["name"]
+    await web.ask(user("one"), said("You said: one"), user("two"), said("You said: two"), user("three"))
+    assert web.seen() == ["one", "You said: one", "two", "You said: two", "three"]
+    assert {session["id"] for session in await web.sessions()} == {new["id"], before["id"]}, (
+        "it goes on there"
+    )
+
+
+async def test_an_edited_message_branches_there_with_the_results_of_tools(web: FrontEnd) -> None:
+    tool = user('[[call write_file {"path": "a.txt", "content": "x"}]] [[reply done]]')
+    await web.ask(tool)
+    await web.ask(tool, said("done"), user("two"))
+    await web.ask(tool, said("done"), user("two"), said("You said: two"), user("three"))
+    await web.ask(tool, said("done"), user("two, edited"))
+    seen = web.seen()
+    assert [seen[0], *seen[-2:]] == [tool["content"], "done", "two, edited"]
+    assert len(seen) == 5, "the call and its result are there"
+    await web.ask(user("one, edited"))
+    assert web.seen() == ["one, edited"]
+
+
+async def test_an_edited_answer_is_what_the_agent_has_said(web: FrontEnd) -> None:
+    await web.ask(user("one"))
+    await web.ask(user("one"), said("You said: one"), user("two"))
+    await web.ask(user("one"), said("I said: ONE"), user("two"), said("You said: two"), user("three"))
+    assert web.seen() == ["one", "I said: ONE", "two", "You said: two", "three"]
+
+
+async def test_a_chat_that_began_elsewhere_is_taken_over(web: FrontEnd) -> None:
+    await web.ask(user("one"), said("an answer of another model"), user("two"))
+    assert web.seen() == ["one", "an answer of another model", "two"]
+    assert len(await web.sessions()) == 1
+    chat = [user("one"), said("an answer of another model"), user("two"), said("You said: two")]
+    await web.ask(*chat, user("three"))
+    assert len(await web.sessions()) == 1
+
+
+async def test_a_chat_that_was_cut_off_at_its_beginning_continues(web: FrontEnd) -> None:
+    """LibreChat leaves the oldest messages out when the chat is too long for the model."""
+    chat: list[dict[str, Any]] = []
+    for word in ("one", "two", "three"):
+        chat += [user(word), said(await web.ask(*chat, user(word)))]
+    assert await web.ask(*chat[2:], user("[[history]]")) == "8"
+    chat += [user("[[history]]"), said("8")]
+    assert await web.ask(*chat[3:], user("[[history]]")) == "10", "it may begin with an answer"
+    assert len(await web.sessions()) == 1
+    assert await web.ask(*chat[3:], user("[[history]] again")) == "10", "the last one again"
+    assert len(await web.sessions()) == 2
+
+
+async def test_commands_are_no_part_of_the_history(web: FrontEnd) -> None:
+    chat = [user("one"), said(await web.ask(user("one")))]
+    chat += [user("/status"), said(await web.ask(*chat, user("/status")))]
+    assert await web.ask(*chat, user("[[history]]")) == "4"
+    chat += [user("[[history]]"), said("4")]
+    chat += [user("/new"), said(await web.ask(*chat, user("/new")))]
+    assert await web.ask(*chat, user("[[history]]")) == "2", "a new session is not filled again"
+    chat += [user("[[history]]"), said("2")]
+    assert await web.ask(*chat, user("[[history]]")) == "4"
+    assert len(await web.sessions()) == 2
+
+
+async def test_a_failed_turn_and_its_error_do_not_branch(web: FrontEnd) -> None:
+    body = {"messages": [user("[[status 400]]")], "stream": True}
+    await web.api.post(CHATS, body, 400, headers={HEADER: web.chat})
+    await web.ask(user("[[status 400]]"), said("Error: HTTP 400"), user("two"))
+    assert len(await web.sessions()) == 1
+
+
+async def test_an_answer_is_not_continued_in_its_middle(web: FrontEnd) -> None:
+    await web.ask(user("one"))
+    body = {"messages": [user("one"), said("You sa")], "stream": True}
+    error = (await web.api.post(CHATS, body, 400, headers={HEADER: web.chat}))["error"]
+    assert "ends with an answer" in error["message"]
+    assert "go on" in error["hint"]
+
+
+async def test_a_request_that_its_client_repeats_makes_no_branch(web: FrontEnd) -> None:
+    await web.ask(user("one"))
+    for n in range(2):
+        headers = {HEADER: web.chat, "Idempotency-Key": "k"}
+        await web.ask(user("one"), said("You said: one"), user("two"), headers=headers)
+        headers = {HEADER: web.chat, "x-stainless-retry-count": str(n)}
+        chat = [user("one"), said("You said: one"), user("two"), said("You said: two")]
+        await web.ask(*chat, user("x"), headers=headers)
+    assert len(await web.sessions()) == 1
+    assert web.model.requests == 3
+
+
+async def test_programs_with_the_usual_header_never_branch(api: Api, model: ModelServer) -> None:
+    page = FrontEnd(api, model)
+    for messages in ([user("one")], [user("one")], [user("x"), said("y"), user("z")]):
+        await page.ask(*messages, headers=SESSION)
+    assert page.seen() == ["one", "You said: one", "one", "You said: one", "z"]
+    assert len(await page.sessions()) == 1
+
+
+async def test_responses_branch_and_have_tasks_too(web: FrontEnd) -> None:
+    async def ask(*items: dict[str, Any], stream: bool = True) -> None:
+        body = {"input": items, "stream": stream}
+        async with web.api.client.post(
+            f"{web.api.url}/v1/responses", json=body, headers={HEADER: web.chat}
+        ) as response:
+            assert response.status == 200, await response.text()
+            await response.read()
+
+    await ask(user("one"))
+    await ask(user("one"), said("You said: one"), user("two"))
+    await ask(user(TITLE), stream=False)
+    assert len(await web.sessions()) == 1
+    await ask(user("one"), said("You said: one"), user("two, edited"))
+    assert web.seen() == ["one", "You said: one", "two, edited"]
+    assert len(await web.sessions()) == 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,21 +19,38 @@ from talaria.channels.http.request import Request, quoted
 from talaria.channels.http.settings import SESSION_HEADER
 from talaria.core.errors import BadRequest
 from talaria.core.ids import is_session_name
+from talaria.core.messages import Part, Text
 from talaria.models.parameters import TOOL_PARAMETERS, is_given
+from talaria.turns.histories import SentExchange
 
 _NAMED: Final = SESSION_HEADER.lower().encode()
 _TOOLS: Final = b"x-talaria-tools"
 _TASK: Final = b"x-talaria-task"
 _TOLD_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MOST_TOLD: Final = 40
+# Open WebUI streams the merged answer of several models, too.
+_MERGE: Final = "You have been provided with a set of responses from various models"
 
 
 class NamedSession(msgspec.Struct, frozen=True):
     """The session that a request names: its name or id. `is_front_end`: the header that
-    `http.session_header` names told it."""
+    `http.session_header` names told it. `is_task`: the call is about the chat and no part of it."""
 
     name: str
     is_front_end: bool = False
+    is_task: bool = False
+
+    def has_task(self, history: Sequence[SentExchange], parts: Sequence[Part], *, is_stream: bool) -> bool:
+        """Return whether a call is a task beside the chat: a title, tags, suggestions, a memory.
+
+        Front ends stream the answers of their chats, and no others, and a task has one message. So the first
+        message of a chat that is not streamed counts as a task: better an answer without tools than a task in
+        the session.
+        """
+        if self.is_task or not self.is_front_end or history:
+            return self.is_task
+        first = parts[0] if parts else None
+        return not is_stream or (isinstance(first, Text) and first.text.startswith(_MERGE))
 
 
 class SessionHeaders:
@@ -45,13 +62,13 @@ class SessionHeaders:
         self._front_end = None if name == _NAMED else name
 
     def find(self, request: Request) -> NamedSession | None:
-        """Return None for a call without a session: no header names one, or it is a task beside the chat.
+        """Return None if no header names a session.
 
         Raises `BadRequest` for the value of a front end that did not fill in its placeholder: all its chats
         would be one session.
         """
         if (name := request.header(_NAMED)) is not None:
-            return None if request.header(_TASK) else NamedSession(name)
+            return NamedSession(name, is_task=bool(request.header(_TASK)))
         if self._front_end is None or not (value := request.header(self._front_end)):
             return None
         if "{{" in value or "${" in value:
@@ -60,7 +77,7 @@ class SessionHeaders:
                 "put the id of its chat there.",
                 "Correct the placeholder in the front end's settings; docs/clients.md has examples.",
             )
-        return None if request.header(_TASK) else NamedSession(_session_name(value), is_front_end=True)
+        return NamedSession(_session_name(value), is_front_end=True, is_task=bool(request.header(_TASK)))
 
 
 def ignores_tools(request: Request, session: NamedSession | None) -> bool:
@@ -88,6 +105,15 @@ def drop_tools(body: msgspec.Struct, rest: dict[str, msgspec.Raw]) -> tuple[str,
             given[field.name] = getattr(body, field.name)
             setattr(body, field.name, field.default)  # the very object, which the encoder leaves out
     return tuple(name for name in TOOL_PARAMETERS if name in given and is_given(name, given[name]))
+
+
+def check_end(*, is_answer: bool) -> None:
+    """Raise `BadRequest` if the last message of a front end's chat is an answer, which it wants continued."""
+    if is_answer:
+        raise BadRequest(
+            "The chat ends with an answer, and the agent does not write on in the middle of one.",
+            "Send a message instead, for example: go on.",
+        )
 
 
 def tell_ignored(request: Request, names: Iterable[str]) -> None:

@@ -11,11 +11,20 @@ import msgspec
 from talaria.agent.loop import CUT_OFF
 from talaria.channels.http.call_answers import CallAnswers
 from talaria.channels.http.callers import ApiCaller
-from talaria.channels.http.front_ends import SessionHeaders, drop_tools, ignores_tools, tell_ignored
+from talaria.channels.http.front_ends import (
+    NamedSession,
+    SessionHeaders,
+    check_end,
+    drop_tools,
+    ignores_tools,
+    tell_ignored,
+)
 from talaria.channels.http.openai_errors import openai_error_body
 from talaria.channels.http.openai_requests import (
+    AssistantIn,
     CompletionRequest,
     last_user_parts,
+    spoken_before,
     whole_context,
 )
 from talaria.channels.http.request import HttpError, Request
@@ -35,9 +44,10 @@ from talaria.core.events import (
     UsageReported,
 )
 from talaria.core.files import SentFile
-from talaria.core.messages import AssistantMessage, TokenUsage, ToolCall
+from talaria.core.messages import AssistantMessage, Part, TokenUsage, ToolCall
 from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.gateway import Gateway
+from talaria.turns.histories import sent_exchanges
 from talaria.turns.intake import StatelessCall, is_ephemeral
 from talaria.turns.live import LiveTurn
 
@@ -84,14 +94,7 @@ class OpenAiApi:
         request.hashes_body = session is not None and key is None
         body, rest = await request.json_and_rest(CompletionRequest, self._max_body)
         body.check()
-        ignored = drop_tools(body, rest) if ignores_tools(request, session) else ()
-        if session is not None:
-            ignored += body.check_session(rest, is_front_end=session.is_front_end)
-        tell_ignored(request, ignored)
-        if session is None:
-            live = await self._call(request.caller, body, rest, key)
-        else:
-            live = await self._submit(request, session.name, body, key)
+        live = await self._accept(request, session, body, rest, key)
         turn = live.turn
         completion = _Completion(f"chatcmpl-{turn.id}", int(turn.accepted_at), body.model or self._agent_name)
         chunks = None
@@ -105,22 +108,59 @@ class OpenAiApi:
                 result = msgspec.structs.replace(result, files=live.turn.files)
             return _encode_whole(completion, result) if chunks is None else chunks.end(result)
 
-        return await self._answers.answer(request, live, chunks, finish, is_stateless=session is None)
+        return await self._answers.answer(request, live, chunks, finish, is_stateless=is_ephemeral(turn))
 
-    async def _call(
-        self, caller: ApiCaller, body: CompletionRequest, rest: Mapping[str, msgspec.Raw], key: str | None
+    async def _accept(
+        self,
+        request: Request,
+        session: NamedSession | None,
+        body: CompletionRequest,
+        rest: dict[str, msgspec.Raw],
+        key: str | None,
     ) -> LiveTurn:
-        gateway = self._gateway
-        limits, model = gateway.limits, self._wanted_model(body)
-        body.check_stateless(
-            rest, lambda: gateway.providers.wire(gateway.catalog.resolve(model).provider).name
-        )
+        """Accept the message of a session, or a stateless call: one without a session, or a task of it."""
+        model, parts, history = self._wanted_model(body), tuple[Part, ...](), None
+        if session is not None:
+            parts = last_user_parts(body.messages)
+            if session.is_front_end and not session.is_task:
+                self._check_count(body)
+                history = sent_exchanges(spoken_before(body.messages))
+            if session.has_task(history or (), parts, is_stream=bool(body.stream)):
+                model = model or await self._lookup.model(session.name, request)
+                session = None
+            elif history is not None:
+                check_end(is_answer=isinstance(body.messages[-1], AssistantIn))
+        ignored = drop_tools(body, rest) if ignores_tools(request, session) else ()
+        if session is None:
+            tell_ignored(request, ignored)
+            return await self._call(request.caller, body, rest, key, model)
+        tell_ignored(request, ignored + body.check_session(rest, is_front_end=session.is_front_end))
+        chat = await self._lookup.chat(session.name, request)
+        inbound = Inbound(chat, request.caller.sender, parts, key, model)
+        return await submit_once(self._turns, request, inbound, history)
+
+    def _check_count(self, body: CompletionRequest) -> None:
+        limits = self._gateway.limits
         if len(body.messages) > limits.now.completion_messages:
             raise HttpError(
                 "too_large",
                 f"The conversation has {len(body.messages)} messages.",
                 limits.refuse("completion_messages"),
             )
+
+    async def _call(
+        self,
+        caller: ApiCaller,
+        body: CompletionRequest,
+        rest: Mapping[str, msgspec.Raw],
+        key: str | None,
+        model: str | None,
+    ) -> LiveTurn:
+        gateway = self._gateway
+        body.check_stateless(
+            rest, lambda: gateway.providers.wire(gateway.catalog.resolve(model).provider).name
+        )
+        self._check_count(body)
         return await self._turns.call(
             StatelessCall(
                 sender=caller.sender,
@@ -132,14 +172,6 @@ class OpenAiApi:
                 owner=caller.owner,
             )
         )
-
-    async def _submit(
-        self, request: Request, session: str, body: CompletionRequest, key: str | None
-    ) -> LiveTurn:
-        parts = last_user_parts(body.messages)
-        chat = await self._lookup.chat(session, request)
-        inbound = Inbound(chat, request.caller.sender, parts, key, self._wanted_model(body))
-        return await submit_once(self._turns, request, inbound)
 
     def _wanted_model(self, body: CompletionRequest) -> str | None:
         return None if body.model in (None, "", self._agent_name) else body.model

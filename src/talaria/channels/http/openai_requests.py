@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, assert_never
 
 import msgspec
@@ -220,6 +220,16 @@ def last_user_parts(messages: list[MessageIn]) -> tuple[Part, ...]:
     )
 
 
+def spoken_before(messages: list[MessageIn]) -> Iterator[UserMessage | str]:
+    """Yield the messages of the user and the texts of the assistant before the last message of the user."""
+    last = max(n for n, message in enumerate(messages) if isinstance(message, UserIn))
+    for message in messages[:last]:
+        if isinstance(message, UserIn):
+            yield UserMessage(_shown_parts(message.content))
+        elif isinstance(message, AssistantIn):
+            yield _text(message.content or message.refusal or "")
+
+
 def whole_context(messages: list[MessageIn]) -> tuple[Message, ...]:
     """Return all messages of a stateless call. Adjacent tool messages become one `ToolResults`, in the order
     of the calls that they answer. Raises `BadRequest` if calls and results do not match."""
@@ -325,8 +335,20 @@ def _parts(content: str | list[TextPart | ImagePart], n: int) -> tuple[Part, ...
     return (*parts, Text("".join(texts))) if texts else tuple(parts)
 
 
+def _shown_parts(content: str | list[TextPart | ImagePart]) -> tuple[Part, ...]:
+    """Return the parts of an earlier message. An image that could not be sent to a model is left out."""
+    if isinstance(content, str):
+        return (Text(content),)
+    shown = [part for part in content if isinstance(part, TextPart) or _is_image(part.image_url)]
+    return _parts(shown, 0)
+
+
+def _is_image(image: ImageUrl) -> bool:
+    return image.url.startswith(("https:", "data:image/"))
+
+
 def _image(image: ImageUrl, field: str) -> Image:
-    if not image.url.startswith(("https:", "data:image/")):
+    if not _is_image(image):
         raise BadRequest(
             f"In the field `{field}.image_url.url`: it is neither https: nor data:image/….",
             "Send the image itself as a data: URL.",

@@ -14,7 +14,14 @@ import msgspec
 
 from talaria.agent.loop import CUT_OFF
 from talaria.channels.http.call_answers import CallAnswers
-from talaria.channels.http.front_ends import SessionHeaders, drop_tools, ignores_tools, tell_ignored
+from talaria.channels.http.front_ends import (
+    NamedSession,
+    SessionHeaders,
+    check_end,
+    drop_tools,
+    ignores_tools,
+    tell_ignored,
+)
 from talaria.channels.http.request import HttpError, Request, invalid_utf8, read_number
 from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
 from talaria.channels.http.responses_events import (
@@ -30,11 +37,13 @@ from talaria.channels.http.responses_events import (
 from talaria.channels.http.responses_items import (
     Context,
     InputItem,
+    MessageItem,
     input_items,
     last_user_parts,
     references,
     referred_size,
     response_id,
+    spoken_before,
     turn_of,
 )
 from talaria.channels.http.responses_requests import ResponsesRequest, encode_tools
@@ -49,6 +58,7 @@ from talaria.core.responses import NewResponse, StoredResponse
 from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.core.units import format_size
 from talaria.gateway import Gateway
+from talaria.turns.histories import sent_exchanges
 from talaria.turns.intake import StatelessCall
 from talaria.turns.live import LiveTurn
 
@@ -94,23 +104,26 @@ class ResponseApi:
             raise HttpError(
                 "too_large", f"The input has {len(body.input)} items.", limits.refuse("completion_messages")
             )
-        ignored = drop_tools(body, {}) if ignores_tools(request, session) else ()
-        if session is not None:
-            ignored += body.check_session(is_front_end=session.is_front_end)
-        tell_ignored(request, ignored)
         try:
+            items, task = body.items(), None
+            if session is not None and self._is_task(session, body, items):
+                task, session = session, None
+            ignored = drop_tools(body, {}) if ignores_tools(request, session) else ()
+            if session is not None:
+                ignored += body.check_session(is_front_end=session.is_front_end)
+            tell_ignored(request, ignored)
             tools = body.function_tools()
             told = body.told(tools)
-            items = body.items()
         except UnicodeDecodeError as malformed:
             raise invalid_utf8(malformed) from None
         if session is None:
             call = await self._stateless(request, body, items, told)
+            if task is not None and call.model is None:
+                call = msgspec.structs.replace(call, model=await self._lookup.model(task.name, request))
             call = msgspec.structs.replace(call, tools=encode_tools(tools), key=key)
             live = await self._turns.call(call)
         else:
-            inbound = await self._inbound(request, session.name, body, items, key)
-            live = await submit_once(self._turns, request, inbound)
+            live = await self._submit(request, session, body, items, key)
         turn, is_stateless = live.turn, session is None
         previous = turn_of(body.previous_response_id or "")
         head = ResponseHead(turn.id, turn.accepted_at, body.model or self._agent_name, told, previous)
@@ -155,13 +168,29 @@ class ResponseApi:
     def _wanted_model(self, body: ResponsesRequest) -> str | None:
         return None if body.model in (None, "", self._agent_name) else body.model
 
-    async def _inbound(
-        self, request: Request, session: str, body: ResponsesRequest, items: list[InputItem], key: str | None
-    ) -> Inbound:
-        """Return the message to a session's agent."""
+    def _is_task(self, session: NamedSession, body: ResponsesRequest, items: list[InputItem]) -> bool:
+        if not session.is_front_end:
+            return session.is_task
         parts = last_user_parts(items)
-        chat = await self._lookup.chat(session, request)
-        return Inbound(chat, request.caller.sender, parts, key, self._wanted_model(body))
+        return session.has_task(sent_exchanges(spoken_before(items)), parts, is_stream=bool(body.stream))
+
+    async def _submit(
+        self,
+        request: Request,
+        session: NamedSession,
+        body: ResponsesRequest,
+        items: list[InputItem],
+        key: str | None,
+    ) -> LiveTurn:
+        """Send the message to a session's agent."""
+        history = None
+        if session.is_front_end:
+            check_end(is_answer=isinstance(items[-1], MessageItem) and items[-1].role == "assistant")
+            history = sent_exchanges(spoken_before(items))
+        chat = await self._lookup.chat(session.name, request)
+        parts = last_user_parts(items)
+        inbound = Inbound(chat, request.caller.sender, parts, key, self._wanted_model(body))
+        return await submit_once(self._turns, request, inbound, history)
 
     async def _previous(self, request: Request, name: str) -> StoredResponse:
         """Return the response to continue. Raises `NotFound`, also for one of another caller, and

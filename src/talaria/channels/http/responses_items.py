@@ -8,7 +8,7 @@ stored response by its id alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -345,6 +345,17 @@ def last_user_parts(items: Sequence[InputItem]) -> tuple[Part, ...]:
         "In the field `input`: there is no message with the role user.",
         "With X-Talaria-Session the last user message is what the session is sent.",
     )
+
+
+def spoken_before(items: Sequence[InputItem]) -> Iterator[UserMessage | str]:
+    """Yield the messages of the user and the texts of the assistant before the last message of the user."""
+    spoken = [(n, item) for n, item in enumerate(items) if isinstance(item, MessageItem)]
+    last = max(n for n, item in spoken if item.role == "user")
+    for n, item in spoken:
+        if n < last and item.role == "user":
+            yield UserMessage(_parts(item.content, f"input[{n}].content"))
+        elif n < last and item.role == "assistant":
+            yield _text(item.content, n)
 
 
 def _text(content: ItemContent, n: int) -> str:

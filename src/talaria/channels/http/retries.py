@@ -4,6 +4,7 @@ from it. OpenAI's clients number their retries; others just repeat the request."
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -12,6 +13,7 @@ from talaria.channels.http.request import HttpError, RawHeaders, Request
 from talaria.channels.http.response import NOT_AGAIN, turn_error
 from talaria.core.store_ports import Store
 from talaria.core.turns import Inbound, StepKind, Turn
+from talaria.turns.histories import SentExchange
 from talaria.turns.intake import is_ephemeral
 from talaria.turns.live import LiveTurn
 from talaria.turns.retries import ClientRequest, RecentRequests
@@ -21,17 +23,19 @@ _RETRY_COUNT: Final = b"x-stainless-retry-count"
 _EFFECTS: Final = "Tools have run in this turn, so look at what they did first."
 
 
-async def submit_once(turns: Turns, request: Request, inbound: Inbound) -> LiveTurn:
+async def submit_once(
+    turns: Turns, request: Request, inbound: Inbound, history: Sequence[SentExchange] | None = None
+) -> LiveTurn:
     """Submit the message of a request to a session. If the request is a retry, return the turn of the first
     one. A key decides alone; without a key the body was read with `hashes_body`."""
     if not request.hashes_body:
-        return await turns.submit(inbound)
+        return await turns.submit(inbound, history=history)
     scope = f"{inbound.sender.id}\n{inbound.chat_key}\n{request.path}\n".encode()
     digest = hashlib.sha256(scope + request.body_hash).hexdigest()[:32]
     count = request.headers.get(_RETRY_COUNT, b"0")
     is_retry = count.isdigit() and count.strip(b"0") != b""
     repeatable = ClientRequest(digest, request.has_left, is_retry=is_retry)
-    live = await turns.submit(inbound, repeatable)
+    live = await turns.submit(inbound, repeatable, history)
     request.watcher = _Watcher(turns.requests, repeatable, live)
     return live
 

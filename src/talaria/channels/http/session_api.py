@@ -58,6 +58,15 @@ class SessionLookup:
             )
         return session.chat_key
 
+    async def model(self, x: str, request: Request) -> str | None:
+        """Return the model of the session X as provider/name; None if there is no such session yet."""
+        try:
+            session = await self.session(x, request)
+        except NotFound:
+            return None
+        pinned = await self._store.spec(session.spec_id) if session.spec_id else None
+        return f"{pinned.spec.provider}/{pinned.spec.model}" if pinned else None
+
     def _key(self, name: str, caller: ApiCaller) -> ChatKey:
         if not is_session_name(name):
             raise BadRequest(

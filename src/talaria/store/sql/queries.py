@@ -72,6 +72,10 @@ LOG = f"""
 SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
 WHERE s.id = ? AND e.seq > ? ORDER BY e.seq
 """
+SPOKEN = f"""
+SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
+WHERE s.id = ? AND e.kind IN ('user', 'assistant', 'hidden') ORDER BY e.seq DESC LIMIT ?
+"""
 SENT_FILES = """
 SELECT position, id, accepted_at, files FROM turns
 WHERE session_id = ? AND files IS NOT NULL AND merged_into IS NULL AND position > ? ORDER BY position
@@ -144,6 +148,10 @@ def _sent(row: Any) -> Iterator[SentItem]:
 
 def log(db: Connection, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
     return tuple(map(entry_from, db.execute(LOG, (session_id, after_seq))))
+
+
+def spoken(db: Connection, session_id: SessionId, limit: int) -> Sequence[Entry]:
+    return tuple(map(entry_from, reversed(db.execute(SPOKEN, (session_id, limit)).fetchall())))
 
 
 def spec(db: Connection, spec_id: SpecId) -> PinnedSpec | None:

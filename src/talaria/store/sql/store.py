@@ -81,6 +81,7 @@ class SqlStore(SqlPort):
     sessions = reads(queries.sessions)
     entries = reads(queries.entries)
     log = reads(queries.log)
+    spoken = reads(queries.spoken)
     sent_files = reads(queries.sent_files)
     spec = reads(queries.spec)
     turn_record = reads(queries.turn_record)
