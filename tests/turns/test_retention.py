@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from contracts.store_orders import HandClock, accepting, answered, begun
+from contracts.store_responses_suite import answer, put
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 from talaria.tools.result import drop_old_results, save_result
@@ -31,14 +32,21 @@ class Dropped:
 async def test_each_kind_is_kept_for_its_own_time() -> None:
     clock, dropped = HandClock(), Dropped()
     store = MemoryStore(clock)
-    settings = RetentionSettings(ledger=timedelta(days=3), ended_sessions="10d")
+    settings = RetentionSettings(ledger=timedelta(days=3), ended_sessions="10d", responses=timedelta(days=1))
     retention = Retention(store, clock, settings, dropped)
     call = await answered(store, accepting(ephemeral=True))
+    response = await put(store, "one")
+    await answer(store, response, "1")
     turn = await answered(store, accepting(key="k"))
     session_id = turn.turn.session_id
     await store.end_session(session_id, await store.hold(session_id, call.turn.session_id, 1.0))  # type: ignore[arg-type]
-    clock.forward(1.5 * DAY)
+    clock.forward(0.5 * DAY)
     await retention.sweep()
+    assert await store.responses.find(response.turn.id) is not None
+    assert await store.session(call.turn.session_id) is not None
+    clock.forward(DAY)
+    await retention.sweep()
+    assert await store.responses.find(response.turn.id) is None
     assert await store.session(call.turn.session_id) is None
     assert await store.turn_record(turn.turn.id) is not None
     clock.forward(2 * DAY)

@@ -43,6 +43,27 @@ async def test_a_turn_that_was_adopted_is_not_taken_up_again_by_recovery(tmp_pat
         assert rig.live.get(live.turn.id) is adopted
 
 
+async def test_orphans_are_adopted_once_in_each_leases_time_after_the_recovery(tmp_path: Path) -> None:
+    clock = FakeClock()
+    world = World(MemoryStore(clock), tmp_path)
+    gate = Gate("gate", idempotent=True)
+    world.more = [gate]
+    async with world.start(clock=clock) as alive:
+        watching = asyncio.create_task(alive.turns.watch_orphans())
+        async with world.start(clock=clock) as other:
+            left = await other.submit("[[call gate {}]][[reply done]]")
+            await gate.entered.wait()
+        assert alive.live.get(left.turn.id) is None
+        for _ in range(20):
+            clock.advance(30)
+            await settle_down()
+            if alive.live.get(left.turn.id) is not None:
+                break
+        assert alive.live.get(left.turn.id) is not None
+        watching.cancel()
+        await asyncio.wait((watching,))
+
+
 async def test_a_message_makes_room_for_an_adopted_turn_that_waited(tmp_path: Path) -> None:
     clock = FakeClock()
     world = World(MemoryStore(clock), tmp_path)

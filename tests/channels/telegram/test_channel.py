@@ -206,12 +206,14 @@ async def hooked(folder: Path, server: TelegramServer, **more: object) -> AsyncI
         webhook = TelegramWebhook(line.channel, webhook_secret(server.token))
         clock = SystemClock()
         guard = Guard([], [], Logins("a token", clock), TokenChecker(MemoryStore(clock).tokens, clock))
-        http = HttpServer(HttpApp({}, guard, AuditLog(clock), Metrics(), {WEBHOOK_PATH: webhook}), bound)
+        metrics = Metrics()
+        http = HttpServer(HttpApp({}, guard, AuditLog(clock), metrics, {WEBHOOK_PATH: webhook}), bound)
         await http.start()
         try:
             yield line, url
         finally:
             await http.stop(0)
+        assert f'route="{WEBHOOK_PATH}"' in metrics.render().decode()
 
 
 async def test_updates_come_by_webhook_and_are_taken_once_they_are_durable(

@@ -59,6 +59,7 @@ async def wait_for_the_first(server: TelegramServer, seconds: float) -> tuple[st
     invitation = await PairingAdmin(store.pairings, [CHANNEL]).invite(CHANNEL)
     authorizer = Authorizer(store.pairings, {CHANNEL: ()}, SystemClock())
     async with open_bot(TelegramSettings(api_url=server.url), server.token) as bot:
+        server.platform.push("message", {"message_id": "broken"})
         server.person(8, "Bob").says("/start wrong")
         server.person(9, "Eve").says(invitation.code)
         server.person(ADA, "Ada").says(f"/start {invitation.code}")
@@ -70,7 +71,7 @@ async def test_the_first_person_with_the_code_is_let_in_and_named(server: Telegr
     assert name == "Ada"
     assert bot.invite("abc") == ("Open  https://t.me/talaria_bot?start=abc", "or send the bot  /start abc")
     assert server.platform.chats[ADA].replies
-    assert len(server.platform.queue) == 3, "the updates stay for the gateway"
+    assert len(server.platform.queue) == 4, "the updates stay for the gateway"
 
 
 async def test_another_program_with_the_token_is_named_and_other_errors_pass(server: TelegramServer) -> None:

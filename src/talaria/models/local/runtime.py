@@ -192,8 +192,8 @@ class ModelProcess:
         except TimeoutError:
             child.kill()
             await child.wait()
-        if self._log_reader is not None:
-            await asyncio.gather(self._log_reader, return_exceptions=True)
+        assert self._log_reader is not None
+        await asyncio.gather(self._log_reader, return_exceptions=True)
 
     async def _clear(self) -> None:
         """Stop the process if there is one. Count it as a failure if it had died by itself."""
