@@ -9,6 +9,7 @@ import platform
 import sys
 from pathlib import Path
 
+from chaos import schema
 from chaos.attacks import all_attacks
 from chaos.disk import DELETED, FAULTS, FROZEN, DiskRun
 from chaos.fuzz import HttpFuzzRun
@@ -24,7 +25,7 @@ from chaos.stops import CancelRun, DrainRun, PoisonRun
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
 
 PARTS = ("kills", "retries", "nonces", "pauses", "cancels", "sigterm", "poison")
-OUTSIDE = ("hostile", "http", "disk")  # attacks from outside, with a page of their own
+OUTSIDE = ("hostile", "http", "schema", "disk")  # attacks from outside, with a page of their own
 
 
 def main() -> None:
@@ -101,6 +102,13 @@ async def _attack(options: argparse.Namespace, progress: Progress) -> tuple[list
         fuzz = HttpFuzzRun(10_000 // share, 2000 // share, 16, progress, options.seed)
         figures += await fuzz.run()
         print(*fuzz.evidence, sep="\n")
+    if "schema" in parts and (lack := schema.why_not()):
+        print(f"schema: not run, because {lack}")
+    elif "schema" in parts:
+        checked = schema.SchemaRun(3 if options.quick else 60)
+        figures += await checked.run()
+        if not all(figure.is_reached for figure in figures):
+            print(checked.text)
     if "disk" in parts and (reason := why_not()):
         print(f"disk: not run, because {reason}")
     elif "disk" in parts:

@@ -25,6 +25,15 @@ class Field(NamedTuple):
     required: bool = False
 
 
+class Link(NamedTuple):
+    """A value of an answer, or of the request, that is the parameter of other calls (`GET /path`)."""
+
+    status: int
+    value: str
+    parameter: str
+    calls: tuple[str, ...]
+
+
 class Call(NamedTuple):
     """The description of a call.
 
@@ -45,6 +54,7 @@ class Call(NamedTuple):
     errors: tuple[str, ...] = ()
     passes_on: bool = False
     example: str = ""
+    links: tuple[Link, ...] = ()
 
 
 class DescribedCall(NamedTuple):

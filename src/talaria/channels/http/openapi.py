@@ -170,6 +170,11 @@ def _operation(described: DescribedCall, schemas: Mapping[int, Any]) -> dict[str
     answers: dict[str, Any] = {str(call.status): _answer(call.status, call.answer, call, schemas)}
     for status, kind in call.also.items():
         answers[str(status)] = _answer(status, kind, Call(""), schemas)
+    for link in call.links:
+        links = answers[str(link.status)].setdefault("links", {})
+        for other in link.calls:
+            name = _operation_id(other)
+            links[name] = {"operationId": name, "parameters": {link.parameter: link.value}}
     for status, kinds in described.errors().items():
         words = ", ".join(f"`{kind}`" for kind in kinds)
         body = OpenAiErrorAnswer if is_openai_path(path) else ErrorAnswer
@@ -182,7 +187,7 @@ def _operation(described: DescribedCall, schemas: Mapping[int, Any]) -> dict[str
         )
     first, _, rest = call.text.partition(". ")
     operation: dict[str, Any] = {
-        "operationId": f"{method.lower()} {path}",
+        "operationId": _operation_id(f"{method} {path}"),
         "summary": first.removesuffix("."),
         "tags": [_tag(path)],
         "parameters": [_parameter(field, schemas) for field in (*_path_fields(path), *call.fields)],
@@ -211,13 +216,27 @@ def _answer(status: int, kind: Any, call: Call, schemas: Mapping[int, Any]) -> d
         content[_JSON] = {"schema": schemas[id(kind)]}
     if call.events:
         content[_EVENTS] = {
-            "schema": {"type": "string", "description": "Server-sent events."},
+            "schema": _event_schema(call.events),
             "x-events": {name: schemas[id(event)] for name, event in call.events.items()},
         }
     answer: dict[str, Any] = {"description": _REASONS[status]}
     if content:
         answer["content"] = content
     return answer
+
+
+def _event_schema(events: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of each event, as later versions of OpenAPI have it."""
+    name: dict[str, Any] = {"type": "string"}
+    if "" not in events and not any("…" in event for event in events):
+        name["enum"] = list(events)
+    members = {"event": name, "id": {"type": "string"}, "data": {"type": "string"}}
+    return {
+        "type": "object",
+        "description": "Each of the server-sent events. The data is JSON.",
+        "required": ["data"],
+        "properties": members,
+    }
 
 
 def _parameter(field: Field, schemas: Mapping[int, Any]) -> dict[str, Any]:
@@ -235,6 +254,11 @@ def _path_fields(path: str) -> Iterable[Field]:
         noun = path[: match.start()].rstrip("/").rpartition("/")[2].removesuffix("s")
         text = "The name or the id of a session." if match[1] == "x" else f"Which {noun} it is about."
         yield Field(match[1], text, str, "path", required=True)
+
+
+def _operation_id(call: str) -> str:
+    """Return the name of a call, such as `get_api_turns_id` for `GET /api/turns/{id}`."""
+    return re.sub(r"\W+", "_", call).strip("_").lower()
 
 
 def _tag(path: str) -> str:

@@ -19,7 +19,7 @@ from talaria.channels.http.answer_shapes import (
 )
 from talaria.channels.http.auth import Guard, LoginApi, LoginBody, LoginCode, LoginSecret
 from talaria.channels.http.callers import RouteAccess
-from talaria.channels.http.description import Call, Field
+from talaria.channels.http.description import Call, Field, Link
 from talaria.channels.http.description_api import DescriptionApi
 from talaria.channels.http.feed_api import FeedApi, FeedLagged, FeedReady, FeedTurn
 from talaria.channels.http.file_api import FileApi
@@ -104,6 +104,20 @@ _ANSWER_ERRORS: Final = (
     *_ACCEPT_ERRORS, "over_budget", "cancelled", "model", "model_refused", "answer_too_large",
     "model_unavailable", "model_resting", "answer_memory_full", "context_too_long",
 )  # fmt: skip
+_OF_TURN: Final = ("GET /api/turns/{id}", "GET /api/turns/{id}/events", "POST /api/turns/{id}/cancel")
+_OF_SESSION: Final = (
+    "GET /api/sessions/{x}",
+    "GET /api/sessions/{x}/entries",
+    "GET /api/sessions/{x}/files",
+    "POST /api/sessions/{x}/end",
+    "DELETE /api/sessions/{x}",
+)
+_OF_RESPONSE: Final = (
+    "GET /v1/responses/{id}",
+    "GET /v1/responses/{id}/input_items",
+    "POST /v1/responses/{id}/cancel",
+    "DELETE /v1/responses/{id}",
+)
 _FEED_EVENTS: Final = {
     **{state.value: FeedTurn for state in TurnState},
     "ready": FeedReady,
@@ -147,6 +161,11 @@ def _turn_routes(turns: TurnApi, feed: FeedApi) -> Table:
         ),
         errors=_ACCEPT_ERRORS,
         example='{"text": "hello"}',
+        links=(
+            Link(202, "$response.body#/turn_id", "id", _OF_TURN),
+            Link(200, "$response.body#/id", "id", _OF_TURN),
+            Link(202, "$request.path.x", "x", _OF_SESSION),
+        ),
     )
     show = Call(
         "A turn with its story. The id may also be the platform's id of its message or of a reply.",
@@ -199,6 +218,7 @@ def _openai_routes(openai: OpenAiApi, responses: ResponseApi) -> Table:
         errors=_ANSWER_ERRORS,
         passes_on=True,
         example='{"input": "hello"}',
+        links=(Link(200, "$response.body#/id", "id", _OF_RESPONSE),),
     )
     unknown = ("not_found",)
     show = Call("A stored response.", ResponseObject, errors=unknown)
@@ -258,6 +278,7 @@ def _file_routes(files: FileApi) -> Table:
             Field("X-File-Name", "The same, percent-encoded.", where="header"),
         ),
         errors=("limit",),
+        links=(Link(201, "$response.body#/id", "id", ("GET /api/files/{id}",)),),
     )
     show = Call(
         "A file that was uploaded, or that the agent sent.",
