@@ -317,6 +317,29 @@ class StoreUpkeepSuite:
         assert await store.prune_ephemeral(clock.now()) == 205
         assert (await store.stats()).turns["cancelled"] == 0
 
+    async def test_recent_requests_are_those_with_a_digest_and_no_key(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        await store.accept(accepting(digest="old"))
+        clock.forward(100)
+        first, _, _, last = [
+            await store.accept(order)
+            for order in (
+                accepting(digest="a"),
+                accepting(),
+                accepting(digest="b", scope="s", key="k"),
+                accepting(digest="a"),
+            )
+        ]
+        await store.mark_answered([first.turn.id, TurnId("turn_unknown")])
+        found = await store.recent_requests(clock.now() - 50, 100)
+        assert [(one.turn_id, one.digest, one.is_answered) for one in found] == [
+            (last.turn.id, "a", False),
+            (first.turn.id, "a", True),
+        ]
+        assert {one.accepted_at for one in found} == {clock.now()}
+        assert [one.turn_id for one in await store.recent_requests(0.0, 2)] == [last.turn.id]
+
     async def test_closed_store_refuses_everything(self, store: Store) -> None:
         await store.close()
         await store.close()

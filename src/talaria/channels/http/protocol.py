@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import select
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import httptools
 from uvicorn.config import Config
@@ -29,6 +30,8 @@ _MAX_URL: Final = 8 << 10  # bytes; its decoding is slow
 _MAX_PIPELINE: Final = 16  # requests that wait behind the one that is being answered
 _FED: Final = 16 << 10  # bytes that are parsed in one go
 _FEED_SECONDS: Final = 0.002
+
+_HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)  # the client has closed; only Linux tells
 
 _NOT_HTTP: Final = ErrorInfo("bad_request", "This is not valid HTTP.", "Speak HTTP/1.1 to this port.")
 _HEAD_TOO_LARGE: Final = ErrorInfo(
@@ -73,6 +76,19 @@ class _Reading(FlowControl):
             super().resume_reading()
 
 
+class AnswerWatcher(Protocol):
+    """Is told what becomes of the response to a request."""
+
+    def written(self) -> None:
+        """The whole response was written, and the client had not closed its connection before."""
+
+    def ended(self) -> None:
+        """The request is over, written or not."""
+
+    def unread(self) -> None:
+        """The client has closed its connection without reading the whole response, which was written."""
+
+
 class ClientConnection(HttpToolsProtocol):
     """A client's connection.
 
@@ -112,6 +128,22 @@ class ClientConnection(HttpToolsProtocol):
     def has_whole_body(self) -> bool:
         """Whether all of the body of the request that is being answered has arrived."""
         return self._answering is not None and not self._answering.more_body
+
+    def has_left(self) -> bool:
+        """Return whether the client has closed the connection, also if the event loop has not seen it yet."""
+        if self.transport.is_closing():
+            return True
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), _HUNG_UP)
+        return bool(poll.poll(0))
+
+    def watch_reading(self, watcher: AnswerWatcher) -> bool:
+        """Return whether the client was there when the end of its response was written. `watcher` is told if
+        the client does not read it."""
+        # By now the gateway itself may have closed the connection.
+        is_gone = self.lost.done() if self.transport.is_closing() else self.has_left()
+        self.unread = None if is_gone else watcher.unread
+        return not is_gone
 
     # -- events of the transport ----------------------------------------------------------------------------
 

@@ -6,10 +6,9 @@ import asyncio
 import hashlib
 import itertools
 import os
-import select
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -22,7 +21,7 @@ from talaria.core.limits import Limits
 from talaria.core.units import format_size
 
 if TYPE_CHECKING:
-    from talaria.channels.http.protocol import ClientConnection
+    from talaria.channels.http.protocol import AnswerWatcher, ClientConnection
 
 T = TypeVar("T")
 RawHeaders = tuple[tuple[bytes, bytes], ...]
@@ -45,7 +44,6 @@ _MAX_QUOTED: Final = 80
 _DEFAULT_LIMITS: Final = Limits()
 _GZIP: Final = 31  # for zlib: the window, and the header of gzip
 _HASHED: Final = 256 << 10  # bytes that take about a millisecond; more are hashed in a thread
-_HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)  # the peer has closed; only Linux tells
 _UNKNOWN_FIELD: Final = "Object contains unknown field"
 _numbers = itertools.count(int.from_bytes(os.urandom(7)))
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
@@ -92,19 +90,6 @@ class HttpError(TalariaError):
 
 class ClientDisconnected(Exception):
     """The client has closed the connection, so no response can reach it."""
-
-
-class AnswerWatcher(Protocol):
-    """Is told what becomes of the response to a request."""
-
-    def written(self) -> None:
-        """The whole response was written, and the client had not closed its connection before."""
-
-    def ended(self) -> None:
-        """The request is over, written or not."""
-
-    def unread(self) -> None:
-        """The client has closed its connection without reading the whole response, which was written."""
 
 
 class Request:
@@ -377,10 +362,8 @@ class Request:
         watcher = self.watcher if is_last else None
         is_there = watcher is not None and not self.has_left()
         await self.send({"type": "http.response.body", "body": data, "more_body": not is_last})
-        if watcher is not None and is_there and not self._has_lost():
+        if watcher is not None and is_there and (connection is None or connection.watch_reading(watcher)):
             watcher.written()
-            if connection is not None:
-                connection.unread = watcher.unread
 
     def hold(self, size: int) -> None:
         """Count memory that is kept for the response until it is sent. The client may be cut off for it."""
@@ -413,19 +396,8 @@ class Request:
         return self.connection is not None and self.connection.transport.is_closing()
 
     def has_left(self) -> bool:
-        """Return whether the client has closed its connection, also if the event loop has not seen it yet."""
-        if self.connection is None or self.is_gone:
-            return self.connection is not None
-        poll = select.poll()
-        poll.register(self.connection.transport.get_extra_info("socket").fileno(), _HUNG_UP)
-        return bool(poll.poll(0))
-
-    def _has_lost(self) -> bool:
-        """Return whether the client has left while the end of the response was written. Afterwards the
-        gateway itself may close the connection."""
-        if self.connection is None or self.is_gone:
-            return self.connection is not None and self.connection.lost.done()
-        return self.has_left()
+        """Return whether the client has closed its connection."""
+        return self.connection is not None and self.connection.has_left()
 
     async def wait_disconnect(self) -> None:
         """Return when the client has left. Must not be called before the body was read."""

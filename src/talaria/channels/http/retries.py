@@ -65,7 +65,7 @@ class _Watcher:
 async def failure_of(store: Store, turn: Turn, headers: RawHeaders) -> HttpError | None:
     """Return the reason why a turn has no answer, or None if it has one.
 
-    If tools have run, the status is one after which no client sends the request again.
+    If tools have run, the status is `NOT_AGAIN`.
     """
     error = turn_error(turn, headers)
     if error is None or is_ephemeral(turn) or not turn.state.is_final:
