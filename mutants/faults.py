@@ -41,6 +41,7 @@ _WORDING = (
     "help", "hint", "text", "title", "label", "reason", "detail", "message", "metavar", "description",
     "short_help", "epilog", "name", "doc", "prog", "strict", "user_text", "what", "why", "encoding",
 )  # fmt: skip
+_TEXTS = ("text", "hint", "title", "label", "reason", "detail", "message", "what", "why")
 _TIME = re.compile(
     r"seconds|timeout|patience|interval|delay|grace|pause|wait|every|ttl|deadline", re.IGNORECASE
 )
@@ -228,6 +229,8 @@ class _Finder:
                 yield "call removed", start, end, "pass"
             case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]) | ast.AugAssign():
                 yield "assignment removed", start, end, "pass"
+            case ast.Assign(value=ast.JoinedStr()) if _subject(node) in _TEXTS:
+                pass
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) if not _is_nothing(value):
                 yield "assigns None", *self._span(value), "None"
             case ast.Delete():

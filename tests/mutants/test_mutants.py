@@ -79,6 +79,7 @@ def test_an_error_can_pass_its_handler() -> None:
         'if a:\n    _log.info("text")',
         "recv(65536)",
         "del a",
+        'text = f"{a}"',
         "os.fsync(file)",
         "pass",
     ],
