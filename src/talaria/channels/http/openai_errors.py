@@ -23,6 +23,8 @@ _CODES: Mapping[str, str] = {
     "unauthorized": "invalid_api_key",
 }
 _RATE_LIMITED = 429
+# LangChain and LiteLLM look for these words in the message, and not at the code.
+_TOO_LONG = " (context_length_exceeded: the input is longer than the model's context length)"
 # Paths that OpenAI's clients add to a base URL. Without /v1 they are unknown, and the caller is told so.
 _PATHS = ("/chat/completions", "/responses", "/completions", "/embeddings", "/models")
 # The words of hints for people, and those for callers.
@@ -67,7 +69,10 @@ class OpenAiError(msgspec.Struct, frozen=True):
         if code is None and info.status == _RATE_LIMITED:
             code = "rate_limit_exceeded"
         param = None if info.param is UNSET else info.param
-        return cls(info.type, f"{info.message} {hint}", code, param, hint)
+        message = f"{info.message} {hint}"
+        if code == "context_length_exceeded":
+            message += _TOO_LONG
+        return cls(info.type, message, code, param, hint)
 
 
 def openai_error_body(info: ErrorInfo) -> bytes:

@@ -196,6 +196,8 @@ def nothing_at(request: Request) -> NotFound:
         hint = f"The base URL of OpenAI's clients ends in /v1 here: set base_url to http://{host}/v1."
     elif request.path.startswith("/v1/v1/"):
         hint = "The path has /v1 twice: leave it out of the path, or out of the base URL."
+    elif request.path.startswith("/v1/"):
+        hint = "Here are chat/completions, responses and models; embeddings, audio, images are not offered."
     return NotFound(f"There is nothing at {request.path}.", hint)
 
 
