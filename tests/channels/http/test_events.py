@@ -54,7 +54,7 @@ async def test_a_turn_tells_all_that_happens_in_order(api: Api, model: ModelServ
     assert names[0] == "reasoning"
     assert names[-1] == "done"
     assert names.index("tool.started") < names.index("tool.finished") < names.index("delta")
-    assert [number for number, _, _ in events] == list(range(1, len(events) + 1))
+    assert [number for number, _, _ in events] == [*range(1, len(events)), 1_000_000_000]
     assert events[-1][2] == {"type": "done", "reply": "fine", "files": []}
 
 
@@ -179,3 +179,23 @@ async def test_behind_the_last_event_there_is_nothing(api: Api) -> None:
         async with api.client.get(url, headers={"Last-Event-ID": str(after)}) as response:
             assert response.status == status
             assert (b"event: done" in await response.read()) == (status == 200)
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_behind_the_last_event_there_is_nothing_after_a_restart(
+    tmp_path: Path, model: ModelServer, is_running: bool
+) -> None:
+    async with run_gateway(tmp_path, model) as api:
+        text = "[[first 1 hang]] [[reply abc]]" if is_running else "[[reply abc]]"
+        turn_id = await api.begin("one", text)
+        if is_running:
+            await model.until(lambda: model.requests > 0)
+        else:
+            last = (await collect(api, turn_id))[-1][0]
+    async with run_gateway(tmp_path, model) as api:
+        if is_running:
+            last = (await collect(api, turn_id))[-1][0]
+        url = f"{api.url}/api/turns/{turn_id}/events"
+        async with api.client.get(url, headers={"Last-Event-ID": str(last)}) as response:
+            assert response.status == 204
+        assert (await collect(api, turn_id, last=1))[-1][1] == "done"

@@ -40,7 +40,7 @@ _MAX_WAIT: Final = 3600.0
 _SECONDS: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}")
 # Most turns of quick models are over by then, and watching for a disconnect costs a task.
 _UNWATCHED: Final = 0.05
-_MAX_ENDS: Final = 4096
+_LAST_EVENT: Final = 1_000_000_000  # the number of the last event of every turn
 _PIECE: Final = 32 << 10  # characters of a reply that are encoded at once
 _NO_REPLY: Final = b'"reply":""'
 _encode = msgspec.json.Encoder().encode
@@ -59,7 +59,6 @@ class TurnApi:
         self._max_body = settings.max_body
         self._keep_alive = timing.keep_alive
         self._lookup = SessionLookup(gateway)
-        self._ends: dict[TurnId, int] = {}  # the numbers of last events that clients were sent
 
     async def send(self, request: Request) -> Response:
         """Answer 202 once the message is durable; with `?wait=` 200 and the turn, if it ends in time."""
@@ -113,11 +112,9 @@ class TurnApi:
         was the last event, the answer is 204, which keeps a browser from asking again."""
         after = read_last_event(request)
         live = await self._find(request)
+        if after >= _LAST_EVENT and live.turn.state.is_final:
+            return Response(b"", 204)
         if live.is_recorded:  # read for this client alone; a turn that runs is shared by all followers
-            end = self._ends.get(live.turn.id, after + 1)
-            # A higher number may come from an earlier process, if the turn was resumed.
-            if after == end or (after > end and live.turn.attempts <= 1):
-                return Response(b"", 204)
             request.hold(len(live.turn.reply or ""))
         events = self._stream(live, after)
         return EventStream(events, keep_alive=self._keep_alive, metrics=self._gateway.metrics)
@@ -134,7 +131,7 @@ class TurnApi:
         """Yield the events numbered above `after`.
 
         Numbers are counted per process. After a restart they begin again at 1, and a resumed turn starts with
-        `reset`: then `after` is ignored, and all events follow.
+        `reset`: then `after` is ignored, and all events follow. The last event has the same number always.
         """
         if live.is_recorded:
             turn = live.turn
@@ -143,24 +140,18 @@ class TurnApi:
                     after += 1
                     for data in _encode_event(after, Reset()):
                         yield data
-                async for number, event in self._turns.follow(live, after):
-                    for data in _encode_event(number, event):
+                async for _, event in self._turns.follow(live, after):
+                    for data in _encode_event(_LAST_EVENT, event):
                         yield data
             return
         async with aclosing(live.follow()) as events:
             async for number, event in events:
                 if number == 1 and isinstance(event, Reset):
                     after = 0
-                if isinstance(event, FINAL_EVENTS):
-                    self._note_end(live.turn.id, number)
-                if number > after or isinstance(event, FINAL_EVENTS):
-                    for data in _encode_event(number, event):
+                place = _LAST_EVENT if isinstance(event, FINAL_EVENTS) else number
+                if place > after:
+                    for data in _encode_event(place, event):
                         yield data
-
-    def _note_end(self, turn_id: TurnId, number: int) -> None:
-        self._ends[turn_id] = number
-        if len(self._ends) > _MAX_ENDS:
-            del self._ends[next(iter(self._ends))]
 
     async def _view(self, live: LiveTurn, turn: Turn) -> TurnView:
         """Return a settled turn. The store is asked only for times of tool calls, which are not in memory."""
