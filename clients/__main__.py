@@ -1,0 +1,61 @@
+"""`./dev clients`: run real clients of `/v1` against a gateway and print what each of them can do."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from pathlib import Path
+
+from clients import installation
+from clients.servers import run_servers
+from clients.table import CLIENTS, FEATURES, Report, check, markdown
+from talaria.core.version import this_version
+
+DOCS = Path(__file__).parent.parent / "docs" / "clients.md"
+BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev clients", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only clients whose name contains it")
+    parser.add_argument("--install", action="store_true", help="install the versions of pins.toml")
+    parser.add_argument("--docs", action="store_true", help="write the table into docs/clients.md")
+    given = parser.parse_args()
+    if given.install:
+        return installation.install()
+    wanted = [c for c in CLIENTS if not given.names or any(name in c.name for name in given.names)]
+    commands = {client: client.command() for client in wanted}
+    missing = [client.name for client, command in commands.items() if command is None]
+    if missing:
+        print(f"not installed (./dev clients --install): {', '.join(missing)}", file=sys.stderr)
+    reports = []
+    with run_servers() as servers:
+        for client, command in commands.items():
+            if command is not None:
+                reports.append(check(client, command, servers))
+                _show(reports[-1])
+    if given.docs and not missing and not given.names:
+        _write(reports)
+    print(f"{sum(report.is_good for report in reports)} of {len(wanted)} clients are good")
+    return 0 if reports and not missing and all(report.is_good for report in reports) else 1
+
+
+def _show(report: Report) -> None:
+    cells = " ".join(f"{feature} {report.cells[feature]}" for feature in FEATURES)
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    print(f"{report.client.name} ({versions})\n  {cells}", flush=True)
+    for feature, note in report.notes.items():
+        if report.cells[feature] == "✗":
+            print(f"  ✗ {feature}: {note[:500]}", flush=True)
+
+
+def _write(reports: list[Report]) -> None:
+    made_by = f"Talaria {this_version().partition('.dev')[0]} and Python {platform.python_version()}"
+    before, _, rest = DOCS.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    DOCS.write_text(before + BEGIN + "\n" + markdown(reports, made_by) + "\n" + END + after)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
