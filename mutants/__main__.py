@@ -21,7 +21,7 @@ from mutants import reach
 from mutants.blocks import SOURCE, source_files, write_code
 from mutants.faults import Fault, statements
 from mutants.reach import Reach, RecordedTest
-from mutants.runs import Outcome, folder, run_tests, stop_all
+from mutants.runs import Outcome, folder, run_tests, stop_all, sweep
 
 EQUIVALENT = Path(__file__).parent / "equivalent.toml"
 _TEST_SECONDS = 20
@@ -70,6 +70,7 @@ def main() -> None:
     if options.list:
         print("\n\n".join(show(fault) for fault in faults))
         return
+    sweep()
     known = reach.load(jobs=options.jobs, again=options.record, tell=lambda text: print(text, flush=True))
     results = _try_all(faults, known, options.budget, options.jobs)
     sys.exit(_report(results))

@@ -21,6 +21,7 @@ from pathlib import Path
 from mutants.blocks import ROOT
 
 _MARK = "MUTANTS_RUN"
+_PREFIX = "mut-"
 _ROUNDS = 200
 _SECONDS_TO_DIE = 0.05
 _running: set[subprocess.Popen[bytes]] = set()
@@ -47,8 +48,8 @@ class Outcome:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A short path: sockets in it must fit into 108 characters."""
-    path = Path(tempfile.mkdtemp(prefix="mut-"))
+    """A short path: sockets in it must fit into 108 characters. It names this process for `sweep`."""
+    path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
     try:
         yield path
     finally:
@@ -127,6 +128,26 @@ def _run(command: Sequence[str], environ: Mapping[str, str], seconds: float) -> 
         assert process.stdout is not None
         process.stdout.close()
     return status, said.decode(errors="replace")
+
+
+def sweep() -> None:
+    """End the processes and delete the folders of runs whose own process was killed."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            mark = f"{_MARK}={_PREFIX}".encode()
+            values = (process / "environ").read_bytes().split(b"\0")
+            found = next((value for value in values if value.startswith(mark)), None)
+            if found is not None and _is_orphaned(found.decode().partition("=")[2]):
+                os.kill(int(process.name), signal.SIGKILL)
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        if _is_orphaned(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_orphaned(name: str) -> bool:
+    """Return whether the process that made a folder with this name is gone."""
+    pid = name.removeprefix(_PREFIX).partition("-")[0]
+    return pid.isdigit() and not Path("/proc", pid).exists()
 
 
 def _kill_marked(mark: bytes) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
+import signal
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,7 @@ from mutants.__main__ import draw, listed_equivalents, show
 from mutants.blocks import SOURCE, blocks, source_files, write_code, write_recording
 from mutants.faults import statements
 from mutants.reach import Reach, RecordedFile, RecordedTest, _record_part
-from mutants.runs import run_tests
+from mutants.runs import folder, run_tests, sweep
 
 MODULE = SOURCE / "core" / "backoff.py"
 
@@ -233,3 +237,23 @@ def test_a_run_ends_at_its_limit_and_takes_what_it_started_along(tmp_path: Path)
     status = Path("/proc", (tmp_path / "pid").read_text(), "status")
     assert not status.exists() or "State:\tZ" in status.read_text()
     assert run_tests([str(test)], tmp_path, seconds=0.01).status is None
+
+
+def test_what_a_killed_run_left_behind_is_swept_away() -> None:
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    left = Path(tempfile.gettempdir(), f"mut-{gone.pid}-left")
+    left.mkdir()
+    with folder() as ours:
+        orphan = subprocess.Popen(["sleep", "600"], env={**os.environ, "MUTANTS_RUN": left.name})
+        child = subprocess.Popen(["sleep", "600"], env={**os.environ, "MUTANTS_RUN": ours.name})
+        try:
+            sweep()
+            assert orphan.wait(30) == -signal.SIGKILL
+            assert not left.exists()
+            assert child.poll() is None
+            assert ours.exists()
+        finally:
+            for process in (orphan, child):
+                process.kill()
+                process.wait()
