@@ -1,21 +1,23 @@
 """Fuzzed requests, and slow and silent connections, while others chat over the same server.
 
-Every request is drawn from a seed: a plausible request with hostile values, whose bytes may be damaged and
-which is sent in pieces. The gateway runs in a process of its own; the clients use raw sockets.
+Every request is drawn from a seed and sent in pieces, by callers of every role, with a wrong token and
+without one. The gateway runs in a process of its own; the clients use raw sockets.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import re
 import sys
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from urllib.parse import quote
 
+from chaos.fuzz_requests import INTRUDER, Caller, RequestFuzzer, Target, find_targets
 from soak.report import Figure, Progress
+from talaria.store.sqlite.driver import driver
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
 
 _WORKERS = 12
@@ -23,7 +25,11 @@ _HELD = 1500  # silent connections at once: more than there may be
 _SLACK_DESCRIPTORS = 16
 _MOST_GROWTH = 120e6  # bytes of memory
 _MOST_LINES = 40
+_FLAT = 1.1  # the memory in the last fifth of the requests, by that in the first
+_FEW = 5000  # requests: with fewer, the first fifth still loads what is needed
 _ANSWER_SECONDS = 8.0
+_MOST_KNOWN = 20
+_ID = re.compile(rb"\b(?:turn|ses|file|resp)_[0-9a-z]{26,32}\b")
 _AUDIT = "talaria.audit"  # tells of each call that operates
 _CONFIG = """
 [limits]
@@ -31,169 +37,6 @@ request_head = "2s"
 request_body = "2s"
 slow_reader = "2s"
 """
-_METHODS = (
-    "GET",
-    "POST",
-    "HEAD",
-    "PUT",
-    "DELETE",
-    "OPTIONS",
-    "PATCH",
-    "CONNECT",
-    "TRACE",
-    "get",
-    "",
-    "A" * 300,
-)
-_PATHS = (
-    "/api/sessions/{x}/messages", "/api/sessions/fuzz/messages", "/v1/chat/completions", "/api/turns/{x}",
-    "/api/turns/{x}/events", "/api/turns/{x}/cancel", "/api/sessions", "/api/sessions/{x}",
-    "/api/sessions/{x}/entries", "/api/sessions/{x}/end", "/api/files", "/api/files/{x}", "/v1/models",
-    "/api/login", "/api/login/codes", "/api/logout", "/api/pairings", "/api/pairings/approve",
-    "/api/pairings/revoke", "/api/pool", "/api/status", "/healthz", "/readyz", "/metrics", "/", "/assets/{x}",
-    "*", "{x}", "//{x}", "/api/../{x}", "/hooks/telegram",
-)  # fmt: skip
-_POSTED = ("messages", "completions", "cancel", "end", "files", "log", "pairings/", "hooks")
-_TEXTS = (
-    "fuzz", "ses_0", "turn_0", "file_" + "0" * 32, "..", "%00", "%ff%fe", "%2e%2e%2f", "a" * 200, "ü", "\x00",
-    "0", "-1", "9" * 5000, "0" * 5000 + "1", "1e400", "nan", "٣", "", "%", "a b", "'\"><script>", "\r\n",
-)  # fmt: skip
-_VALID_FIELDS = (
-    "Last-Event-ID: {x}", "Idempotency-Key: {x}", "X-Talaria-Session: {x}", "Origin: {x}",
-    "Range: bytes={x}-", "Cookie: talaria_login={x}; {x}={x}", "Expect: 100-continue", "Connection: close",
-    "Content-Type: {x}", "X-File-Name: {x}", "Sec-Fetch-Site: cross-site", "Content-Encoding: gzip",
-    "Accept: {x}", "X: {x}",
-)  # fmt: skip
-_FIELDS = (
-    *_VALID_FIELDS, "Content-Length: {n}", "Transfer-Encoding: chunked", "Transfer-Encoding: {x}",
-    "Host: {x}", "Connection: Upgrade", "Upgrade: websocket", "Authorization: Bearer {x}",
-    "Authorization: {x}", "{x}", " folded: {x}", "Origin: null",
-)  # fmt: skip
-_FIELD_CHARACTERS = " :;=/<>'\"%,"
-
-
-# -- requests ---------------------------------------------------------------------------------------------
-
-
-class RequestFuzzer:
-    """Draws requests. The same seed draws the same ones."""
-
-    def __init__(self, random: Random, host: str, token: str) -> None:
-        self._random = random
-        self._host = host
-        self._token = token
-
-    def draw(self) -> bytes:
-        """Return a request. Most are valid HTTP, so that they reach the handlers."""
-        return self._draw_valid() if self._random.random() < 0.6 else self._draw_any()
-
-    def _draw_valid(self) -> bytes:
-        random, body = self._random, self._body()
-        path = quote(self._path(), safe="/?=%", errors="surrogatepass")
-        is_post = any(word in path for word in _POSTED)
-        method = random.choice(("POST" if is_post else "GET",) * 8 + ("GET", "POST", "HEAD", "DELETE"))
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {self._host}"]
-        if random.random() < 0.9:
-            lines.append(f"Authorization: Bearer {self._token}")
-        if random.random() < 0.9:
-            lines.append(f"Content-Length: {len(body)}")
-        else:
-            lines.append("Transfer-Encoding: chunked")
-            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
-        for field in random.sample(_VALID_FIELDS, random.choice((0, 1, 3))):
-            lines.append(quote(self._fill(field), safe=_FIELD_CHARACTERS, errors="surrogatepass"))
-        return "\r\n".join([*lines, "", ""]).encode() + body
-
-    def _draw_any(self) -> bytes:
-        random, body = self._random, self._body()
-        method = random.choice(_METHODS) if random.random() < 0.3 else random.choice(("GET", "POST"))
-        lines = [f"{method} {self._path()} HTTP/{random.choice(('1.1', '1.1', '1.1', '1.0', '2.0', '9'))}"]
-        lines += [f"Host: {self._host}"] * random.choice((1, 1, 1, 1, 0, 2))
-        if random.random() < 0.7:
-            lines.append(f"Authorization: Bearer {self._token}")
-        if body and random.random() < 0.9:
-            lines.append(f"Content-Length: {len(body)}")
-        lines += [self._fill(random.choice(_FIELDS)) for _ in range(random.choice((0, 0, 1, 2, 40)))]
-        data = "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogatepass") + body
-        return self._damage(data) if random.random() < 0.5 else data
-
-    def _path(self) -> str:
-        random, path = self._random, self._fill(self._random.choice(_PATHS))
-        if random.random() < 0.4:
-            name = random.choice(("limit", "after", "wait", "name", "x"))
-            path += f"?{name}={'0' if name == 'wait' and random.random() < 0.5 else self._fill('{x}')}"
-        return path
-
-    def _fill(self, text: str) -> str:
-        random = self._random
-        text = text.replace("{n}", str(random.choice((0, 1, 5, 2**31, 2**64, -1, "0x5", "5, 5", "9" * 30))))
-        while "{x}" in text:
-            text = text.replace("{x}", random.choice(_TEXTS), 1)
-        return text
-
-    def _body(self) -> bytes:
-        random = self._random
-        match random.randrange(8):
-            case 0 | 1:
-                return json.dumps({"text": "hello " * random.choice((1, 1, 100)), "model": None}).encode()
-            case 2:
-                return json.dumps(
-                    {"messages": self._value(2), "model": "scripted/scripted", "n": self._value(1)}
-                ).encode()
-            case 3:
-                return json.dumps({"messages": [{"role": "user", "content": self._value(3)}]}).encode()
-            case 4:
-                return random.randbytes(random.choice((1, 100, 5000)))
-            case 5:
-                return random.choice(
-                    (b"[" * 50_000, b'{"text": "' + b"\\u0000" * 20_000 + b'"}', b"0," * 60_000)
-                )
-            case 6:
-                return json.dumps(self._value(4)).encode()
-        return b""
-
-    def _value(self, depth: int) -> object:
-        random = self._random
-        if depth and random.random() < 0.7:
-            size = random.choice((0, 1, 3))
-            if random.random() < 0.5:
-                return [self._value(depth - 1) for _ in range(size)]
-            names = ("text", "role", "content", "files", "code", "type", "image_url", "tool_calls", "id", "x")
-            return {random.choice(names): self._value(depth - 1) for _ in range(size)}
-        values = (
-            None,
-            True,
-            0,
-            -1,
-            1e308,
-            10**30,
-            "user",
-            "assistant",
-            "tool",
-            "text",
-            "a" * 2000,
-            "\ud800",
-            "",
-        )
-        return random.choice(values)
-
-    def _damage(self, data: bytes) -> bytes:
-        random, damaged = self._random, bytearray(data)
-        for _ in range(random.choice((1, 1, 3, 20))):
-            at = random.randrange(len(damaged) + 1)
-            match random.randrange(4):
-                case 0:
-                    damaged[at:at] = random.randbytes(random.choice((1, 1, 8)))
-                case 1:
-                    del damaged[at : at + random.choice((1, 4, 100))]
-                case 2 if at < len(damaged):
-                    damaged[at] = random.randrange(256)
-                case _:
-                    damaged[at:at] = random.choice((b"\r\n", b"\n", b"\r", b"\x00", b":", b" ", b"\r\n\r\n"))
-        return bytes(damaged)
-
-
-# -- the run ----------------------------------------------------------------------------------------------
 
 
 class HttpFuzzRun:
@@ -208,11 +51,19 @@ class HttpFuzzRun:
         self._held_seconds = 8.0 if silent > _HELD else 2.0
         self.statuses: Counter[str] = Counter()
         self.turns: Counter[str] = Counter()
+        self.callers: Counter[str] = Counter()
         self.evidence: list[str] = []
+        self._known: deque[str] = deque(maxlen=_MOST_KNOWN)
+        self._peaks = [0] * 5  # of the memory, in each fifth of the requests
+        self.own_turns = self.intruded = 0
 
     async def run(self) -> list[Figure]:
         async with running_gateway({"LOG__LEVEL": "warning"}, _CONFIG) as (gateway, _):
             await gateway.call("POST", "/api/sessions/warm/messages?wait=30", json={"text": "hello"})
+            tokens, targets = (
+                await _make_tokens(gateway),
+                find_targets(await gateway.call("GET", "/openapi.json")),
+            )
             before, memory = _descriptors(gateway.pid), _memory(gateway.pid)
             chats = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "chaos.bystander", gateway.url, _token(gateway), str(self._chats),
@@ -221,7 +72,7 @@ class HttpFuzzRun:
             )  # fmt: skip
             collect = asyncio.create_task(self._collect(chats))
             try:
-                await asyncio.gather(self._fuzz_all(gateway), self._stay_silent(gateway))
+                await asyncio.gather(self._fuzz_all(gateway, tokens, targets), self._stay_silent(gateway))
             finally:
                 with suppress(ProcessLookupError):
                     chats.kill()
@@ -229,6 +80,7 @@ class HttpFuzzRun:
                 await collect
             left = await _left_over(gateway, before)
             grown = max(0, _memory(gateway.pid) - memory)
+            self.own_turns, self.intruded = _count_turns(gateway)
             lines = [
                 line for line in gateway.log.read_text(errors="replace").splitlines() if _AUDIT not in line
             ]
@@ -248,6 +100,8 @@ class HttpFuzzRun:
         internal = sum(count for status, count in self.statuses.items() if status.startswith("50"))
         internal -= self.statuses["502"] + self.statuses["503"]  # the model refused; deliberate
         name = f"{self._requests:,} fuzzed requests, {self._silent:,} silent connections: failed turns"
+        first, last = self._peaks[0], self._peaks[-1]
+        flat = first * _FLAT / 1e6 if self._requests >= _FEW else None
         return [
             Figure(name, failed, "", 0),
             Figure("… turns meanwhile", self.turns.total()),
@@ -255,20 +109,33 @@ class HttpFuzzRun:
             Figure("… tracebacks in the log", sum("Traceback" in line for line in lines), "", 0),
             Figure("… lines in the log", len(lines), "", _MOST_LINES),
             Figure("… descriptors left open", left, "", 0),
+            Figure("… requests of callers who may start no turn", self._count_intruders()),
+            Figure("… turns that they started", self.intruded, "", 0),
+            Figure("… turns that fuzzed requests of other callers started", self.own_turns),
+            Figure("… most memory in the first fifth of the requests", first / 1e6, "MB"),
+            Figure("… in the last fifth", last / 1e6, "MB", flat),
             Figure("… growth of memory", grown / 1e6, "MB", _MOST_GROWTH / 1e6),
         ]
 
+    def _count_intruders(self) -> int:
+        return sum(self.callers[caller.name] for caller in Caller if caller.is_intruder)
+
     # -- fuzzed requests ------------------------------------------------------------------------------------
 
-    async def _fuzz_all(self, gateway: GatewayProcess) -> None:
-        numbers = iter(range(self._requests))
-        host, token = _host(gateway), _token(gateway)
+    async def _fuzz_all(
+        self, gateway: GatewayProcess, tokens: Mapping[Caller, str], targets: Sequence[Target]
+    ) -> None:
+        numbers, host = iter(range(self._requests)), _host(gateway)
 
         async def work() -> None:
             for number in numbers:
                 random = Random(f"{self._seed} {number}")
-                await self._fuzz(gateway, RequestFuzzer(random, host, token).draw(), random)
+                fuzzer = RequestFuzzer(random, host, tokens, targets, self._known)
+                self.callers[fuzzer.caller.name] += 1
+                await self._fuzz(gateway, fuzzer.draw(), random)
                 self._progress.tell("fuzzed requests", number + 1, self._requests)
+                fifth = number * 5 // self._requests
+                self._peaks[fifth] = max(self._peaks[fifth], _memory(gateway.pid))
 
         await asyncio.gather(*(work() for _ in range(_WORKERS)))
 
@@ -284,12 +151,14 @@ class HttpFuzzRun:
                         await writer.drain()
                     if random.random() < 0.1:
                         return
-                    if random.random() < 0.5:
+                    if random.random() < 0.15:
                         writer.write_eof()
-                    answer = await reader.read(200)
+                    answer = await reader.read(1000)
                 finally:
                     writer.transport.abort()
         status = answer[9:12].decode("latin-1") if answer.startswith(b"HTTP/1.1 ") else "none"
+        if status in ("201", "202") or b"x-talaria-turn-id" in answer:  # never ids of the chats beside it
+            self._known.extend(found.decode() for found in _ID.findall(answer))
         self.statuses[status] += 1
         if status.startswith("50") and status not in ("502", "503"):
             self.evidence.append(f"{data[:400]!r} -> {answer!r}")
@@ -335,6 +204,32 @@ async def _connect(
     source = random.choice(("127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.3"))
     port = int(gateway.url.rpartition(":")[2])
     return await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+
+
+async def _make_tokens(gateway: GatewayProcess) -> dict[Caller, str]:
+    tokens = {Caller.HOME: _token(gateway)}
+    for caller in (Caller.CHATTER, Caller.READER):
+        body = {"name": f"fuzzed-{caller.value}", "role": caller.value}
+        tokens[caller] = (await gateway.call("POST", "/api/tokens", json=body))["secret"]
+    return tokens
+
+
+def _count_turns(gateway: GatewayProcess) -> tuple[int, int]:
+    """Return the turns of fuzzed requests by callers who may start turns, and by those who may not."""
+    database = driver.connect(f"file:{gateway.home}/talaria.db?mode=ro", uri=True)
+    try:
+
+        def count(query: str, *values: str) -> int:
+            return int(database.execute(query, values).fetchone()[0])
+
+        others = "SELECT count(*) FROM turns WHERE chat_key NOT LIKE '%:bystander%' AND inbound NOT LIKE ?"
+        reader = f"%fuzzed-{Caller.READER.value}%"
+        said = count("SELECT count(*) FROM turns WHERE inbound LIKE ?", f"%{INTRUDER}%")
+        kept = count("SELECT count(*) FROM entries WHERE body LIKE ?", f"%{INTRUDER}%")
+        read = count("SELECT count(*) FROM turns WHERE inbound LIKE ?", reader)
+        return count(others, f"%{INTRUDER}%"), said + kept + read
+    finally:
+        database.close()
 
 
 def _host(gateway: GatewayProcess) -> str:

@@ -18,7 +18,7 @@ def write_limits_docs(figures: Sequence[Figure], outcomes: Sequence[Outcome]) ->
     (_DOCS / "limits.md").write_text(
         f"""# What holds when the world is hostile
 
-Written by `./dev chaos --only hostile --only http --only disk --docs` ({machine}).
+Written by `./dev chaos --only hostile --only http --only schema --only disk --docs` ({machine}).
 The limits themselves are in [configuration.md](configuration.md), the reasons in
 [ADR 19](adr/0019-limits.md).
 
@@ -27,7 +27,12 @@ The limits themselves are in [configuration.md](configuration.md), the reasons i
   answers call tools by the hundred; clients are silent, slow, garbled or never read; a reply has three
   million characters. Each attack must end with a clear error. The *p99* is of the bystanders' turns that
   overlap with an attack, measured in their own process.
-- *Fuzzed requests*: random heads, bodies and connections that send nothing, while 16 chats run.
+- *Fuzzed requests*: the calls of `/openapi.json` with hostile values, odd heads, chunks and gzip bombs,
+  damaged bytes, and connections that send nothing, while 16 chats run. A third comes from callers who may
+  start no turn: without a token, with a wrong or malformed one, and with the role `read`. Their words must be
+  in no turn.
+- *Schema*: schemathesis (the extra `fuzz`) draws requests from `/openapi.json` and follows its links. No
+  answer may be a 5xx or other than the description says: status, media type, body.
 - *Disks*: the home is on a real ext4 file system that becomes full, read-only, frozen or slow, or loses the
   database file, while 16 chats run.
 

@@ -77,6 +77,7 @@ def test_fuzzed_requests_and_silent_connections_fail_no_turn() -> None:
     assert missed(asyncio.run(fuzz.run())) == [], fuzz.evidence
     assert fuzz.turns["done"] > 20
     assert len(fuzz.statuses) > 8, fuzz.statuses
+    assert fuzz.own_turns > 3  # so callers who may start turns do
 
 
 def test_a_frozen_disk_and_a_deleted_database_are_named_and_lose_nothing() -> None:
