@@ -135,9 +135,13 @@ class Intake:
                 live.repeats += 1
                 return live
             self.requests.forget(request)
-        with self.requests.accepting(request) as known:
+        turn_id = None
+        self.requests.begin(request)
+        try:
             live = await self._submit(inbound, request.digest, history)
-            known.turn_id = live.turn.id
+            turn_id = live.turn.id
+        finally:
+            self.requests.accepted(request, turn_id)
         return live
 
     async def find(self, turn_id: TurnId) -> LiveTurn | None:

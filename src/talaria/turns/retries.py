@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import count, islice
 from typing import Final
 
@@ -40,7 +39,7 @@ class _Known:
         self.is_answered = is_answered
         self.has_left: Callable[[], bool] | None = None  # while its first client waits for the answer
         self.reader = 0  # the number of the request to which the whole answer was written
-        self.accepted: asyncio.Future[None] | None = None
+        self.accepted: asyncio.Future[None] | None = None  # if a retry waits for it
 
     def is_broken(self) -> bool:
         """Return whether a connection broke before the whole answer was written to any client."""
@@ -102,28 +101,28 @@ class RecentRequests:
                     known.has_left = None
                 request.known = known
                 return known.turn_id
-            assert known.accepted is not None
+            if known.accepted is None:
+                known.accepted = asyncio.get_running_loop().create_future()
             await asyncio.wait((known.accepted,))
         return None
 
-    @contextmanager
-    def accepting(self, request: ClientRequest) -> Iterator[_Known]:
-        """Remember the request while its turn is accepted. The caller sets `turn_id`; without it the request
-        is forgotten at the end."""
-        known = _Known(request.digest, self._clock.now())
+    def begin(self, request: ClientRequest) -> None:
+        """Remember the request while its turn is accepted; `accepted` must follow."""
+        known = request.known = _Known(request.digest, self._clock.now())
         known.has_left = request.has_left
-        known.accepted = asyncio.get_running_loop().create_future()
         self._put(known)
-        request.known = known
-        try:
-            yield known
-        finally:
-            if known.turn_id is None:
-                request.known = None
-                if self._known.get(known.digest) is known:
-                    del self._known[known.digest]
+
+    def accepted(self, request: ClientRequest, turn_id: TurnId | None) -> None:
+        """The turn of the request was accepted. With None it was not, and the request is forgotten."""
+        known = request.known
+        assert known is not None
+        known.turn_id = turn_id
+        if turn_id is None:
+            request.known = None
+            if self._known.get(known.digest) is known:
+                del self._known[known.digest]
+        if known.accepted is not None:
             known.accepted.set_result(None)
-            known.accepted = None
 
     def forget(self, request: ClientRequest) -> None:
         """The turn of this request does not exist any more."""

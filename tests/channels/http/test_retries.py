@@ -14,7 +14,10 @@ import pytest
 from openai import AsyncOpenAI
 
 from channels.http.gateway import TOKEN, Api, run_gateway
+from talaria.channels.http.callers import HOME_CALLER
+from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
+from talaria.workspace.folder import chat_folder
 
 SESSION = {"X-Talaria-Session": "one"}
 FIRST_RETRY = {**SESSION, "x-stainless-retry-count": "1"}
@@ -271,3 +274,36 @@ async def test_a_restart_remembers_which_requests_were_answered(tmp_path: Path, 
         assert model.requests == requests
         second, _ = await send(api, PATHS[0], answered)
         assert second != first
+
+
+async def test_a_retry_after_kill_9_joins_the_resumed_turn_and_is_told_of_the_effect_that_was_cut(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    settings = {"MODEL__PROVIDER": "scripted", "PROVIDERS__SCRIPTED__BASE_URL": model.base_url}
+    async with GatewayProcess(home, tmp_path / "log", settings) as gateway:
+        await gateway.spawn("tool.ran=1")
+        assert await gateway.ready()
+        token = (home / "http.token").read_text().strip()
+        folder = chat_folder(home, HOME_CALLER.chat_key("main", "one"))
+        folder.mkdir(parents=True)
+        (folder / "effects").write_text("end")
+        sent: Any = {"model": "main", **body(PATHS[0], effect(""))}
+
+        async def ask() -> Any:
+            url = f"{gateway.url}/v1"
+            async with AsyncOpenAI(
+                base_url=url, api_key=token, max_retries=0, default_headers=SESSION
+            ) as client:
+                return await client.chat.completions.create(**sent)
+
+        with pytest.raises(openai.APIConnectionError):
+            await ask()
+        await gateway.wait()
+        await gateway.start()
+        answer = await ask()
+        assert "its outcome is unknown" in answer.choices[0].message.content
+        assert len(Effects(folder / "effects")) == 1
+        turns = (await gateway.call("GET", "/api/turns"))["items"]
+        assert [f"chatcmpl-{turn['id']}" for turn in turns] == [answer.id]

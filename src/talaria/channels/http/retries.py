@@ -49,9 +49,8 @@ class _Watcher:
         self._live: LiveTurn | None = live
 
     def written(self) -> None:
-        if (
-            self._live is not None and self._live.turn.state.is_final
-        ):  # else it was told that the turn goes on
+        # A client may also have been told that its turn goes on.
+        if self._live is not None and self._live.turn.state.is_final:
             self._requests.answered(self._request)
 
     def ended(self) -> None:
