@@ -38,6 +38,12 @@ class RefusalTextDelta(TextDelta, frozen=True):
     """A piece of a text in which the model declines to answer."""
 
 
+class ScoredTextDelta(TextDelta, frozen=True):
+    """A piece of text with the probability that the model gave it."""
+
+    probability: float
+
+
 class CallDelta(msgspec.Struct, frozen=True):
     """A piece of the tool call number `index`. The first one has the call's id and name."""
 

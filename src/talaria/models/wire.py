@@ -28,6 +28,7 @@ from talaria.core.models import (
     ModelCall,
     ModelDelta,
     RefusalTextDelta,
+    ScoredTextDelta,
     TextDelta,
     ThoughtDelta,
 )
@@ -258,6 +259,10 @@ class AnswerDecoder:
         if self.is_refusal:
             self._deltas[-1] = RefusalTextDelta(text)
 
+    def score_text(self, probability: float) -> None:
+        """Add the model's own probability to the last piece of text."""
+        self._deltas[-1] = ScoredTextDelta(self._text[-1], probability)
+
     def tell_call(self, index: int, call_id: str, name: str, arguments: str) -> None:
         self._deltas.append(CallDelta(index, call_id, name, arguments))
 
@@ -268,6 +273,10 @@ class AnswerDecoder:
 
     def close(self) -> None:
         self.is_complete = self.is_closed = True
+
+    @property
+    def text_pieces(self) -> int:
+        return len(self._text)
 
     def text_length(self) -> int:
         """Return the length of the text so far. Only the text since the last call is counted anew."""

@@ -158,6 +158,15 @@ async def test_where_it_is_not_clear_it_answers_and_says_that_nothing_was_done(l
     assert plain.text == "You said: hello"
 
 
+async def test_the_tiny_model_does_not_say_what_it_is_not_sure_of(local: Local) -> None:
+    asked = await ask(local, "guess who came first", tools=False)
+    assert asked.text == asked.streamed
+    assert asked.text.startswith("I can't answer that reliably: I am a tiny model, and I am not sure of ")
+    assert "The larger built-in model" in asked.text and "Ada" not in asked.text
+    assert asked.completion.usage.output == 15, "the answer that was kept back counts"
+    assert (await ask(local, "guess who came first")).text == "It was Ada?"
+
+
 @pytest.mark.parametrize("tools", [True, False])
 async def test_what_needs_a_file_and_names_none_is_talk_unless_that_is_sure(
     local: Local, tools: bool

@@ -1,6 +1,6 @@
 """The answer of a built-in model: find the kind of the request, then talk, call a tool, or refuse.
 
-- Talk is a call without a word about tools.
+- Talk is a call without a word about tools. The tiny model says only what it is sure of (`certainty`).
 - For a tool, the model fills in the arguments, limited by their schema. The tool runs as any other; its
   result comes back in the next model call of the turn.
 - What no tool does, the program refuses in its own words. So a model does not promise what it cannot do.
@@ -20,8 +20,17 @@ import msgspec
 from talaria.core.messages import AssistantMessage, TokenUsage, ToolCall
 from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta, TextDelta
 from talaria.models.failures import DECODE_ERRORS
-from talaria.models.local.local_chat import UNSEEN, LastRequest, OfferedTools, ToolStep, read_request
+from talaria.models.local.certainty import HeldAnswer
+from talaria.models.local.local_chat import (
+    SCORED_TALK,
+    UNSEEN,
+    LastRequest,
+    OfferedTools,
+    ToolStep,
+    read_request,
+)
 from talaria.models.local.router import TOOL_OF, RequestKind, read_kind, router_call
+from talaria.models.local.weights import DEFAULT_MODEL
 
 Sink = Callable[[ModelDelta], None]
 Complete = Callable[[ModelCall, Sink], Awaitable[Completion]]
@@ -59,6 +68,7 @@ _CANNOT = {
 _TALKS_ONLY = """\
 I can't do that: I only talk. I can't read, write or send files, remember anything for later, remind you, \
 look things up, send messages or run programs. """
+_UNSURE = "I can't answer that reliably: I am a tiny model, and I am not sure of the answer. "
 _DID_NOTHING = "\n\n(These are only words: nothing was opened, written, sent, looked up or remembered.)"
 _CAN_ONLY_TALK = (
     "\n\n(I can't do more than talk: nothing was opened, written, sent, looked up or remembered.)"
@@ -73,6 +83,7 @@ _PICTURE = re.compile(  # one that the person points at
 _BIAS = 1.0
 _SURE_BIAS = 1.75  # for a model that sorts badly: only what surely needs more than words is refused
 _NO_FILE_BIAS = 3.5  # for a tool that needs a file, where the request names none
+_SURE_NO_FILE_BIAS = 2.2  # the same, for a model that sorts badly and can do none of them
 _CHANGES = frozenset({RequestKind.WRITE, RequestKind.EDIT, RequestKind.SEND})
 _FILE = re.compile(
     r"\w\.[a-z]\w{0,4}\b|file|folder|\b(?:save|store|download)|datei|ordner|speicher|fichier|dossier|enregistr"
@@ -122,7 +133,10 @@ class Answering:
         The question costs one token, because the process has read the request.
         """
         is_clear = await self._ask_for_kind(request.words, 0.0) is RequestKind.TALK
-        completion = await self._talk()
+        is_tiny = self._call.model == DEFAULT_MODEL
+        completion = await (self._talk_if_sure(request) if is_tiny else self._talk())
+        if completion is None:
+            return self._say(_UNSURE + self._offer())
         if is_clear or completion.stop != "stop":
             return completion
         note = _DID_NOTHING if self._tools else _CAN_ONLY_TALK
@@ -154,7 +168,8 @@ class Answering:
     async def _find_kind(self, request: LastRequest) -> RequestKind:
         kind = await self._ask_for_kind(request.words, _BIAS if self._tools else _SURE_BIAS)
         if kind in (_CHANGES if self._tools else TOOL_OF) and not _FILE.search(request.text):
-            kind = await self._ask_for_kind(request.words, _NO_FILE_BIAS)
+            bias = _NO_FILE_BIAS if self._tools else _SURE_NO_FILE_BIAS
+            kind = await self._ask_for_kind(request.words, bias)
         if request.attached and TOOL_OF.get(kind) in _LOOKS:  # the model has the text that is meant
             return RequestKind.TALK
         if not request.steps or kind is RequestKind.EDIT:
@@ -170,8 +185,15 @@ class Answering:
         completion = await self._quietly(router_call(self._call, text, bias, allowed))
         return read_kind(completion.message.text)
 
-    async def _talk(self) -> Completion:
-        completion = await self._complete(self._call, self._sink)
+    async def _talk_if_sure(self, request: LastRequest) -> Completion | None:
+        """Return None if the model was not sure of its answer; then nothing of it was shown."""
+        held = HeldAnswer(request.text, self._sink)
+        completion = await self._talk(msgspec.structs.replace(self._call, sampling=SCORED_TALK), held)
+        held.end()
+        return None if held.is_unsure else completion
+
+    async def _talk(self, call: ModelCall | None = None, sink: Sink | None = None) -> Completion:
+        completion = await self._complete(call or self._call, sink or self._sink)
         self._usage += completion.usage
         if not completion.message.text.strip():
             return self._say("I can't answer that. Please say it in other words.")

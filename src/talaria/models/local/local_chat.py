@@ -10,6 +10,7 @@ know no other roles.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import assert_never
@@ -35,7 +36,7 @@ from talaria.core.tools import ToolSpec
 from talaria.models.answer_budget import AnswerBudget
 from talaria.models.failures import DECODE_ERRORS, ProviderErrors
 from talaria.models.local.router import TOOL_OF
-from talaria.models.openai_chat import OpenAIChat
+from talaria.models.openai_chat import ChatReader, OpenAIChat
 from talaria.models.wire import AnswerDecoder, attached_text
 
 MAX_OUTPUT = 512
@@ -44,7 +45,11 @@ TALK_SLOT = 1
 UNSEEN = "[an image, which this model cannot see]"
 # Without the penalty a small model may repeat a word to the end of its answer. It also writes notes of the
 # program, which would claim what was not done: the answer stops there.
-_TALK = b'"temperature":0,"repeat_penalty":1.1,"stop":["[The program ","[Result of "]'
+_STOP = b'"temperature":0,"stop":["[The program ","[Result of "]'
+_TALK = _STOP + b',"repeat_penalty":1.1'
+# The tiny model then also takes a worse word for a fact that was named before, so it is kept from repeating
+# whole passages only. Its words come with their probabilities.
+SCORED_TALK = _STOP + b',"dry_multiplier":0.8,"dry_allowed_length":4,"logprobs":true,"top_logprobs":1'
 _CALLS = "[The program calls "
 
 
@@ -58,11 +63,9 @@ class _Source(StrEnum):
 
 
 _TALKS_ONLY = """\
-You are a tiny language model that runs on the person's own machine, without the internet. You only talk: \
-answer questions, explain, write short texts and code as your reply. You have no tools. You cannot write, \
-read or send files, cannot remember anything for another conversation, cannot remind, browse, look things \
-up, send messages or run programs. If the person asks for such a thing, say that you can't. Never say that \
-you did it. Work out a sum step by step, then say the result. If you do not know something, say so."""
+You are a small language model that runs on the person's own machine, without the internet: a computer \
+program, not a person. You can answer questions, explain, translate, and write short texts and code. \
+Answer briefly."""
 _TALKS_AND_LOOKS = """\
 You are a small language model that runs on the person's own machine, without the internet. The program \
 around you looks into the person's files and writes them; notes in brackets tell what it did. Rely on them. \
@@ -134,7 +137,43 @@ class LocalChat:
     def decoder(
         self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None
     ) -> AnswerDecoder:
-        return _CHAT.decoder(model, errors, budget)
+        return AnswerDecoder(model, errors, LocalReader(), budget)
+
+
+class _TokenScore(msgspec.Struct, gc=False):
+    logprob: float | None = None
+
+
+class _Scores(msgspec.Struct, gc=False):
+    content: list[_TokenScore] | None = None
+
+
+class _ScoredChoice(msgspec.Struct, gc=False):
+    logprobs: _Scores | None = None
+
+
+class _ScoredChunk(msgspec.Struct, gc=False):
+    choices: list[_ScoredChoice] | None = None
+
+
+_decode_scores = msgspec.json.Decoder(_ScoredChunk).decode
+
+
+class LocalReader(ChatReader):
+    """Reads the probabilities of tokens too, where a call has asked for them."""
+
+    __slots__ = ()
+
+    def read_event(self, event: bytes, answer: AnswerDecoder) -> None:
+        before = answer.text_pieces
+        super().read_event(event, answer)
+        if answer.text_pieces == before or b'"logprobs":{' not in event:
+            return
+        choices = _decode_scores(event).choices or [_ScoredChoice()]
+        scores = choices[0].logprobs.content if choices[0].logprobs is not None else None
+        found = [score.logprob for score in scores or () if score.logprob is not None]
+        if found:
+            answer.score_text(math.exp(min(found)))
 
 
 def _file(file: File) -> bytes:
