@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 
@@ -165,8 +166,20 @@ async def test_a_listing_shows_kinds_and_odd_names_on_one_line_each(caller: Tool
     with (caller.folder / "bad").open("wb"):
         pass
     (caller.folder / "bad").rename(str(caller.folder) + "/bad\udcff")
+    os.mkfifo(caller.folder / "pipe")
     text = await caller.ok("list_files")
-    assert text == "bad\\udcff  0 B\ndir/\nlink  [link, not followed]\ntwo\\nlines  1 B"
+    assert text == (
+        "bad\\udcff  0 B\ndir/\nlink  [link, not followed]\npipe  [not a regular file]\ntwo\\nlines  1 B"
+    )
+
+
+async def test_a_long_listing_says_that_it_is_cut(caller: ToolCaller) -> None:
+    caller.folder.mkdir()
+    for n in range(1001):
+        (caller.folder / f"{n:04}").touch()
+    *lines, note = (await caller.ok("list_files")).splitlines()
+    assert len(lines) == 1000
+    assert note == "[More than 1000: not all are listed. Narrow the path or the pattern.]"
 
 
 async def test_an_empty_folder_and_a_missing_one_are_told_apart(caller: ToolCaller) -> None:

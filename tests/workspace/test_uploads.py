@@ -13,7 +13,8 @@ import pytest
 from talaria.core.errors import NotFound, StoreError
 from talaria.core.ids import ChatKey
 from talaria.testing.clock import FakeClock
-from talaria.workspace.uploads import FOLDER, KEPT_SECONDS, Uploads
+from talaria.workspace.folder import FileKind, Folder
+from talaria.workspace.uploads import FOLDER, KEPT_SECONDS, Uploads, place_file
 
 
 async def pieces(*data: bytes) -> AsyncIterator[bytes]:
@@ -109,3 +110,47 @@ def test_what_the_end_of_a_process_left_of_an_upload_is_forgotten(
         os.utime(tmp_path / FOLDER / name, (0, clock.now() - KEPT_SECONDS - 1))
     assert uploads.forget() == 1
     assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+def test_a_file_gets_a_number_if_another_has_its_name(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    names = [place_file(folder, "a.tar.gz", b"%d" % n) for n in range(3)]
+    assert names == ["a.tar.gz", "a.tar-2.gz", "a.tar-3.gz"]
+    assert place_file(folder, "a.tar.gz", b"1") == "a.tar-2.gz", "the same content is there already"
+    assert [place_file(folder, "plain", data) for data in (b"1", b"2", b"2")] == [
+        "plain",
+        "plain-2",
+        "plain-2",
+    ]
+    assert [place_file(folder, ".hidden", data) for data in (b"1", b"2")] == [".hidden", ".hidden-2"]
+    assert (tmp_path / "a.tar-3.gz").read_bytes() == b"2"
+
+
+def test_a_folder_knows_kinds_and_what_is_there(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "file").write_bytes(b"123")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("file")
+    found = {item.name: (item.kind, item.size) for item in folder.scan(folder.resolve("."), 10)}
+    assert found == {
+        "dir": (FileKind.FOLDER, 0),
+        "file": (FileKind.FILE, 3),
+        "link": (FileKind.LINK, 0),
+        "pipe": (FileKind.OTHER, 0),
+    }
+    assert len(folder.scan(folder.resolve("."), 2)) == 2
+    assert folder.is_file(folder.resolve("file"))
+    for name in (".", "dir", "pipe", "link"):
+        assert not folder.is_file(folder.resolve(name)), name
+    assert folder.exists(folder.resolve("link"))
+    assert not folder.exists(folder.resolve("none"))
+    assert folder.has(folder.resolve("file"), b"123")
+    for data in (b"12", b"1234", b"124"):
+        assert not folder.has(folder.resolve("file"), data)
+    assert not folder.has(folder.resolve("dir"), b"")
+    folder.remove_folder(folder.resolve("dir"))
+    folder.remove_folder(folder.resolve("none"))
+    folder.remove(folder.resolve("file"))
+    folder.remove(folder.resolve("file"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]

@@ -228,7 +228,7 @@ class Folder:
 
     def remove(self, path: FolderPath) -> None:
         """Remove a file, if it is there."""
-        with self._parent(path) as parent, suppress(FileNotFoundError), _explained(path):
+        with self._parent(path) as parent, _explained(path), suppress(FileNotFoundError):
             size = os.stat(path.name, dir_fd=parent, follow_symlinks=False).st_size
             os.unlink(path.name, dir_fd=parent)
             if self._quota is not None:
