@@ -16,8 +16,9 @@ from channels.http.test_events import open_stream, read
 from channels.http.test_feed import open_feed
 from talaria.access.logins import Logins
 from talaria.channels.http.answer_shapes import ChatCompletionChunk, ChunkError, ResponseEvent
+from talaria.channels.http.description import DescribedCall
 from talaria.channels.http.part import HTTP
-from talaria.channels.http.response import DEFAULT_TIMING
+from talaria.channels.http.response import DEFAULT_TIMING, STATUS
 from talaria.channels.http.routes import create_app
 from talaria.channels.http.routing import ApiRoute
 from talaria.testing.model_server import ModelServer
@@ -58,6 +59,29 @@ async def test_the_document_describes_every_call(api: Api) -> None:
             assert all(answer["description"] for answer in call["responses"].values())
             if method == "get":
                 assert "requestBody" not in call
+
+
+async def test_every_type_of_error_is_described_somewhere(api: Api) -> None:
+    described = {
+        kind
+        for path, methods in routes_of(api).items()
+        for method, route in methods.items()
+        for kinds in DescribedCall(path, method, route.access, route.call).errors().values()
+        for kind in kinds
+    }
+    assert described == set(STATUS) - {"wrong_method"}  # is answered where there is no call
+
+
+async def test_the_header_that_names_sessions_is_described_as_configured(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    async with run_gateway(tmp_path, model, session_header="X-Chat") as api:
+        document = await api.get("/openapi.json")
+    for path in ("/v1/chat/completions", "/v1/responses"):
+        call = document["paths"][path]["post"]
+        named = {field["name"] for field in call["parameters"]}
+        assert named >= {"X-Chat", "X-Talaria-Session", "X-Talaria-Tools", "Idempotency-Key"}
+        assert "X-Talaria-Turn-Id" in call["responses"]["200"]["headers"]
 
 
 async def test_the_document_is_made_once_and_ends_with_a_line_end(api: Api) -> None:

@@ -9,9 +9,10 @@ from typing import Any, Final, NamedTuple
 from talaria.channels.http.callers import RouteAccess
 from talaria.channels.http.response import NOT_AGAIN, PASSED_ON, STATUS
 
+STORE_ERRORS: Final = ("store", "store_locked", "store_damaged", "store_gone", "stale_fence")
 # Errors that the server or the guard may answer with, whatever the call is.
 _ALWAYS: Final = ("bad_request", "wrong_origin", "wrong_host", "timeout", "head_too_large", "overloaded")
-_GUARDED: Final = ("unauthorized", "forbidden", "not_our_page", "internal", "store", "store_gone")
+_GUARDED: Final = ("unauthorized", "forbidden", "not_our_page", "internal", *STORE_ERRORS)
 _WITH_BODY: Final = ("too_large", "unsupported_media_type")
 
 
@@ -41,7 +42,8 @@ class Call(NamedTuple):
     of that answer; `also` are others that are no errors, with the type or media type of each. `events` are
     the types of the events by their names, for a call that can be streamed. `errors` are the types of the
     errors that this call has beside those of every call; `passes_on` is set if a provider's own status, or
-    the one that forbids a retry, may take the place of theirs.
+    the one that forbids a retry, may take the place of theirs. `told` are
+    headers of its answer, with their meanings.
     """
 
     text: str
@@ -55,6 +57,7 @@ class Call(NamedTuple):
     passes_on: bool = False
     example: str = ""
     links: tuple[Link, ...] = ()
+    told: Mapping[str, str] = {}
 
 
 class DescribedCall(NamedTuple):

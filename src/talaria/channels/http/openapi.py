@@ -220,6 +220,11 @@ def _answer(status: int, kind: Any, call: Call, schemas: Mapping[int, Any]) -> d
             "x-events": {name: schemas[id(event)] for name, event in call.events.items()},
         }
     answer: dict[str, Any] = {"description": _REASONS[status]}
+    if call.told:
+        schema = schemas[id(str)]
+        answer["headers"] = {
+            name: {"description": text, "schema": schema} for name, text in call.told.items()
+        }
     if content:
         answer["content"] = content
     return answer

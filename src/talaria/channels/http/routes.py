@@ -38,7 +38,7 @@ from talaria.channels.http.responses_api import DeletedResponse, InputItemList, 
 from talaria.channels.http.responses_requests import ResponsesRequest
 from talaria.channels.http.routing import ApiRoute, HttpApp
 from talaria.channels.http.session_api import SessionApi
-from talaria.channels.http.settings import HttpSettings
+from talaria.channels.http.settings import SESSION_HEADER, HttpSettings
 from talaria.channels.http.status_views import (
     BackupView,
     BuiltInModelView,
@@ -93,9 +93,21 @@ _KEY: Final = Field(
     Annotated[str, Meta(min_length=1, max_length=255)],
     "header",
 )
-_SESSION: Final = Field(
-    "X-Talaria-Session", "Lets the agent of this session answer, which keeps the history.", where="header"
+_SESSION: Final = (
+    Field(SESSION_HEADER, "Lets the agent of this session answer, which keeps the history.", where="header"),
+    Field(
+        "X-Talaria-Tools",
+        "`ignore`: the caller's `tools` and what goes with them are ignored.",
+        where="header",
+    ),
+    Field("X-Talaria-Task", "The call is about the session's chat and no part of it.", where="header"),
+    _KEY,
 )
+_TOLD: Final = {
+    "X-Talaria-Session-Id": "The session of the turn.",
+    "X-Talaria-Turn-Id": "The turn that answers.",
+    "X-Talaria-Ignored": "The parameters that were ignored, if there are some.",
+}
 _LAST_EVENT: Final = Field("Last-Event-ID", "Leaves out the events up to this one.", _Number, "header")
 _ACCEPT_ERRORS: Final = (
     "not_found", "not_current", "busy", "idempotency_conflict", "limit", "no_model", "draining", "lease_held",
@@ -134,7 +146,11 @@ def create_app(
     """
     routes: Table = {
         **_turn_routes(TurnApi(gateway, settings, timing), FeedApi(gateway, timing)),
-        **_openai_routes(OpenAiApi(gateway, settings, timing), ResponseApi(gateway, settings, timing)),
+        **_openai_routes(
+            OpenAiApi(gateway, settings, timing),
+            ResponseApi(gateway, settings, timing),
+            settings.session_header,
+        ),
         **_session_routes(SessionApi(gateway)),
         **_file_routes(FileApi(gateway, settings)),
         **_login_routes(LoginApi(logins, gateway.store)),
@@ -197,26 +213,31 @@ def _turn_routes(turns: TurnApi, feed: FeedApi) -> Table:
     }
 
 
-def _openai_routes(openai: OpenAiApi, responses: ResponseApi) -> Table:
+def _openai_routes(openai: OpenAiApi, responses: ResponseApi, session_header: str) -> Table:
+    fields: tuple[Field, ...] = _SESSION
+    if session_header != SESSION_HEADER:
+        fields += (Field(session_header, "The id of a front end's chat: names its session.", where="header"),)
     complete = Call(
         "A chat completion, whole or with `stream` as events. Without a session the messages are the whole "
         "conversation.",
         ChatCompletion,
         body=CompletionRequest,
-        fields=(_SESSION, _KEY),
+        fields=fields,
         events={"": ChatCompletionChunk, "error": ChunkError},
         errors=_ANSWER_ERRORS,
         passes_on=True,
+        told=_TOLD,
         example='{"messages": [{"role": "user", "content": "hello"}]}',
     )
     create = Call(
         "A response, whole or with `stream` as events. `previous_response_id` continues an earlier one.",
         ResponseObject,
         body=ResponsesRequest,
-        fields=(_SESSION, _KEY),
+        fields=fields,
         events={"response.…": ResponseEvent},
         errors=_ANSWER_ERRORS,
         passes_on=True,
+        told=_TOLD,
         example='{"input": "hello"}',
         links=(Link(200, "$response.body#/id", "id", _OF_RESPONSE),),
     )
