@@ -16,7 +16,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench import streams
+from bench import pieces, streams
 from bench.compare import ROUNDS, compare, render
 from bench.instructions import compare_instructions
 from bench.suite import PARTS, Suite
@@ -88,7 +88,8 @@ HTTP chunk; a server that sends one for each event adds about 0.1 ms, in the cli
 A *streamed piece* is what one HTTP chunk of an answer costs the process that reads it, while
 {streams.STREAMS} answers come in side by side over plain HTTP, each a piece every {streams.PAUSE:g} seconds;
 an *open stream* is what that process grows by for each of them. The SDKs read the same pieces from the same
-server.
+server. A *piece through* an API of `/v1` is what the gateway spends on it, from the model's server to the
+client, with {pieces.STREAMS} answers side by side.
 
 ![CPU per streamed piece](streams.svg)
 

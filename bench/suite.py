@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection
 from statistics import median
 
-from bench import streams
+from bench import pieces, streams
 from bench.accepts import group_commit_gain, http_accept_cpu
 from bench.agents import warm_agent_costs
 from bench.load import Client, bare_call_cpu, fresh_names, sdk_call_cpu
@@ -15,7 +15,7 @@ from bench.processes import gateway, model_server
 from bench.table import Row, Wanted
 from bench.turns import SESSIONS, SHORT, TurnLoad, measure_turns
 
-PARTS = ("calls", "turns", "streams", "latency", "chats", "accepts", "agents")
+PARTS = ("calls", "turns", "streams", "pieces", "latency", "chats", "accepts", "agents")
 ROUNDS = 3  # the best counts: other work of the machine can only add to it
 LENGTH = 1000  # messages of a long conversation
 CHATS = 50
@@ -40,6 +40,7 @@ class Suite:
             self._measure_calls,  # first: the other parts compare with its bare call
             self._measure_turns,
             self._measure_streams,
+            self._measure_pieces,
             self._measure_latency,
             self._measure_chats,
             self._measure_accepts,
@@ -106,13 +107,13 @@ class Suite:
 
     async def _measure_streams(self) -> None:
         """Our clients, best of the rounds, and the official SDKs, each in a process of its own."""
-        pieces = 24 if self._is_long else 3
+        count = 24 if self._is_long else 3
         costs: dict[str, streams.Cost] = {}
         with model_server() as model:
             for kind in (*streams.OURS, *streams.SDKS):
                 self._say(f"{streams.STREAMS} streams, {kind}")
                 times = self._rounds if kind in streams.OURS else 1
-                found = [streams.measure(kind, model.url, pieces) for _ in range(times)]
+                found = [streams.measure(kind, model.url, count) for _ in range(times)]
                 name = kind if kind in streams.OURS else f"{kind} SDK"
                 costs[name] = min(found, key=lambda cost: cost.cpu_us)
         for name, cost in costs.items():
@@ -121,6 +122,19 @@ class Suite:
         for name, cost in costs.items():
             wanted = (Wanted.AT_MOST, 20) if name in streams.OURS else (Wanted.FOR_COMPARISON, 0)
             self.rows.append(Row(f"open stream, {name}", cost.kilobytes, "KB", *wanted))
+
+    async def _measure_pieces(self) -> None:
+        """The gateway's own streams. The newer API may cost a little more than the older one."""
+        self._say(f"{pieces.STREAMS} streams of /v1")
+        with model_server() as model, gateway(model.url) as (served, token):
+            count = 100 if self._is_long else 10
+            costs = await pieces.piece_costs(served, token, count, self._rounds)
+        chat, responses = costs[pieces.CHAT], costs[pieces.RESPONSES]
+        self.rows += [
+            Row("piece through /v1/chat/completions", chat * 1e6, "µs CPU"),
+            Row("piece through /v1/responses", responses * 1e6, "µs CPU"),
+            Row("piece, responses over chat completions", responses / chat, "×", Wanted.AT_MOST, 1.2),
+        ]
 
     async def _measure_latency(self) -> None:
         latency = 2.0
