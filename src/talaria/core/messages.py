@@ -116,7 +116,8 @@ class UserMessage(msgspec.Struct, frozen=True, tag="user"):
 
 class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant"):
     """An answer of `model` at `provider`. An `interrupted` one is the partial text of a turn that was
-    cancelled, or of an answer that broke off. A `refused` one is a text in which the model declines."""
+    cancelled, or of an answer that broke off. A `refused` one is a text in which the model declines. One that
+    the provider ended early names the reason in `cut`: "length" or "content_filter"."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -125,6 +126,7 @@ class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant"):
     interrupted: bool = False
     provider: str = ""
     refused: bool | UnsetType = UNSET
+    cut: str | UnsetType = UNSET
 
 
 class ToolResults(msgspec.Struct, frozen=True, tag="tool_results"):

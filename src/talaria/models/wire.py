@@ -39,6 +39,7 @@ from talaria.models.failures import DECODE_ERRORS, ProviderErrors
 from talaria.net.sse import SseDataParser, SseOverflow
 
 _NO_USAGE = TokenUsage()
+_CUTS = frozenset({"length", "content_filter"})  # reasons of answers that are not whole
 _encode = msgspec.json.Encoder().encode
 
 
@@ -205,6 +206,8 @@ class AnswerDecoder:
         message = AssistantMessage("".join(self._text), calls, thoughts, self._model)
         if self.is_refusal:
             message = msgspec.structs.replace(message, refused=True)
+        if self.stop in _CUTS:
+            message = msgspec.structs.replace(message, cut=self.stop)
         return Completion(message, self.usage, self.stop or ("tool_calls" if calls else "stop"))
 
     def output_bytes(self) -> int:

@@ -206,3 +206,51 @@ async def test_older_function_calls_are_understood(client: AsyncOpenAI, model: M
     for wrong in (messages[:2], messages[:1] + messages[2:]):
         with pytest.raises(openai.BadRequestError):
             await client.chat.completions.create(model="main", messages=wrong)
+
+
+# -- answers that are read again --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
+)
+async def test_the_reason_of_an_early_end_is_stored(
+    tmp_path: Path, model: ModelServer, word: str, reason: str
+) -> None:
+    text, key = f"[[finish {word}]] [[reply hi]]", {"Idempotency-Key": "k"}
+    response_id = ""
+    for life in range(2):
+        async with (
+            run_gateway(tmp_path, model) as api,
+            AsyncOpenAI(base_url=f"{api.url}/v1", api_key=TOKEN, max_retries=0) as client,
+        ):
+            for extra in (key, key | SESSION):
+                said = await client.chat.completions.create(
+                    model="main", messages=user(text), extra_headers=extra
+                )
+                assert said.choices[0].finish_reason == word, life
+            if not life:
+                response_id = (await client.responses.create(model="main", input=text)).id
+            again = await client.responses.retrieve(response_id)
+            assert again.status == "incomplete"
+            assert again.incomplete_details is not None
+            assert again.incomplete_details.reason == reason
+    assert model.requests == 3
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_session_on_another_model_says_so_to_a_call_by_the_agents_name(
+    client: AsyncOpenAI, streamed: bool
+) -> None:
+    await client.chat.completions.create(model="fast", messages=user("hi"), extra_headers=SESSION)
+    if streamed:
+        chunks = await stream(client, "hi", extra_headers=SESSION)
+        assert {chunk.model for chunk in chunks} == {"scripted/fast"}
+        events = await client.responses.create(model="main", input="hi", stream=True, extra_headers=SESSION)
+        told = {event.response.model async for event in events if hasattr(event, "response")}
+        assert told == {"scripted/fast"}
+    else:
+        said = await client.chat.completions.create(model="main", messages=user("hi"), extra_headers=SESSION)
+        assert said.model == "scripted/fast"
+        response = await client.responses.create(model="main", input="hi", extra_headers=SESSION)
+        assert response.model == "scripted/fast"

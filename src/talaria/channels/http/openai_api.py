@@ -8,7 +8,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from talaria.agent.loop import CUT_OFF
 from talaria.channels.http.call_answers import CallAnswers
 from talaria.channels.http.callers import ApiCaller
 from talaria.channels.http.front_ends import (
@@ -190,8 +189,7 @@ class OpenAiApi:
                 if isinstance(entry.body, AssistantMessage) and entry.turn_id == turn.id
             ]
             if said:
-                stop = "length" if (turn.reply or "").endswith(CUT_OFF) else ""
-                return _Result.of(said, stop, usage, is_call=is_call)
+                return _Result.of(said, said[-1].cut or "", usage, is_call=is_call)
         if completion is not None:
             told = _Result.of((completion.message,), completion.stop, usage)
             return msgspec.structs.replace(told, text=await _joined_text(live) or told.text)

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from talaria.agent.loop import CUT_OFF
 from talaria.channels.http.call_answers import CallAnswers
 from talaria.channels.http.front_ends import (
     NamedSession,
@@ -259,13 +258,14 @@ class ResponseApi:
             return completion.message, outcome_of(completion.stop, turn.usage, turn.ended_at)
         found = await self._stored.find(turn.id)
         if found is not None and found.answer is not None:
-            return found.answer, _outcome(found.turn)
+            return found.answer, _outcome(found.turn, found.answer)
         if turn.state is TurnState.FAILED:  # an empty answer; other failures are errors, see `turn_error`
             return AssistantMessage(""), outcome_of("stop", turn.usage, turn.ended_at)
         for entry in reversed(await self._gateway.store.log(turn.session_id, 0)):
             if isinstance(entry.body, AssistantMessage) and entry.turn_id == turn.id:
-                return entry.body, _outcome(turn)
-        return AssistantMessage(turn.reply or ""), _outcome(turn)
+                return entry.body, _outcome(turn, entry.body)
+        answer = AssistantMessage(turn.reply or "")
+        return answer, _outcome(turn, answer)
 
     # -- stored responses -----------------------------------------------------------------------------------
 
@@ -341,13 +341,12 @@ def _no_such_response(name: str) -> NotFound:
     )
 
 
-def _outcome(turn: Turn) -> Outcome:
-    """Return the outcome of a response that is read from its row. A row says by its reply that an answer was
-    cut off."""
+def _outcome(turn: Turn, answer: AssistantMessage | None) -> Outcome:
+    """Return the outcome of a response that is read from its row."""
     match turn.state:
         case TurnState.DONE:
-            is_cut = (turn.reply or "").endswith(CUT_OFF)
-            return outcome_of("length" if is_cut else "stop", turn.usage, turn.ended_at)
+            stop = (answer is not None and answer.cut) or "stop"
+            return outcome_of(stop, turn.usage, turn.ended_at)
         case TurnState.FAILED:
             return Outcome("failed", turn.usage, turn.error, "", turn.ended_at)
         case TurnState.CANCELLED:
@@ -357,7 +356,7 @@ def _outcome(turn: Turn) -> Outcome:
 
 
 def _stored_response(stored: StoredResponse) -> Response:
-    turn, outcome, answer = stored.turn, _outcome(stored.turn), stored.answer
+    turn, answer, outcome = stored.turn, stored.answer, _outcome(stored.turn, stored.answer)
     told = msgspec.json.decode(stored.request, type=dict[str, msgspec.Raw])
     model = msgspec.json.decode(told.pop("model"), type=str)
     head = ResponseHead(turn.id, turn.accepted_at, model, _encode(told)[1:-1], stored.previous)
