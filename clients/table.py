@@ -13,7 +13,7 @@ from clients import installation
 from clients.installation import SCRIPTS
 from clients.servers import Servers
 
-SECONDS = 300
+SECONDS = 1200
 
 FEATURES: Mapping[str, str] = {
     "plain": "an answer",
@@ -63,10 +63,10 @@ CLIENTS = (
     Client("langchain + langgraph", "current", "langchain.py"),
     Client("pydantic-ai", "current", "pydantic_agents.py"),
     Client("openai-agents", "current", "openai_agents.py"),
-    Client("litellm", "older", "litellm_client.py"),
+    Client("litellm", "aider", "litellm_client.py"),
     Client("instructor", "older", "instructor_client.py"),
     Client("llm", "current", "llm_client.py"),
-    Client("aider", "older", "aider_client.py"),
+    Client("aider", "aider", "aider_client.py"),
     Client("AI SDK, openai", "node", "ai_sdk.mjs", ("@ai-sdk/openai",)),
     Client("AI SDK, compatible", "node", "ai_sdk.mjs", ("@ai-sdk/openai-compatible",)),
 )
