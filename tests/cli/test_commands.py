@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -301,6 +302,50 @@ def test_an_invitation_and_a_token_are_made_listed_and_taken_back(run: Run, home
     status, out, err = run("token", "revoke", "ci")
     assert (status, "ci" in out + err) == (0, True)
     assert run("token", "revoke", "ci")[0] == 1
+
+
+def test_an_invitation_makes_a_database_and_a_listing_does_not(run: Run, home: Path) -> None:
+    assert run("pair", "list")[0] == 0
+    assert not (home / "talaria.db").exists()
+    assert run("pair", "invite", "telegram")[0] == 0
+    assert (home / "talaria.db").exists()
+    status, _, err = run("pair", "invite", "nowhere")
+    assert (status, "nowhere" in err) == (1, True)
+
+
+def test_nothing_is_not_sent(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in (["  "], ["-"]):
+        with Path(os.devnull).open() as nothing:
+            monkeypatch.setattr("sys.stdin", nothing)
+            status, out, err = run("ask", *words)
+        assert (status, out) == (2, "")
+        assert "There is nothing to send: the message is empty." in err
+    status, _, err = run("ask", "hi", "--session", "a b")
+    assert status == 2
+    assert "'a b' is no session name" in err
+
+
+def test_setup_without_a_person_or_options_says_what_to_name(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO(""))
+    for name in [name for name in os.environ if name.endswith("_API_KEY")]:
+        monkeypatch.delenv(name)
+    status, _, err = run("setup")
+    assert status == 2
+    assert "Nobody answers here: name --provider and --model, and --yes." in err
+    for options in (["--provider", "openai"], ["--model", "m"], []):
+        status, _, err = run("setup", "--yes", *options)
+        assert status == 2, options
+        assert "With --yes, name --provider and --model." in err
+    status, _, err = run("setup", "--yes", "--provider", "openai", "--model", "m")
+    assert status == 1
+    assert "openai needs a key, and OPENAI_API_KEY is not set." in err
+    status, out, _ = run("setup", "--yes", "--provider", "local")
+    assert status == 0
+    assert f"Written to {home / 'config.toml'}:" in out
+    assert '  model.provider = "local"' in out
+    assert "stays as it was" in run("setup", "--yes", "--provider", "local")[1]
 
 
 def test_built_in_models_are_listed_and_removed(run: Run, home: Path) -> None:

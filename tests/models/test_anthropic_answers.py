@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from contracts.wire_suite import read_with
 from talaria.core.errors import AnswerTooLarge, ModelUnavailable
 from talaria.core.messages import Reasoning, TokenUsage, ToolCall
 from talaria.core.models import Completion, ModelDelta, TextDelta, ThoughtDelta
+from talaria.models.anthropic_answers import _Block, _BlockStart
 from talaria.models.anthropic_messages import AnthropicMessages
 
 
@@ -234,3 +236,21 @@ def test_an_error_in_the_stream_ends_the_answer() -> None:
     body = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     with pytest.raises(ModelUnavailable, match="Overloaded"):
         read(START, text(0, "x"), event(body))
+
+
+@pytest.mark.parametrize(
+    ("given", "pieces", "arguments"),
+    [
+        (b"", [], "{}"),
+        (b"null", [], "{}"),
+        (b"{}", [], "{}"),
+        (b'{"a":1}', [], '{"a":1}'),
+        (b"{}", ['{"a"', ":1}"], '{"a":1}'),
+        (b'{"b":2}', ['{"a":1}'], '{"a":1}'),
+    ],
+)
+def test_the_arguments_of_a_call_come_in_pieces_or_with_its_start(
+    given: bytes, pieces: list[str], arguments: str
+) -> None:
+    block = _Block(_BlockStart(type="tool_use", input=msgspec.Raw(given)), "call", pieces=pieces)
+    assert block.arguments() == arguments
