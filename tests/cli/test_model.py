@@ -31,6 +31,10 @@ def test_the_list_says_what_is_here_and_what_answers(talaria: Talaria, tmp_path:
     assert done.stdout == "smollm2-135m: 98 MB freed.\n"
     done = talaria("model", "remove", "smollm2-135m", env=environ)
     assert done.stdout == "smollm2-135m was not on this machine.\n"
+    done = talaria("model", "remove", "--all", env=environ)
+    assert done.stdout.splitlines() == [f"{DEFAULT_MODEL}: 246 MB freed.", f"{cache.folder} is deleted."]
+    assert not cache.folder.exists()
+    assert talaria("model", "remove", env=environ).returncode == 2
 
 
 def test_without_a_terminal_it_pulls_only_with_a_yes_and_says_the_size(talaria: Talaria) -> None:

@@ -77,6 +77,7 @@ def test_a_failed_turn_exits_with_1_and_the_reason(serve: Serve, talaria: Talari
     assert (done.stdout, done.returncode) == ("", 1)
     assert done.stderr.startswith("talaria: scripted (model m) refused the request (HTTP 400)")
     assert "\n  The whole story: talaria why turn_" in done.stderr
+    assert "/model" not in done.stderr and "with --model" in done.stderr
     as_json = talaria("ask", "--json", "[[status 400]]")
     assert as_json.returncode == 1
     assert msgspec.json.decode(as_json.stdout)["state"] == "failed"

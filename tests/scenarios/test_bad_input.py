@@ -182,9 +182,7 @@ CASES = [
         "config.toml line 2: pool.max_agent",
         "max_agents",
     ),
-    Case(
-        "port in use", World.take_port, 1, "is in use by another process.", "name another port with http.port"
-    ),
+    Case("port in use", World.take_port, 1, "is in use by ", "serve --port 0` takes any free one"),
     Case(
         "home is a file",
         World.put_a_file_in_place_of_the_home,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +36,7 @@ EXAMPLES = (
     "talaria model pull",
     "talaria model pull qwen2.5-coder-1.5b --yes",
     "talaria model remove smollm2-135m",
+    "talaria model remove --all",
 )
 
 
@@ -75,15 +77,27 @@ def _pull(invocation: Invocation, name: str, yes: bool) -> None:
 
 
 @command.verb("remove", *EXAMPLES)
-@click.argument("name")
-def _remove(invocation: Invocation, name: str) -> None:
+@click.argument("name", required=False)
+@click.option("--all", "is_all", is_flag=True, help="Delete the weights of all models, and their folder.")
+def _remove(invocation: Invocation, name: str | None, is_all: bool) -> None:
     """Delete a model's weights, also those of an unfinished download."""
-    weights, cache = find_weights(name), WeightsCache.find(os.environ)
-    with cache.locked(weights) as is_ours:
-        if not is_ours:
-            raise ConfigError(f"Another process fetches {name} now.", "Stop it first, or wait for it.")
-        freed = cache.remove(weights)
-    click.echo(f"{name}: {megabytes(freed)} MB freed." if freed else f"{name} was not on this machine.")
+    if is_all is (name is not None):
+        raise click.UsageError("Name a model, or say --all.")
+    cache = WeightsCache.find(os.environ)
+    for weights in MANIFEST if name is None else (find_weights(name),):
+        with cache.locked(weights) as is_ours:
+            if not is_ours:
+                raise ConfigError(
+                    f"Another process fetches {weights.name} now.", "Stop it first, or wait for it."
+                )
+            freed = cache.remove(weights)
+        if freed:
+            click.echo(f"{weights.name}: {megabytes(freed)} MB freed.")
+        elif not is_all:
+            click.echo(f"{weights.name} was not on this machine.")
+    if is_all:
+        shutil.rmtree(cache.folder, ignore_errors=True)
+        click.echo(f"{cache.folder} is deleted.")
 
 
 def _in_use(invocation: Invocation, cache: WeightsCache) -> Weights | None:

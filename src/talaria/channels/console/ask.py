@@ -17,6 +17,16 @@ from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.events import Cancelled, Done, Failed
 
 RETRY_SECONDS = 30.0
+# The words of hints for people in a chat, and those for a command line, which takes no slash commands.
+_INSTEAD = (
+    ("Send `/model local`", "Add `--model local`"),
+    ("with /model", "with --model"),
+    ("Start a new conversation with /new", "Begin another session: leave --session out"),
+    ("Start a new session with /new", "Begin another session: leave --session out"),
+    ("Start a new one with /new", "Begin another session: leave --session out"),
+    ("Send /new for a session with a budget of its own", "Begin another session, with a budget of its own"),
+    ("Ask to go on from there, or send /retry to have it answered anew", "Ask again"),
+)
 
 
 class AskRequest(msgspec.Struct, frozen=True):
@@ -30,6 +40,13 @@ class AskRequest(msgspec.Struct, frozen=True):
 
 class TurnFailed(GatewayRefusal):
     """The turn ended without a reply."""
+
+
+def hint_for_shell(hint: str) -> str:
+    """Return the hint with the option to use where it names a command that is typed in a chat."""
+    for typed, instead in _INSTEAD:
+        hint = hint.replace(typed, instead)
+    return hint
 
 
 async def ask(
@@ -77,5 +94,6 @@ async def ask(
     if json_out is not None:
         json_out.write((await client.turn(sent.turn_id)).decode() + "\n")
     if failure is not None:
+        hint = hint_for_shell(failure.hint)
         why = f"The whole story: {command_line(f'why {sent.turn_id}')}"
-        raise TurnFailed(msgspec.structs.replace(failure, hint=f"{failure.hint}\n{why}".strip()))
+        raise TurnFailed(msgspec.structs.replace(failure, hint=f"{hint}\n{why}".strip()))

@@ -7,8 +7,10 @@ import errno
 import ipaddress
 import logging
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
+from pathlib import Path
 from typing import Final
 
 from uvicorn.config import Config
@@ -18,6 +20,7 @@ from talaria.channels.http.connections import ClientConnections
 from talaria.channels.http.protocol import ClientConnection
 from talaria.channels.http.request import AsgiApp
 from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
+from talaria.core.display import clean_line
 from talaria.core.errors import ConfigError
 from talaria.core.limits import Limits
 from talaria.observe.descriptors import descriptor_limit
@@ -27,6 +30,7 @@ _BACKLOG: Final = 2048
 _UNSENT: Final = 128 << 10  # bytes of a response that the system buffers for a client that does not read
 _IDLE_SECONDS: Final = 75  # how long an unused connection stays open
 _TRIED_PORTS: Final = 50
+_LISTENS: Final = "0A"  # the state of a socket in /proc/net/tcp
 _MODEL_SERVER_PORT: Final = 8766  # the scripted model's default
 _LOCAL_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - how a client calls the address
@@ -62,8 +66,9 @@ def bind(settings: HttpSettings) -> BoundSocket:
         taken = _listen(family, host, settings.port)
         if taken is None:
             raise ConfigError(
-                f"Port {settings.port} on {host} is in use by another process.",
-                "Stop that process, or name another port with http.port (0 takes any free one).",
+                f"Port {settings.port} on {host} is in use by {find_listener(settings.port)}.",
+                "Stop that process, or take another port: `talaria serve --port 0` takes any free one, "
+                "`talaria config set http.port PORT` keeps one.",
             )
         return BoundSocket(taken, host, taken.getsockname()[1])
     for port in range(DEFAULT_PORT, DEFAULT_PORT + _TRIED_PORTS):
@@ -72,7 +77,7 @@ def bind(settings: HttpSettings) -> BoundSocket:
             return BoundSocket(taken, host, port, notice if port != DEFAULT_PORT else "")
     raise ConfigError(
         f"No port from {DEFAULT_PORT} to {DEFAULT_PORT + _TRIED_PORTS - 1} is free on {host}.",
-        "Set http.port = 0 to take any free one.",
+        "`talaria serve --port 0` takes any free one.",
     )
 
 
@@ -119,6 +124,30 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
             "Set http.host and http.port to an address that this machine may use.",
         ) from error
     return taken
+
+
+def find_listener(port: int, proc: Path = Path("/proc")) -> str:
+    """Return the process that listens on a port, in words; `another process` if this system does not show it.
+
+    `proc` is the folder of the system's processes.
+    """
+    sockets = set()
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError):
+            lines = (line.split() for line in (proc / "net" / name).read_text().splitlines()[1:])
+            sockets |= {
+                f"socket:[{fields[9]}]"
+                for fields in lines
+                if fields[3] == _LISTENS and fields[1].endswith(f":{port:04X}")
+            }
+    for link in proc.glob("[0-9]*/fd/*") if sockets else ():
+        with suppress(OSError):
+            if str(link.readlink()) in sockets:
+                folder = link.parent.parent
+                is_ours = b"talaria" in (folder / "cmdline").read_bytes()  # which may hold secrets
+                what = "another Talaria" if is_ours else clean_line((folder / "comm").read_text(), 40)
+                return f"{what} (process {folder.name})"
+    return "another process"
 
 
 def _reason(error: Exception) -> str:

@@ -36,7 +36,7 @@ from talaria.observe.metrics import EndpointReading
 if TYPE_CHECKING:
     from talaria.models.endpoint import Endpoint
 
-LARGER_CAN = "The larger built-in model can work with files"
+LARGER_CAN = "The larger built-in model knows more, and can work with files"
 _LOOK_SECONDS = 15.0
 _FIRST_TOKEN = timedelta(minutes=5)  # a long conversation is read at a hundred tokens a second
 
@@ -147,13 +147,13 @@ class LocalEndpoint:
             return "`/tools all` gives me tools for files."
         match larger.state:
             case LargerState.READY:
-                return f"{LARGER_CAN} and is here: send `/model {LOCAL}/{larger.name}`, or /new."
+                return f"{LARGER_CAN}. It is here: send `/model {LOCAL}/{larger.name}`."
             case LargerState.FETCHING:
-                return f"{LARGER_CAN} and is being fetched: send /new when it is here."
+                return f"{LARGER_CAN}. It is being fetched: send /new when it is here."
             case LargerState.ABSENT:
                 needs = f"{larger.size / 1e9:.1f} GB to fetch, {larger.memory / 1e9:.0f} GB of memory"
-                get = f"`talaria model pull {larger.name}` fetches it, then send /new."
-                return spoken_afar(f"{LARGER_CAN} ({needs}): {get}")
+                get = f"First `talaria model pull {larger.name}`, and when it is here send /new."
+                return spoken_afar(f"{LARGER_CAN} ({needs}). {get}")
             case LargerState.REFUSED:
                 return spoken_afar(f"{larger.why} `talaria setup` sets another model.")
             case _:
