@@ -5,12 +5,13 @@ import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { generateText } from 'ai';
 
 const maxRetries = 10;
+const aiRetries = 2; // its pauses double from 2 seconds on
 
 async function ask({ sdk, url, token, session, text, timeout, stream }) {
   const headers = { 'X-Talaria-Session': session };
   if (sdk === 'ai') {
     const provider = createOpenAICompatible({ name: 'talaria', baseURL: url, apiKey: token, headers });
-    return (await generateText({ model: provider('main'), prompt: text, maxRetries })).text;
+    return (await generateText({ model: provider('main'), prompt: text, maxRetries: aiRetries })).text;
   }
   const client = new OpenAI({ baseURL: url, apiKey: token, defaultHeaders: headers, maxRetries, timeout });
   const messages = [{ role: 'user', content: text }];

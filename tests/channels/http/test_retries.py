@@ -14,6 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from channels.http.gateway import TOKEN, Api, run_gateway
+from chaos.retries import NodeProcess, NodeSdk, Question, Refused, has_node
 from talaria.channels.http.callers import HOME_CALLER
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
@@ -247,6 +248,19 @@ async def test_the_sdk_does_not_retry_a_failed_turn(client: AsyncOpenAI, api: Ap
         await client.chat.completions.create(
             model="main", messages=body("", effect("[[status 503]]"))["messages"], extra_headers=SESSION
         )
+    assert len(effects) == 1
+    assert await turns_of(api) == 2
+
+
+async def test_the_ai_sdk_does_not_retry_a_failed_turn_with_effects(
+    api: Api, effects: Effects, tmp_path: Path
+) -> None:
+    if not has_node():
+        pytest.skip("the AI SDK is not installed in TALARIA_NODE_MODULES")
+    question = Question("n", "one", effect("[[status 503]]"), 5.0, is_stream=False, path="chat")
+    async with NodeProcess.running(tmp_path) as node:
+        with pytest.raises(Refused, match="424"):
+            await NodeSdk("ai", f"{api.url}/v1", TOKEN, node).ask(question)
     assert len(effects) == 1
     assert await turns_of(api) == 2
 
