@@ -1,6 +1,6 @@
 """Calls as Open WebUI and LibreChat send them: their tools, parameters, chats and tasks.
 
-The bodies follow what Open WebUI 0.10 and LibreChat (August 2026) send; see docs/clients.md.
+The bodies follow what Open WebUI 0.12 and LibreChat (August 2026) send; see docs/clients.md.
 """
 
 from __future__ import annotations
