@@ -242,3 +242,14 @@ def test_a_table_that_stands_twice_is_told_in_plain_words(talaria: Talaria, conf
     said = talaria("config", "get").stderr
     assert "(" not in said.splitlines()[0]
     assert "pool stands there twice" in said
+
+
+def test_half_a_model_is_refused_with_the_command_that_sets_it_whole(talaria: Talaria, config: Path) -> None:
+    refused = talaria("config", "set", "model.provider", "mine")
+    whole = """`talaria config set model '{provider = "mine", name = "NAME"}'`"""
+    assert f"Nothing was written. Set both at once: {whole}." in refused.stderr
+    assert config.read_text() == FILE
+    done = talaria("config", "set", "model", '{provider = "mine", name = "m"}')
+    assert done.returncode == 0, done.stderr
+    assert "A running gateway takes it up within seconds." in done.stdout
+    assert config.read_text() == FILE + '\n[model]\nprovider = "mine"\nname = "m"\n'

@@ -181,6 +181,7 @@ CASES: dict[str, Case] = {
     "unknown key far": Case("config", "pool.colour", '[pool]\ncolour = "red"\n'),
     "unknown table": Case("config", "colours is not", '[colours]\nsky = "blue"\n'),
     "misspelt table": Case("config", "sesions is not", '[sesions]\nbusy = "queue"\n'),
+    "misspelt table of the model": Case("config", "modle is not", replaced("[model]", "[modle]")),
     "wrong number": Case("config", 'is "lots"', '[pool]\nmax_agents = "lots"\n'),
     "wrong choice": Case("config", 'is "hurry"', '[sessions]\nbusy = "hurry"\n'),
     "wrong duration": Case("config", 'is "soon"', '[pool]\nidle_ttl = "soon"\n'),
@@ -314,11 +315,19 @@ def test_a_misspelt_table_keeps_its_keys(world: World, capsys: pytest.CaptureFix
     world.add("[pol]\nmax_agents = 5\n")
     finding = Case("config", "pol is not", "").pick(examine(world, world.env, False, capsys))
     assert finding is not None
-    assert " set pool.max_agents 5 && " in finding["command"]
+    assert " set pool '{max_agents = 5}' && " in finding["command"]
     world.add("[pool]\nmax_agents = 7\n")
     finding = Case("config", "pol is not", "").pick(examine(world, world.env, False, capsys))
     assert finding is not None
     assert finding["command"].endswith(" edit"), "only a person knows which one counts"
+
+
+def test_a_secret_in_a_misspelt_table_is_not_shown(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.add(f'[channels.telegrm]\ntoken = "{TOKEN}"\n')
+    found = examine(world, world.env, False, capsys)
+    finding = Case("config", "channels.telegrm is not", "").pick(found)
+    assert finding is not None and finding["command"].endswith(" edit")
+    assert TOKEN not in str(found)
 
 
 def test_the_lock_of_a_stuck_process_is_free_again(world: World) -> None:

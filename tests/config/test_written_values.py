@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from talaria.config.decoder import read_text
-from talaria.config.edit import _toml, edited, replace_config, write_secret
+from talaria.config.edit import edited, replace_config, write_secret, write_value
 from talaria.core.errors import ConfigError
 from talaria.core.units import Size
 from talaria.models.settings import ProviderSettings
@@ -31,11 +31,11 @@ from talaria.models.settings import ProviderSettings
     ],
 )
 def test_a_value_is_written_as_toml(value: object, written: str) -> None:
-    assert _toml(value) == written
+    assert write_value(value) == written
 
 
 def test_a_table_is_written_on_one_line() -> None:
-    text = _toml(ProviderSettings("http://x/v1"))
+    text = write_value(ProviderSettings("http://x/v1"))
     assert text.startswith("{ base_url = ")
     assert text.endswith(" }")
 

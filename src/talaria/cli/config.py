@@ -110,8 +110,8 @@ def _set(invocation: Invocation, key: str, value: str | None) -> None:
         is_secret = is_marked(kind, path, Mark.SECRET)
         value = ask_hidden(dotted(path)) if is_secret else str(click.prompt(dotted(path)))
     home = invocation.home()
-    change = edit.change_key(home.path, path, edit.parse_value(kind, path, value), os.environ, PARTS)
-    _tell(home, path, change, "set")
+    parsed = edit.parse_value(kind, path, value)
+    _tell(home, path, edit.change_key(home.path, path, parsed, os.environ, PARTS), parsed)
 
 
 @command.verb("unset", "talaria config unset pool.max_agents")
@@ -128,7 +128,7 @@ def _unset(invocation: Invocation, key: str) -> None:
         if find_hint(settings_type(PARTS), path) is None:
             raise edit.unknown_key(settings_type(PARTS), path)
         raise NotFound(f"{dotted(path)} is not set in {home.config}.", "`talaria config get` shows what is.")
-    _tell(home, path, edit.change_key(home.path, path, None, os.environ, PARTS), "no longer set")
+    _tell(home, path, edit.change_key(home.path, path, None, os.environ, PARTS))
 
 
 @command.verb("edit", "talaria config edit", "EDITOR=nano talaria config edit")
@@ -154,10 +154,10 @@ def _edit(invocation: Invocation) -> int:
             return _write(home, before, text, loaded)
 
 
-def _tell(home: Home, path: KeyPath, change: edit.Change, what: str) -> None:
+def _tell(home: Home, path: KeyPath, change: edit.Change, value: object = None) -> None:
+    what = "no longer set" if value is None else "set"
     live, later = "A running gateway takes it up within seconds.", "It counts from the next start on."
-    is_live = is_marked(settings_type(PARTS), path, Mark.LIVE)
-    click.echo(f"{dotted(path)} is {what} in {home.config}. {live if is_live else later}")
+    click.echo(f"{dotted(path)} is {what} in {home.config}. {live if _is_live(path, value) else later}")
     if path in (overrides := read_overrides(os.environ, {})):
         click.echo(f"But {overrides[path].variable} is set in this shell, and counts more.", err=True)
     if change.left:
@@ -166,6 +166,12 @@ def _tell(home: Home, path: KeyPath, change: edit.Change, what: str) -> None:
         for issue in change.loaded.issues:
             if issue.path[: len(path)] == path:
                 click.echo(issue.text, err=True)
+
+
+def _is_live(path: KeyPath, value: object) -> bool:
+    """Return whether a running gateway takes up the key, or each key that the table sets."""
+    keys = [(*path, name) for name in value] if isinstance(value, dict) else [path]
+    return all(is_marked(settings_type(PARTS), key, Mark.LIVE) for key in keys)
 
 
 # -- the editor

@@ -8,14 +8,16 @@ from typing import Any, assert_never
 
 from talaria.channels.descriptor import Channel
 from talaria.cli.service import ENVIRONMENT
+from talaria.config.decoder import is_marked
+from talaria.config.edit import write_value
 from talaria.config.home import Home, open_mode
 from talaria.config.issues import BadConfig, Issue, IssueKind, dotted
 from talaria.config.load import Loaded, secret_files
-from talaria.config.settings import Settings
+from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ConfigError
 from talaria.core.findings import Finding, close_command, failed, ok, problem, shell, type_key, warn
 from talaria.core.gateway_part import Parts
-from talaria.core.setting_marks import KeyPath
+from talaria.core.setting_marks import KeyPath, Mark
 
 
 def check_broken_config(home: Home, error: ConfigError, parts: Parts) -> Iterator[Finding]:
@@ -59,7 +61,7 @@ def _remedy(issue: Issue, home: Home, parts: Parts) -> str:
         case IssueKind.OPEN_FILE:
             command = close_command(home.config, home.path)
         case IssueKind.UNKNOWN:
-            command = _rename(issue, home)
+            command = _rename(issue, home, parts)
         case IssueKind.MISSING:
             provider = issue.instead if issue.path == ("model",) else issue.path[-1]
             is_model = issue.path[0] in ("model", "providers")
@@ -87,9 +89,10 @@ def _connect(issue: Issue, parts: Parts) -> str:
     return ""
 
 
-def _rename(issue: Issue, home: Home) -> str:
-    """Return a command that moves the value, or each value of a table, to the key that was probably meant, if
-    that key is free, and removes the unknown key. A table whose keys cannot be moved is edited by hand."""
+def _rename(issue: Issue, home: Home, parts: Parts) -> str:
+    """Return a command that moves the value or the table to the key that was probably meant, if that key is
+    free, and removes the unknown key. A table that cannot be moved, and one with a secret, which must not be
+    shown, is edited by hand."""
     remove = shell("talaria", "config", "unset", dotted(issue.path))
     tree = tomllib.loads(home.config.read_text(encoding="utf-8-sig"))
     value, meant = _at(tree, issue.path), tuple(issue.instead.split("."))
@@ -98,13 +101,18 @@ def _rename(issue: Issue, home: Home) -> str:
     is_table = isinstance(value, Mapping)
     inside = value.items() if isinstance(value, Mapping) else ()
     moved = {(*meant, name): each for name, each in inside} if is_table else {meant: value}
-    if all(_is_plain(each) and _at(tree, path) is None for path, each in moved.items()):
-        return " && ".join([*(_set(path, each) for path, each in moved.items()), remove])
-    return "talaria config edit" if is_table else remove
+    if any(is_marked(settings_type(parts), path, Mark.SECRET) for path in moved):
+        return "talaria config edit"
+    if not all(_is_plain(each) and _at(tree, path) is None for path, each in moved.items()):
+        return "talaria config edit" if is_table else remove
+    if is_table and _at(tree, meant) is None:  # its keys may need each other
+        whole = ", ".join(f"{dotted((name,))} = {write_value(each)}" for name, each in inside)
+        return f"{shell('talaria', 'config', 'set', dotted(meant), f'{{{whole}}}')} && {remove}"
+    return " && ".join([*(_set(path, each) for path, each in moved.items()), remove])
 
 
 def _set(path: KeyPath, value: object) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = value if isinstance(value, str) else write_value(value)
     return shell("talaria", "config", "set", dotted(path), text)
 
 

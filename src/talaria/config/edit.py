@@ -49,21 +49,30 @@ def change_key(
     try:
         change = check_change(home, (path,), (before, after), environ, parts)
     except ConfigError as error:
-        raise ConfigError(error.user_text, error.hint + _whole_price(path, value, error)) from None
+        raise ConfigError(error.user_text, error.hint + _whole(path, value, error)) from None
     hint = find_hint(settings_type(parts), path)
     is_secret = hint is not None and Mark.SECRET in hint.marks
     replace_config(home, after, is_secret=is_secret and value is not None)
     return change
 
 
-def _whole_price(path: KeyPath, value: object | None, error: ConfigError) -> str:
-    """Return how to set a price whole, if half of it was refused because the other half is missing."""
-    for key, other in (("input", "output"), ("output", "input")):
-        missing = dotted((*path[:2], other))
-        if path[0] == "prices" and path[2:] == (key,) and f"{missing} is missing" in error.user_text:
-            whole = shlex.quote(f"{{input = {_toml(value)}, output = {_toml(value)}}}")
-            return f" Set both at once: `talaria config set {shlex.quote(dotted(path[:2]))} {whole}`."
-    return ""
+def _whole(path: KeyPath, value: object | None, error: ConfigError) -> str:
+    """Return how to set a table whole, if one of its two keys was refused because the other is missing."""
+    table, key = path[:-1], path[-1]
+    keys = (
+        ("provider", "name")
+        if table == ("model",)
+        else ("input", "output")
+        if table[:1] == ("prices",)
+        else ()
+    )
+    missing = [each for each in keys if f"{dotted((*table, each))} is missing" in error.user_text]
+    if key not in keys or value is None or not missing:
+        return ""
+    blank = write_value(value) if table[0] == "prices" else write_value(missing[0].upper())
+    whole = ", ".join(f"{each} = {write_value(value) if each == key else blank}" for each in keys)
+    words = ("talaria", "config", "set", dotted(table), f"{{{whole}}}")
+    return f" Set both at once: `{shlex.join(words)}`."
 
 
 def set_keys(path: Path, table: KeyPath, values: Mapping[str, object | None]) -> None:
@@ -92,7 +101,7 @@ def edited(path: Path, text: str, table: KeyPath, values: Mapping[str, object | 
                 raise ConfigError(f"{dotted(table[: depth + 1])} is no table in {path}.", "Correct it there.")
         for key, value in values.items():
             if value is not None:
-                place[key] = _inline(value)
+                place[key] = _inline(value) if table or not isinstance(value, dict) else _table(value)
             elif key in place:
                 place.remove(key)
         for outer, name in reversed(around):
@@ -112,6 +121,16 @@ def _is_bare(table: object) -> bool:
     if not isinstance(table, AbstractTable) or len(table):
         return False
     return not table.trivia.comment and "#" not in table.as_string()
+
+
+def _table(value: Mapping[str, object]) -> object:
+    """Return the value as a table with a header."""
+    import tomlkit  # noqa: PLC0415
+
+    table = tomlkit.table()
+    for name, each in value.items():
+        table.add(name, _inline(each))
+    return table
 
 
 def _inline(value: object) -> object:
@@ -280,14 +299,14 @@ def shown_values(settings: Settings, text: str, environ: Mapping[str, str]) -> I
             origin = "default"
         hint = find_hint(type(settings), path)
         is_size = hint is not None and hint.kind is Size
-        toml = _toml(write_size(Size(value)) if is_size and isinstance(value, int) else value)
+        toml = write_value(write_size(Size(value)) if is_size and isinstance(value, int) else value)
         is_hidden = Mark.SECRET in marks and bool(value)
         notes = hint.notes if hint is not None and value in (None, "", ()) else ()
         unset = next((note for note in notes if isinstance(note, Unset)), None)
         yield ShownValue(path, '"(not shown)"' if is_hidden else toml, origin, unset)
 
 
-def _toml(value: object) -> str:  # noqa: PLR0911 - one for each type
+def write_value(value: object) -> str:  # noqa: PLR0911 - one for each type
     """Return the value as TOML; empty for None."""
     match value:
         case None:
@@ -299,9 +318,9 @@ def _toml(value: object) -> str:  # noqa: PLR0911 - one for each type
         case str():
             return msgspec.json.encode(str(value)).decode()
         case tuple():
-            return f"[{', '.join(map(_toml, value))}]"
+            return f"[{', '.join(map(write_value, value))}]"
         case msgspec.Struct():
-            inner = (f"{name} = {_toml(each)}" for name, each in msgspec.structs.asdict(value).items())
+            inner = (f"{name} = {write_value(each)}" for name, each in msgspec.structs.asdict(value).items())
             return f"{{ {', '.join(inner)} }}"
         case _:
             return str(value)
