@@ -100,7 +100,18 @@ def test_a_bot_s_token_comes_back_and_the_rest_is_named(
     done = talaria("backup", str(archive))
     assert done.returncode == 0, done.stderr
     assert "It holds secrets, those in telegram.token: keep it as safe" in done.stderr, "not in config.toml"
-    assert "Not in it: " in done.stdout and "service.env" in done.stdout and "http.token" in done.stdout
+    there = [name for name in ("http.token", "service.env", "logs") if (home / name).exists()]
+    makers = ("a start or " if there != ["service.env"] else "") + "`talaria service install`"
+    them = "them" if there[1:] else "it"
+    assert f"Not in it: {', '.join(there)}; {makers} makes {them} anew." in done.stdout
+    (home / "service.env").unlink()
+    (home / "http.token").write_text("x" * 40)
+    for path in (home / "logs").glob("*"):
+        path.unlink()
+    if (home / "logs").exists():
+        (home / "logs").rmdir()
+    again = talaria("backup", str(archive), "--force").stdout
+    assert "Not in it: http.token; a start makes it anew." in again
     restored = talaria("restore", str(archive), "--home", str(other))
     assert restored.returncode == 0, restored.stderr
     assert (other / "telegram.token").read_text() == "1:secret"

@@ -57,7 +57,11 @@ def command(invocation: Invocation, path: str | None, force: bool) -> None:
     kept = (home.token_file.name, ENVIRONMENT, home.logs.name)
     absent = [name for name in kept if (home.path / name).exists()]
     if absent:
-        text = f"Not in it: {', '.join(absent)}; a start or `talaria service install` makes them anew."
+        makers = ["a start"] * (absent != [ENVIRONMENT]) + ["`talaria service install`"] * (
+            ENVIRONMENT in absent
+        )
+        them = "it" if len(absent) == 1 else "them"
+        text = f"Not in it: {', '.join(absent)}; {' or '.join(makers)} makes {them} anew."
         click.echo(invocation.spoken(text))
     click.echo(invocation.spoken(f"`talaria restore {target}` brings it back."))
 

@@ -29,6 +29,7 @@ from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.findings import Finding, Level, failed, problem
 from talaria.core.gateway_part import Examination, Parts, Status
 from talaria.parts import PARTS
+from talaria.store.engines import find_rescue
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.PROBLEM: "red"}
 _NAME_WIDTH = 8
@@ -131,7 +132,9 @@ async def _look_at_gateway(
                 return None, [*check_idle(home, settings)]
             async with asyncio.timeout(_ANSWER_SECONDS):
                 status = await client.status()
-            return status, [*check_gateway(client.url, status)]
+            return status, [
+                *check_gateway(client.url, status, find_rescue(home.find_database(settings.store.url)))
+            ]
     except TimeoutError:
         info = home.read_gateway()
         where = f"The gateway at {info.url}" if info else "The gateway"

@@ -21,7 +21,13 @@ from talaria.core.findings import Finding, end_command, failed, install_command,
 from talaria.core.gateway_part import Status
 from talaria.core.units import format_age, format_size
 from talaria.core.version import this_version
-from talaria.store.engines import describe_engine, find_rescue, inspect_database
+from talaria.store.engines import (
+    NOT_WRITTEN,
+    RescuedDatabase,
+    describe_engine,
+    find_rescue,
+    inspect_database,
+)
 from talaria.store.filesystems import check_filesystem
 from talaria.store.home_lock import HomeLock
 
@@ -102,8 +108,9 @@ def _is_ours(path: Path) -> bool:
     return is_home and path.stat().st_uid == os.getuid()
 
 
-def check_gateway(url: str, status: Status) -> Iterator[Finding]:
-    """Yield what the status of a running gateway says about it, its channels and its store."""
+def check_gateway(url: str, status: Status, rescue: RescuedDatabase | None = None) -> Iterator[Finding]:
+    """Yield what the status of a running gateway says about it, its channels and its store. `rescue` is the
+    newest saved content of the database."""
     version, pid = status.get("version"), status.get("pid")
     if version != this_version():
         text = f"The running gateway is version {version}, this program is {this_version()}."
@@ -130,7 +137,7 @@ def check_gateway(url: str, status: Status) -> Iterator[Finding]:
     size, sessions = format_size(int(store.get("size_bytes", 0))), store.get("sessions", 0)
     noun = "session" if sessions == 1 else "sessions"
     if trouble := store.get("trouble"):
-        yield problem("store", str(trouble), "Its log says more; it goes on when that is over.")
+        yield _check_trouble(str(trouble), pid, rescue)
     else:
         state = store.get("integrity", "unknown")
         yield ok("store", f"{store.get('engine')}, {sessions} {noun}, {size}; {state}.")
@@ -143,6 +150,21 @@ def check_gateway(url: str, status: Status) -> Iterator[Finding]:
             yield warn(
                 "owed", text, f"Connect {name} again, or wait: they are given up after delivery.max_age."
             )
+
+
+def _check_trouble(trouble: str, pid: object, rescue: RescuedDatabase | None) -> Finding:
+    """Tell why the store of the running gateway cannot be written, and what ends that."""
+    end = end_command(pid)
+    wait = f"{end} && while kill -0 {pid} 2>/dev/null; do sleep 0.2; done && " if end else ""
+    if rescue is not None and str(rescue.path) in trouble:
+        text = trouble.partition(" This restores it:")[0]
+        stop = "This stops the gateway and restores it" if end else "Stop the gateway. This restores it"
+        fix = f"{stop}; then start the gateway again (`talaria serve`):"
+        return problem("store", text, fix, wait + rescue.command)
+    if NOT_WRITTEN in trouble:
+        fix = f"Stop the gateway, and start it again (`talaria serve`){':' if end else '.'}"
+        return problem("store", trouble, fix, end)
+    return problem("store", trouble, "Its log says more. If a disk is the reason, it goes on by itself.")
 
 
 def _owed(turns: Mapping[str, int], owed: Mapping[str, float]) -> str:

@@ -65,18 +65,19 @@ class Home(msgspec.Struct, frozen=True):
         return find_database(url, self.database)
 
     def find_loss(self, url: str) -> StoreError | None:
-        """Return the error for a database that is missing while the chats' files are there; None otherwise.
+        """Return the error for a database that is missing while its saved content or the chats' files are
+        there; None otherwise.
 
         A start would make an empty database, as if nothing had been. Files in a home that no gateway has
         locked yet were put there beforehand.
         """
-        from talaria.store.engines import find_rescue  # noqa: PLC0415 - heavy
+        from talaria.store.engines import find_unrestored  # noqa: PLC0415 - heavy
 
         database = self.find_database(url)
-        if not self.lock.exists() or not is_file(url):
+        if not self.lock.exists() or not is_file(url) or database.exists():
             return None
-        if database.exists() or find_rescue(database) is not None:
-            return None
+        if (loss := find_unrestored(database)) is not None:
+            return loss
         chats = count_chat_folders(self.path)
         if not chats:
             return None

@@ -13,9 +13,21 @@ from talaria.core.store_ports import StoreEngine
 from talaria.store.sql import queries, rules
 from talaria.store.sqlite.database import checked_reader
 from talaria.store.sqlite.driver import driver, is_single_process_only
-from talaria.store.sqlite.rescue import find_rescued, restore_command
+from talaria.store.sqlite.rescue import NOT_WRITTEN, find_rescued, find_unrestored, restore_command
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.store import SqliteStore
+
+__all__ = [
+    "NOT_WRITTEN",
+    "DatabaseStatus",
+    "EngineDescription",
+    "RescuedDatabase",
+    "describe_engine",
+    "find_rescue",
+    "find_unrestored",
+    "inspect_database",
+    "open_store",
+]
 
 
 @asynccontextmanager

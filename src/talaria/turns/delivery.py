@@ -94,6 +94,7 @@ class Delivery:
         self._limits = limits or Limits()
         self._outlets: dict[str, Outlet] = {}
         self._sends: dict[tuple[str, str], asyncio.Task[None]] = {}  # by channel and address
+        self._waiting: set[int] = set()  # replies that the store has kept waiting
         self._shows: dict[tuple[str, TurnId], asyncio.Task[None]] = {}  # by channel and turn
         self._woken = asyncio.Event()
         self._new_outlets: set[str] = set()  # channels whose next due row is not known
@@ -216,10 +217,13 @@ class Delivery:
             hit(Failpoint.DELIVERED)
             self._metrics.delivered(row.channel, mark.state)
             await self._store.outbox.mark(mark)
+            self._waiting.discard(row.id)
             until = mark.due_at or None
             hit(Failpoint.MARKED)
         except StoreError as error:
-            _log.error("reply %d waits for the store: %s", row.id, error)
+            level = logging.DEBUG if row.id in self._waiting else logging.ERROR
+            self._waiting.add(row.id)
+            _log.log(level, "reply %d waits for the store: %s", row.id, error)
             await self._clock.sleep(_STORE_PAUSE)
         finally:
             if until is not None:

@@ -52,9 +52,11 @@ _FAILED = "The turn failed before this call ended."
 
 @dataclass(slots=True)
 class _Attempt:
-    """An attempt at a turn. `began` and `journal` are set while this process holds the session's lease."""
+    """An attempt at a turn; the first has the `number` 0. `began` and `journal` are set while this process
+    holds the session's lease."""
 
     live: LiveTurn
+    number: int = 0
     began: Began | None = None
     journal: Journal | None = None
     loop: Loop | None = None
@@ -87,8 +89,8 @@ class Runner:
             task.set_name(f"turn {live.turn.id}")  # so that the loop's watch can name the turn
         try:
             live.start()
-            for pause in _TRY_AGAIN.pauses():
-                await self._attempt(_Attempt(live))
+            for number, pause in enumerate(_TRY_AGAIN.pauses()):
+                await self._attempt(_Attempt(live, number))
                 if live.state.is_over or live.state is LiveState.PARKED:
                     return
                 live.start()
@@ -140,7 +142,8 @@ class Runner:
             _log.warning("turn %s stopped: another owner has its session (%s)", live.turn.id, error)
             self._live.let_go(live)
         except StoreError as error:
-            _log.error("turn %s waits for the store: %s", live.turn.id, error)
+            level = logging.DEBUG if attempt.number else logging.ERROR  # `StoreWatch` logs when it is over
+            _log.log(level, "turn %s waits for the store: %s", live.turn.id, error)
             if is_shutdown:
                 self._live.let_go(live)
         except Exception:

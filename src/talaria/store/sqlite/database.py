@@ -16,7 +16,7 @@ from talaria.core.errors import StoreDamaged, StoreError
 from talaria.store.filesystems import check_filesystem
 from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.faults import RESTORE, cannot_open, storage_failure
-from talaria.store.sqlite.rescue import copy_into, refuse_to_begin_anew
+from talaria.store.sqlite.rescue import copy_into, find_unrestored
 from talaria.store.sqlite.schema import check_version, latest_version, migrate
 
 BUSY_TIMEOUT_SECONDS = 5.0
@@ -45,7 +45,8 @@ def open_writer(path: Path, *, look_first: bool = False) -> driver.Connection:
     for a damaged file.
     """
     check_filesystem(path.parent)
-    refuse_to_begin_anew(path)
+    if (loss := find_unrestored(path)) is not None:
+        raise loss
     try:
         connection = _connect(path, "rwc")
         try:

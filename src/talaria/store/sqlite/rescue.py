@@ -20,6 +20,7 @@ from talaria.core.errors import StoreError, StoreGone
 from talaria.store.sqlite.driver import driver
 
 _RESCUED = "-rescued-"
+NOT_WRITTEN = "The database is no longer written to"
 _SUFFIXES = ("", "-wal", "-shm")
 
 
@@ -83,7 +84,7 @@ def _identify(name: str) -> tuple[int, int] | None:
 
 def gone(loss: Loss) -> StoreGone:
     return StoreGone(
-        f"The database is no longer written to: {loss} while the gateway runs.",
+        f"{NOT_WRITTEN}: {loss} while the gateway runs.",
         "The gateway saves the content in a new file beside it; its log and `talaria doctor` name the file.",
     )
 
@@ -96,7 +97,7 @@ def save(connection: driver.Connection, path: Path, loss: Loss) -> tuple[StoreGo
     the content goes to a new file beside the database. Raises `driver.Error` or `OSError` if neither can be
     done.
     """
-    what = f"The database is no longer written to: {loss} while the gateway runs."
+    what = f"{NOT_WRITTEN}: {loss} while the gateway runs."
     if loss.path != path and _checkpoint(connection):
         return StoreGone(f"{what} Nothing is lost: {path} is whole.", "Restart the gateway."), path
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -161,13 +162,14 @@ def restore_command(rescued: Path, path: Path) -> str:
     return f"rm -f {logs} && mv {shlex.join([str(rescued), str(path)])}"
 
 
-def refuse_to_begin_anew(path: Path) -> None:
-    """Raise `StoreError` if the database is missing and its saved content is there: a start would make an
-    empty database, as if nothing had been."""
+def find_unrestored(path: Path) -> StoreError | None:
+    """Return the error for a database that is missing while its saved content is there: a start would make an
+    empty database, as if nothing had been. None otherwise."""
     rescued = next(find_rescued(path), None)
-    if rescued is not None and not path.exists():
-        raise StoreError(
-            f"The database {path} is missing. It vanished under a running gateway, which saved its content "
-            f"in {rescued}.",
-            f"Restore it with `{restore_command(rescued, path)}`, or move that file away to begin anew.",
-        )
+    if rescued is None or path.exists():
+        return None
+    return StoreError(
+        f"The database {path} is missing. It vanished under a running gateway, which saved its content "
+        f"in {rescued}.",
+        f"Restore it with `{restore_command(rescued, path)}`, or move that file away to begin anew.",
+    )
