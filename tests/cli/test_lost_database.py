@@ -66,7 +66,7 @@ def test_the_doctors_command_restores_a_database_that_was_moved_under_a_gateway(
         path.unlink()
     while True:  # until the content is saved; the test's own limit ends it
         looked = msgspec.json.decode(talaria("doctor", "--json").stdout)
-        store = next((each for each in looked["findings"] if each["name"] == "store"), {})
+        store: dict[str, str] = next((each for each in looked["findings"] if each["name"] == "store"), {})
         if "saved in" in store.get("text", ""):
             break
     assert store["fix"].startswith("This stops the gateway and restores it")
