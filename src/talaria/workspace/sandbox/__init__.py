@@ -1,0 +1,1 @@
+"""Commands in a sandbox: the port, its backends, and the canary that proves them."""

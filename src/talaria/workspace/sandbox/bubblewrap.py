@@ -1,0 +1,128 @@
+"""The backend of namespaces: bubblewrap, with seccomp and rlimits."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from talaria.workspace.sandbox.port import (
+    PATH,
+    Launch,
+    ProcessLimits,
+    SandboxCommand,
+    SandboxError,
+    open_data,
+)
+from talaria.workspace.sandbox.seccomp import MACHINES, build_filter
+from talaria.workspace.sandbox.system import system_paths
+from talaria.workspace.sandbox.users import command_user
+
+_TMP = "/tmp"  # noqa: S108 - inside, it is a folder of the session's
+_SHARED_MEMORY = ("--perms", "1777", "--size", str(64 << 20), "--tmpfs", "/dev/shm")  # noqa: S108
+# Inside, the first program sets the limits, then the variables: a variable such as LD_PRELOAD must not reach
+# a program that is not limited yet. The units of ulimit are 512 bytes for files and 1024 for memory.
+_SCRIPT = """\
+ulimit -c 0 && ulimit -f {blocks} && ulimit -d {kilobytes} && ulimit -n {files} || exit 125
+ulimit -u {processes} 2>/dev/null || ulimit -p {processes} || exit 125
+echo 1000 2>/dev/null >/proc/self/oom_score_adj
+. /run/variables
+exec "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BubblewrapSandbox:
+    """Gives a command its own files, processes, network, users and machine name. `hidden` are folders that
+    no command sees even if they lie below the system's."""
+
+    hidden: tuple[Path, ...] = ()
+    name: Literal["bubblewrap"] = "bubblewrap"
+
+    def prepare(self, command: SandboxCommand) -> Launch:
+        program = shutil.which("bwrap", path=PATH)
+        if program is None:
+            raise SandboxError("bubblewrap is not installed.", "Install the package bubblewrap.")
+        machine = MACHINES.get(os.uname().machine)
+        if machine is None:
+            raise SandboxError(f"There is no seccomp filter for {os.uname().machine}.")
+        command.check()
+        uid, gid = command_user(command.folder)
+        drop = [shutil.which("setpriv", path=PATH) or "setpriv", f"--reuid={uid}", f"--regid={gid}"]
+        drop += ["--clear-groups", "--inh-caps=-all", "--"]
+        fds: list[int] = []
+        try:
+            for name, content in (
+                ("variables", _exports(command)),
+                ("passwd", _account(command, uid or os.getuid(), gid or os.getgid())),
+                ("group", f"talaria:x:{gid or os.getgid()}:\n".encode()),
+            ):
+                fds.append(open_data(name, content))
+            arguments = [*_namespaces(is_root=bool(uid)), *_mounts(self.hidden, command)]
+            for fd, path in zip(fds, ("/run/variables", "/etc/passwd", "/etc/group"), strict=True):
+                arguments += ["--perms", "0444", "--ro-bind-data", str(fd), path]
+            arguments += ["--remount-ro", "/", "--chdir", str(command.cwd or command.folder)]
+            fds.append(open_data("filter", build_filter(machine, has_namespaces=True, shares_uid=False)))
+            arguments += ["--seccomp", str(fds[-1])]
+            status, told = os.pipe()
+            fds.append(told)
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+        inner = [*(drop if uid else ()), "/bin/sh", "-c", _script(command.limits), "sh", *command.argv]
+        argv = (program, *arguments, "--json-status-fd", str(told), "--", *inner)
+        return Launch(argv, tuple(fds), status, ends_all=signal.SIGKILL)
+
+
+def _namespaces(*, is_root: bool) -> list[str]:
+    """Return the options for namespaces and capabilities. Root needs no user namespace, and the command runs
+    as another user; the filter refuses new namespaces either way."""
+    options = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    options += ["--die-with-parent", "--hostname", "sandbox", "--cap-drop", "ALL"]
+    if is_root:
+        return [*options, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    return [*options, "--unshare-user", "--disable-userns"]
+
+
+def _mounts(hidden: tuple[Path, ...], command: SandboxCommand) -> Iterator[str]:
+    yield from ("--perms", "0755", "--dir", "/etc", "--perms", "0755", "--dir", "/run")
+    for path in system_paths(hidden):
+        if path.is_symlink() and path.parent == Path("/"):
+            yield from ("--symlink", str(path.readlink()), str(path))
+        else:
+            yield from ("--ro-bind", str(path), str(path))
+    yield from ("--proc", "/proc", "--dev", "/dev", *_SHARED_MEMORY, "--remount-ro", "/dev")
+    yield from ("--bind", str(command.tmp), _TMP)
+    folders = dict.fromkeys((*command.readable, command.folder, command.home))
+    # bubblewrap makes folders above a mount as closed as the folder that is mounted.
+    for parent in sorted({parent for path in folders for parent in path.parents}):
+        yield from ("--perms", "0755", "--dir", str(parent))
+    for path in folders:
+        yield from ("--ro-bind" if path in command.readable else "--bind", str(path), str(path))
+
+
+def _exports(command: SandboxCommand) -> bytes:
+    variables = command.variables(tmp=_TMP)
+    return b"".join(
+        b"export %s=%s\n" % (name.encode(), os.fsencode(shlex.quote(value)))
+        for name, value in variables.items()
+    )
+
+
+def _account(command: SandboxCommand, uid: int, gid: int) -> bytes:
+    return f"talaria:x:{uid}:{gid}::{command.home}:/bin/sh\n".encode()
+
+
+def _script(limits: ProcessLimits) -> str:
+    return _SCRIPT.format(
+        blocks=limits.file_size // 512,
+        kilobytes=limits.memory // 1024,
+        files=limits.open_files,
+        processes=limits.processes,
+    )

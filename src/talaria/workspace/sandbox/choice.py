@@ -1,0 +1,108 @@
+"""Choosing the sandbox that is in force: the first one that holds, or none with the reasons."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from talaria.core.errors import TalariaError
+from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
+from talaria.workspace.sandbox.landlock import LandlockSandbox, NoSandbox
+from talaria.workspace.sandbox.port import PATH, Sandbox, SandboxError, SandboxKind
+from talaria.workspace.sandbox.proof import prove
+
+_RESTRICTION = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The sandbox in force, None if commands are refused. `reason` is a sentence, `hint` says what to do."""
+
+    sandbox: Sandbox | None
+    reason: str
+    hint: str = ""
+    command: str = ""
+
+    def required(self) -> Sandbox:
+        """Return the sandbox. Raises `SandboxError` if there is none."""
+        if self.sandbox is None:
+            raise SandboxError(self.reason, self.hint)
+        return self.sandbox
+
+
+class SandboxChooser:
+    """Proves backends when a sandbox is needed for the first time, and keeps the outcome."""
+
+    def __init__(self, kind: SandboxKind, home: Path) -> None:
+        """`home` is the gateway's, which no command sees."""
+        self._kind = kind
+        self._home = home
+        self._choosing: asyncio.Task[Choice] | None = None
+
+    async def choose(self) -> Choice:
+        """Return the choice. Callers at the same time share one proof; a cancelled one does not end it."""
+        if self._choosing is None or self._choosing.cancelled():
+            self._choosing = asyncio.create_task(choose(self._kind, self._home), name="prove the sandbox")
+        return await asyncio.shield(self._choosing)
+
+
+async def choose(kind: SandboxKind, home: Path) -> Choice:
+    """Return the first backend of `kind` that the canary cannot get out of."""
+    if kind == "none":
+        text = "Commands run without a sandbox, as tools.sandbox says: they can do all that this user can."
+        return Choice(
+            NoSandbox(), text, 'Set tools.sandbox to "auto".', "talaria config set tools.sandbox auto"
+        )
+    if kind in ("container", "ssh"):
+        text = f'tools.sandbox = "{kind}" is not built yet, so commands are refused.'
+        return Choice(None, text, 'Set tools.sandbox to "auto".', "talaria config set tools.sandbox auto")
+    if not sys.platform.startswith("linux"):
+        return Choice(None, "There is no sandbox for this system yet, so commands are refused.", _ELSEWHERE)
+    backends: tuple[Sandbox, ...] = (BubblewrapSandbox((home,)), LandlockSandbox((home,)))
+    failures = []
+    for backend in backends:
+        if kind not in ("auto", backend.name):
+            continue
+        try:
+            proof = await prove(backend, home)
+        except (TalariaError, OSError) as error:
+            failures.append(f"{backend.name}: {error}")
+            continue
+        if proof.holds:
+            text = (
+                f"Commands run in {backend.name}; {len(proof.attempts)} escapes were tried, and none worked."
+            )
+            before = f" Not in {'; '.join(failures)}" if failures else ""
+            return Choice(backend, text + before)
+        failures.append(f"{backend.name}: {proof.sentence()}")
+    hint, command = _advice()
+    return Choice(
+        None, f"No sandbox holds here, so commands are refused. {'; '.join(failures)}", hint, command
+    )
+
+
+_ELSEWHERE = "Run Talaria on Linux, or in its container image."
+
+
+def _advice() -> tuple[str, str]:
+    if shutil.which("bwrap", path=PATH) is None:
+        for installer, words in (
+            ("apt-get", "apt-get install bubblewrap"),
+            ("dnf", "dnf install bubblewrap"),
+            ("apk", "apk add bubblewrap"),
+            ("pacman", "pacman -S bubblewrap"),
+            ("zypper", "zypper install bubblewrap"),
+        ):
+            if shutil.which(installer, path=PATH):
+                return "Install bubblewrap, or use Linux 6.12 or newer.", f"sudo {words}"
+        return "Install bubblewrap, or use Linux 6.12 or newer.", ""
+    try:
+        is_restricted = _RESTRICTION.read_text().strip() == "1"
+    except OSError:
+        is_restricted = False
+    if is_restricted:  # Ubuntu since 23.10
+        return "This system lets bwrap make no user namespaces; docs/sandbox.md has the profile for it.", ""
+    return "Use Linux 6.12 or newer, or a container that permits user namespaces: see docs/sandbox.md.", ""

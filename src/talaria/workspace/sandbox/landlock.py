@@ -1,0 +1,79 @@
+"""The backends without namespaces: Landlock, seccomp and rlimits, or nothing but rlimits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from talaria.workspace.sandbox import launcher
+from talaria.workspace.sandbox.port import Launch, SandboxCommand, SandboxError, open_data
+from talaria.workspace.sandbox.seccomp import MACHINES, build_filter
+from talaria.workspace.sandbox.system import ACCOUNTS, DEVICES, PROC_FILES, system_paths
+from talaria.workspace.sandbox.users import command_user
+
+
+@dataclass(frozen=True, slots=True)
+class LandlockSandbox:
+    """Confines files with Landlock, and the rest with seccomp. There is no network and no socket. `hidden`
+    are folders that no command sees even if they lie below the system's."""
+
+    hidden: tuple[Path, ...] = ()
+    name: Literal["landlock"] = "landlock"
+
+    def prepare(self, command: SandboxCommand) -> Launch:
+        machine = MACHINES.get(os.uname().machine)
+        abi = launcher.landlock_abi()
+        if machine is None or abi < launcher.MIN_ABI:
+            what = "is not" if abi == 0 else f"is version {abi}, and {launcher.MIN_ABI} is needed"
+            raise SandboxError(
+                f"Landlock {what} in this kernel.", "Linux 6.12 has it; or install bubblewrap."
+            )
+        command.check()
+        uid, gid = command_user(command.folder)
+        rules = build_filter(machine, has_namespaces=False, shares_uid=not uid)
+        return _launch(
+            command,
+            uid=uid,
+            gid=gid,
+            is_confined=True,
+            filter=rules.hex(),
+            writable=_words(command.writable),
+            readable=[*_words((*system_paths(self.hidden), *command.readable)), *PROC_FILES, *ACCOUNTS],
+            devices=DEVICES,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NoSandbox:
+    """Confines nothing: a command can do all that the gateway's user can. Its variables, its limits and its
+    end are as in a sandbox."""
+
+    name: Literal["none"] = "none"
+
+    def prepare(self, command: SandboxCommand) -> Launch:
+        command.check()
+        return _launch(command, uid=0, gid=0, is_confined=False, filter="")
+
+
+def _launch(command: SandboxCommand, **order: Any) -> Launch:
+    order |= {
+        "argv": list(command.argv),
+        "cwd": str(command.cwd or command.folder),
+        "environ": command.variables(tmp=str(command.tmp)),
+        "limits": asdict(command.limits),
+        "gateway": os.getpid(),
+    }
+    ordered = open_data("order", json.dumps(order).encode())
+    status, told = os.pipe()
+    argv = (sys.executable, "-I", "-S", launcher.__file__, str(ordered), str(told))
+    return Launch(argv, (ordered, told), status, ends_all=signal.SIGTERM)
+
+
+def _words(paths: Sequence[Path]) -> list[str]:
+    return [str(path) for path in paths]

@@ -1,0 +1,153 @@
+"""The sandbox port: a command, its limits, and the way a backend starts it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+from talaria.core.errors import TalariaError
+
+# The values of `tools.sandbox`. `auto` is the first one that holds on this machine.
+SandboxKind: TypeAlias = Literal["auto", "bubblewrap", "landlock", "container", "ssh", "none"]
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MAX_WORD = 128 << 10  # bytes of one argument or variable: Linux takes no more
+_MAX_WORDS = 1 << 20  # bytes of all of them
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Shells refuse to set these, or take them for their own state.
+_SHELLS_OWN = {"BASHOPTS", "BASHPID", "BASH_ENV", "ENV", "EUID", "IFS", "PPID", "PS4", "SHELLOPTS", "UID"}
+
+
+class SandboxError(TalariaError):
+    """A command was not run, because of the command itself or because the sandbox could not be made."""
+
+    type = "sandbox"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """`memory`, `file_size` and `open_files` are limits of each process, `processes` of all together.
+    `seconds` is the time until the command is ended."""
+
+    memory: int = 2 << 30
+    processes: int = 256
+    seconds: float = 120.0
+    file_size: int = 4 << 30
+    open_files: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxCommand:
+    """A command and what it may touch.
+
+    It can write in `folder`, `home` and `tmp`, and read the system's programs and `readable`. All of them are
+    absolute paths of folders that exist; none of the writable ones lies in another, or a command could
+    replace it by a link. It sees the variables of `environ` and a few that every program needs, and no other.
+    """
+
+    argv: Sequence[str]
+    folder: Path
+    home: Path
+    tmp: Path
+    cwd: Path | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    readable: tuple[Path, ...] = ()
+    limits: ProcessLimits = ProcessLimits()
+
+    @property
+    def writable(self) -> tuple[Path, ...]:
+        return tuple(dict.fromkeys((self.folder, self.home, self.tmp)))
+
+    def variables(self, tmp: str) -> dict[str, str]:
+        """Return the whole environment of the command. `tmp` is the path of its temporary folder inside."""
+        own = {"PATH": PATH, "HOME": str(self.home), "TMPDIR": tmp, "LANG": "C.UTF-8", "USER": "talaria"}
+        own |= {"LOGNAME": "talaria", "TERM": "dumb", "SHELL": "/bin/sh"}
+        return own | dict(self.environ)
+
+    def check(self) -> None:
+        """Raise `SandboxError` if this command cannot be run as it is."""
+        _check_words(self.argv, self.environ)
+        for path in (*self.writable, *self.readable):
+            if not path.is_dir():
+                raise SandboxError(f"The folder {path} is gone.", "Make it again, or start a new session.")
+            if path != Path(os.path.realpath(path)):
+                raise SandboxError(f"The path {path} goes through a link.", "Name the folder itself.")
+        for one in self.writable:
+            if any(one != other and one.is_relative_to(other) for other in self.writable):
+                raise SandboxError(f"The folder {one} lies in another one that the command can write.")
+        if self.cwd is not None and not self.cwd.is_dir():
+            raise SandboxError(f"The working folder {self.cwd} is gone.", "Change to a folder that exists.")
+
+
+def shell(text: str) -> tuple[str, ...]:
+    """Return the words that run a text of the shell."""
+    return ("/bin/sh", "-c", text)
+
+
+def _check_words(argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    if not argv or not argv[0].strip() or (argv[:2] == ("/bin/sh", "-c") and not "".join(argv[2:]).strip()):
+        raise SandboxError("The command is empty.", "Say what to run.")
+    for name in environ:
+        if _VARIABLE.fullmatch(name) is None or name in _SHELLS_OWN:
+            raise SandboxError(
+                f"A variable cannot be named {name!r}.", "Use letters, digits and underscores."
+            )
+    words = [*argv, *(f"{name}={value}" for name, value in environ.items())]
+    if any("\0" in word for word in words):
+        raise SandboxError("The command has a NUL byte.", "Write such bytes to a file, and name the file.")
+    try:
+        sizes = [len(os.fsencode(word)) for word in words]
+    except UnicodeEncodeError:
+        text = "The command is not valid Unicode text."
+        raise SandboxError(text, "Write such bytes to a file, and name the file.") from None
+    if max(sizes) >= _MAX_WORD or sum(sizes) > _MAX_WORDS:
+        text = f"The command is too long: one word may have {_MAX_WORD >> 10} KiB, all of them 1 MiB."
+        raise SandboxError(text, "Write a script to a file, and run the file.")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A program that runs a command inside a sandbox, with an empty environment.
+
+    `fds` are inherited by it under their own numbers and closed here once it has started. `status` is the
+    reading end of a pipe that tells, as JSON, the exit code of the command or the `error` that kept it from
+    running. `ends_all` is the signal upon which the program ends every process of the command, then itself.
+    """
+
+    argv: tuple[str, ...]
+    fds: tuple[int, ...]
+    status: int
+    ends_all: int
+
+    def close(self) -> None:
+        for fd in (*self.fds, self.status):
+            os.close(fd)
+
+
+class Sandbox(Protocol):
+    """A way to contain commands. `name` is its word in `tools.sandbox`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def prepare(self, command: SandboxCommand) -> Launch:
+        """Return the program to start, which the caller starts or closes. Raises `SandboxError`."""
+        ...
+
+
+def open_data(name: str, content: bytes) -> int:
+    """Return a descriptor of an anonymous file that has this content and is read from its beginning."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

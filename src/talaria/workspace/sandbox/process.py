@@ -1,0 +1,289 @@
+"""Running a command in a sandbox: its output as it comes, its end, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from talaria.workspace.sandbox.port import Launch, Sandbox, SandboxCommand, SandboxError
+
+_PIECE = 64 << 10
+_PIECES = 4  # of output that wait to be read, before the command has to wait
+_PATIENCE = 5.0  # seconds until a supervisor that does not end is killed itself
+_MAX_STATUS = 64 << 10
+
+
+class Stream(StrEnum):
+    OUT = "stdout"
+    ERR = "stderr"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A piece of the command's output."""
+
+    stream: Stream
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a command. `code` is its exit code; 128 + n if signal n ended it, as a shell tells it."""
+
+    code: int
+    timed_out: bool = False
+
+    @property
+    def signal(self) -> signal.Signals | None:
+        try:
+            return signal.Signals(self.code - 128)
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A command that has ended, and the first bytes of its output. `dropped` counts the others."""
+
+    ending: Ending
+    out: bytes
+    err: bytes
+    dropped: int = 0
+
+
+class SandboxedProcess:
+    """A command that runs. `open_process` makes it and cleans up after it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], launch: Launch, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._process = process
+        self._launch = launch
+        self._deadline = loop.time() + seconds
+        self._timed_out = False
+        self._pieces: asyncio.Queue[Output | None] = asyncio.Queue(_PIECES)
+        self._readers: list[asyncio.Task[None]] = []
+        self._transports: list[asyncio.ReadTransport] = []
+        self._ended = asyncio.Event()
+        self._told = bytearray()
+        self._has_first = False
+        self._running = {os.pidfd_open(process.pid)}
+        os.set_blocking(launch.status, False)
+        loop.add_reader(launch.status, self._hear)
+        for fd in self._running:
+            loop.add_reader(fd, self._reap, fd)
+
+    async def connect(self) -> None:
+        """Begin to read the output."""
+        loop = asyncio.get_running_loop()
+        for pipe, stream in ((self._process.stdout, Stream.OUT), (self._process.stderr, Stream.ERR)):
+            reader = asyncio.StreamReader(_PIECE)
+            protocol = asyncio.StreamReaderProtocol(reader)
+            transport, _ = await loop.connect_read_pipe(lambda made=protocol: made, pipe)  # type: ignore[misc]
+            self._transports.append(transport)
+            self._readers.append(asyncio.create_task(self._read(reader, stream), name=f"sandbox {stream}"))
+
+    @property
+    def pid(self) -> int:
+        """The process of the gateway's that stands for the whole command."""
+        return self._process.pid
+
+    async def output(self) -> AsyncIterator[Output]:
+        """Yield the output until the command has ended, or has run out of time and was ended.
+
+        A command whose output is not read waits, so that the memory in use is bounded. A caller that stops
+        reading has to end the command.
+        """
+        loop = asyncio.get_running_loop()
+        until = self._deadline
+        open_streams = len(self._readers)
+        while open_streams:
+            try:
+                async with asyncio.timeout_at(until):
+                    piece = await self._pieces.get()
+            except TimeoutError:
+                if self._timed_out:
+                    return  # a process that left the command holds the pipe open
+                self._timed_out = True
+                await self.kill()
+                until = loop.time() + _PATIENCE
+                continue
+            if piece is None:
+                open_streams -= 1
+            else:
+                yield piece
+
+    async def wait(self) -> Ending:
+        """Return how the command ended. Its output has to be read first.
+
+        Raises `SandboxError` if the command was never run.
+        """
+        try:
+            async with asyncio.timeout_at(None if self._timed_out else self._deadline):
+                await self._ended.wait()
+        except TimeoutError:
+            self._timed_out = True
+        if self._timed_out:
+            await self.kill()
+            return Ending(128 + signal.SIGKILL, timed_out=True)
+        told = self._status()
+        code = self._process.returncode
+        if "exit-code" in told:
+            return Ending(int(told["exit-code"]))
+        if code < 0:  # it was killed before it could tell
+            return Ending(128 - code)
+        why = str(told.get("error") or "see its output")
+        raise SandboxError(f"The sandbox did not start the command: {why}.", "Run `talaria doctor`.")
+
+    async def kill(self) -> None:
+        """End every process of the command. Returns when they are gone."""
+        self._end()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._ended.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await self._ended.wait()
+
+    async def close(self) -> None:
+        """End the command if it runs, and give back its pipes."""
+        await self.kill()
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        for transport in self._transports:
+            transport.close()
+        for pipe in (self._process.stdout, self._process.stderr)[len(self._transports) :]:
+            if pipe is not None:
+                pipe.close()
+        asyncio.get_running_loop().remove_reader(self._launch.status)
+        os.close(self._launch.status)
+
+    def _reap(self, fd: int) -> None:
+        """Take note of the end of a process. That of the launcher is this one's child."""
+        self._process.poll()
+        self._hear()
+        asyncio.get_running_loop().remove_reader(fd)
+        os.close(fd)
+        self._running.remove(fd)
+        if not self._running:
+            self._ended.set()
+
+    def _hear(self) -> None:
+        """Read what the launcher tells. If it names the first process of a namespace of its own, that one
+        has to end too: the launcher does not wait until the kernel has emptied the namespace."""
+        loop = asyncio.get_running_loop()
+        with suppress(BlockingIOError):
+            self._told += (heard := os.read(self._launch.status, _MAX_STATUS))
+            if not heard or len(self._told) > _MAX_STATUS:
+                loop.remove_reader(self._launch.status)
+        first = self._status().get("child-pid")
+        if isinstance(first, int) and not self._has_first:
+            self._has_first = True
+            with suppress(ProcessLookupError):
+                self._running.add(fd := os.pidfd_open(first))
+                loop.add_reader(fd, self._reap, fd)
+
+    def _end(self) -> None:
+        self._process.send_signal(self._launch.ends_all)  # nothing happens if it has been reaped
+
+    def _status(self) -> dict[str, Any]:
+        """Return what the launcher told about the command: documents of JSON, one after the other."""
+        text = self._told.decode(errors="replace")
+        status: dict[str, Any] = {}
+        decoder = json.JSONDecoder()
+        while text := text.lstrip():
+            try:
+                document, end = decoder.raw_decode(text)
+            except ValueError:
+                break
+            status |= document
+            text = text[end:]
+        return status
+
+    async def _read(self, reader: asyncio.StreamReader, stream: Stream) -> None:
+        while content := await reader.read(_PIECE):
+            await self._pieces.put(Output(stream, content))
+        await self._pieces.put(None)
+
+
+@asynccontextmanager
+async def open_process(sandbox: Sandbox, command: SandboxCommand) -> AsyncIterator[SandboxedProcess]:
+    """Run a command until the block is left. Every process of it is gone then, also on cancellation.
+
+    Raises `SandboxError` if the command cannot be run.
+    """
+    launch = sandbox.prepare(command)
+    try:
+        process = _start(launch)
+    except OSError as error:
+        os.close(launch.status)
+        text = f"The sandbox cannot be started: {error.strerror}."
+        raise SandboxError(text, "Run `talaria doctor`.") from error
+    finally:
+        for fd in launch.fds:
+            os.close(fd)
+    running = SandboxedProcess(process, launch, command.limits.seconds)
+    try:
+        await running.connect()
+        yield running
+    finally:
+        await _finish(running)
+
+
+def _start(launch: Launch) -> subprocess.Popen[bytes]:
+    """Start the launcher from this thread, whose end it would notice as the gateway's.
+
+    Not with asyncio: on uvloop, descriptors of the gateway that others left inheritable would reach it.
+    """
+    return subprocess.Popen(  # noqa: S603 - what it is for
+        launch.argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        cwd="/",
+        env={},
+        pass_fds=launch.fds,
+        start_new_session=True,
+    )
+
+
+async def _finish(running: SandboxedProcess) -> None:
+    """Close, whatever is cancelled meanwhile."""
+    closing = asyncio.ensure_future(running.close())
+    try:
+        await asyncio.shield(closing)
+    except asyncio.CancelledError:
+        await closing
+        raise
+
+
+async def run(sandbox: Sandbox, command: SandboxCommand, max_output: int = 64 << 10) -> Completed:
+    """Run a command to its end and return the first `max_output` bytes of each stream.
+
+    Raises `SandboxError` if the command cannot be run. On cancellation every process of it is ended.
+    """
+    kept = {Stream.OUT: bytearray(), Stream.ERR: bytearray()}
+    dropped = 0
+    async with open_process(sandbox, command) as process:
+        async for piece in process.output():
+            room = max_output - len(kept[piece.stream])
+            kept[piece.stream] += piece.content[:room]
+            dropped += max(0, len(piece.content) - room)
+        try:
+            ending = await process.wait()
+        except SandboxError as error:
+            said = bytes(kept[Stream.ERR]).decode(errors="replace").strip()[-500:]
+            raise SandboxError(
+                error.user_text.replace("see its output", said or "it said nothing"), error.hint
+            ) from None
+    return Completed(ending, bytes(kept[Stream.OUT]), bytes(kept[Stream.ERR]), dropped)
