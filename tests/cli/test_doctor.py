@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -151,3 +152,35 @@ def test_a_reason_that_is_a_sentence_keeps_one_full_stop() -> None:
     status = {"ready": False, "reasons": ["store: database or disk is full.", "http: closed."]}
     (told,) = (each.text for each in check_gateway("", status) if "not accepting" in each.text)
     assert told.endswith("not accepting: store: database or disk is full; http: closed.")
+
+
+def test_the_sandbox_in_force_is_told_with_its_proof(doctor: Doctor, home: Path) -> None:
+    _, found = doctor(home)
+    if found["sandbox"]["level"] == "ok":
+        assert re.match(
+            r"Commands run in (bubblewrap|landlock); \d\d escapes were tried", found["sandbox"]["text"]
+        )
+    else:
+        assert found["sandbox"]["text"].startswith(
+            "No sandbox holds here, so commands are refused. bubblewrap: "
+        )
+        assert found["sandbox"]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (
+            "none",
+            "Commands run without a sandbox, as tools.sandbox says: they can do all that this user can.",
+        ),
+        ("container", 'tools.sandbox = "container" is not built yet, so commands are refused.'),
+        ("ssh", 'tools.sandbox = "ssh" is not built yet, so commands are refused.'),
+    ],
+)
+def test_another_sandbox_is_a_warning(doctor: Doctor, home: Path, kind: str, text: str) -> None:
+    with (home / "config.toml").open("a") as file:
+        file.write(f'\n[tools]\nsandbox = "{kind}"\n')
+    status, found = doctor(home)
+    assert (status, found["sandbox"]["level"], found["sandbox"]["text"]) == (0, "warn", text)
+    assert found["sandbox"]["command"].endswith("set tools.sandbox auto")

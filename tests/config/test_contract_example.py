@@ -47,7 +47,7 @@ busy = "queue"                              # queue | steer | interrupt
 
 [tools]
 enabled = ["files", "terminal", "web", "memory", "recall", "delegate", "jobs"]
-sandbox = "auto"                            # auto | bubblewrap | landlock | docker | ssh | none
+sandbox = "auto"                            # auto | bubblewrap | landlock | container | ssh | none
 approvals = "risky"                         # risky | always | never
 
 [http]
@@ -96,7 +96,6 @@ def test_the_contracts_example_loads_and_says_what_is_unknown(tmp_path: Path) ->
             "Known are: files, todo."
             for family in ("terminal", "web", "memory", "recall", "delegate", "jobs")
         ),
-        "config.toml line 36: tools.sandbox is not a known key and has no effect.",
         "config.toml line 37: tools.approvals is not a known key and has no effect.",
         "config.toml line 51: budgets.per_job_usd is not a known key and has no effect. "
         "Did you mean per_day_usd?",

@@ -5,10 +5,13 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
-from talaria.core.gateway_part import ToolPart
+from talaria.core.findings import Finding, ok, warn
+from talaria.core.gateway_part import Examination, GatewayPart, ToolPart
 from talaria.tools.settings import ToolSettings
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from talaria.core.tools import ToolSource
     from talaria.tools.toolset import ToolSet
 
@@ -27,6 +30,16 @@ def _todo(settings: ToolSettings) -> ToolSource:
     return Family("todo", todo_tools())
 
 
+async def _examine_sandbox(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:
+    from talaria.workspace.sandbox.choice import choose  # noqa: PLC0415
+
+    choice = await choose(examination.settings.sandbox, examination.home)
+    if choice.sandbox is not None and not choice.hint:
+        yield ok("sandbox", choice.reason)
+    else:
+        yield warn("sandbox", choice.reason, choice.hint, choice.command)
+
+
 FILES: Final = ToolPart(
     name="files",
     table=("tools",),
@@ -38,6 +51,11 @@ TODO: Final = ToolPart(
     table=("tools",),
     settings=ToolSettings,
     open=lambda scope, settings: nullcontext(_todo(settings)),
+)
+
+# It has no tools of its own: tools that run commands use it.
+SANDBOX: Final = GatewayPart(
+    name="sandbox", table=("tools",), settings=ToolSettings, findings=_examine_sandbox
 )
 
 
