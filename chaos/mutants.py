@@ -28,6 +28,7 @@ _COPIED = ("src", "tests", "soak", "bench", "incidents", "chaos")
 _KILLS = 8
 _SEEDS = (1, 2, 3)
 _TESTS_FAILED = 1
+_ESCAPES = "tests/workspace/sandbox/test_escapes.py::test_no_escape_works"
 
 
 class Edit(msgspec.Struct, frozen=True):
@@ -377,6 +378,42 @@ MUTANTS = (
             ),
         ),
         Tests("tests/channels/http/test_roles.py::test_a_caller_that_chats_sees_its_own_chats_only"),
+    ),
+    Mutant(
+        "no filter of calls in bubblewrap",
+        "a command makes namespaces, traces processes and uses io_uring",
+        (
+            Edit(
+                "workspace/sandbox/bubblewrap.py",
+                '            arguments += ["--seccomp", str(fds[-1])]\n',
+                "            os.close(fds.pop())\n",
+            ),
+        ),
+        Tests(f"{_ESCAPES}[bubblewrap]"),
+    ),
+    Mutant(
+        "the network of the machine in bubblewrap",
+        "a command reaches servers on this machine and beyond",
+        (Edit("workspace/sandbox/bubblewrap.py", '"--unshare-net", ', ""),),
+        Tests(f"{_ESCAPES}[bubblewrap]"),
+    ),
+    Mutant(
+        "the machine's /tmp in bubblewrap",
+        "commands read and write the files of other chats and programs",
+        (
+            Edit(
+                "workspace/sandbox/bubblewrap.py",
+                '("--bind", str(command.tmp), _TMP)',
+                '("--bind", _TMP, _TMP)',
+            ),
+        ),
+        Tests(f"{_ESCAPES}[bubblewrap]"),
+    ),
+    Mutant(
+        "sockets under Landlock",
+        "a command asks the daemons of this machine, which Landlock does not prevent",
+        (Edit("workspace/sandbox/landlock.py", "has_namespaces=False", "has_namespaces=True"),),
+        Tests(f"{_ESCAPES}[landlock]"),
     ),
 )
 
