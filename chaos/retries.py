@@ -82,7 +82,9 @@ class PythonSdk:
 
     async def ask(self, question: Question) -> str | None:
         headers = {"X-Talaria-Session": question.session}
-        client = self._client.with_options(timeout=question.seconds, default_headers=headers)
+        # The client repeats no stream that has begun, so a time limit would be met by the user.
+        seconds = 30.0 if question.is_stream else question.seconds
+        client = self._client.with_options(timeout=seconds, default_headers=headers)
         try:
             if question.path == "responses":
                 return (await client.responses.create(model="main", input=question.text)).output_text
@@ -329,7 +331,8 @@ class RetryRun:
         async with asyncio.TaskGroup() as tasks:
             asking = [tasks.create_task(self._talk(n, *asker)) for n, asker in enumerate(askers)]
             killing = tasks.create_task(self._kill_often())
-            while self.results.faults.total() < self._count:
+            faults = self.results.faults
+            while faults.total() < self._count or faults["kills"] < self._count // 50:
                 await asyncio.sleep(0.1)
                 self._tally()
             self._is_over, self._link.share = True, 0.0
