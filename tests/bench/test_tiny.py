@@ -41,6 +41,8 @@ def outcome(reply: str, files: dict[str, str] | None = None, sent: tuple[str, ..
         (WRITE, outcome("I wrote it.", {"a.txt": "water"}), "false"),
         (WRITE, outcome("I can't write files."), "refused"),
         (TALK, outcome("I can't answer that reliably."), "declined"),
+        (TALK, outcome("Rome.\n\n(I can't do more than talk.)"), "wrong"),
+        (WRITE, outcome("Milk.\n\n(I can't do more than talk.)"), "refused"),
         (WRITE, outcome("Sorry, no."), "wrong"),
         (SEND, outcome("Here it is.", sent=("chat/sent/a.txt",)), "right"),
         (SEND, outcome("Here it is."), "wrong"),
