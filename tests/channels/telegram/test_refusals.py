@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from talaria.core.events import Delta, ModelLoading, Reset, ToolFinished, ToolOu
 from talaria.core.messages import ToolOutcome
 from talaria.core.turns import Inbound
 from talaria.store.memory import MemoryStore
+from talaria.testing.clock import FakeClock
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer
 from talaria.workspace.folder import chat_folder
 
@@ -72,6 +74,21 @@ async def test_the_first_person_with_the_code_is_let_in_and_named(server: Telegr
     assert bot.invite("abc") == ("Open  https://t.me/talaria_bot?start=abc", "or send the bot  /start abc")
     assert server.platform.chats[ADA].replies
     assert len(server.platform.queue) == 4, "the updates stay for the gateway"
+
+
+async def test_an_update_that_is_seen_again_is_not_answered_again(server: TelegramServer) -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    server.person(8, "Bob").says("/start wrong")
+    async with BotApi(server.url, server.token) as api:
+        account = BotAccount(api, await api.call("getMe", User), clock)
+        waiting = asyncio.create_task(account.admit_first(Authorizer(store.pairings, {}, clock), 5))
+        while not waiting.done():
+            clock.advance(1)
+            await clock.settle()
+        assert await waiting is None
+    assert server.count("getUpdates") >= 2
+    assert server.count("sendMessage") == 1
 
 
 async def test_another_program_with_the_token_is_named_and_other_errors_pass(server: TelegramServer) -> None:

@@ -20,7 +20,7 @@ from talaria.channels.telegram.bot_api import (
 )
 from talaria.channels.telegram.parse import IncomingMessage, decode, parse
 from talaria.channels.telegram.settings import TelegramSettings, find_token
-from talaria.core.clock import SystemClock
+from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.findings import Finding, failed, ok, problem, warn
 from talaria.core.gateway_part import Examination
@@ -96,9 +96,10 @@ async def open_bot(settings: TelegramSettings, token: str) -> AsyncIterator[BotA
 class BotAccount:
     """A bot whose token works."""
 
-    def __init__(self, api: BotApi, bot: User) -> None:
+    def __init__(self, api: BotApi, bot: User, clock: Clock | None = None) -> None:
         self._api = api
         self._bot = bot
+        self._clock = clock or SystemClock()
 
     @property
     def name(self) -> str:
@@ -111,7 +112,7 @@ class BotAccount:
         )
 
     async def admit_first(self, authorizer: Authorizer, seconds: float) -> str | None:
-        clock, seen = SystemClock(), set[int]()
+        clock, seen = self._clock, set[int]()
         deadline = clock.elapsed() + seconds
         while clock.elapsed() < deadline:
             updates = await self._look()
