@@ -158,6 +158,10 @@ def _is_left_out(statement: ast.stmt) -> bool:
             return True
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name) | ast.Attribute(attr=name)))):
             return _LOGGER.fullmatch(name) is not None
+        case ast.Expr(
+            value=ast.Await(value=ast.Call(func=ast.Attribute(attr="gather"), keywords=[only]))
+        ) if only.arg == "return_exceptions":
+            return True  # waits for tasks that end anyway, and drops what they return
         case ast.Delete(targets=[ast.Name()]):
             return True
         case ast.Raise(exc=ast.Name(id="NotImplementedError")):

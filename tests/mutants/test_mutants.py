@@ -83,6 +83,7 @@ def test_an_error_can_pass_its_handler() -> None:
         'if a:\n    _log.info("text")',
         "recv(65536)",
         "del a",
+        "await asyncio.gather(a, return_exceptions=True)",
         'text = f"{a}"',
         "os.fsync(file)",
         "pass",
