@@ -37,10 +37,11 @@ def test_a_lock_with_content_follows_a_crash_until_the_database_is_checked(tmp_p
     path.write_text("4711\n")
     with HomeLock(tmp_path) as lock:
         assert lock.follows_crash
-    with HomeLock(tmp_path) as lock:
-        assert lock.follows_crash, "it was not checked"
-        lock.mark_checked()
-        assert not lock.follows_crash
+    crashed = HomeLock(tmp_path)
+    crashed.acquire()
+    assert crashed.follows_crash, "it was not checked"
+    crashed.mark_checked()
+    crashed.release()
     with HomeLock(tmp_path) as lock:
         assert not lock.follows_crash
 
