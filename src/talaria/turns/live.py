@@ -53,7 +53,8 @@ class LiveTurn:
     """A turn in this process, which channels can follow.
 
     `turn` is the row as last known. `state` follows the table in `states`. `settled` is done when the state
-    is SETTLED or LET_GO. `repeats` counts how often the same message was submitted again.
+    is SETTLED or LET_GO. `repeats` counts how often the same message was submitted again, `callers` how many
+    requests of an API wait for the answer.
 
     Events are numbered from 1. A follower that comes late gets all of them from the beginning. Text that no
     follower has read yet is joined, so a long answer without followers stays a few strings.
@@ -87,6 +88,7 @@ class LiveTurn:
         self.steps: tuple[Step, ...] = ()
         self.spent = Spent()
         self.repeats = 0
+        self.callers = 0
         self.begins = 0
         self.losses = 0
         self.steers: list[LiveTurn] = []

@@ -80,15 +80,17 @@ async def test_the_turn_of_a_session_goes_on_without_its_client(
 
 
 @CALLS
+@pytest.mark.parametrize("owner_first", [False, True])
 async def test_a_call_that_another_request_has_joined_goes_on(
-    api: Api, model: ModelServer, path: str, stream: bool
+    api: Api, model: ModelServer, path: str, stream: bool, owner_first: bool
 ) -> None:
     keyed = {"Idempotency-Key": "same"}
     first, live = await begin(api, model, path, stream=stream, headers=keyed)
     second, _ = await begin(api, model, path, stream=stream, asked=lambda: live.repeats > 0, headers=keyed)
     while watchers() < 2:
         await asyncio.sleep(0.001)
-    await leave(api, second)
+    clients = [first, second] if owner_first else [second, first]
+    await leave(api, clients[0])
     assert live.state is LiveState.RUNNING
-    await leave(api, first)
+    await leave(api, clients[1])
     assert (await live.settled).state == "cancelled"

@@ -51,10 +51,16 @@ class CallAnswers:
         """Return the answer of a turn. With an `encoder` it is a stream, whose end `finish` returns; without
         one `finish` returns the whole of it. `finish` is called when the turn is done.
 
-        Raises `HttpError` if the turn has no answer. When the client leaves, a stateless call is cancelled,
-        unless it came with the key of an earlier one. The turn of a session goes on.
+        Raises `HttpError` if the turn has no answer. A stateless call is cancelled when the last client that
+        waits for it leaves. The turn of a session goes on.
         """
-        is_owned = is_stateless and not live.repeats
+        live.callers += 1
+
+        async def leave() -> None:
+            live.callers -= 1
+            if is_stateless and not live.callers:
+                await self._turns.cancel(live)
+
         headers = (
             (b"x-talaria-session-id", live.turn.session_id.encode()),
             (b"x-talaria-turn-id", live.turn.id.encode()),
@@ -67,13 +73,12 @@ class CallAnswers:
                 header_delay=self._timing.header_delay,
                 headers=headers,
                 format_error=lambda error: encoder.fail(error, live.turn),
-                on_disconnect=(lambda: self._turns.cancel(live)) if is_owned else None,
+                on_disconnect=leave,
             )
         try:
             turn = await wait_for_turn(request, live)
         except ClientDisconnected:
-            if is_owned:
-                await self._turns.cancel(live)
+            await leave()
             raise
         if (error := await failure_of(self._store, turn, headers)) is not None:
             raise error
