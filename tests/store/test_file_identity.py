@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from talaria.core.errors import StoreError
-from talaria.store.sqlite.database import copy_database
+from talaria.store.sqlite.database import copy_database, open_reader
 from talaria.store.sqlite.rescue import FileIdentity, Loss, copy_into
 
 
@@ -62,3 +62,18 @@ def test_a_copy_that_the_end_of_the_store_stops_says_so(
         copy_database(path, tmp_path / "copy.db", lambda: should_stop)
     assert error.value.user_text.startswith(words)
     assert ("not finished" in error.value.user_text) is should_stop
+
+
+def test_a_reader_keeps_temporary_tables_in_memory_and_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "talaria.db"
+    made = sqlite3.connect(path)
+    made.execute("CREATE TABLE a (b)")
+    made.close()
+    reader = open_reader(path)
+    try:
+        values = [reader.execute(f"PRAGMA {name}").fetchone()[0] for name in ("temp_store", "foreign_keys")]
+        assert values == [2, 0]
+        with pytest.raises(Exception, match="readonly"):
+            reader.execute("INSERT INTO a VALUES (1)")
+    finally:
+        reader.close()
