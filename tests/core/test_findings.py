@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-from talaria.core.findings import close_command, end_command
+import pytest
+
+from talaria.core.errors import ConfigError
+from talaria.core.findings import (
+    Finding,
+    Level,
+    close_command,
+    end_command,
+    failed,
+    install_command,
+    ok,
+    problem,
+    warn,
+)
 
 
 def test_only_a_process_of_talaria_is_offered_to_be_ended() -> None:
@@ -33,3 +47,27 @@ def test_a_file_outside_of_the_home_is_not_closed_to_others(tmp_path: Path) -> N
     os.symlink(outside, link)
     assert close_command(outside, home) == close_command(link, home) == ""
     assert close_command(home / "config.toml", home) == f"chmod 600 {home / 'config.toml'}"
+
+
+def test_a_package_is_installed_the_way_this_program_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert install_command("a b") in (
+        f"{shlex.quote(sys.executable)} -m pip install 'a b'",
+        f"uv pip install --python {shlex.quote(sys.executable)} 'a b'",
+    )
+    (tmp_path / "pipx_metadata.json").touch()
+    assert install_command("a b") == "pipx inject talaria-gateway 'a b'"
+
+
+def test_findings_have_their_level_and_their_texts() -> None:
+    error = ConfigError("Wrong.", "Mend it.")
+    assert failed("a", error, "mend") == Finding("a", Level.PROBLEM, "Wrong.", "Mend it.", "mend")
+    assert (ok("a", "t").level, warn("a", "t").level, problem("a", "t").level) == (
+        Level.OK,
+        Level.WARN,
+        Level.PROBLEM,
+    )
+    assert warn("a", "t", "f", "c") == Finding("a", Level.WARN, "t", "f", "c")
+    assert problem("a", "t", "f", "c") == Finding("a", Level.PROBLEM, "t", "f", "c")
