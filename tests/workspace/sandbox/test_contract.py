@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from talaria.workspace.sandbox.port import ProcessLimits, Sandbox, SandboxError
+from talaria.workspace.sandbox.port import Launch, ProcessLimits, Sandbox, SandboxCommand, SandboxError
 from talaria.workspace.sandbox.process import Output, Stream, open_process, run
 from workspace.sandbox.conftest import Holders, Places
 
@@ -160,6 +161,29 @@ async def test_no_descriptor_is_left(any_sandbox: Sandbox, places: Places) -> No
     with pytest.raises(SandboxError):
         await run(any_sandbox, places.command("true", cwd=places.folder / "gone"))
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@dataclass(frozen=True)
+class Late:
+    """A sandbox whose working folder is removed just before the command starts."""
+
+    inner: Sandbox
+    cwd: Path
+    name: str = "late"
+
+    def prepare(self, command: SandboxCommand) -> Launch:
+        launch = self.inner.prepare(command)
+        self.cwd.rmdir()
+        return launch
+
+
+async def test_the_reason_that_kept_a_command_from_running_is_told(
+    any_sandbox: Sandbox, places: Places
+) -> None:
+    gone = places.folder / 'a "gone" folder'
+    gone.mkdir()
+    with pytest.raises(SandboxError, match=r"did not start the command: .*No such file"):
+        await run(Late(any_sandbox, gone), places.command("echo ran", cwd=gone))
 
 
 # -- limits

@@ -56,7 +56,7 @@ async def test_every_escape_works_where_there_is_no_sandbox(gateway_home: Path) 
     proof = await prove(NoSandbox(), gateway_home)
     assert not proof.holds
     unseen = WAYS - set(proof.reached or ())
-    if os.path.exists("/.dockerenv") or os.geteuid() != 0:
+    if os.geteuid() != 0 or "Seccomp:\t2" in Path("/proc/self/status").read_text():
         unseen -= {
             name for name in unseen if name.startswith("call ") or "namespace" in name
         }  # not ours to say

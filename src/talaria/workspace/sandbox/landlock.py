@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import marshal
 import os
 import signal
 import sys
@@ -42,7 +42,7 @@ class LandlockSandbox:
             uid=uid,
             gid=gid,
             is_confined=True,
-            filter=rules.hex(),
+            filter=rules,
             writable=_words(command.writable),
             readable=[*_words((*system_paths(self.hidden), *command.readable)), *PROC_FILES, *ACCOUNTS],
             devices=DEVICES,
@@ -58,7 +58,7 @@ class NoSandbox:
 
     def prepare(self, command: SandboxCommand) -> Launch:
         command.check()
-        return _launch(command, uid=0, gid=0, is_confined=False, filter="")
+        return _launch(command, uid=0, gid=0, is_confined=False, filter=b"")
 
 
 def _launch(command: SandboxCommand, **order: Any) -> Launch:
@@ -69,9 +69,10 @@ def _launch(command: SandboxCommand, **order: Any) -> Launch:
         "limits": asdict(command.limits),
         "gateway": os.getpid(),
     }
-    ordered = open_data("order", json.dumps(order).encode())
+    ordered = open_data("order", marshal.dumps(order))
     status, told = os.pipe()
-    argv = (sys.executable, "-I", "-S", launcher.__file__, str(ordered), str(told))
+    folder = str(Path(launcher.__file__).parent)
+    argv = (sys.executable, "-I", "-S", "-c", launcher.START, folder, str(ordered), str(told))
     return Launch(argv, (ordered, told), status, ends_all=signal.SIGTERM)
 
 

@@ -1,22 +1,31 @@
 """A program of its own: restricts a child with Landlock, seccomp and rlimits, and ends all that it started.
 
-    python -I -S launcher.py ORDER_FD STATUS_FD
-
-It imports nothing of the package, starts with an empty environment and reads its order, as JSON, from a
-descriptor. The supervisor stays outside of the restrictions. As a subreaper it inherits every process that
-the command leaves behind, and ends them when the command ends, on SIGTERM, or when its own parent dies.
+It is started with `START` for each command, so it imports little, and nothing of the package. It has an empty
+environment and reads its order, as `marshal` writes it, from a descriptor. The supervisor stays outside of
+the restrictions. As a subreaper it inherits every process that the command leaves behind, and ends them when
+the command ends, on SIGTERM, or when its own parent dies.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
+import marshal
 import os
 import resource
-import signal
 import sys
-from typing import Any, NoReturn
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from typing import Any, NoReturn
+else:
+    import _signal as signal  # without the enums, which take longer to make than all the rest
+
+# Imported, not run: so its bytecode is kept. The arguments are its folder and the two descriptors.
+START = (
+    "import sys; sys.path.append(sys.argv[1]); import launcher; "
+    "sys.exit(launcher.main(*map(int, sys.argv[2:])))"
+)
 NOT_RUN = 125
 _PDEATHSIG, _SECCOMP, _SECUREBITS, _SUBREAPER, _NO_NEW_PRIVS, _AMBIENT = 1, 22, 28, 36, 38, 47
 _AMBIENT_RAISE, _FILTER = 2, 2
@@ -147,18 +156,31 @@ def _run_command(order: dict[str, Any], status: int) -> NoReturn:
         if order["is_confined"]:
             _restrict_files(order["writable"], order["readable"], order["devices"])
         if order["filter"]:
-            filter_ = bytes.fromhex(order["filter"])
+            filter_: bytes = order["filter"]
             program = _Program(len(filter_) // 8, filter_)
             _prctl("seccomp", _SECCOMP, _FILTER, ctypes.byref(program))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
     except (OSError, ValueError) as error:
-        _tell(status, {"error": str(error)})
+        text = str(error).replace("\\", "/").replace('"', "'")  # json may not be readable any more
+        os.write(status, f'{{"error": "{text}"}}'.encode())
         os._exit(NOT_RUN)
-    try:
-        os.execvpe(order["argv"][0], order["argv"], order["environ"])  # noqa: S606 - what it is for
-    except OSError as error:
-        print(f"{order['argv'][0]}: {error.strerror}", file=sys.stderr, flush=True)  # noqa: T201
-        os._exit(127 if isinstance(error, FileNotFoundError | NotADirectoryError) else 126)
+    _become_command(order["argv"], order["environ"])
+
+
+def _become_command(argv: list[str], environ: dict[str, str]) -> NoReturn:
+    """Look the program up as a shell does. os.execvpe would import modules, which cannot be read any more."""
+    name = argv[0]
+    folders = [""] if "/" in name else [f"{folder or '.'}/" for folder in environ["PATH"].split(":")]
+    code, reason = 127, "not found"
+    for folder in folders:
+        try:
+            os.execve(folder + name, argv, environ)  # noqa: S606 - what it is for
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            code, reason = 126, error.strerror or "cannot be run"
+    print(f"{name}: {reason}", file=sys.stderr, flush=True)  # noqa: T201
+    os._exit(code)
 
 
 # -- the supervisor
@@ -232,14 +254,10 @@ def _supervise(main: int, parent: int) -> int:
     return code
 
 
-def _tell(fd: int, status: dict[str, Any]) -> None:
-    os.write(fd, json.dumps(status).encode())
-
-
 def main(order_fd: int, status_fd: int) -> int:
     parent = os.getppid()
     with open(order_fd, "rb") as file:
-        order = json.load(file)
+        order = marshal.load(file)  # noqa: S302 - the gateway wrote it
     os.set_inheritable(status_fd, False)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM})
     _prctl("subreaper", _SUBREAPER, 1)
@@ -255,9 +273,5 @@ def main(order_fd: int, status_fd: int) -> int:
         os.dup2(null, fd)
     code = _supervise(child, parent)
     if code != NOT_RUN:
-        _tell(status_fd, {"exit-code": code})
+        os.write(status_fd, b'{"exit-code": %d}' % code)
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
