@@ -101,7 +101,12 @@ def test_what_is_a_command(text: str, command: Command | None) -> None:
         ),
         ("/usage", "25 out, 5 of them reasoning; $0.0125, and 1 of the calls have no known price.\n"),
         ("/usage", "Everyone today: 1 model call, 9 tokens in (0 % from the provider's cache), 1 out, "),
-        ("/usage", "; the price is not known.\nCaps: $5.00 a day, $0.50 a day for each user, $10.00 for a "),
+        ("/usage", "; the price is not known.\nOn the gateway's machine `"),
+        (
+            "/usage",
+            """ config set 'prices."scripted/scripted"' '{input = 1.00, output = 2.00}'` sets a price, in """,
+        ),
+        ("/usage", "\nCaps: $5.00 a day, $0.50 a day for each user, $10.00 for a "),
         ("/usage", "The day ends at 2026-11-16 00:00 CET. $2.00 is set aside for calls under way."),
         ("/tools", "Tools of this session: read_file, todo. Off: write_file. `/tools [NAME…|all|none]`"),
         ("/tools read_fil", "There is no tool 'read_fil'. There are: read_file, todo, write_file."),

@@ -79,7 +79,17 @@ async def test_a_turn_is_told_from_its_message_to_its_delivered_reply(
     await store.outbox.mark(DeliveryResult(row.id, 1, OutboxState.SENT, platform_id="chat-1:4712"))
 
     told = await tell(store, turn_id)
-    assert kinds(told) == ["accepted", "queued", "begun", "model", "tool", "tool", "done", "delivered"]
+    assert kinds(told) == [
+        "accepted",
+        "queued",
+        "begun",
+        "model",
+        "tool",
+        "tool",
+        "cost",
+        "done",
+        "delivered",
+    ]
     times = [chapter.at for chapter in told.story]
     assert times == sorted(times, key=lambda at: at or 0.0)
     texts = "\n".join(chapter.text for chapter in told.story)

@@ -147,7 +147,7 @@ def test_what_its_steps_did_and_used() -> None:
     _, *found, _ = told(make_turn(), steps=steps, usage=usage)
     assert found == [
         (3.0, "model", "Step 1: m answered (10 tokens in, 4 of them cached, 5 out)."),
-        (4.0, "model", "Step 2: m answered after 3 calls (20 tokens in, 0 of them cached, 6 out)."),
+        (4.0, "model", "Step 2: m answered after 3 calls (20 tokens in, 0 of them cached, 6 out, $0.002)."),
         (5.0, "model", "Step 3: m answered."),
         (None, "tool", "Step 4: tool now was asked for and has not run."),
         (6.0, "tool", "Step 5: tool now started; no end of it is known."),
@@ -167,7 +167,22 @@ def test_what_its_steps_did_and_used() -> None:
             "Step 9: the call broke off or reported no usage. That part of what is counted "
             "(7 tokens in, 8 out) is an estimate.",
         ),
+        (
+            None,
+            "cost",
+            "Cost $0.002 without that. The price of p/m is not known; this sets it, in dollars for a million "
+            "tokens: `talaria config set 'prices.\"p/m\"' '{input = 1.00, output = 2.00}'`",
+        ),
     ]
+
+
+@pytest.mark.parametrize(
+    ("costs", "lines"),
+    [((0, 0), []), ((2_000_000, 500_000), [(None, "cost", "Cost $0.0025 in all.")]), ((), [])],
+)
+def test_what_it_cost(costs: tuple[int, ...], lines: list[tuple[Any, ...]]) -> None:
+    usage = tuple(StepUsage(n, "p", "m", 1, TokenUsage(), 3.0, cost=each) for n, each in enumerate(costs))
+    assert [line for line in told(make_turn(), usage=usage) if line[1] == "cost"] == lines
 
 
 @pytest.mark.parametrize(
@@ -210,14 +225,14 @@ def test_what_was_asked_and_decided(kind: str, decision: Any, state: TurnState, 
     [
         (
             {"state": OutboxState.SENT, "attempts": 1, "platform_id": "55", "sent_at": 9.0},
-            (9.0, "delivered", "The reply (reply:3) to telegram 7:: was delivered as 55 after 1 attempt."),
+            (9.0, "delivered", "The reply (reply:3) to telegram 7 was delivered as 55 after 1 attempt."),
         ),
         (
             {"state": OutboxState.FAILED, "attempts": 2, "error": "Blocked.", "part": 1},
             (
                 None,
                 "undelivered",
-                "Message 2 of the reply (reply:3) to telegram 7:: was given up after 2 attempts. "
+                "Message 2 of the reply (reply:3) to telegram 7 was given up after 2 attempts. "
                 "The last one met: Blocked.",
             ),
         ),
@@ -226,7 +241,7 @@ def test_what_was_asked_and_decided(kind: str, decision: Any, state: TurnState, 
             (
                 None,
                 "sending",
-                "The reply (reply:3) to telegram 7:: is being sent, attempt 2; the outcome is open.",
+                "The reply (reply:3) to telegram 7 is being sent, attempt 2; the outcome is open.",
             ),
         ),
         (
@@ -234,7 +249,7 @@ def test_what_was_asked_and_decided(kind: str, decision: Any, state: TurnState, 
             (
                 8.0,
                 "unsent",
-                "The reply (reply:3) to telegram 7::, in place of its message 44 waits to be sent, "
+                "The reply (reply:3) to telegram 7, in place of its message 44 waits to be sent, "
                 "0 attempts so far.",
             ),
         ),

@@ -92,7 +92,7 @@ def _tell(invocation: Invocation, id: str, as_json: bool) -> None:
         click.echo(msgspec.json.format(msgspec.json.encode(explained)).decode())
         return
     for line in _lines(explained):
-        click.echo(line)
+        click.echo(invocation.spoken(line))
 
 
 def _lines(explained: ExplainedTurn) -> Iterator[str]:

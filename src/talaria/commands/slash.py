@@ -20,7 +20,7 @@ from talaria.core.ids import TurnId
 from talaria.core.ledger import ChatSummary
 from talaria.core.program import spoken_afar
 from talaria.core.sessions import Session
-from talaria.core.spending import Account, Scope, Spent, show_usd
+from talaria.core.spending import Account, Scope, Spent, price_command, show_usd
 from talaria.core.suggest import nearest
 from talaria.core.turns import Sender, Turn
 
@@ -345,6 +345,9 @@ def _usage(context: CommandContext, args: str) -> CommandResult:
         f"You today: {_describe_spent(spending.user)}",
         f"Everyone today: {_describe_spent(spending.everyone)}",
     ]
+    if any(each.unpriced for each in (spending.session, spending.user, spending.everyone)):
+        command = spoken_afar(price_command(str(context.model)))
+        lines.append(f"On the gateway's machine {command} sets a price, in dollars for a million tokens.")
     if account.caps:
         caps = ", ".join(_CAPS[cap.scope].format(show_usd(cap.limit)) for cap in account.caps)
         reserved = f" {show_usd(spending.reserved)} is set aside for calls under way."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from datetime import datetime, time, timedelta, tzinfo
 from enum import StrEnum
 
@@ -30,6 +32,12 @@ class Price(msgspec.Struct, frozen=True):
 
 
 FREE = Price(0, 0, 0, 0)
+
+
+def price_command(name: str) -> str:
+    """Return the command, in backticks, that sets the price of the model `name` (PROVIDER/MODEL)."""
+    key = shlex.quote(f"prices.{json.dumps(name)}")
+    return f"`talaria config set {key} '{{input = 1.00, output = 2.00}}'`"
 
 
 def cost(tokens: TokenUsage, price: Price) -> int:

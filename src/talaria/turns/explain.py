@@ -11,7 +11,7 @@ from talaria.core.history import StepUsage, TurnHistory
 from talaria.core.ids import EPHEMERAL, ChatAddress
 from talaria.core.ledger import TurnRecord
 from talaria.core.questions import APPROVE, DENY, Question, QuestionKind
-from talaria.core.spending import show_usd
+from talaria.core.spending import price_command, show_usd
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
 
 _PREVIEW = 80
@@ -34,6 +34,7 @@ def explain_history(history: TurnHistory) -> tuple[HistoryLine, ...]:
         *_attempts(history),
         *_steps(history.record, {used.n: used for used in history.usage}),
         *(line for used in history.usage for line in _estimate(used)),
+        *_cost(history.usage, turn.ended_at),
         *_end(turn),
         *(line for row in history.record.replies for line in _delivery(row)),
     )
@@ -123,7 +124,21 @@ def _used(usage: StepUsage | None) -> str:
         return ""
     tries = f" after {usage.calls} calls" if usage.calls > 1 else ""
     tokens = usage.tokens
-    return f"{tries} ({tokens.input} tokens in, {tokens.cached} of them cached, {tokens.output} out)"
+    money = f", {show_usd(usage.cost)}" if usage.cost else ""
+    return f"{tries} ({tokens.input} tokens in, {tokens.cached} of them cached, {tokens.output} out{money})"
+
+
+def _cost(usage: tuple[StepUsage, ...], at: float | None) -> Iterator[HistoryLine]:
+    """Tell the cost of all calls, if one of them cost something or has no known price."""
+    total = sum(used.cost or 0 for used in usage)
+    names = {f"{used.provider}/{used.model}" for used in usage if used.cost is None and used.model}
+    unknown = " and ".join(sorted(names))
+    if unknown:
+        hint = f"The price of {unknown} is not known; this sets it, in dollars for a million tokens:"
+        text = f"{hint} {price_command(min(names))}"
+        yield HistoryLine(at, "cost", f"Cost {show_usd(total)} without that. {text}" if total else text)
+    elif total:
+        yield HistoryLine(at, "cost", f"Cost {show_usd(total)} in all.")
 
 
 def _estimate(usage: StepUsage) -> Iterator[HistoryLine]:
@@ -162,7 +177,7 @@ def _end(turn: Turn) -> Iterator[HistoryLine]:
 
 def _delivery(row: OutboxRow) -> Iterator[HistoryLine]:
     name = f"Message {row.part + 1} of the reply" if row.part else "The reply"
-    what = f"{name} (reply:{row.id}) to {row.channel} {row.address}"
+    what = f"{name} (reply:{row.id}) to {row.channel} {_place(row.address)}"
     if row.edits is not None:
         what += f", in place of its message {row.edits}"
     tries = _count(row.attempts, "attempt")
@@ -179,6 +194,11 @@ def _delivery(row: OutboxRow) -> Iterator[HistoryLine]:
             )
         case OutboxState.PENDING:
             yield HistoryLine(row.written_at, "unsent", f"{what} waits to be sent, {tries} so far.{trouble}")
+
+
+def _place(address: str) -> str:
+    """Return the address without the fields at its end that are empty, or that name one message."""
+    return address.partition("::")[0].rstrip(":")
 
 
 def _count(number: int, noun: str) -> str:

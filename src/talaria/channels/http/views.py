@@ -155,7 +155,8 @@ async def explain_turn(
 
 
 def no_such_turn(name: str) -> NotFound:
-    return NotFound(f"There is no turn {name}.", "Check the id; old turns may have been pruned.")
+    hint = "`talaria why` lists the last messages with their ids; old turns may have been pruned."
+    return NotFound(f"There is no turn {name}.", hint)
 
 
 class AcceptedTurn(msgspec.Struct, frozen=True):
