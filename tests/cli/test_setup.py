@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import Talaria, started
+from cli.conftest import Serve, Talaria, started
 from cli.terminal import Terminal
 from talaria.cli.model_servers import is_like_address, read_address
 from talaria.cli.setup_plan import Candidate, find_foreign_keys
@@ -116,6 +116,23 @@ def test_a_broken_file_is_told_before_anything_is_asked(talaria: Talaria, config
     assert done.returncode == 1
     assert done.stdout == ""
     assert "line 1" in done.stderr
+
+
+def test_a_second_setup_changes_the_key_for_all_sessions(
+    talaria: Talaria, config: Path, strict_url: str, serve: Serve
+) -> None:
+    config.write_text(
+        f'[model]\nprovider = "mine"\nname = "{GOOD}"\n[providers.mine]\nbase_url = "{strict_url}"\n'
+        'api_key = "sk-wrong-0123456789"\n[prices."mine/*"]\ninput = 100\noutput = 100\n'
+    )
+    config.chmod(0o600)
+    serve()
+    done = talaria("setup", "--provider", "mine", "--model", GOOD, stdin=f"{KEY}\ny\n")
+    assert done.returncode == 0, done.stdout
+    assert "did not accept the key (HTTP 401)" in done.stdout
+    assert "wants a key" not in done.stdout
+    assert " out, $0.0" in done.stdout, "the configured price"
+    assert "takes it up within seconds, for all sessions, from the next message on." in done.stdout
 
 
 def test_what_is_no_address_is_asked_again(talaria: Talaria, config: Path, strict_url: str) -> None:

@@ -106,7 +106,7 @@ def command(  # noqa: PLR0917 - click passes them by name
         name = model or (DEFAULT_MODEL if given is not None and given.is_built_in else "")
         if given is None or not name:
             raise click.UsageError("With --yes, name --provider and --model.")
-        chosen = _choose_by_options(given, name)
+        chosen = _choose_by_options(given, name, settings)
     else:
         try:
             chosen = _choose_in_dialogue(given, model or "", settings)
@@ -152,7 +152,7 @@ def _given(
 # -- the two ways to a choice that works
 
 
-def _choose_by_options(candidate: Candidate, model: str) -> tuple[Candidate, str]:
+def _choose_by_options(candidate: Candidate, model: str, settings: Settings) -> tuple[Candidate, str]:
     """Try the choice of the options. Raises `ModelError` with a hint that names the option to change."""
     variable = candidate.key_env
     if variable and not candidate.key and not os.environ.get(variable):
@@ -163,7 +163,7 @@ def _choose_by_options(candidate: Candidate, model: str) -> tuple[Candidate, str
     try:
         if candidate.lacks_version:
             candidate, _ = _list_models(candidate)
-        run_loop(_try(candidate, model))
+        run_loop(_try(candidate, model, settings))
     except ModelError as error:
         error.hint = IN_OPTIONS[_trouble(error, candidate)]
         raise
@@ -180,12 +180,12 @@ def _choose_in_dialogue(candidate: Candidate | None, model: str, settings: Setti
             is_open = not model or candidate.lacks_version
             candidate, listed = _list_models(candidate) if is_open else (candidate, [])
             model = tried = model or ask_model(candidate, listed, tried)
-            run_loop(_try(candidate, model))
+            run_loop(_try(candidate, model, settings))
             return ask_kept(candidate), model
         except ModelError as error:
             assert candidate is not None
             trouble = _trouble(error, candidate)
-            if trouble is Trouble.KEY and not candidate.key_env:
+            if trouble is Trouble.KEY and not (candidate.key_env or candidate.key):
                 error.user_text = f"{candidate.provider} wants a key (HTTP {error.status})."
             _say(error, IN_DIALOGUE[trouble])
             if trouble is not Trouble.KEY and (trouble is not Trouble.ADDRESS or error.status is not None):
@@ -251,7 +251,7 @@ def _list_models(candidate: Candidate) -> tuple[Candidate, list[str]]:
     return found, listed
 
 
-async def _try(candidate: Candidate, model: str) -> None:
+async def _try(candidate: Candidate, model: str, settings: Settings) -> None:
     if candidate.is_built_in:
         find_weights(model)
         click.echo(
@@ -261,7 +261,7 @@ async def _try(candidate: Candidate, model: str) -> None:
     choice = ModelChoice(candidate.provider, model)
     async with candidate.providers(os.environ) as providers:
         try:
-            call = try_model(providers, choice, Prices())
+            call = try_model(providers, choice, Prices(settings.prices))
             answer = await _with_timeout(TRY_SECONDS, f"Trying {choice}", call, late=408)
         except ModelRefused as error:
             if status_kind(error.status) is not StatusKind.NOT_FOUND:
@@ -312,7 +312,9 @@ def _write(invocation: Invocation, candidate: Candidate, model: str) -> None:
         click.echo(f"The key stays in {variable}.")
         click.echo(f"Next: restart the gateway from a shell that has {variable}: {serve}")
     elif home.is_locked():
-        click.echo("The running gateway takes it up within seconds, for new sessions: /new in a chat.")
+        is_new = any(line.startswith("model.") for line in lines)
+        whose = "for new sessions: /new in a chat" if is_new else "for all sessions, from the next message on"
+        click.echo(f"The running gateway takes it up within seconds, {whose}.")
         click.echo(f"Next: {chat}")
     else:
         if variable:
