@@ -158,6 +158,7 @@ async def _run_turns(start: _Start, gateway: Gateway, guard: RestartGuard, pause
     except Exception:  # a start that cannot be recorded is a start all the same
         _log.exception("the start was not as it should be")
     start.health.enter(GatewayPhase.READY)
+    gateway.loop_watch.end_start()
     gateway.turns.release()
 
 
@@ -346,6 +347,7 @@ async def _keep_leases(start: _Start, store: StoreEngine) -> AsyncIterator[tuple
         async with run_loops(clock, {"leases": keeper.run}):
             yield keeper, watch
         return
+    watch.begin_start()
     watch.start()
     try:
         renewing = partial(keeper.run_beside, store.from_thread, lambda: not watch.is_wedged)

@@ -70,6 +70,19 @@ async def test_an_import_that_holds_the_loop_is_no_warning(
     assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
+async def test_stalls_of_the_start_are_counted_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "talaria.loop"):
+        async with watching() as watch:
+            watch.begin_start()
+            await hold_the_loop(3 * STALL_SECONDS)
+            assert watch.reading().stalls == 1
+            watch.end_start()
+            assert caplog.records == []
+            await hold_the_loop(3 * STALL_SECONDS)
+            assert watch.reading().stalls == 2
+    assert "the event loop was held for" in caplog.text
+
+
 async def test_code_that_lets_no_thread_run_is_reported_afterwards() -> None:
     async with watching() as watch:
         n = 10_000_000

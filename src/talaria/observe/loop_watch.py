@@ -158,6 +158,7 @@ class LoopWatch:
         self._last: Stall | None = None
         self._stalls = 0
         self._logged_at = -math.inf
+        self._is_starting = False
         # Written on the loop, read in the thread.
         self._ticks = 0
         self._due = math.inf
@@ -180,6 +181,16 @@ class LoopWatch:
         self._metrics.watch_loop(self.reading)
         self._schedule()
         self._thread.start()
+
+    def begin_start(self) -> None:
+        """Log no stalls until `end_start`: most are imports, which are made once. They are counted."""
+        self._is_starting = True
+
+    def end_start(self) -> None:
+        """Log the stalls that come from now on, and those of the start in one line."""
+        self._is_starting = False
+        if self._stalls:
+            _log.debug("the event loop was held %d times while the gateway started", self._stalls)
 
     def stop(self) -> None:
         self._stop.set()
@@ -258,6 +269,8 @@ class LoopWatch:
 
     def _report(self, stall: Stall) -> None:
         now = time.monotonic()
+        if self._is_starting:
+            return
         if stall.seconds < 1 and now - self._logged_at < _LOG_SECONDS:
             return
         self._logged_at = now
