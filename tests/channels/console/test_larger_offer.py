@@ -119,6 +119,26 @@ async def test_the_key_fetches_it_once_and_then_begins_a_session() -> None:
     assert gateway.fetched == [NAME]
 
 
+@pytest.mark.parametrize("larger", [ABSENT, as_state(LargerState.READY)])
+async def test_nothing_is_offered_to_a_session_with_another_model(larger: LargerModel) -> None:
+    gateway = Gateway()
+    gateway.states = [larger]
+    async with offered(gateway, larger) as offer:
+        offer.note("hello")
+        offer.note("/model")
+        assert offer.line()
+        gateway.usual = "mine/gpt-5"
+        offer.note("/new")
+        await until(lambda: offer.line() == "")
+        assert offer.press() is None
+        gateway.usual = "local/tiny"
+        offer.note(" /reset ")
+        await until(lambda: offer.line() != "")
+        offer.note("/model mine/gpt-5")
+        assert (offer.line(), offer.press()) == ("", None)
+    assert gateway.fetched == []
+
+
 async def test_a_download_that_another_client_began_is_followed() -> None:
     gateway = Gateway()
     gateway.states = [as_state(LargerState.READY)]

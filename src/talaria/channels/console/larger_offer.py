@@ -35,6 +35,8 @@ class LargerOffer:
         self._switch = _NEW
         self._trouble = ""
         self._watching: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._is_withdrawn = False
 
     @classmethod
     @asynccontextmanager
@@ -49,13 +51,17 @@ class LargerOffer:
         try:
             yield offer
         finally:
-            if offer._watching is not None:
-                offer._watching.cancel()
-                await asyncio.wait((offer._watching,))
+            tasks = [task for task in (offer._watching, offer._looking) if task is not None]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
 
     def line(self) -> str:
         """Return the line above the prompt; empty if nothing is offered."""
         larger = self._larger
+        if self._is_withdrawn:
+            return ""
         match larger.state:
             case LargerState.REFUSED:
                 return ""
@@ -71,11 +77,30 @@ class LargerOffer:
 
     def press(self) -> str | None:
         """Handle the key. Returns a message for the chat to send, if there is one."""
+        if self._is_withdrawn:
+            return None
         if self._larger.state is LargerState.READY:
             return self._switch
         if self._larger.state is LargerState.ABSENT and (self._watching is None or self._watching.done()):
             self._watch(is_wanted=True)
         return None
+
+    def note(self, text: str) -> None:
+        """Take in a message that the person sends: a new session may have another model than the tiny one,
+        and `/model NAME` chooses one. Nothing is offered then."""
+        command, _, name = text.strip().partition(" ")
+        if command in (_NEW, "/reset"):
+            self._looking = asyncio.create_task(self._look_at_usual(), name="usual model")
+        elif command == "/model" and name.strip():
+            self._is_withdrawn = True
+
+    async def _look_at_usual(self) -> None:
+        with contextlib.suppress(TalariaError):  # the offer stays as it is
+            self._is_withdrawn = not (await self._usual()).startswith(f"{LOCAL}/")
+
+    async def _usual(self) -> str:
+        """Return the model of new sessions."""
+        return next((name for name in await self._client.models() if "/" in name), "")
 
     def is_taken_by(self, text: str) -> bool:
         """Return whether this message changes to the larger model."""
@@ -103,5 +128,4 @@ class LargerOffer:
     async def _choose_switch(self) -> None:
         """New sessions get the larger model, unless the configuration names another one."""
         model = f"{LOCAL}/{self._larger.name}"
-        usual = next((name for name in await self._client.models() if "/" in name), "")
-        self._switch = _NEW if usual == model else f"/model {model}"
+        self._switch = _NEW if await self._usual() == model else f"/model {model}"

@@ -78,8 +78,10 @@ class TerminalPrompt:
             text = await self._session.prompt_async(self._prompt, default=draft, handle_sigint=False)
         except EOFError:
             return None
-        if self._offer is not None and self._offer.is_taken_by(text):
-            self._offer = None
+        if self._offer is not None:
+            self._offer.note(text)
+            if self._offer.is_taken_by(text):
+                self._offer = None
         return text
 
     def _prompt(self) -> FormattedText:
@@ -88,8 +90,7 @@ class TerminalPrompt:
 
     def _take_offer(self, event: KeyPressEvent) -> None:
         """Handle the key of the offer. The text that was written so far stays for the next prompt."""
-        assert self._offer is not None
-        if (message := self._offer.press()) is not None:
+        if self._offer is not None and (message := self._offer.press()) is not None:
             self._draft = event.current_buffer.text
             event.app.exit(result=message)
 
