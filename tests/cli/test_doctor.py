@@ -142,10 +142,9 @@ def test_in_words_it_ends_with_a_verdict(
 ) -> None:
     monkeypatch.delenv("TALARIA_HOME", raising=False)
     assert main(["doctor", "--home", str(home)]) == 0
-    assert capsys.readouterr().out.rstrip().splitlines()[-1] in (
-        "Everything is fine.",
-        "no problems, 1 warning.",
-    )
+    *_, verdict, called = capsys.readouterr().out.rstrip().splitlines()
+    assert verdict in ("Everything is fine.", "no problems, 1 warning.")
+    assert called.startswith("The model was not called; `") and called.endswith(" --call` calls it once.")
 
 
 def test_a_reason_that_is_a_sentence_keeps_one_full_stop() -> None:

@@ -148,7 +148,10 @@ def test_a_busy_configured_port_is_an_error(talaria: Talaria) -> None:
     assert f"Port {port} on 127.0.0.1 is in use by " in done.stderr
     if sys.platform == "linux":
         assert f"(process {os.getpid()})." in done.stderr
-    assert "`talaria serve --port 0` takes any free one, `talaria config set http.port PORT`" in done.stderr
+    assert (
+        "`talaria config set http.port 0` at every start, `talaria serve --port 0` at this one."
+        in done.stderr
+    )
 
 
 def test_a_database_of_a_newer_version_is_left_alone(talaria: Talaria, home: Path) -> None:

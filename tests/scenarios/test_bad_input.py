@@ -182,7 +182,7 @@ CASES = [
         "config.toml line 2: pool.max_agent",
         "max_agents",
     ),
-    Case("port in use", World.take_port, 1, "is in use by ", "serve --port 0` takes any free one"),
+    Case("port in use", World.take_port, 1, "is in use by ", "config set http.port 0` at every start"),
     Case(
         "home is a file",
         World.put_a_file_in_place_of_the_home,

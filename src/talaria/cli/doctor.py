@@ -62,6 +62,8 @@ def command(invocation: Invocation, as_json: bool, calls: bool) -> int:
         warnings = sum(finding.level is Level.WARN for finding in findings)
         counts = f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}."
         click.echo(f"\n{counts if problems or warnings else 'Everything is fine.'}")
+        if not problems and not calls and any(each.name == "endpoint" for each in findings):
+            click.echo(invocation.spoken("The model was not called; `talaria doctor --call` calls it once."))
     return 1 if problems else 0
 
 

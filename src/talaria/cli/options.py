@@ -186,7 +186,7 @@ class Group(click.Group):
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             from talaria.core.suggest import nearest
 
-            near = nearest(args[0], self.list_commands(ctx))
+            near = nearest(args[0], self.list_commands(ctx), likeness=0.65)
             guess = f" Did you mean `{ctx.command_path} {near}`?" if near else ""
             raise click.UsageError(f"There is no command `{ctx.command_path} {args[0]}`.{guess}", ctx)
         return super().resolve_command(ctx, args)

@@ -8,10 +8,13 @@ from difflib import get_close_matches
 _LONGEST_NAME = 100  # comparing costs the product of both lengths
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that `name` was probably meant to be, ignoring case; None if none is close."""
+def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return the known name that `name` was probably meant to be, ignoring case; None if none is close.
+
+    `likeness` is how close it has to be, from 0 to 1: among short names many are a little alike.
+    """
     by_lower = {candidate.lower(): candidate for candidate in known}
-    found = get_close_matches(name[:_LONGEST_NAME].lower(), by_lower, n=1)
+    found = get_close_matches(name[:_LONGEST_NAME].lower(), by_lower, n=1, cutoff=likeness)
     return by_lower[found[0]] if found else None
 
 

@@ -67,8 +67,8 @@ def bind(settings: HttpSettings) -> BoundSocket:
         if taken is None:
             raise ConfigError(
                 f"Port {settings.port} on {host} is in use by {find_listener(settings.port)}.",
-                "Stop that process, or take another port: `talaria serve --port 0` takes any free one, "
-                "`talaria config set http.port PORT` keeps one.",
+                "Stop that process, or take any free port: `talaria config set http.port 0` at every start, "
+                "`talaria serve --port 0` at this one.",
             )
         return BoundSocket(taken, host, taken.getsockname()[1])
     for port in range(DEFAULT_PORT, DEFAULT_PORT + _TRIED_PORTS):
