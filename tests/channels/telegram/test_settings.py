@@ -90,8 +90,16 @@ async def test_the_doctor_sees_who_else_uses_the_bot(tmp_path: Path, server: Tel
             mode=mode,
             webhook_url=url,
         )
-        levels = [level for level, _ in await found(tmp_path, settings)]
-        assert levels == (["ok", "warn"] if mode == "polling" else ["ok", "warn", "warn"])
+        first, *rest = await found(tmp_path, settings)
+        assert first == ("ok", f"@talaria_bot answers; updates come by {mode}.")
+        other = "another program may use its token."
+        if mode == "polling":
+            assert rest == [("warn", f"A webhook is set for the bot, so it cannot be polled; {other}")]
+        else:
+            assert rest == [
+                ("warn", f"The bot's webhook leads elsewhere; {other}"),
+                ("warn", f"Telegram could not deliver to {url}: Connection refused."),
+            ]
 
 
 def test_the_running_gateways_channels_are_looked_at() -> None:
