@@ -59,7 +59,7 @@ def _make(home: Home) -> None:
     """Link a finished file into place: no reader sees half a token, and the first writer wins."""
     draft = home.path / f".http.token-{secrets.token_hex(8)}"
     try:
-        write_new(draft, secrets.token_urlsafe(_TOKEN_BYTES).encode() + b"\n")
+        write_new(draft, secrets.token_hex(_TOKEN_BYTES).encode() + b"\n")
         with contextlib.suppress(FileExistsError):
             home.token_file.hardlink_to(draft)
     finally:
