@@ -21,6 +21,7 @@ from clients.table import CLIENTS, FEATURES, Client, Report, check, markdown
 from talaria.testing.model_server import ModelServer
 
 SHORT = ("plain", "streamed tool loop")
+pytestmark = pytest.mark.timeout(600)  # importing a client takes a minute on a machine with other work
 
 
 async def report_of(
