@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from talaria.core.errors import BadRequest
+from talaria.store.sql.deletion import SLICE_BYTES, _slice
 from talaria.store.sql.rows import parse_number_cursor, parse_session_cursor
 
 
@@ -30,3 +31,19 @@ def test_the_place_of_a_session_is_its_time_and_its_id() -> None:
     for after in ("", "12.5", "x~ses_1", "~ses_1"):
         with pytest.raises(BadRequest, match="is not a place in a list"):
             parse_session_cursor(after)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "taken"),
+    [
+        ([], 0),
+        ([1, 2, 3], 3),
+        ([SLICE_BYTES, 1], 1),
+        ([SLICE_BYTES - 1, 1, 1], 2),
+        ([SLICE_BYTES - 1, 0, 5], 3),
+        ([SLICE_BYTES * 9], 1),
+    ],
+)
+def test_rows_are_deleted_in_slices_of_limited_size(sizes: list[int], taken: int) -> None:
+    rows = [("row", size) for size in sizes]
+    assert _slice(iter(rows)) == rows[:taken]
