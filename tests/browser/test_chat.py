@@ -310,6 +310,17 @@ async def test_two_chats_are_two_addresses_and_back_goes_back(visitor: Visitor) 
     await visitor.has_written("a draft of the second")
 
 
+async def test_a_chat_has_one_name_before_its_first_answer(visitor: Visitor) -> None:
+    await visitor.say("[[delay 30]] about pears")
+    await visitor.page.locator("#live .person").wait_for()
+    await visitor.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await visitor.page.wait_for_function(
+        """() => document.querySelector('#chats a[aria-current="page"] span')?.textContent
+            === document.querySelector("#title").textContent"""
+    )
+    await visitor.page.get_by_role("button", name="Stop").click()
+
+
 async def test_a_new_chat_has_nothing_of_the_one_before(visitor: Visitor) -> None:
     await visitor.say("[[delay 30]]")
     await visitor.page.locator("#live .person").wait_for()

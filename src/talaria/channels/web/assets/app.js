@@ -2,7 +2,7 @@
 
 import { ApiError, call, connection, pause } from "./api.js";
 import { Chat } from "./chat.js";
-import { drawChats, label, learnTitles, narrow, readChats, showMore, toggleSide } from "./chats.js";
+import { drawChats, label, learnTitles, listed, narrow, readChats, showMore, toggleSide } from "./chats.js";
 import { Composer } from "./composer.js";
 import { askToDelete } from "./deletion.js";
 import { $, make, spoken } from "./elements.js";
@@ -203,7 +203,10 @@ async function refresh() {
     drawChats(chat.ref);
     chat.draw();
     if (!chat.isBusy && chats.some((session) => chat.isBehind(session))) await chat.catchUp();
-    if (await learnTitles()) drawChats(chat?.ref);
+    if (await learnTitles()) {
+      drawChats(chat?.ref);
+      chat?.draw();
+    }
   } catch (error) {
     fail(error);
   }
@@ -212,7 +215,8 @@ async function refresh() {
 function draw(here, waiting) {
   if (here !== chat) return;
   $("waiting").replaceChildren(...waiting);
-  $("title").textContent = here.session ? label(here.session) : "New chat";
+  const session = here.session ?? listed(here.ref); // the list has it before its first answer
+  $("title").textContent = session ? label(session) : "New chat";
   document.title = `${$("title").textContent} · Talaria`;
   $("version").textContent = `Talaria ${status.version}`;
   $("stop").hidden = !here.watching;

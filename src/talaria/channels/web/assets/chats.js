@@ -60,6 +60,11 @@ function row(session, names, current) {
   return make("li", {}, link);
 }
 
+/** Returns the session in the list that a reference in the address bar names. */
+export function listed(ref) {
+  return sessions.find((session) => session.name === ref || session.id === ref);
+}
+
 /** The text for a session in the list. */
 export function label(session) {
   const words = session.title || titles.of(session.id);
