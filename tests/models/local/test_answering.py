@@ -156,6 +156,8 @@ async def test_where_it_is_not_clear_it_answers_and_says_that_nothing_was_done(l
     assert (await ask(local, "maybe write something")).text.endswith(f"(These are only words: {nothing}")
     plain = await ask(local, "hello", tools=False)
     assert plain.text == "You said: hello"
+    given = await ask(local, "maybe write\n<stdin>\nsomething\n</stdin>", tools=False)
+    assert "nothing was" not in given.text, "the text was in the request"
 
 
 async def test_the_tiny_model_does_not_say_what_it_is_not_sure_of(local: Local) -> None:

@@ -137,7 +137,8 @@ class Answering:
         completion = await (self._talk_if_sure(request) if is_tiny else self._talk())
         if completion is None:
             return self._say(_UNSURE + self._offer())
-        if is_clear or completion.stop != "stop":
+        is_given = request.attached or "<stdin>" in request.text  # the text to look at is in the request
+        if is_clear or is_given or completion.stop != "stop":
             return completion
         note = _DID_NOTHING if self._tools else _CAN_ONLY_TALK
         self._sink(TextDelta(note))
