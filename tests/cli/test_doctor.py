@@ -137,6 +137,14 @@ def test_little_space_and_an_old_sqlite_are_told(
     assert found["sqlite"]["command"].endswith("-m pip install pysqlite3")
 
 
+def test_the_price_of_the_model_is_told(doctor: Doctor, home: Path) -> None:
+    assert doctor(home)[1]["price"]["text"] == "scripted/m costs nothing."
+    with (home / "config.toml").open("a") as config:
+        config.write('[prices."scripted/*"]\ninput = 1.5\noutput = 3\n')
+    text = doctor(home)[1]["price"]["text"]
+    assert text == "scripted/m: $1.50 in, $1.50 from the cache, $3.00 out, for a million tokens."
+
+
 def test_in_words_it_ends_with_a_verdict(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

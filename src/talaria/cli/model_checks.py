@@ -15,6 +15,7 @@ from talaria.config.settings import Settings
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ModelRefused, TalariaError
 from talaria.core.findings import Finding, Level, end_command, failed, ok, problem, shell, type_key, warn
+from talaria.core.spending import FREE, price_command, show_usd
 from talaria.models.catalog import Catalog, ModelChoice, fallback_chain
 from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
 from talaria.models.known import Prices
@@ -75,6 +76,7 @@ async def check_agent(
             about = f"Known of it: {known}." if known else "What it can do is not known."
             if not told:
                 yield ok("model", f"{choice}; its key is there or not needed. {about}")
+            yield _check_price(choice, settings)
             is_reached = True
             for provider in dict.fromkeys((choice.provider, *_fallbacks(settings, providers))):
                 finding = await _check_server(provider, providers.base_url(provider), settings)
@@ -106,6 +108,18 @@ def _check_running(running: Mapping[str, Any], choice: ModelChoice | None) -> It
             f"This shell's settings differ: they name {choice}, and the running gateway answers with {used}."
         )
         yield warn("model", text, "It was started with other variables; if these are meant, restart it here.")
+
+
+def _check_price(choice: ModelChoice, settings: Settings) -> Finding:
+    price = Prices(settings.prices).find(choice.provider, choice.model)
+    if price is None:
+        return ok("price", f"That of {choice} is not known; {price_command(str(choice))} sets it.")
+    if price == FREE:
+        return ok("price", f"{choice} costs nothing.")
+    paid = (
+        f"{show_usd(price.input)} in, {show_usd(price.cached)} from the cache, {show_usd(price.output)} out"
+    )
+    return ok("price", f"{choice}: {paid}, for a million tokens.")
 
 
 def _is_fetching(running: Mapping[str, Any]) -> bool:
