@@ -311,7 +311,7 @@ async def test_two_chats_are_two_addresses_and_back_goes_back(visitor: Visitor) 
 
 
 async def test_a_chat_has_one_name_before_its_first_answer(visitor: Visitor) -> None:
-    await visitor.say("[[delay 30]] about pears")
+    await visitor.say("[[delay 300]] about pears")
     await visitor.page.locator("#live .person").wait_for()
     await visitor.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     await visitor.page.wait_for_function(

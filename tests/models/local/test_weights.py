@@ -70,11 +70,19 @@ def test_parts_with_pauses_between_them_make_an_estimate_that_moves_little() -> 
     assert all(later < earlier for earlier, later in pairwise(lefts)), lefts
 
 
+def test_a_pause_of_some_seconds_does_not_make_minutes_of_the_estimate() -> None:
+    fetch = Fetch()
+    fetch.meter.at(0)
+    fetch.comes(0, 20, 10)
+    fetch.comes(200, 12, 0.1)
+    assert (fetch.seen[-1].seconds_left or 0.0) < 60, "30 s before the pause"
+
+
 def test_where_nothing_comes_any_more_nothing_is_estimated() -> None:
     fetch = Fetch()
     fetch.meter.at(0)
     fetch.comes(0, 10, 10)
-    assert fetch.comes(100, 11, 0)[-1] == "fetching 100/500 MB"
+    assert fetch.comes(100, 31, 0)[-1] == "fetching 100/500 MB"
 
 
 def test_the_end_is_a_moment_and_never_no_seconds() -> None:

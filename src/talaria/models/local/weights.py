@@ -25,7 +25,7 @@ from talaria.core.units import format_wait
 CACHE_VARIABLE = "TALARIA_CACHE"
 CHUNK_BYTES = 1 << 20
 _HUB = "https://huggingface.co"
-_RATE_SECONDS = 10.0
+_RATE_SECONDS = 30.0  # sources pause for seconds: a shorter average jumps
 _FIRST_RATE_SECONDS = 2.0  # a shorter measurement means nothing
 
 # -- which there are ----------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class FetchStage(StrEnum):
 
 
 class FetchProgress(msgspec.Struct, frozen=True):
-    """A snapshot of a download. `rate` is bytes a second over the last ten seconds; 0 while it is unknown."""
+    """A snapshot of a download. `rate` is bytes a second over the last half minute; 0 while it is unknown."""
 
     model: str
     stage: FetchStage
