@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rig import Rig, chat, start
-from sick_store import SickStore
+from sick_store import Order, SickStore
 from talaria.core.errors import StoreError
 from talaria.core.events import Done, Failed, Reset
 from talaria.core.ids import OwnerId, SessionId
@@ -83,6 +84,25 @@ async def test_a_stop_while_a_failure_is_written_leaves_the_lane_alive(tmp_path:
         store.let_go()
         assert (await stopping).state is TurnState.FAILED, "its failure was on its way to the disk"
         assert (await soon(rig, behind)).reply == "You said: still there?"
+
+
+async def test_a_turn_that_waits_for_the_store_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, tries = SickStore(), list[Order]()
+
+    def is_early(order: Order) -> bool:
+        if isinstance(order, Commit):
+            tries.append(order)
+        return isinstance(order, Commit) and len(tries) < 5
+
+    store.fails = is_early
+    with caplog.at_level(logging.DEBUG, "talaria"):
+        async with start(store, tmp_path) as rig:
+            assert (await rig.say("hello")).state is TurnState.DONE
+    waits = [each for each in caplog.records if "waits for the store" in each.getMessage()]
+    assert [each.levelname for each in waits if each.levelno > logging.DEBUG] == ["ERROR"]
+    assert len(waits) > 1
 
 
 async def test_a_turn_that_waits_behind_another_is_cancelled_at_once(rig: Rig) -> None:
