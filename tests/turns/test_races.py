@@ -29,9 +29,13 @@ SEEDS = range(5)
 
 
 class Hooked(MemoryStore):
-    """Stops `live` while a turn's failure is being committed or a turn looked up; `sick`: fails to look."""
+    """Stops `live` while a turn's failure is being committed or a turn looked up; `sick`: fails to look.
+
+    Until the `gate` is open no turn can be looked up, so that `live` is set in time.
+    """
 
     live: LiveTurn | None = None
+    gate: asyncio.Event | None = None
     sick = False
 
     async def commit(self, order: Commit) -> Committed:
@@ -40,6 +44,8 @@ class Hooked(MemoryStore):
         return await super().commit(order)
 
     async def turn_record(self, turn_id: TurnId) -> TurnRecord | None:
+        if self.gate is not None:
+            await self.gate.wait()
         if self.live is not None:
             self.live.stop()
         if self.sick:
@@ -104,9 +110,11 @@ def test_a_stop_while_a_resumed_turn_is_recalled_leaves_a_well_formed_log(seed: 
     async def main() -> None:
         world = World(seed)
         await world.crash_in_a_call()
+        world.inner.gate = asyncio.Event()
         async with world.start() as rig:
             (resumed,) = rig.live
             world.inner.live = resumed
+            world.inner.gate.set()
             await settle_all(rig)
             assert resumed.turn.state is TurnState.CANCELLED
         await world.assert_well_formed(resumed.turn.session_id)
