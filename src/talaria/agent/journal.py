@@ -67,6 +67,7 @@ class Journal:
         self.questions: dict[int, Question] = {}
         self.asked: tuple[Question, ...] = ()
         self.end: TurnEnd | None = None
+        self.ended_at = 0.0  # as the turn's row has it
         self.taken: set[TurnId] = set()
         self._owed: list[UsageWrite] = []
         self._unsent: list[tuple[int, int]] = []
@@ -210,7 +211,7 @@ class Journal:
         self.taken.update(order.steers)
         self.asked = order.ask
         if order.end is not None:
-            self.end = order.end
+            self.end, self.ended_at = order.end, committed.at
             if not self._is_kept:
                 return committed.revision
         for view in (self._agent, self._view):

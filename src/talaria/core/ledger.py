@@ -243,10 +243,11 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """The appended entries and the session's revision after them."""
+    """The appended entries and the session's revision after them. `at` is the time of what was written."""
 
     revision: Revision
     entries: tuple[Entry, ...]
+    at: float
 
 
 class Renewal(msgspec.Struct, frozen=True):

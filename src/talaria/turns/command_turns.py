@@ -97,7 +97,7 @@ class CommandRunner:
                 await clock.sleep(pause)
         journal = Journal(self._store, began.session.id, turn.id, began.fence)
         await journal.commit(outcome.entries, end=end, specs=specs)
-        return ended_turn(turn, end, clock.now())
+        return ended_turn(turn, end, journal.ended_at)
 
     async def _view(self, turn: Turn) -> CommandContext:
         agents, specs = self._agents, self._agents.specs

@@ -174,12 +174,12 @@ class Runner:
         if (end := journal.end) is None:
             return
         hit(Failpoint.ENDED)
-        now = self._clock.now()
-        self._live.settle(live, ended_turn(live.turn, end, now))
+        at = journal.ended_at
+        self._live.settle(live, ended_turn(live.turn, end, at))
         joined = [steer for steer in live.steers if _has_joined(steer, journal)]
         live.steers = [steer for steer in live.steers if steer not in joined]
         for steer in joined:
-            self._live.settle(steer, ended_turn(steer.turn, end, now))
+            self._live.settle(steer, ended_turn(steer.turn, end, at))
 
     # -- answering ------------------------------------------------------------------------------------------
 

@@ -322,7 +322,7 @@ def commit(tx: Transaction, order: Commit) -> Committed:
         if order.end is not None and address is not None:
             turn, _ = _find_turn(tx, order.turn_id)
             delivery.write_replies(tx, rules.replies(turn, order.end, tx.now))
-    return Committed(head, entries)
+    return Committed(head, entries, tx.now)
 
 
 def _commit_turn(tx: Transaction, turn_id: TurnId, order: Commit, position: int) -> None:
