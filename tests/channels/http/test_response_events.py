@@ -85,7 +85,8 @@ def test_a_failure_has_a_code_of_the_type(type: str, status: int | None, code: s
     error = whole(
         Outcome("failed", error=ErrorInfo(type, "It broke.", "Mend it.", status=status or msgspec.UNSET))
     )["error"]
-    assert error == {"code": code, "message": "It broke. Mend it."}
+    assert error["code"] == code
+    assert error["message"].startswith("It broke. Mend it.")
 
 
 def streamed(*pieces: bytes) -> list[Any]:
