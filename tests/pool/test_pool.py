@@ -133,9 +133,11 @@ async def test_a_foreign_append_is_caught_up_without_a_rebuild(line: Line) -> No
     session = await line.session("a")
     async with line.pool.lease(await line.wanted(session)) as first:
         before = list(first.transcript.chunks)
+    held = line.pool.stats().bytes
     await line.append(session, AssistantMessage(text="from elsewhere"))
     async with line.pool.lease(await line.wanted(session)) as second:
         assert second is first
+        assert line.pool.stats().bytes > held
         assert list(second.transcript.chunks)[:-1] == before
         assert b"from elsewhere" in second.transcript.chunks[-1]
     assert (line.pool.counters.catchups, line.pool.counters.rebuilds) == (1, 0)

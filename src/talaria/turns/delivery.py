@@ -126,10 +126,9 @@ class Delivery:
 
     def _watch(self, live: LiveTurn) -> None:
         """Show a turn while it runs, and send its reply as soon as it is settled."""
-        if live.turn.inbound.address is None:
-            return
-        live.settled.add_done_callback(lambda _: self.wake())
-        self._show(live)
+        if live.turn.inbound.address is not None:
+            live.settled.add_done_callback(lambda _: self.wake())
+            self._show(live)
 
     @property
     def is_busy(self) -> bool:
