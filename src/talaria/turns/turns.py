@@ -31,6 +31,7 @@ from talaria.turns.states import LiveState
 
 _log = logging.getLogger("talaria.turns")
 _WATCH_SECONDS = 5.0
+NO_SUCH_TURN = "`talaria why` lists the last messages with their ids; old turns may have been pruned."
 
 
 class Turns:
@@ -151,7 +152,7 @@ class Turns:
     async def find(self, turn_id: TurnId) -> LiveTurn:
         """Return the turn, also if it is over or another process has it. Raises `NotFound`."""
         if (live := await self._intake.find(turn_id)) is None:
-            raise NotFound(f"There is no turn {turn_id}.", "Check the id; old turns may have been pruned.")
+            raise NotFound(f"There is no turn {turn_id}.", NO_SUCH_TURN)
         return live
 
     async def follow(self, live: LiveTurn, after: int = 0) -> AsyncGenerator[tuple[int, Event], None]:

@@ -20,6 +20,7 @@ from talaria.core.spending import Spent
 from talaria.core.store_ports import Histories
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
 from talaria.turns.explain import HistoryLine, explain_history
+from talaria.turns.turns import NO_SUCH_TURN
 
 _PREVIEW = 200
 _LINE = 80
@@ -155,8 +156,8 @@ async def explain_turn(
 
 
 def no_such_turn(name: str) -> NotFound:
-    hint = "`talaria why` lists the last messages with their ids; old turns may have been pruned."
-    return NotFound(f"There is no turn {name}.", hint)
+    """Return the error for a turn that does not exist, or that the caller may not see: they read alike."""
+    return NotFound(f"There is no turn {name}.", NO_SUCH_TURN)
 
 
 class AcceptedTurn(msgspec.Struct, frozen=True):
