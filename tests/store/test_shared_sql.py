@@ -19,7 +19,7 @@ NOT_SHARED = {
     "a sum that is a decimal in PostgreSQL": r"(?<!CAST\(coalesce\()\bsum\s*\(",
     "a negative LIMIT": r"\bLIMIT\s+-",
     "a negative start of substr": r"\bsubstr\s*\([^,]*,\s*-",
-    "user, which is a function in PostgreSQL": r"\buser\b",
+    "user, which is a function in PostgreSQL": r"(?<!')\buser\b",
     "numbered placeholders": r"\?\d",
     "a percent sign, which psycopg reads as a placeholder": r"%",
     "LIKE, which ignores case in SQLite only": r"\b(LIKE|ILIKE|GLOB)\b",
@@ -43,7 +43,7 @@ SAMPLES = {
 }
 SHARED = """
 INSERT INTO t (a) VALUES (nullif(?, '')) ON CONFLICT (a) DO UPDATE SET n = t.n + excluded.n, user_id = ?;
-SELECT min(a), CAST(coalesce(sum(a), 0) AS BIGINT), substr(a, length(a) - ?) FROM t LIMIT 10
+SELECT min(a), CAST(coalesce(sum(a), 0) AS BIGINT), substr(a, length(a) - ?) FROM t WHERE k = 'user' LIMIT 9
 """
 
 
