@@ -10,7 +10,8 @@ from pathlib import Path
 
 from checks import *
 
-FOLDER = Path(tempfile.mkdtemp(prefix="talaria-aider-"))
+_folder = tempfile.TemporaryDirectory(prefix="talaria-aider-")  # is deleted at the end
+FOLDER = Path(_folder.name)
 AIDER = [
     sys.executable, "-m", "aider", "--no-git", "--no-check-update", "--analytics-disable", "--no-pretty",
     "--yes-always", "--no-show-model-warnings", "--map-tokens", "0", "--openai-api-base", BASE,

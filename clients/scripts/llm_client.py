@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-FOLDER = tempfile.mkdtemp(prefix="talaria-llm-")
+_folder = tempfile.TemporaryDirectory(prefix="talaria-llm-")  # is deleted at the end
+FOLDER = _folder.name
 os.environ |= {"LLM_USER_PATH": FOLDER, "LLM_LOAD_PLUGINS": ""}
 
 import llm
