@@ -53,8 +53,8 @@ def test_talk_has_no_word_about_tools_and_no_limit_of_its_form() -> None:
 def test_a_model_without_tools_is_told_what_it_cannot_do() -> None:
     prefix = WIRE.render_prefix("Be brief.", [])
     [system] = body(prefix=prefix)["messages"]
-    assert system["content"].startswith("Be brief.\n\nYou are a tiny language model")
-    assert "You have no tools. You cannot write, read or send files, cannot remember" in system["content"]
+    assert system["content"].startswith("Be brief.\n\nYou are a small language model")
+    assert "You only talk and have no tools." in system["content"]
     assert msgspec.json.decode(prefix.tools) == {"offered": []}
 
 
