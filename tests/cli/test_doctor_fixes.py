@@ -220,9 +220,9 @@ CASES: dict[str, Case] = {
     ),
     # http
     "port taken": Case(
-        "port", "in use by another process", lambda w: w.add(f"[http]\nport = {w.take_port()}\n")
+        "port", "on 127.0.0.1 is in use by", lambda w: w.add(f"[http]\nport = {w.take_port()}\n")
     ),
-    "port of a variable taken": Case("port", "in use by another process", take_http_port),
+    "port of a variable taken": Case("port", "on 127.0.0.1 is in use by", take_http_port),
     "default port taken": Case("port", "Port 8765 is in use", lambda w: w.take_port(8765)),
     "host for everyone": Case("port", "other machines can reach", '[http]\nhost = "0.0.0.0"\n'),
     "host of another machine": Case(
