@@ -24,7 +24,7 @@ from talaria.config.load import Loaded, held_secrets, load, load_text, read_conf
 from talaria.config.origins import key_lines, read_overrides
 from talaria.config.settings import settings_type
 from talaria.core.errors import ConfigError, NotFound
-from talaria.core.setting_marks import KeyPath, Mark
+from talaria.core.setting_marks import SECRET_MARKS, KeyPath, Mark
 from talaria.parts import PARTS
 
 _NEW = """\
@@ -107,7 +107,7 @@ def _set(invocation: Invocation, key: str, value: str | None) -> None:
     path = edit.parse_key(kind, key)
     edit.parse_value(kind, path, "")  # an unknown key is told before its value is asked for
     if value is None:
-        is_secret = is_marked(kind, path, Mark.SECRET)
+        is_secret = is_marked(kind, path, *SECRET_MARKS)
         value = ask_hidden(dotted(path)) if is_secret else str(click.prompt(dotted(path)))
     home = invocation.home()
     parsed = edit.parse_value(kind, path, value)

@@ -17,7 +17,7 @@ from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ConfigError
 from talaria.core.findings import Finding, close_command, failed, ok, problem, shell, type_key, warn
 from talaria.core.gateway_part import Parts
-from talaria.core.setting_marks import KeyPath, Mark
+from talaria.core.setting_marks import SECRET_MARKS, KeyPath
 
 
 def check_broken_config(home: Home, error: ConfigError, parts: Parts) -> Iterator[Finding]:
@@ -101,7 +101,7 @@ def _rename(issue: Issue, home: Home, parts: Parts) -> str:
     is_table = isinstance(value, Mapping)
     inside = value.items() if isinstance(value, Mapping) else ()
     moved = {(*meant, name): each for name, each in inside} if is_table else {meant: value}
-    if any(is_marked(settings_type(parts), path, Mark.SECRET) for path in moved):
+    if any(is_marked(settings_type(parts), path, *SECRET_MARKS) for path in moved):
         return "talaria config edit"
     if not all(_is_plain(each) and _at(tree, path) is None for path, each in moved.items()):
         return "talaria config edit" if is_table else remove

@@ -21,7 +21,7 @@ from talaria.config.load import read_config
 from talaria.config.settings import Settings, settings_type
 from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ModelError
-from talaria.core.setting_marks import KeyPath, Mark
+from talaria.core.setting_marks import SECRET_MARKS, KeyPath
 from talaria.models.discovery import DetectedProvider, detect_providers, read_models
 from talaria.models.failures import StatusKind, status_kind
 from talaria.models.local.weights import MANIFEST
@@ -223,7 +223,7 @@ def _find_table(text: str, path: KeyPath) -> Mapping[str, Any]:
 def _line(path: KeyPath, value: object | None) -> str:
     if value is None:
         return f"{dotted(path)} (removed)"
-    shown = "(not shown)" if is_marked(settings_type(PARTS), path, Mark.SECRET) else value
+    shown = "(not shown)" if is_marked(settings_type(PARTS), path, *SECRET_MARKS) else value
     shown = str(ApiAddress(shown)) if isinstance(shown, str) and "://" in shown else shown
     return f"{dotted(path)} = {msgspec.json.encode(shown).decode()}"
 

@@ -18,7 +18,7 @@ import msgspec
 from talaria.config.issues import IssueCollector, dotted, quoted
 from talaria.config.origins import Override
 from talaria.core.gateway_part import Parts, ToolPart
-from talaria.core.setting_marks import Check, CheckedSettings, KeyPath, Mark
+from talaria.core.setting_marks import Check, CheckedSettings, KeyPath, Mark, referenced_variable
 from talaria.core.suggest import did_you_mean
 from talaria.core.units import DURATION_FORMS, SIZE_FORMS, Size, parse_duration, parse_size
 
@@ -27,7 +27,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 _MISSING = object()
 _PARSERS: dict[Any, Callable[[str], Any]] = {Size: parse_size, timedelta: parse_duration}
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_SECRETS = frozenset({Mark.SECRET, Mark.SECRET_VARIABLE})  # people paste keys into both
+_SECRETS = frozenset({Mark.SECRET, Mark.SECRET_VARIABLE, Mark.COMMAND_VALUE})  # people paste keys into each
 
 
 class Hint(NamedTuple):
@@ -152,6 +152,10 @@ class SettingsDecoder:
                 self._issues.problem(here, text)
             elif (item := self._value(hint.items, value, here)) is not _MISSING:
                 decoded[name] = item
+                if Mark.COMMAND_VALUE in hint.items.marks:
+                    variable = referenced_variable(item)
+                    if variable and variable not in self._environ:
+                        self._issues.unset_variable(here, variable)
         return decoded
 
     def _tables(self, kind: type[S], raw: Any, path: KeyPath) -> tuple[S, ...]:
@@ -267,9 +271,10 @@ def find_hint(root: type[msgspec.Struct], path: KeyPath) -> Hint | None:
     return Hint(hint.kind, (*hint.notes, *marks))
 
 
-def is_marked(root: type[msgspec.Struct], path: KeyPath, mark: Mark) -> bool:
+def is_marked(root: type[msgspec.Struct], path: KeyPath, *marks: Mark) -> bool:
+    """Return whether one of the marks is on the key or on a table around it."""
     hint = find_hint(root, path)
-    return hint is not None and mark in hint.marks
+    return hint is not None and not hint.marks.isdisjoint(marks)
 
 
 def known_keys(root: type[msgspec.Struct], path: KeyPath = ()) -> tuple[KeyPath, ...]:

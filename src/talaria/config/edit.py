@@ -21,7 +21,7 @@ from talaria.config.origins import key_lines, read_overrides
 from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import BadRequest, ConfigError
 from talaria.core.gateway_part import Parts
-from talaria.core.setting_marks import KeyPath, Mark, Unset
+from talaria.core.setting_marks import KeyPath, Unset, holds_secret
 from talaria.core.suggest import nearest
 from talaria.core.units import Size, format_duration, write_size
 
@@ -51,8 +51,8 @@ def change_key(
     except ConfigError as error:
         raise ConfigError(error.user_text, error.hint + _whole(path, value, error)) from None
     hint = find_hint(settings_type(parts), path)
-    is_secret = hint is not None and Mark.SECRET in hint.marks
-    replace_config(home, after, is_secret=is_secret and value is not None)
+    is_secret = hint is not None and holds_secret(value, hint.marks)
+    replace_config(home, after, is_secret=is_secret)
     return change
 
 
@@ -300,7 +300,7 @@ def shown_values(settings: Settings, text: str, environ: Mapping[str, str]) -> I
         hint = find_hint(type(settings), path)
         is_size = hint is not None and hint.kind is Size
         toml = write_value(write_size(Size(value)) if is_size and isinstance(value, int) else value)
-        is_hidden = Mark.SECRET in marks and bool(value)
+        is_hidden = holds_secret(value, marks)
         notes = hint.notes if hint is not None and value in (None, "", ()) else ()
         unset = next((note for note in notes if isinstance(note, Unset)), None)
         yield ShownValue(path, '"(not shown)"' if is_hidden else toml, origin, unset)

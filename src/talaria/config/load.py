@@ -22,7 +22,7 @@ from talaria.config.trust import check_trusted
 from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import Parts
-from talaria.core.setting_marks import KeyPath, Mark
+from talaria.core.setting_marks import KeyPath, Mark, holds_secret, referenced_variable
 from talaria.core.suggest import did_you_mean, nearest
 from talaria.models.known import Prices
 from talaria.models.local.weights import MANIFEST
@@ -178,8 +178,10 @@ def read_secrets(settings: msgspec.Struct, home: Path, environ: Mapping[str, str
     for _, value, marks in values_of(settings):
         if not isinstance(value, str):
             continue
-        if Mark.SECRET in marks:
+        if holds_secret(value, marks):
             found.add(value)
+        elif Mark.COMMAND_VALUE in marks:
+            found.add(environ.get(referenced_variable(value), ""))
         elif Mark.SECRET_VARIABLE in marks:
             found.add(environ.get(value, "").strip())
         elif Mark.SECRET_FILE in marks:
@@ -200,8 +202,8 @@ def held_secrets(settings: Settings) -> list[KeyPath]:
 def _holds_secret(each: SettingValue) -> bool:
     if isinstance(each.value, ApiAddress):
         return bool(each.value.secrets)
-    if Mark.SECRET in each.marks:
-        return bool(each.value)
+    if holds_secret(each.value, each.marks):
+        return True
     return isinstance(each.value, str) and bool(_password(each.value))
 
 
@@ -214,7 +216,8 @@ def _password(text: str) -> str:
 
 def named_variables(settings: Settings) -> list[str]:
     """Return the environment variables that the settings name for secrets."""
-    return _marked(settings, Mark.SECRET_VARIABLE)
+    values = (str(each.value) for each in values_of(settings) if Mark.COMMAND_VALUE in each.marks)
+    return [*_marked(settings, Mark.SECRET_VARIABLE), *filter(None, map(referenced_variable, values))]
 
 
 def secret_files(settings: Settings) -> list[str]:

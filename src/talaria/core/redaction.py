@@ -16,7 +16,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 MARK = "[redacted]"
-_SHORTEST = 6
+SHORTEST = 6  # characters of a secret; a shorter one could be part of any text
 _LONG = 16  # characters, from which on pieces of a secret are found too
 _PIECE = 12  # the shortest piece
 _PUBLIC = 16  # characters in which the beginning that all keys of a provider share, as sk-proj-, may end
@@ -35,14 +35,14 @@ class Redactor:
     """Replaces each known secret by `[redacted]`. Immutable."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._secrets = frozenset(secret for secret in secrets if len(secret) >= _SHORTEST)
+        self._secrets = frozenset(secret for secret in secrets if len(secret) >= SHORTEST)
         anchors: dict[bytes, list[tuple[bytes, int]]] = {}
         for secret in self._secrets:
             for form in _forms(secret):
                 for start, end in _places(secret, form):
                     anchors.setdefault(form.data[start:end], []).append((form.data, start))
         self._anchors = tuple(anchors.items())
-        self._starts = frozenset(anchor[:_SHORTEST] for anchor in anchors)
+        self._starts = frozenset(anchor[:SHORTEST] for anchor in anchors)
         has_blanks = any(re.search(rb"\s", anchor) for anchor in anchors)
         shortest = min(map(len, anchors), default=0)
         self._run = re.compile(b"%s{%d}" % (b"." if has_blanks else rb"\S", shortest), re.DOTALL)
@@ -72,7 +72,7 @@ class Redactor:
             return True
         if len(data) > _SHORT_TEXT:
             return False
-        pieces = {data[at : at + _SHORTEST] for at in range(len(data) - _SHORTEST + 1)}
+        pieces = {data[at : at + SHORTEST] for at in range(len(data) - SHORTEST + 1)}
         return pieces.isdisjoint(self._starts)
 
     def _find(self, data: bytes) -> Iterator[tuple[int, int]]:
@@ -147,7 +147,7 @@ def _forms(secret: str) -> Iterator[_Form]:
         json.dumps(secret, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass"),
     }
     lines = (_BREAK.sub(b"", text).lower() for text in texts)
-    yield from (_Form(line) for line in lines if len(line) >= _SHORTEST)
+    yield from (_Form(line) for line in lines if len(line) >= SHORTEST)
     yield _Form(data.hex().encode(), 2)
     for core in {core for shift in range(3) for core in _base64(data, shift)}:
         yield _Form(core.lower(), 4 / 3)

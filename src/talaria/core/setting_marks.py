@@ -10,7 +10,7 @@ struct may also have a method `problems()` that checks its keys against each oth
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Protocol, runtime_checkable
@@ -27,6 +27,7 @@ class Mark(Enum):
     SECRET = auto()  # the value is a secret
     SECRET_VARIABLE = auto()  # the value is the name of the environment variable that holds a secret
     SECRET_FILE = auto()  # the value is the path, relative to the home, of a file that holds a secret
+    COMMAND_VALUE = auto()  # the value is `${NAME}`, for a variable that holds a secret, or a secret itself
     TOOL_PARTS = auto()  # the value names tool parts; unknown ones are left out, with a warning
 
 
@@ -55,6 +56,23 @@ class CheckedSettings(Protocol):
         ...
 
 
+SECRET_MARKS = (Mark.SECRET, Mark.COMMAND_VALUE)  # on keys that hold a secret, or may hold one
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def referenced_variable(value: str) -> str:
+    """Return NAME if the value is `${NAME}`; an empty text for any other value."""
+    found = _REFERENCE.fullmatch(value)
+    return found[1] if found else ""
+
+
+def holds_secret(value: object, marks: Collection[Mark]) -> bool:
+    """Return whether the value of a key with these marks is a secret itself."""
+    if not isinstance(value, str) or not value:
+        return False
+    return Mark.SECRET in marks or (Mark.COMMAND_VALUE in marks and not referenced_variable(value))
+
+
 # -- rules that several packages use
 
 
@@ -72,6 +90,13 @@ def web_address(url: str) -> str | None:
     except ValueError:
         return expected
     return None if is_usable and not re.search(r"\s", url) else expected
+
+
+def command_value(value: str) -> str | None:
+    """A rule for the value of a variable that commands get."""
+    if "\0" in value or ("${" in value and not referenced_variable(value)):
+        return 'a variable of the gateway, such as "${GITHUB_TOKEN}", with nothing around it'
+    return None
 
 
 variable_name = matching(

@@ -40,6 +40,13 @@ async def _examine_sandbox(examination: Examination[ToolSettings]) -> AsyncItera
         yield warn("sandbox", choice.reason, choice.hint, choice.command)
 
 
+async def _examine_environment(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:
+    from talaria.tools.environment import examine_environment  # noqa: PLC0415
+
+    async for finding in examine_environment(examination):
+        yield finding
+
+
 FILES: Final = ToolPart(
     name="files",
     table=("tools",),
@@ -56,6 +63,11 @@ TODO: Final = ToolPart(
 # It has no tools of its own: tools that run commands use it.
 SANDBOX: Final = GatewayPart(
     name="sandbox", table=("tools",), settings=ToolSettings, findings=_examine_sandbox
+)
+
+# It has no tools either: tools that run commands give them these variables.
+COMMAND_VARIABLES: Final = GatewayPart(
+    name="command variables", table=("tools",), settings=ToolSettings, findings=_examine_environment
 )
 
 

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 
-from talaria.core.setting_marks import Mark
+from talaria.core.setting_marks import Check, Mark, command_value
 from talaria.core.units import Size
-from talaria.workspace.sandbox.port import SandboxKind
+from talaria.workspace.sandbox.port import SandboxKind, is_settable
 
 FAMILIES = ("files", "todo")
+
+
+def _command_variable(name: str) -> str | None:
+    return None if is_settable(name) else "the name of a variable that a shell can have, such as GITHUB_TOKEN"
+
+
+CommandVariable: TypeAlias = Annotated[str, Check(_command_variable)]
+CommandValue: TypeAlias = Annotated[str, Mark.COMMAND_VALUE, Check(command_value)]
 
 
 class ToolSettings(msgspec.Struct, frozen=True):
     """`enabled` names the built-in families. `max_result` limits the text that a model gets of one result;
     the rest goes to a file. `call_timeout` is the time limit of a call, unless its tool has another.
-    `sandbox` is where commands run."""
+    `sandbox` is where commands run, and `env` the variables that they get: see `command_environ`."""
 
     enabled: Annotated[tuple[str, ...], Mark.LIVE, Mark.TOOL_PARTS] = FAMILIES
     max_result: Size = Size(16 << 10)
     call_timeout: timedelta = timedelta(seconds=120)
     sandbox: SandboxKind = "auto"
+    env: dict[CommandVariable, CommandValue] = {}

@@ -22,6 +22,11 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHELLS_OWN = {"BASHOPTS", "BASHPID", "BASH_ENV", "ENV", "EUID", "IFS", "PPID", "PS4", "SHELLOPTS", "UID"}
 
 
+def is_settable(name: str) -> bool:
+    """Return whether a command can have a variable of this name."""
+    return _VARIABLE.fullmatch(name) is not None and name not in _SHELLS_OWN
+
+
 class SandboxError(TalariaError):
     """A command was not run, because of the command itself or because the sandbox could not be made."""
 
@@ -92,7 +97,7 @@ def _check_words(argv: Sequence[str], environ: Mapping[str, str]) -> None:
     if not argv or not argv[0].strip() or (argv[:2] == ("/bin/sh", "-c") and not "".join(argv[2:]).strip()):
         raise SandboxError("The command is empty.", "Say what to run.")
     for name in environ:
-        if _VARIABLE.fullmatch(name) is None or name in _SHELLS_OWN:
+        if not is_settable(name):
             raise SandboxError(
                 f"A variable cannot be named {name!r}.", "Use letters, digits and underscores."
             )
