@@ -63,7 +63,7 @@ async def regular(browser: Any, gateway: GatewayProcess) -> AsyncIterator[Visito
     visitor = await Visitor.of(await browser.new_context(viewport=WIDE), gateway)
     await visitor.follow_link(await visitor.new_link())
     yield visitor
-    await visitor.page.context.close()
+    await _close(visitor.page.context)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -77,6 +77,13 @@ async def visitor(regular: Visitor) -> AsyncIterator[Visitor]:
     assert troubles == []
 
 
+async def _close(context: Any) -> None:
+    """Close a browser context. A route whose handler has not answered yet would keep it open for ever."""
+    for page in context.pages:
+        await page.unroute_all(behavior="ignoreErrors")
+    await context.close()
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def visit(browser: Any, gateway: GatewayProcess) -> AsyncIterator[Visit]:
     """Open the page in a new browser context, logged in by a link unless told otherwise."""
@@ -87,7 +94,7 @@ async def visit(browser: Any, gateway: GatewayProcess) -> AsyncIterator[Visit]:
             at: GatewayProcess = gateway, *, logged_in: bool = True, **context: Any
         ) -> Visitor:
             opened = await browser.new_context(**{"viewport": WIDE} | context)
-            scopes.push_async_callback(opened.close)
+            scopes.push_async_callback(_close, opened)
             visitor = await Visitor.of(opened, at)
             visitors.append(visitor)
             if logged_in:
