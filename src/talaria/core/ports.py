@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -202,4 +203,43 @@ class Workspaces(Protocol):
 
     async def close(self) -> None:
         """Let go of everything without ending a session. Whatever can outlive the gateway goes on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostRequest:
+    """A connection that a command of a session wants. `host` is a name in lower case or an address, as
+    `net.addresses.parse_host` returns it. Nobody waits for a background process, so it cannot be held."""
+
+    session_id: SessionId
+    host: str
+    port: int
+    is_background: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostAnswer:
+    """The answer to a `HostRequest`. `reason` is a sentence for the command that asked, if it is refused."""
+
+    is_admitted: bool
+    reason: str = ""
+
+
+class HostGate(Protocol):
+    """Decides which hosts the commands of a session reach. The address is checked apart from this."""
+
+    async def admit(self, request: HostRequest) -> HostAnswer:
+        """Return the answer, after a person was asked if that is needed."""
+        ...
+
+
+class HostAsker(Protocol):
+    """Asks a person about a host that no rule admits."""
+
+    async def ask(self, request: HostRequest) -> HostAnswer:
+        """Ask, and return the answer. A host that is granted to the session already is admitted at once.
+
+        The caller waits for a limited time and then cancels this call; the question stays open for the
+        session. For a background process the call refuses at once, and leaves the question open.
+        """
         ...

@@ -1,1 +1,1 @@
-"""Byte-level pieces that HTTP clients share."""
+"""The network: byte-level pieces of HTTP clients, and the checked way out for tools and commands."""
