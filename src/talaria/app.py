@@ -51,6 +51,7 @@ from talaria.store.archive import drop_snapshots
 from talaria.store.home_lock import HomeLock, lock_database
 from talaria.store.settings import is_file
 from talaria.store.watch import StoreWatch
+from talaria.tools.environment import command_environ
 from talaria.tools.execution import ToolRunner
 from talaria.tools.workers import ToolWorkers
 from talaria.turns.agents import Agents
@@ -61,6 +62,9 @@ from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.settings import TurnSettings
 from talaria.turns.turns import Turns
 from talaria.workspace.folder import Folder, chat_folder
+from talaria.workspace.sandbox.choice import Sandboxes
+from talaria.workspace.sandbox.port import ProcessLimits
+from talaria.workspace.shell import SessionCommands
 from talaria.workspace.uploads import Uploads
 from talaria.workspace.workspaces import ChatWorkspaces
 
@@ -228,6 +232,19 @@ async def _open_models(start: _Start) -> AsyncIterator[_Models]:
 
 
 @asynccontextmanager
+async def _open_workspaces(start: _Start) -> AsyncIterator[ChatWorkspaces]:
+    """Open the files and shells of sessions. Leaving ends no session."""
+    home, tools = start.home.path, start.settings.tools
+    limits = ProcessLimits(tools.command_memory, tools.command_processes)
+    environ = partial(command_environ, tools, start.environ)
+    workspaces = ChatWorkspaces(home, (), SessionCommands(Sandboxes(tools.sandbox, home), environ, limits))
+    try:
+        yield workspaces
+    finally:
+        await workspaces.close()
+
+
+@asynccontextmanager
 async def _open_agents(
     start: _Start, store: Store, models: _Models, workspaces: ChatWorkspaces, workers: ToolWorkers
 ) -> AsyncIterator[Agents]:
@@ -275,8 +292,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
     """Open everything around turns: workspaces, agents, sessions and delivery."""
     settings, home, clock, zone = start.settings, start.home, start.clock, start.zone
     async with AsyncExitStack() as scopes:
-        workspaces = ChatWorkspaces(home.path)
-        scopes.push_async_callback(workspaces.close)
+        workspaces = await scopes.enter_async_context(_open_workspaces(start))
         workers = ToolWorkers(start.limits)
         scopes.callback(workers.threads.close)
         agents = await scopes.enter_async_context(_open_agents(start, store, models, workspaces, workers))

@@ -9,13 +9,14 @@ from talaria.channels.telegram.part import TELEGRAM
 from talaria.core.gateway_part import GatewayPart
 from talaria.services.retention import RETENTION
 from talaria.store.part import SQLITE
-from talaria.tools.builtin import COMMAND_VARIABLES, FILES, SANDBOX, TODO
+from talaria.tools.builtin import COMMAND_VARIABLES, FILES, SANDBOX, TERMINAL, TODO
 
 # They are opened in this order and closed in the reverse one. HTTP is last: while it closes, turns are
 # drained, and the other channels still deliver their replies.
 PARTS: tuple[GatewayPart[Any], ...] = (
     SQLITE,
     FILES,
+    TERMINAL,
     TODO,
     SANDBOX,
     COMMAND_VARIABLES,

@@ -21,6 +21,7 @@ def test_the_built_in_tools_say_rightly_what_they_do() -> None:
         "read_file": reads,
         "search_files": reads,
         "send_file": (Risk.NONE, True, False),
+        "terminal": (Risk.FILES, False, False),
         "todo": (Risk.NONE, True, False),
         "write_file": (Risk.FILES, True, False),
     }
@@ -33,6 +34,7 @@ def test_the_built_in_parameters_are_canonical_and_the_contracts() -> None:
         "read_file": {"path", "offset", "limit", "column"},
         "search_files": {"pattern", "path"},
         "send_file": {"path"},
+        "terminal": {"command", "timeout"},
         "todo": {"items"},
         "write_file": {"path", "content"},
     }

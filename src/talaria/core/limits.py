@@ -50,6 +50,7 @@ class LimitSettings(msgspec.Struct, frozen=True):
     tools: Count = 64  # calls side by side
     tool_threads: Count = 8
     children: Count = 8
+    commands: Count = 16  # of shells, side by side
     answer_memory: Size = Size(256 << 20)  # answers that are being received, together
     loop_lag: timedelta = timedelta(seconds=2)  # from here on new turns are refused
 

@@ -15,6 +15,7 @@ from talaria.core.ledger import (
 )
 from talaria.core.messages import Message
 from talaria.core.models import Completion, ModelCall, ModelDelta
+from talaria.core.shells import Shell
 from talaria.core.specs import Prefix
 from talaria.core.spending import PlannedCall
 from talaria.core.tools import ToolSpec
@@ -180,6 +181,11 @@ class WorkspaceHandle(Protocol):
     @property
     def folder(self) -> Path:
         """The folder of the chat's files; made when a tool first needs it."""
+        ...
+
+    @property
+    def shell(self) -> Shell:
+        """The session's shell. It starts nothing before a command is run."""
         ...
 
     def release(self) -> Coroutine[Any, Any, None] | None:

@@ -109,6 +109,10 @@ class CallResources(Protocol):
         """Run a function that computes for long. Only one such function runs at a time in the process."""
         ...
 
+    def command(self) -> AbstractAsyncContextManager[None]:
+        """Hold one of the slots for commands of shells inside the block. Entering waits for it."""
+        ...
+
     def child(self, *command: str) -> AbstractAsyncContextManager[Process]:
         """Run a program inside the block, with pipes for stdin and stdout and an empty environment. It has
         ended when the block has. Its stderr is a pipe that is closed when the gateway dies."""

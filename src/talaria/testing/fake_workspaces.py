@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 from collections.abc import Callable, Coroutine
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey, SessionId
+from talaria.core.shells import OutputSink, ShellCommand, ShellEnd, ShellState
 
 
 class ReleaseBehaviour(Enum):
@@ -33,7 +36,7 @@ class FakeSession:
     """The state of one session: its shell, its processes, the page of its browser."""
 
     def __init__(self) -> None:
-        self.cwd = "/"
+        self.cwd = ""
         self.environment: dict[str, str] = {}
         self.processes: list[FakeProcess] = []
         self.page: str | None = None
@@ -41,6 +44,42 @@ class FakeSession:
     def start(self, command: str) -> FakeProcess:
         self.processes.append(FakeProcess(command))
         return self.processes[-1]
+
+
+class FakeShell:
+    """A shell that knows `cd`, `export`, `pwd`, `echo` and `exit`, one for each line."""
+
+    def __init__(self, session: FakeSession, folder: Path) -> None:
+        self._session = session
+        self._folder = folder
+
+    async def state(self) -> ShellState:
+        return ShellState(self._session.cwd, dict(self._session.environment))
+
+    async def run(self, command: ShellCommand, sink: OutputSink) -> ShellEnd:
+        if not command.text.strip() or "\0" in command.text:
+            raise ToolError("The command is empty or has a NUL byte.")
+        session, code = self._session, 0
+        for line in command.text.splitlines():
+            word, _, rest = line.strip().partition(" ")
+            cwd = session.cwd or str(self._folder)
+            match word:
+                case "cd":
+                    session.cwd = posixpath.normpath(posixpath.join(cwd, rest))
+                case "export":
+                    name, _, value = rest.partition("=")
+                    session.environment[name] = value
+                case "pwd":
+                    await sink(f"{cwd}\n".encode())
+                case "echo":
+                    shown = session.environment.get(rest[1:], "") if rest.startswith("$") else rest
+                    await sink(f"{shown}\n".encode())
+                case "exit":
+                    code = int(rest)
+                    break
+                case _:
+                    code = 127
+        return ShellEnd(code, session.cwd or str(self._folder))
 
 
 class FakeWorkspace:
@@ -57,6 +96,10 @@ class FakeWorkspace:
     def session(self) -> FakeSession:
         """The state of the session, created on first use."""
         return self._owner.sessions.setdefault(self.session_id, FakeSession())
+
+    @property
+    def shell(self) -> FakeShell:
+        return FakeShell(self.session, self.folder)
 
     def release(self) -> Coroutine[Any, Any, None] | None:
         self._owner.held.remove(self)  # raises KeyError when it was released before

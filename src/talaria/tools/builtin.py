@@ -23,6 +23,13 @@ def _files(settings: ToolSettings) -> ToolSource:
     return Family("files", file_tools(settings.max_result))
 
 
+def _terminal(settings: ToolSettings) -> ToolSource:
+    from talaria.tools.terminal import terminal_tools  # noqa: PLC0415
+    from talaria.tools.toolset import Family  # noqa: PLC0415
+
+    return Family("terminal", terminal_tools(settings))
+
+
 def _todo(settings: ToolSettings) -> ToolSource:
     from talaria.tools.todo import todo_tools  # noqa: PLC0415
     from talaria.tools.toolset import Family  # noqa: PLC0415
@@ -53,6 +60,12 @@ FILES: Final = ToolPart(
     settings=ToolSettings,
     open=lambda scope, settings: nullcontext(_files(settings)),
 )
+TERMINAL: Final = ToolPart(
+    name="terminal",
+    table=("tools",),
+    settings=ToolSettings,
+    open=lambda scope, settings: nullcontext(_terminal(settings)),
+)
 TODO: Final = ToolPart(
     name="todo",
     table=("tools",),
@@ -72,7 +85,7 @@ COMMAND_VARIABLES: Final = GatewayPart(
 
 
 def builtin_sources(settings: ToolSettings) -> tuple[ToolSource, ...]:
-    return (_files(settings), _todo(settings))
+    return (_files(settings), _terminal(settings), _todo(settings))
 
 
 def builtin_tools(settings: ToolSettings) -> ToolSet:

@@ -41,8 +41,10 @@ class ToolWorkers:
         self._calls = FairSlots(lambda: limits.now.tools, lambda: limits.now.turn_tools)
         self._computing = FairSlots(lambda: 1, lambda: 1)
         self._children = FairSlots(lambda: limits.now.children, lambda: max(1, limits.now.children // 2))
+        self._commands = FairSlots(lambda: limits.now.commands, lambda: max(1, limits.now.commands // 2))
         limits.watch("tools", lambda: self._calls.in_use)
         limits.watch("children", lambda: self._children.in_use)
+        limits.watch("commands", lambda: self._commands.in_use)
 
     def slot(self, turn_id: TurnId) -> AbstractAsyncContextManager[None]:
         """Hold one of the slots for calls inside the block. Entering waits for it."""
@@ -58,6 +60,9 @@ class ToolWorkers:
 
     def child_slot(self, session_id: SessionId) -> AbstractAsyncContextManager[None]:
         return self._children.slot(session_id)
+
+    def command_slot(self, session_id: SessionId) -> AbstractAsyncContextManager[None]:
+        return self._commands.slot(session_id)
 
 
 @asynccontextmanager
@@ -108,6 +113,9 @@ class TurnResources:
 
     async def computing(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         return await self.workers.compute(self.session_id, function, *args)
+
+    def command(self) -> AbstractAsyncContextManager[None]:
+        return self.workers.command_slot(self.session_id)
 
     @asynccontextmanager
     async def child(self, *command: str) -> AsyncIterator[Process]:

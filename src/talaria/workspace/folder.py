@@ -57,12 +57,17 @@ _RELATIVE_HINT = "Paths are relative to the chat's folder."
 _NOT_REGULAR_HINT = "Pipes, sockets and devices cannot be used."
 
 
-def chat_folder(home: Path, key: ChatKey) -> Path:
-    """Return the folder of a chat's files. Distinct keys have distinct folders, also when a name is cut."""
+def chat_name(key: ChatKey) -> str:
+    """Return the name of a chat's folders. Distinct keys have distinct names, also when a name is cut."""
     name = quote(key, safe="")
     if len(name) > 200 or name.startswith("."):
         name = f"{name.lstrip('.')[:120]}-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
-    return home / "files" / name
+    return name
+
+
+def chat_folder(home: Path, key: ChatKey) -> Path:
+    """Return the folder of a chat's files."""
+    return home / "files" / chat_name(key)
 
 
 def count_chat_folders(home: Path) -> int:

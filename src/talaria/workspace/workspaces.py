@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from talaria.core.ids import ChatKey, SessionId
 from talaria.workspace.folder import chat_folder
+from talaria.workspace.places import SessionPlaces, session_places
+from talaria.workspace.sandbox.choice import Sandboxes
+from talaria.workspace.shell import SessionCommands, SessionShell
 
 
 class Belongings(Protocol):
@@ -24,18 +28,31 @@ class Belongings(Protocol):
 
 
 class ChatWorkspace:
-    """A session's handle. It gives access to files only, so there is nothing to give back."""
+    """A session's handle. What it reaches belongs to the session, so there is nothing to give back."""
 
-    __slots__ = ("_chat_key", "_home", "session_id")
+    __slots__ = ("_chat_key", "_commands", "_home", "session_id")
 
-    def __init__(self, session_id: SessionId, chat_key: ChatKey, home: Path) -> None:
+    def __init__(
+        self, session_id: SessionId, chat_key: ChatKey, home: Path, commands: SessionCommands
+    ) -> None:
         self.session_id = session_id
         self._chat_key = chat_key
         self._home = home
+        self._commands = commands
 
     @property
     def folder(self) -> Path:
         return chat_folder(self._home, self._chat_key)
+
+    @property
+    def places(self) -> SessionPlaces:
+        """The folders of the session's commands."""
+        real = Path(os.path.realpath(self._home))
+        return session_places(real, self.session_id, self._chat_key, chat_folder(real, self._chat_key))
+
+    @property
+    def shell(self) -> SessionShell:
+        return SessionShell(self.places, self._commands)
 
     def release(self) -> Coroutine[Any, Any, None] | None:
         return None
@@ -44,12 +61,15 @@ class ChatWorkspace:
 class ChatWorkspaces:
     """`Workspaces` over the folders in `home`. If one kind of belongings fails, the others still end."""
 
-    def __init__(self, home: Path, belongings: Sequence[Belongings] = ()) -> None:
+    def __init__(
+        self, home: Path, belongings: Sequence[Belongings] = (), commands: SessionCommands | None = None
+    ) -> None:
         self._home = home
         self._belongings = tuple(belongings)
+        self._commands = commands or SessionCommands(Sandboxes("auto", home))
 
     def open(self, session_id: SessionId, chat_key: ChatKey) -> ChatWorkspace:
-        return ChatWorkspace(session_id, chat_key, self._home)
+        return ChatWorkspace(session_id, chat_key, self._home, self._commands)
 
     async def end(self, session_id: SessionId) -> None:
         await self._each(lambda kind: kind.end(session_id))

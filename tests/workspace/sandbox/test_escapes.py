@@ -262,9 +262,9 @@ def test_without_any_sandbox_commands_are_refused_and_the_hint_says_what_to_do(g
 
 
 async def test_the_proof_is_run_once(gateway_home: Path) -> None:
-    from talaria.workspace.sandbox.choice import SandboxChooser
+    from talaria.workspace.sandbox.choice import Sandboxes
 
-    chooser = SandboxChooser("auto", gateway_home)
+    chooser = Sandboxes("auto", gateway_home)
     impatient = asyncio.create_task(chooser.choose())
     await asyncio.sleep(0)
     impatient.cancel()

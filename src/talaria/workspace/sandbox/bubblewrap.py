@@ -86,7 +86,9 @@ def _namespaces(*, is_root: bool) -> list[str]:
     options = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     options += ["--die-with-parent", "--hostname", "sandbox", "--cap-drop", "ALL"]
     if is_root:
-        return [*options, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+        # bubblewrap itself enters the folder, which is closed to all but its owner.
+        kept = ("CAP_SETUID", "CAP_SETGID", "CAP_DAC_READ_SEARCH")
+        return [*options, *(word for name in kept for word in ("--cap-add", name))]
     return [*options, "--unshare-user", "--disable-userns"]
 
 

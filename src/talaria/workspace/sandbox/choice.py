@@ -8,11 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from talaria.core.errors import TalariaError
-from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
-from talaria.workspace.sandbox.landlock import LandlockSandbox, NoSandbox
-from talaria.workspace.sandbox.port import PATH, Sandbox, SandboxError, SandboxKind
-from talaria.workspace.sandbox.proof import prove
+from talaria.core.errors import TalariaError, ToolError
+from talaria.workspace.sandbox.port import PATH, Sandbox, SandboxKind
 
 _RESTRICTION = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 
@@ -27,20 +24,31 @@ class Choice:
     command: str = ""
 
     def required(self) -> Sandbox:
-        """Return the sandbox. Raises `SandboxError` if there is none."""
+        """Return the sandbox. Raises `ToolError` if there is none."""
         if self.sandbox is None:
-            raise SandboxError(self.reason, self.hint)
+            raise ToolError(self.reason, self.hint)
         return self.sandbox
 
 
-class SandboxChooser:
-    """Proves backends when a sandbox is needed for the first time, and keeps the outcome."""
+class Sandboxes:
+    """Proves backends when a sandbox is needed for the first time, and keeps the outcome. One for the whole
+    process."""
 
     def __init__(self, kind: SandboxKind, home: Path) -> None:
         """`home` is the gateway's, which no command sees."""
         self._kind = kind
         self._home = home
         self._choosing: asyncio.Task[Choice] | None = None
+
+    @property
+    def status(self) -> Choice | None:
+        """The choice, None as long as no command has needed one. Does not prove anything."""
+        done = self._choosing is not None and self._choosing.done() and not self._choosing.cancelled()
+        return self._choosing.result() if done and self._choosing is not None else None
+
+    async def get(self) -> Sandbox:
+        """Return the sandbox for commands. Raises `ToolError` that says what to do if there is none."""
+        return (await self.choose()).required()
 
     async def choose(self) -> Choice:
         """Return the choice. Callers at the same time share one proof; a cancelled one does not end it."""
@@ -51,6 +59,11 @@ class SandboxChooser:
 
 async def choose(kind: SandboxKind, home: Path) -> Choice:
     """Return the first backend of `kind` that the canary cannot get out of."""
+    # A gateway that runs no command needs none of them.
+    from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox  # noqa: PLC0415
+    from talaria.workspace.sandbox.landlock import LandlockSandbox, NoSandbox  # noqa: PLC0415
+    from talaria.workspace.sandbox.proof import prove  # noqa: PLC0415
+
     if kind == "none":
         text = "Commands run without a sandbox, as tools.sandbox says: they can do all that this user can."
         return Choice(

@@ -1,0 +1,69 @@
+"""The port of a session's shell: commands, their output and their end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+OutputSink: TypeAlias = Callable[[bytes], Awaitable[None]]
+"""Takes the output of a command piece by piece. The command waits for it, so that memory is bounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShellState:
+    """The state that a session's next command finds. `cwd` is a path inside the sandbox; empty means the
+    folder of the chat. `changed` and `removed` are the variables that commands exported and unset."""
+
+    cwd: str = ""
+    changed: Mapping[str, str] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShellCommand:
+    """A text for the shell. `seconds` is its time limit. With `tty` it runs in a terminal of its own."""
+
+    text: str
+    seconds: float
+    tty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShellEnd:
+    """The end of a command. `code` is its exit code; 128 + n if signal n ended it, as a shell tells it.
+
+    `cwd` is where the next command begins. `note` tells the model what else it should know; it is empty, or a
+    sentence.
+    """
+
+    code: int
+    cwd: str
+    timed_out: bool = False
+    note: str = ""
+
+    @property
+    def signal(self) -> signal.Signals | None:
+        """The signal that ended the command, if one did."""
+        try:
+            return signal.Signals(self.code - 128)
+        except ValueError:
+            return None
+
+
+class Shell(Protocol):
+    """The shell of a session. Its working directory and environment last from command to command, and
+    outlive the handle, the gateway and the end of the session."""
+
+    async def run(self, command: ShellCommand, sink: OutputSink) -> ShellEnd:
+        """Run a command in the session's sandbox and wait for its end.
+
+        Every process of it is gone when this returns, raises or is cancelled. Raises `ToolError` if it cannot
+        be run; a command that fails or runs out of time is a `ShellEnd`.
+        """
+        ...
+
+    async def state(self) -> ShellState:
+        """Return the state as the next command will find it. Does not need a sandbox."""
+        ...

@@ -1,0 +1,71 @@
+"""The tool that runs commands in the session's shell."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from talaria.core.shells import ShellCommand, ShellEnd
+from talaria.core.tools import Risk, Tool, ToolContext, ToolSpec
+from talaria.core.units import format_duration
+from talaria.tools.function import Arguments, FunctionTool, Handler, counted, parameters, text
+from talaria.tools.settings import ToolSettings
+
+_MARGIN = timedelta(seconds=60)  # for a wait for other chats' commands, and to end the command
+_MAX_SHOWN = 256 << 10
+
+
+def terminal_tools(settings: ToolSettings) -> tuple[Tool, ...]:
+    """Return the tools of the family `terminal`."""
+    return (FunctionTool(_spec(settings), _terminal(settings)),)
+
+
+def _spec(settings: ToolSettings) -> ToolSpec:
+    usual, most = map(format_duration, (settings.command_timeout, settings.max_command_timeout))
+    return ToolSpec(
+        name="terminal",
+        description=(
+            "Run a shell command in a sandbox, in the chat's folder, which the file tools see too. The "
+            "working directory and exported variables last from one command to the next. Returns the output "
+            "and the exit code. There is nobody to type: give programs their input by options or files."
+        ),
+        parameters=parameters(
+            {
+                "command": text("The command, as for bash -c. It may have several lines."),
+                "timeout": counted(f"Seconds until it is ended. Default: {usual}; at most {most}."),
+            },
+            required=["command"],
+        ),
+        risk=Risk.FILES,
+        timeout=settings.max_command_timeout + _MARGIN,
+    )
+
+
+def _terminal(settings: ToolSettings) -> Handler:
+    usual, most = settings.command_timeout.total_seconds(), settings.max_command_timeout.total_seconds()
+
+    async def run(arguments: Arguments, context: ToolContext) -> str:
+        seconds = min(float(arguments.get("timeout", usual)), most)
+        shown = bytearray()
+
+        async def sink(piece: bytes) -> None:
+            shown.extend(piece[: _MAX_SHOWN - len(shown)])
+            context.emit(piece.decode(errors="replace"))
+
+        async with context.resources.command():
+            end = await context.workspace.shell.run(ShellCommand(arguments["command"], seconds), sink)
+        output = shown.decode(errors="replace")
+        gap = "" if output.endswith("\n") or not output else "\n"
+        return f"{output}{gap}[{describe_end(end, seconds)}]"
+
+    return run
+
+
+def describe_end(end: ShellEnd, seconds: float) -> str:
+    """Return how a command ended, in a sentence."""
+    if end.timed_out:
+        told = f"Ended after {seconds:g} seconds, its time limit: every process of it was killed."
+    elif end.signal is not None:
+        told = f"Ended by {end.signal.name} (exit code {end.code})."
+    else:
+        told = f"Exit code {end.code}."
+    return f"{told} {end.note}".rstrip()

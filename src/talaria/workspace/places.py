@@ -1,0 +1,123 @@
+"""The folders of a session: the files of its chat, its home, and what belongs to the session alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from talaria.core.errors import ToolError
+from talaria.core.ids import ChatKey, SessionId
+from talaria.workspace.folder import chat_name, make_folder
+from talaria.workspace.sandbox.users import hand_over
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlaces:
+    """The folders that a session's commands work in. All paths are absolute and go through no link.
+
+    `folder` has the files of the chat, or is a project's folder (`is_project`). `home` is `$HOME` inside the
+    sandbox and lasts as long as the chat. `session` has what belongs to the session; commands see of it only
+    `tmp`. Nothing is made before `make`.
+    """
+
+    folder: Path
+    home: Path
+    session: Path
+    is_project: bool = False
+
+    @property
+    def tmp(self) -> Path:
+        """The temporary folder of the session's commands. It goes when the session ends."""
+        return self.session / "tmp"
+
+    @property
+    def shell_state(self) -> Path:
+        """The file with the working directory and the environment. It stays until the session is deleted."""
+        return self.session / "shell.json"
+
+    @property
+    def processes(self) -> Path:
+        """The folder of the background processes. It goes when the session ends."""
+        return self.session / "processes"
+
+    @property
+    def network(self) -> Path:
+        """The folder of the session's sockets. It goes when the session ends."""
+        return self.session / "network"
+
+    def make(self) -> None:
+        """Make the folders that commands write, and give them to the commands' user. Blocks; cheap if they
+        are there. A project's folder must exist and keeps its owner. Raises `ToolError`."""
+        own = (self.home, self.tmp) if self.is_project else (self.folder, self.home, self.tmp)
+        try:
+            for folder in own:
+                make_private(folder)
+            if self.is_project and not self.folder.is_dir():
+                raise ToolError(f"The project's folder {self.folder} is gone.", "Make it again.")
+            if not self.is_project or self.folder.stat().st_uid:
+                hand_over((self.folder, self.home, self.tmp))
+        except OSError as error:
+            text = f"The folders of the session cannot be made: {error.strerror}."
+            raise ToolError(text, "Look at the disk and at the owner of the gateway's home.") from error
+
+    def remove_passing(self) -> None:
+        """Remove what does not outlive the session's end. Blocks."""
+        for folder in (self.tmp, self.processes, self.network):
+            remove_tree(folder)
+        with suppress(OSError):
+            self.session.rmdir()  # if nothing is to be kept
+
+    def remove(self) -> None:
+        """Remove all that belongs to the session. Blocks."""
+        remove_tree(self.session)
+
+
+def session_places(
+    home: Path, session_id: SessionId, chat_key: ChatKey, folder: Path, *, is_project: bool = False
+) -> SessionPlaces:
+    """Return the places of a session. `home` is the gateway's, with no link in its path."""
+    return SessionPlaces(
+        folder, home / "homes" / chat_name(chat_key), session_folder(home, session_id), is_project
+    )
+
+
+def session_folder(home: Path, session_id: SessionId) -> Path:
+    """Return the folder of the things that belong to one session."""
+    return home / "sessions" / quote(session_id, safe="")
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder and those above it, each for this user alone. Raises `OSError`."""
+    if folder.is_dir():
+        return
+    for path in (folder, *folder.parents)[::-1]:
+        with suppress(FileExistsError):
+            make_folder(str(path))
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with all that is in it, also below folders that their owner has closed. Links are not
+    followed. What cannot be removed stays. Blocks."""
+    if not folder.exists():
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():  # a folder in it may be closed
+        for _, names, _, parent in os.fwalk(folder, follow_symlinks=False):
+            for name in names:
+                _open_up(name, parent)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open_up(name: str, parent: int) -> None:
+    """Give the owner of a folder all permissions again. Does nothing to a link."""
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
+    with suppress(OSError):
+        fd = os.open(name, flags, dir_fd=parent)
+        try:
+            Path(f"/proc/self/fd/{fd}").chmod(0o700)
+        finally:
+            os.close(fd)
