@@ -22,6 +22,7 @@ from talaria.models.settings import (
     ProviderName,
     ProviderSettings,
 )
+from talaria.net.settings import NetworkSettings
 from talaria.observe.settings import LogSettings
 from talaria.pool.settings import PoolSettings
 from talaria.store.settings import StoreSettings
@@ -43,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True):
     pool: Annotated[PoolSettings, Mark.LIVE] = PoolSettings()
     sessions: SessionSettings = SessionSettings()
     tools: ToolSettings = ToolSettings()
+    network: NetworkSettings = NetworkSettings()
     store: StoreSettings = StoreSettings()
     delivery: DeliverySettings = DeliverySettings()
     retention: RetentionSettings = RetentionSettings()

@@ -18,6 +18,7 @@ from talaria.workspace.sandbox.port import (
     SandboxCommand,
     SandboxError,
     open_data,
+    open_shared,
 )
 from talaria.workspace.sandbox.seccomp import MACHINES, build_filter
 from talaria.workspace.sandbox.system import system_paths
@@ -66,6 +67,11 @@ class BubblewrapSandbox:
             arguments = [*_namespaces(is_root=bool(uid)), *_mounts(self.hidden, command)]
             for fd, path in zip(fds, ("/run/variables", "/etc/passwd", "/etc/group"), strict=True):
                 arguments += ["--perms", "0444", "--ro-bind-data", str(fd), path]
+            if command.network is None:
+                arguments += ["--unshare-net"]
+            else:
+                fds.append(open_shared(command.network.users))
+                arguments += ["--sync-fd", str(fds[-1])]
             arguments += ["--remount-ro", "/", "--chdir", str(command.cwd or command.folder)]
             fds.append(open_data("filter", build_filter(machine, has_namespaces=True, shares_uid=False)))
             arguments += ["--seccomp", str(fds[-1])]
@@ -76,14 +82,15 @@ class BubblewrapSandbox:
                 os.close(fd)
             raise
         inner = [*(drop if uid else ()), "/bin/sh", "-c", _script(command.limits), "sh", *command.argv]
-        argv = (program, *arguments, "--json-status-fd", str(told), "--", *inner)
+        join = command.network.join if command.network is not None else ()
+        argv = (*join, program, *arguments, "--json-status-fd", str(told), "--", *inner)
         return Launch(argv, tuple(fds), status, ends_all=signal.SIGKILL)
 
 
 def _namespaces(*, is_root: bool) -> list[str]:
     """Return the options for namespaces and capabilities. Root needs no user namespace, and the command runs
     as another user; the filter refuses new namespaces either way."""
-    options = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    options = ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
     options += ["--die-with-parent", "--hostname", "sandbox", "--cap-drop", "ALL"]
     if is_root:
         # bubblewrap itself enters the folder, which is closed to all but its owner.
@@ -110,7 +117,7 @@ def _mounts(hidden: tuple[Path, ...], command: SandboxCommand) -> Iterator[str]:
 
 
 def _exports(command: SandboxCommand) -> bytes:
-    variables = command.variables(tmp=_TMP)
+    variables = command.variables(tmp=_TMP, has_network=True)
     return b"".join(
         b"export %s=%s\n" % (name.encode(), os.fsencode(shlex.quote(value)))
         for name, value in variables.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -46,12 +47,27 @@ class ProcessLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkAccess:
+    """The network of a session, which its commands share, and the way into it.
+
+    `join` are the words before a program that start it in the session's namespace. `users` is a file; as long
+    as a command holds a shared lock on it, the namespace stays. `environ` names the proxy, which is the only
+    way out of the namespace.
+    """
+
+    join: tuple[str, ...]
+    users: Path
+    environ: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxCommand:
     """A command and what it may touch.
 
     It can write in `folder`, `home` and `tmp`, and read the system's programs and `readable`. All of them are
     absolute paths of folders that exist; none of the writable ones lies in another, or a command could
     replace it by a link. It sees the variables of `environ` and a few that every program needs, and no other.
+    Without `network` it reaches nothing but itself; a backend that cannot join a network leaves it out.
     """
 
     argv: Sequence[str]
@@ -62,15 +78,19 @@ class SandboxCommand:
     environ: Mapping[str, str] = field(default_factory=dict)
     readable: tuple[Path, ...] = ()
     limits: ProcessLimits = ProcessLimits()
+    network: NetworkAccess | None = None
 
     @property
     def writable(self) -> tuple[Path, ...]:
         return tuple(dict.fromkeys((self.folder, self.home, self.tmp)))
 
-    def variables(self, tmp: str) -> dict[str, str]:
-        """Return the whole environment of the command. `tmp` is the path of its temporary folder inside."""
+    def variables(self, tmp: str, *, has_network: bool = False) -> dict[str, str]:
+        """Return the whole environment of the command. `tmp` is the path of its temporary folder inside.
+        `has_network` says that it joins its network, whose variables go before those of `environ`."""
         own = {"PATH": PATH, "HOME": str(self.home), "TMPDIR": tmp, "LANG": "C.UTF-8", "USER": "talaria"}
         own |= {"LOGNAME": "talaria", "TERM": "dumb", "SHELL": "/bin/sh"}
+        if has_network and self.network is not None:
+            return own | dict(self.environ) | dict(self.network.environ)
         return own | dict(self.environ)
 
     def check(self) -> None:
@@ -155,4 +175,18 @@ def open_data(name: str, content: bytes) -> int:
     except BaseException:
         os.close(fd)
         raise
+    return fd
+
+
+def open_shared(path: Path) -> int:
+    """Return a descriptor that holds a shared lock on a file as long as any process has it open."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        raise SandboxError("The network of the session is gone.", "Run the command again.") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise SandboxError("The network of the session has just ended.", "Run it again.") from error
     return fd
