@@ -25,6 +25,7 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.ids import ChatAddress, ChatKey, new_owner_id
 from talaria.core.messages import Text
 from talaria.core.ports import Models, PendingModels
+from talaria.core.redaction import SecretRegistry
 from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.tools import ToolSource
 from talaria.core.turns import Inbound, Sender, Turn
@@ -96,7 +97,8 @@ class Rig:
             "delivery": self.delivery,
             "metrics": self.metrics,
             "uploads": Uploads(home / "files", partial(chat_folder, home), self.clock),
-            "reloader": Reloader(home, {}, (), LiveSettings(settings), self.clock),
+            "secrets": (secrets := SecretRegistry()),
+            "reloader": Reloader(home, {}, (), LiveSettings(settings), self.clock, secrets=secrets),
             "started_at": 0.0,
         }
         absent = dict.fromkeys(

@@ -31,6 +31,7 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.gateway_part import Parts, StoreScope, ToolPart, ToolScope, find_engine
 from talaria.core.ids import ChatKey, new_owner_id
 from talaria.core.limits import Limits
+from talaria.core.redaction import SecretRegistry
 from talaria.core.setting_marks import KeyPath
 from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.tasks import run_loops
@@ -85,6 +86,7 @@ class _Start:
     limits: Limits
     timing: LeaseTiming
     shares_database: bool
+    secrets: SecretRegistry
     metrics: Metrics = field(default_factory=Metrics)
     health: Health = field(default_factory=Health)
 
@@ -109,18 +111,21 @@ async def open_gateway(
     parts: Parts = PARTS,
     timing: LeaseTiming = USUAL_TIMING,
     shares_database: bool = False,
+    secrets: SecretRegistry | None = None,
 ) -> AsyncIterator[Gateway]:
     """Open everything but the channels, recover, and accept messages. Leaving drains.
 
     Turns that earlier processes left are resumed if `takes_up` returns True for them. After several unclean
     ends turns run only after a pause; messages are accepted meanwhile. A database that another gateway serves
-    is refused, unless this one `shares_database`: it leaves the turns of the other alone then. Raises
+    is refused, unless this one `shares_database`: it leaves the turns of the other alone then. `secrets` are
+    taken out of everything that is said; those that the parts find are added to it. Raises
     `ConfigError` and `StoreError`, each with a hint.
     """
     settings, clock = loaded.settings, clock or SystemClock()
-    reloader = Reloader(home.path, environ, parts, LiveSettings(settings), clock)
+    secrets = secrets or SecretRegistry(loaded.secrets)
+    reloader = Reloader(home.path, environ, parts, LiveSettings(settings), clock, secrets=secrets)
     limits = Limits(settings.limits)
-    start = _Start(home, settings, environ, clock, parts, reloader, limits, timing, shares_database)
+    start = _Start(home, settings, environ, clock, parts, reloader, limits, timing, shares_database, secrets)
     start.live.on(("limits",), tell=lambda new: start.limits.change(new.limits))
     start.metrics.watch_limits(start.limits.readings)
     async with (
@@ -257,7 +262,7 @@ async def _open_agents(
             for part in start.parts
             if isinstance(part, ToolPart)
         ]
-        tool_runner = ToolRunner(sources, settings.tools, metrics, workers)
+        tool_runner = ToolRunner(sources, settings.tools, metrics, workers, start.secrets)
         live.on(("tools", "enabled"), tell=lambda new: tool_runner.enable(new.tools.enabled))
         specs = SpecResolver(settings.agent, models.catalog, models.providers, lambda: tool_runner.tools)
         live.on(
@@ -284,7 +289,8 @@ async def _open_agents(
         fallbacks, abilities = fallback_chain(settings.model), models.catalog.abilities
         routes = Routes(models.providers, builder, clock, random.random, fallbacks, abilities)
         await scopes.enter_async_context(run_loops(clock, {"pool": pool.run}))
-        yield Agents(pool, specs, routes, tool_runner, budgets, metrics, models.local.downloads)
+        downloads = models.local.downloads
+        yield Agents(pool, specs, routes, tool_runner, budgets, metrics, downloads, start.secrets)
 
 
 @asynccontextmanager
@@ -339,6 +345,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             metrics=start.metrics,
             health=start.health,
             limits=start.limits,
+            secrets=start.secrets,
             loop_watch=watch,
             reloader=start.reloader,
             started_at=clock.now(),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from talaria.core.gateway_part import Parts
     from talaria.core.ids import ChatKey
     from talaria.core.limits import Limits
+    from talaria.core.redaction import SecretRegistry
     from talaria.core.store_ports import StoreEngine
     from talaria.models.catalog import Catalog
     from talaria.models.local.local_endpoint import LocalEndpoint
@@ -104,6 +105,7 @@ class Gateway:
     metrics: Metrics
     health: Health
     limits: Limits
+    secrets: SecretRegistry
     loop_watch: LoopWatch
     reloader: Reloader
     started_at: float

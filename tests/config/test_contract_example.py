@@ -113,5 +113,5 @@ def test_the_contracts_example_loads_and_says_what_is_unknown(tmp_path: Path) ->
     assert settings.tools.enabled == ("files",)
     assert settings.of(HTTP).port == 8765
     assert settings.of(TELEGRAM).allowed == (123456789,)
-    assert loaded.secrets == {"sk-or-123456"}
+    assert loaded.secrets == {("OPENROUTER_API_KEY", "sk-or-123456")}
     assert loaded.path == tmp_path / "config.toml"

@@ -107,7 +107,7 @@ def test_literal_and_named_secrets_are_collected_for_the_redactor(tmp_path: Path
 
     loaded = load(tmp_path, {"B_KEY": "named-key"}, PARTS)
 
-    assert loaded.secrets == {"literal-key", "named-key", "hunter22"}
+    assert {secret.value for secret in loaded.secrets} == {"literal-key", "named-key", "hunter22"}
     assert "key" not in repr(loaded)
 
 

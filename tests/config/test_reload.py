@@ -15,6 +15,7 @@ from talaria.config.decoder import is_marked
 from talaria.config.load import load
 from talaria.config.reload import LiveSettings, Reloader, compare, merge
 from talaria.config.settings import Settings, settings_type
+from talaria.core.redaction import SecretRegistry
 from talaria.core.setting_marks import KeyPath, Mark
 from talaria.parts import PARTS
 from talaria.pool.settings import PoolSettings
@@ -88,8 +89,8 @@ class File:
         self.path = home / "config.toml"
         self.clock = FakeClock()
         self.live = LiveSettings(load(home, {}, PARTS).settings)
-        self.secrets: list[str] = []
-        self.reloader = Reloader(home, {}, PARTS, self.live, self.clock, add_secrets=self.secrets.extend)
+        self.secrets = SecretRegistry()
+        self.reloader = Reloader(home, {}, PARTS, self.live, self.clock, secrets=self.secrets)
 
     def write(self, text: str) -> None:
         self.path.write_text(text)
@@ -130,7 +131,7 @@ def test_a_broken_file_changes_nothing_and_is_told_of_once(
 
 def test_new_secrets_are_kept_out_of_the_log(file: File) -> None:
     file.write('[providers.mine]\nbase_url = "http://127.0.0.1/v1"\napi_key = "sk-new"\n')
-    assert "sk-new" in file.secrets
+    assert file.secrets("it is sk-new") == "it is [secret providers.mine.api_key]"
 
 
 def test_a_file_that_is_gone_means_the_defaults(file: File) -> None:

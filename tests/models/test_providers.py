@@ -102,12 +102,6 @@ def test_the_credential_changes_with_the_key_and_not_with_its_source() -> None:
     assert by_value.credential("a") == by_name.credential("a") != other.credential("a")
 
 
-def test_secrets_are_all_keys_that_could_be_used() -> None:
-    environ = {"OPENAI_API_KEY": "sk-openai-123456", "HOME": "/root"}
-    providers = Providers({"a": ProviderSettings("http://x/v1", api_key="sk-a-123456")}, environ)
-    assert providers.secrets() == {"sk-openai-123456", "sk-a-123456"}
-
-
 def test_keys_do_not_show() -> None:
     providers = Providers({"a": ProviderSettings("http://x/v1", api_key="sk-a-123456")}, {})
     endpoint = providers.get("a")

@@ -15,22 +15,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talaria.core.ids import SessionId, TurnId
-from talaria.core.redaction import MARK, Redactor
-from talaria.observe.lines import log_turn
+from talaria.core.redaction import Redactor, Secret, SecretRegistry, mark_of
+from talaria.observe.lines import Redact, log_turn
 from talaria.observe.logs import LogControl, configure
 from talaria.observe.settings import LogSettings
 
 JSON = LogSettings(format="json", level="debug")
 SECRET = 'sk-"quoted\\and\nbroken"'
+MARK = mark_of("KEY")
 log = logging.getLogger("talaria.test")
 
 
 class Log:
     """A running log whose lines can be read once it is closed."""
 
-    def __init__(self, settings: LogSettings, redactor: Redactor, queue_limit: int = 1000) -> None:
+    def __init__(self, settings: LogSettings, redact: Redact, queue_limit: int = 1000) -> None:
         self.stream = io.StringIO()
-        self.control = configure(settings, redactor, self.stream, queue_limit=queue_limit)
+        self.control = configure(settings, redact, self.stream, queue_limit=queue_limit)
 
     def text(self) -> str:
         self.control.close()
@@ -42,7 +43,7 @@ class Log:
 
 @pytest.fixture
 def running() -> Iterator[Log]:
-    log = Log(JSON, Redactor([SECRET]))
+    log = Log(JSON, Redactor([Secret("KEY", SECRET)]))
     yield log
     log.control.close()
 
@@ -141,10 +142,12 @@ def test_secrets_are_redacted_in_messages_arguments_fields_and_names(running: Lo
     assert line[MARK] == 1
 
 
-def test_secrets_that_become_known_later_are_redacted_from_then_on(running: Log) -> None:
+def test_secrets_that_become_known_later_are_redacted_from_then_on() -> None:
+    secrets = SecretRegistry([Secret("KEY", SECRET)])
+    running = Log(JSON, secrets)
     log.info("hunter22")
     running.control.flush()
-    running.control.add_secrets(["hunter22"])
+    secrets.add([Secret("KEY", "hunter22")])
     log.info("hunter22 " + SECRET)
 
     assert [line["message"] for line in running.lines()] == ["hunter22", f"{MARK} {MARK}"]
@@ -194,7 +197,7 @@ def test_whatever_is_logged_text_has_no_control_characters(message: str, field: 
 
 
 def test_text_is_for_people() -> None:
-    running = Log(LogSettings(format="text"), Redactor([SECRET]))
+    running = Log(LogSettings(format="text"), Redactor([Secret("KEY", SECRET)]))
     try:
         raise ValueError("first\nsecond\x1b[2J")
     except ValueError:
@@ -321,3 +324,24 @@ def test_closing_twice_is_closing_once(running: Log) -> None:
     log.info("after")
 
     assert running.lines() == []
+
+
+def test_what_ends_a_thread_or_a_destructor_is_logged_without_secrets() -> None:
+    running = Log(JSON, Redactor([Secret("KEY", SECRET)]))
+
+    class Broken:
+        def __del__(self) -> None:
+            raise ValueError(f"destructor {SECRET}")
+
+    def fail() -> None:
+        raise ValueError(f"thread {SECRET}")
+
+    Broken()
+    thread = threading.Thread(target=fail, name="worker")
+    thread.start()
+    thread.join()
+
+    first, second = running.lines()
+    assert first["exception"].endswith(f"ValueError: destructor {MARK}")
+    assert second["exception"].endswith(f"ValueError: thread {MARK}")
+    assert "worker" in second["message"]

@@ -13,6 +13,7 @@ from talaria.core.events import Event
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.limits import Limits
 from talaria.core.messages import ToolCall, ToolResult
+from talaria.core.redaction import SecretRegistry
 from talaria.core.tools import CallScope, ToolContext, ToolSpec
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.tools.builtin import builtin_tools
@@ -32,6 +33,7 @@ def bound(
     settings: ToolSettings = SETTINGS,
     events: list[Event] | None = None,
     limits: Limits | None = None,
+    secrets: SecretRegistry | None = None,
 ) -> BoundTools:
     """The tools of a turn in a session whose chat has that folder."""
     workspaces = FakeWorkspaces(lambda key: folder)
@@ -41,6 +43,7 @@ def bound(
         turn_id=TurnId("turn_1"),
         workspace=workspaces.open(SessionId(session), ChatKey("a chat")),
         settings=settings,
+        secrets=secrets or SecretRegistry(),
         resources=ToolWorkers(limits).resources(SessionId(session)),
         emit=(events if events is not None else []).append,
         count=lambda name, outcome: None,

@@ -21,6 +21,7 @@ GH_TOKEN = "${GITHUB_TOKEN}"
 MISSING = "${NOT_THERE}"
 EMPTY = "${EMPTY}"
 CI = "1"
+NODE_ENV = "production"
 DEPLOY_KEY = "written-here-0123"
 """
 
@@ -34,6 +35,7 @@ def test_commands_get_the_named_variables_and_no_other() -> None:
         "GH_TOKEN": "ghp_0123456789",
         "EMPTY": "",
         "CI": "1",
+        "NODE_ENV": "production",
         "DEPLOY_KEY": "written-here-0123",
     }
     assert command_environ(ToolSettings(), GATEWAY) == {}
@@ -47,11 +49,10 @@ def test_a_variable_that_is_not_set_is_reported_with_its_place() -> None:
 def test_values_are_secrets_and_not_shown() -> None:
     loaded = load_text(Path("/home"), TEXT, GATEWAY, PARTS)
     assert read_secrets(loaded.settings.tools, Path("/home"), GATEWAY) == {
-        "ghp_0123456789",
-        "1",
-        "written-here-0123",
+        ("GITHUB_TOKEN", "ghp_0123456789"),
+        ("DEPLOY_KEY", "written-here-0123"),
     }
-    assert held_secrets(loaded.settings) == [("tools", "env", "CI"), ("tools", "env", "DEPLOY_KEY")]
+    assert held_secrets(loaded.settings) == [("tools", "env", "DEPLOY_KEY")]
     assert {"GITHUB_TOKEN", "NOT_THERE", "EMPTY"} <= set(named_variables(loaded.settings))
     shown = {each.path[-1]: each.plain for each in shown_values(loaded.settings, TEXT, {})}
     assert shown["DEPLOY_KEY"] == "(not shown)"

@@ -18,6 +18,7 @@ from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import Clock
 from talaria.core.errors import AnswerTooLarge, EndpointResting, ModelError, NoModel
 from talaria.core.events import Delta, FellBack, ReasoningDelta, RefusalDelta, Retrying, ToolCallDelta
+from talaria.core.message_redaction import DeltaRedactor, redact_message
 from talaria.core.messages import TokenUsage
 from talaria.core.models import (
     CallCut,
@@ -148,11 +149,14 @@ class Caller:
             await self._journal.commit()
         self._cut, self._has_thought = None, False
         began = time.perf_counter()
+        deltas = DeltaRedactor(context.redactor, self._on_delta)
         try:
             await context.budget.reserve(self._planned(may_think(spec.model, known, effort)))
             began = time.perf_counter()
-            completion = await self._model.complete(call, self._on_delta)
+            completion = await self._model.complete(call, deltas if context.redactor else self._on_delta)
+            deltas.finish()
         except BaseException as error:
+            deltas.finish()
             self._account_failure(error)
             if isinstance(error, ModelError) and not isinstance(error, EndpointResting):
                 context.metrics.model_called(spec.provider, error.type, time.perf_counter() - began)
@@ -161,7 +165,8 @@ class Caller:
         context.metrics.tokens_used(spec.provider, completion.usage)
         self._watch_cache(completion.usage)
         self.said.clear()
-        message = msgspec.structs.replace(completion.message, provider=spec.provider)
+        message = redact_message(completion.message, context.redactor)
+        message = msgspec.structs.replace(message, provider=spec.provider)
         return msgspec.structs.replace(completion, message=message)
 
     def _account_failure(self, error: BaseException) -> None:

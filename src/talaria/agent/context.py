@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -15,6 +15,7 @@ from talaria.core.ids import TurnId
 from talaria.core.messages import ToolCall, ToolResult, UserMessage
 from talaria.core.ports import Budget
 from talaria.core.questions import Decision, QuestionDraft
+from talaria.core.redaction import Redactor
 from talaria.core.tools import ToolSpec
 from talaria.observe.metrics import Metrics
 
@@ -60,7 +61,8 @@ class Steering(Protocol):
 @dataclass(frozen=True, slots=True)
 class TurnContext:
     """The context that a turn gives to its loop. With `tools` None, tool calls belong to the caller and end
-    the turn. With `steering` None, no message can join the turn."""
+    the turn. With `steering` None, no message can join the turn. `redactor` takes the gateway's secrets out
+    of what the model says."""
 
     turn_id: TurnId
     emit: Callable[[Event], None]
@@ -74,3 +76,4 @@ class TurnContext:
     sampling: bytes = b""
     streams_calls: bool = False
     steering: Steering | None = None
+    redactor: Redactor = field(default_factory=Redactor)

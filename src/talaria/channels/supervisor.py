@@ -14,6 +14,7 @@ from talaria.config.load import read_secrets
 from talaria.config.reload import merge
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import Parts, S
+from talaria.core.redaction import Secret
 from talaria.gateway import Gateway
 
 _log = logging.getLogger("talaria.channels")
@@ -114,7 +115,7 @@ class _Supervisor(Generic[S]):
         self.tried.set()
         await self._changed.wait()
 
-    def _read(self) -> tuple[S, frozenset[str]]:
+    def _read(self) -> tuple[S, frozenset[Secret]]:
         settings = self._gateway.reloader.live.settings.of(self._channel)
         return settings, read_secrets(settings, self._gateway.home.path, self._gateway.environ)
 

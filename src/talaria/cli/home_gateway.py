@@ -81,7 +81,7 @@ async def _start_inside(
     from talaria.app import open_gateway
     from talaria.channels.http.http_channel import open_http
     from talaria.cli.logs import follow_settings, open_log
-    from talaria.core.redaction import Redactor
+    from talaria.core.redaction import Secret, SecretRegistry
     from talaria.observe.logs import configure
 
     # Any free port of this machine: the configured one is for `serve`.
@@ -89,11 +89,16 @@ async def _start_inside(
     loaded = load(home.path, environ, PARTS)
     home.prepare()
     token = ensure_http_token(home, environ, loaded.settings.of(HTTP).token_env).value
-    redactor = Redactor([*loaded.secrets, token])
-    with open_log(home) as stream, configure(loaded.settings.log, redactor, stream) as log:
+    secrets = SecretRegistry([*loaded.secrets, Secret("http.token", token)])
+    with open_log(home) as stream, configure(loaded.settings.log, secrets, stream) as log:
         async with (
             open_gateway(
-                home, loaded, environ, takes_up=partial(_belongs_to, session), shares_database=True
+                home,
+                loaded,
+                environ,
+                takes_up=partial(_belongs_to, session),
+                shares_database=True,
+                secrets=secrets,
             ) as gateway,
             open_http(gateway, gateway.settings.of(HTTP)) as http,
             GatewayClient(GatewayAddress(http.server.address, token)) as client,

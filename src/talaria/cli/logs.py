@@ -127,8 +127,7 @@ def open_log(home: Home, beside: TextIO | None = None) -> Iterator[TextIO]:
 
 
 def follow_settings(gateway: Gateway, log: LogControl) -> None:
-    """Let the log follow changes of its level and of the secrets."""
-    gateway.reloader.add_secrets = log.add_secrets
+    """Let the log follow changes of its level."""
     gateway.reloader.live.on(("log", "level"), tell=lambda new: log.change_level(new.log))
 
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from talaria.cli.options import Invocation, LazyGroup, common
 from talaria.cli.text import describe_error
 from talaria.core.program import program
+
+if TYPE_CHECKING:
+    from talaria.core.redaction import Redactor
 
 FAILED, WRONG_USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 _KEPT_CRASHES = 20
@@ -137,14 +141,34 @@ def _describe_crash(error: Exception, invocation: Invocation) -> str:
 
     from talaria.observe.lines import escape
 
-    trace = "".join(traceback.format_exception(error))
-    what = f"talaria: unexpected {type(error).__name__}: {escape(str(error)) or 'no details'}. This is a bug."
+    redact = _redactor(invocation)
+    trace = redact("".join(traceback.format_exception(error)))
+    details = escape(redact(str(error))) or "no details"
+    what = f"talaria: unexpected {type(error).__name__}: {details}. This is a bug."
     if os.environ.get("TALARIA_DEBUG") == "1":
         return f"{trace}\n{what}"
     path = _write_crash(trace, invocation)
     if path is None:
         return f"{what}\n  Run it again with TALARIA_DEBUG=1 to see where, and please report it."
     return f"{what}\n  Where it happened is in {path}; please report it."
+
+
+def _redactor(invocation: Invocation) -> Redactor:
+    """Return a redactor for the secrets of the home and for variables whose names look like those of secrets.
+    It never fails: a home that cannot be read may be why the program crashed."""
+    import re
+
+    from talaria.config.load import load
+    from talaria.core.redaction import Redactor, Secret
+    from talaria.parts import PARTS
+
+    named = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
+    found = {Secret(name, value.strip()) for name, value in os.environ.items() if named.search(name)}
+    with suppress(Exception):
+        home = invocation.any_home()
+        found |= load(home.path, os.environ, PARTS).secrets
+        found.add(Secret("http.token", home.token_file.read_text(encoding="utf-8").strip()))
+    return Redactor(found)
 
 
 def _write_crash(trace: str, invocation: Invocation) -> Path | None:

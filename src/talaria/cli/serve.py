@@ -27,7 +27,7 @@ from talaria.config.home import Home
 from talaria.config.load import Loaded, load
 from talaria.core.errors import ConfigError
 from talaria.core.failpoints import VARIABLE, arm
-from talaria.core.redaction import Redactor
+from talaria.core.redaction import Secret, SecretRegistry
 from talaria.core.version import this_version
 from talaria.gateway import Gateway
 from talaria.models.discovery import detect_providers
@@ -75,12 +75,12 @@ def command(invocation: Invocation, host: str | None, port: int | None, yes: boo
     warnings = [*loaded.warnings, *home.prepare()]
     token = ensure_http_token(home, environ, loaded.settings.of(HTTP).token_env)
     warnings += token.warnings
-    redactor = Redactor([*loaded.secrets, token.value])
+    secrets = SecretRegistry([*loaded.secrets, Secret("http.token", token.value)])
     this_version()  # in a clone it runs git, which would hold up the loop
-    with _log_stream(home) as stream, configure(loaded.settings.log, redactor, stream) as log:
+    with _log_stream(home) as stream, configure(loaded.settings.log, secrets, stream) as log:
         for warning in warnings:
             logging.getLogger("talaria.config").warning("%s", warning)
-        return run_loop(_serve(Start(home, loaded, environ, log), invocation))
+        return run_loop(_serve(Start(home, loaded, environ, secrets, log), invocation))
 
 
 class Start(NamedTuple):
@@ -89,6 +89,7 @@ class Start(NamedTuple):
     home: Home
     loaded: Loaded
     environ: Mapping[str, str]
+    secrets: SecretRegistry
     log: LogControl
 
 
@@ -104,9 +105,12 @@ def _with_options(environ: Mapping[str, str], host: str | None, port: int | None
 
 
 async def _serve(start: Start, invocation: Invocation) -> int:
-    home, loaded, environ, log = start
+    home, loaded, environ, secrets, log = start
     stop = _stop_on_signals(home)
-    async with open_gateway(home, loaded, environ) as gateway, _open_channels(gateway, log) as http:
+    async with (
+        open_gateway(home, loaded, environ, secrets=secrets) as gateway,
+        _open_channels(gateway, log) as http,
+    ):
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _on_hangup(gateway, stop))
         found = await detect_providers(environ) if answers_built_in(gateway) else []
         click.echo(banner(gateway, http, model_lines(gateway, found, invocation), invocation))

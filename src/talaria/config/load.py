@@ -22,6 +22,7 @@ from talaria.config.trust import check_trusted
 from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import Parts
+from talaria.core.redaction import Secret
 from talaria.core.setting_marks import KeyPath, Mark, holds_secret, referenced_variable
 from talaria.core.suggest import did_you_mean, nearest
 from talaria.models.known import Prices
@@ -40,7 +41,7 @@ class Loaded(msgspec.Struct, frozen=True):
     settings: Settings
     issues: tuple[Issue, ...]
     path: Path | None
-    secrets: frozenset[str] = frozenset()
+    secrets: frozenset[Secret] = frozenset()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -73,8 +74,9 @@ def load_text(home: Path, text: str | None, environ: Mapping[str, str], parts: P
     _check_prices(settings, issues)
     issues.raise_problems(settings)
     warnings = (*issues.warnings, *_open_secrets(path, settings, overrides))
-    presets = {environ.get(preset.api_key_env, "") for preset in PRESETS.values()} - {""}
-    secrets = read_secrets(settings, home, environ) | presets
+    presets = {preset.api_key_env for preset in PRESETS.values()}
+    keys = {Secret(name, environ[name].strip()) for name in presets if environ.get(name, "").strip()}
+    secrets = read_secrets(settings, home, environ) | keys
     return Loaded(settings, warnings, path if text is not None else None, secrets)
 
 
@@ -172,26 +174,32 @@ def _open_secrets(path: Path, settings: Settings, overrides: Mapping[KeyPath, Ov
         yield Issue(0, f"{text} Close it with: chmod 600 {path}", (), kind=IssueKind.OPEN_FILE)
 
 
-def read_secrets(settings: msgspec.Struct, home: Path, environ: Mapping[str, str]) -> frozenset[str]:
-    """Return every secret that the settings, or a table of them, hold or name."""
+def read_secrets(settings: msgspec.Struct, home: Path, environ: Mapping[str, str]) -> frozenset[Secret]:
+    """Return every secret that the settings, or a table of them, hold or name. Each has the name of its
+    variable, or else of its key."""
     found = set()
-    for _, value, marks in values_of(settings):
+    for path, value, marks in values_of(settings):
         if not isinstance(value, str):
             continue
-        if holds_secret(value, marks):
-            found.add(value)
-        elif Mark.COMMAND_VALUE in marks:
-            found.add(environ.get(referenced_variable(value), ""))
+        name = dotted(path)
+        if Mark.COMMAND_VALUE in marks:
+            if variable := referenced_variable(value):
+                found.add(Secret(variable, environ.get(variable, "")))
+            elif holds_secret(value, marks):
+                found.add(Secret(path[-1], value))
+        elif Mark.SECRET in marks:
+            found.add(Secret(name, value))
         elif Mark.SECRET_VARIABLE in marks:
-            found.add(environ.get(value, "").strip())
+            found.add(Secret(value, environ.get(value, "").strip()))
         elif Mark.SECRET_FILE in marks:
             with suppress(OSError, UnicodeDecodeError):  # the part says so when it is opened
-                found.add((home / value).read_text(encoding="utf-8").strip() if value else "")
+                text = (home / value).read_text(encoding="utf-8").strip() if value else ""
+                found.add(Secret(name, text))
         elif isinstance(value, ApiAddress):
-            found |= value.secrets
+            found |= {Secret(name, secret) for secret in value.secrets}
         else:
-            found.add(_password(value))
-    return frozenset(found - {""})
+            found.add(Secret(name, _password(value)))
+    return frozenset(secret for secret in found if secret.value)
 
 
 def held_secrets(settings: Settings) -> list[KeyPath]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from talaria.config.settings import Settings
 from talaria.core.clock import Clock
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import GatewayPart, Parts, S
+from talaria.core.redaction import SecretRegistry
 from talaria.core.setting_marks import KeyPath, Mark
 
 _log = logging.getLogger("talaria.config")
@@ -109,7 +110,7 @@ class Reloader:
         live: LiveSettings,
         clock: Clock,
         *,
-        add_secrets: Callable[[Iterable[str]], None] = lambda secrets: None,
+        secrets: SecretRegistry,
     ) -> None:
         self._home = home
         self._environ = environ
@@ -117,7 +118,7 @@ class Reloader:
         self.live = live
         self._clock = clock
         self._seen = self._stamp()
-        self.add_secrets = add_secrets
+        self._secrets = secrets
         self.trouble = ""
         self.pending: tuple[str, ...] = ()
         self.watchers: list[Callable[[], None]] = []
@@ -139,7 +140,7 @@ class Reloader:
             self.trouble = error.user_text
             return
         self.trouble = ""
-        self.add_secrets(loaded.secrets)  # before anything can be logged about them
+        self._secrets.add(loaded.secrets)  # before anything can be logged about them
         changes = self.live.take(loaded.settings)
         self.pending = tuple(map(dotted, changes.later))
         for warning in loaded.warnings:

@@ -3,25 +3,49 @@
 A long secret is found by the beginning or the end of each of its forms, which are extended as far as the text
 agrees: a secret that was cut is found by what is left of it. A short secret is found only as a whole, because
 pieces of it could be ordinary words. Searching takes time in proportion to the text.
+
+A secret that a program writes in parts is found by a `StreamRedactor`, which holds back the end of a text as
+long as it may be the beginning of a secret.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from base64 import b64encode
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 from urllib.parse import quote
 
-MARK = "[redacted]"
 SHORTEST = 6  # characters of a secret; a shorter one could be part of any text
 _LONG = 16  # characters, from which on pieces of a secret are found too
 _PIECE = 12  # the shortest piece
 _PUBLIC = 16  # characters in which the beginning that all keys of a provider share, as sk-proj-, may end
-_SHORT_TEXT = 200
+_WORD = 4  # bytes that are compared at once; a text of 7 bytes has a whole word at a multiple of 4
+_SIEVED = 2 * _WORD - 1
+_BLOCK = 4096  # words; only anchors with a word in a block are searched for in it
+_MAX_HELD = 64 << 10
+_RECENT = 16
 _BREAK = re.compile(rb"[\r\n][ \t\r\n]*")
+_INDENT = re.compile(rb"[\r\n][ \t]")
+
+
+class Secret(NamedTuple):
+    """A secret, and the variable or the key of config.toml that it came from. Never shown."""
+
+    name: str
+    value: str
+
+    def __repr__(self) -> str:
+        return f"Secret({self.name})"
+
+
+def mark_of(name: str) -> str:
+    """Return the text that stands for a secret."""
+    return f"[secret {name}]"
 
 
 class _Form(NamedTuple):
@@ -31,68 +55,203 @@ class _Form(NamedTuple):
     width: float = 1.0
 
 
+class _Anchored(NamedTuple):
+    """A form that has an anchor at `offset`."""
+
+    form: bytes
+    offset: int
+    name: str
+
+
+class _Span(NamedTuple):
+    start: int
+    end: int
+    name: str
+
+
 class Redactor:
-    """Replaces each known secret by `[redacted]`. Immutable."""
+    """Replaces each known secret by `[secret NAME]`. Immutable."""
 
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._secrets = frozenset(secret for secret in secrets if len(secret) >= SHORTEST)
-        anchors: dict[bytes, list[tuple[bytes, int]]] = {}
-        for secret in self._secrets:
-            for form in _forms(secret):
-                for start, end in _places(secret, form):
-                    anchors.setdefault(form.data[start:end], []).append((form.data, start))
-        self._anchors = tuple(anchors.items())
-        self._starts = frozenset(anchor[:SHORTEST] for anchor in anchors)
-        has_blanks = any(re.search(rb"\s", anchor) for anchor in anchors)
-        shortest = min(map(len, anchors), default=0)
-        self._run = re.compile(b"%s{%d}" % (b"." if has_blanks else rb"\S", shortest), re.DOTALL)
+    def __init__(self, secrets: Iterable[Secret] = ()) -> None:
+        names: dict[str, str] = {}
+        for name, value in sorted(secrets):
+            if len(value) >= SHORTEST:
+                names.setdefault(value, name)
+        self._names = names
+        anchors: dict[bytes, list[_Anchored]] = {}
+        starts: dict[int, list[bytes]] = {}
+        for value, name in names.items():
+            for form in _forms(value):
+                starts.setdefault(form.data[0], []).append(form.data)
+                for start, end in _places(value, form):
+                    anchors.setdefault(form.data[start:end], []).append(_Anchored(form.data, start, name))
+        self._anchors = {anchor: tuple(found) for anchor, found in anchors.items()}
+        self._starts = {first: tuple(forms) for first, forms in starts.items()}
+        self._longest = max((len(form) for forms in starts.values() for form in forms), default=0)
+        self._shortest = min(map(len, anchors), default=0)
+        # Whichever way an anchor lies in a text, one of its first four words is at a multiple of four there.
+        words: dict[int, list[bytes]] = {}
+        for anchor in anchors:
+            for at in range(_WORD if len(anchor) >= _SIEVED else 0):
+                word = int.from_bytes(anchor[at : at + _WORD], sys.byteorder)
+                words.setdefault(word, []).append(anchor)
+        self._words = frozenset(words)
+        self._by_word = words
+        self._unsieved = tuple(anchor for anchor in anchors if len(anchor) < _SIEVED)
 
-    def with_secrets(self, secrets: Iterable[str]) -> Redactor:
-        return Redactor({*self._secrets, *secrets})
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def with_secrets(self, secrets: Iterable[Secret]) -> Redactor:
+        """Return a redactor that knows these secrets too; this one if it knows them already."""
+        new = [secret for secret in secrets if secret.value not in self._names]
+        return Redactor([*self.secrets(), *new]) if new else self
+
+    def secrets(self) -> Iterator[Secret]:
+        return (Secret(name, value) for value, name in self._names.items())
 
     def __call__(self, text: str) -> str:
-        if not self._anchors:
+        if not self._names or len(text) < SHORTEST:
             return text
         whole = text.encode("utf-8", "surrogatepass")
-        # A secret that is broken over lines is found as well.
-        lower = data = whole.lower()
-        if b"\n" in data or b"\r" in data:
-            data = _BREAK.sub(b"", lower)
-        if self._is_clean(data):
-            return text
-        spans = sorted(self._find(data))
-        if not spans:
-            return text
-        return _replace(whole, spans if data is lower else _spread(spans, lower))
+        spans = self._find(whole)
+        return _replace(whole, spans).decode("utf-8", "surrogatepass") if spans else text
 
-    def _is_clean(self, data: bytes) -> bool:
-        """Return whether a look at the text is enough: the lines of a log are short, and few have so many
-        characters in a row."""
-        if not self._run.search(data):
-            return True
-        if len(data) > _SHORT_TEXT:
-            return False
-        pieces = {data[at : at + SHORTEST] for at in range(len(data) - SHORTEST + 1)}
-        return pieces.isdisjoint(self._starts)
+    def redact_bytes(self, data: bytes) -> bytes:
+        spans = self._find(data) if self._names else []
+        return _replace(data, spans) if spans else data
 
-    def _find(self, data: bytes) -> Iterator[tuple[int, int]]:
-        for anchor, forms in self._anchors:
-            at = data.find(anchor)
-            while at >= 0:
-                found = [_extend(data, at, len(anchor), *form) for form in forms]
-                yield from found
-                at = data.find(anchor, max(end for _, end in found))
+    def stream(self) -> StreamRedactor:
+        """Return a redactor for one text that comes in parts."""
+        return StreamRedactor(self)
+
+    def _find(self, whole: bytes) -> list[_Span]:
+        lower, data = _normalised(whole)
+        spans = self._spans(data)
+        return spans if data is lower or not spans else _spread(spans, lower)
+
+    def _spans(self, data: bytes) -> list[_Span]:
+        """Return where secrets are in a text in lower case without line breaks, in order."""
+        found = {span for anchor in self._unsieved for span in self._matches(data, anchor, 0, len(data))}
+        view = memoryview(data)[: len(data) // _WORD * _WORD].cast("I")
+        for block in range(0, len(view), _BLOCK):
+            # An anchor begins at most three bytes before its word.
+            start, end = max(0, block * _WORD - _WORD), (block + _BLOCK) * _WORD
+            words = self._words.intersection(view[block : block + _BLOCK])
+            for anchor in {anchor for word in words for anchor in self._by_word[word]}:
+                found.update(self._matches(data, anchor, start, end + len(anchor)))
+        return sorted(found, key=lambda span: (span.start, -span.end, span.name)) if found else []
+
+    def _matches(self, data: bytes, anchor: bytes, start: int, end: int) -> Iterator[_Span]:
+        at = data.find(anchor, start, end)
+        while at >= 0:
+            found = [_extend(data, at, len(anchor), form) for form in self._anchors[anchor]]
+            yield from found
+            at = data.find(anchor, max(span.end for span in found), end)
+
+    def _unfinished(self, data: bytes) -> int:
+        """Return where the longest end of the text begins that may be the beginning of a secret."""
+        for at in range(max(0, len(data) - self._longest), len(data)):
+            forms = self._starts.get(data[at])
+            if forms is not None:
+                end = data[at:]
+                if any(form.startswith(end) for form in forms):
+                    return at
+        return len(data)
 
     def __repr__(self) -> str:
-        return f"Redactor({len(self._secrets)} secrets)"
+        return f"Redactor({len(self._names)} secrets)"
 
 
-def _extend(data: bytes, at: int, size: int, form: bytes, offset: int) -> tuple[int, int]:
+class StreamRedactor:
+    """Redacts one text that comes in parts. Not safe for several threads at once.
+
+    `feed` returns what can be shown already. `finish` returns the rest, when the text has ended. The text is
+    either bytes or, with `feed_text` and `finish_text`, a text.
+    """
+
+    __slots__ = ("_held", "_redactor")
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        redactor = self._redactor
+        if not redactor:
+            return data
+        whole = self._held + data
+        lower, joined = _normalised(whole)
+        spans = redactor._spans(joined) if len(joined) >= redactor._shortest else []
+        cut = redactor._unfinished(joined)
+        for span in reversed(spans):  # a secret is shown whole or not yet
+            if span.start < cut < span.end:
+                cut = span.start
+        if joined is not lower:
+            spans, cut = _spread(spans, lower), _place(lower, cut, len(joined))
+        while 0 < cut < len(whole) and whole[cut] & 0xC0 == 0x80:  # nor half a character
+            cut -= 1
+        if len(whole) - cut > max(_MAX_HELD, 2 * redactor._longest):
+            cut = len(whole)
+        self._held = whole[cut:]
+        return _replace(whole[:cut], [span for span in spans if span.end <= cut])
+
+    def finish(self) -> bytes:
+        rest, self._held = self._held, b""
+        return self._redactor.redact_bytes(rest)
+
+    def feed_text(self, text: str) -> str:
+        if not self._redactor:
+            return text
+        return self.feed(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+    def finish_text(self) -> str:
+        return self.finish().decode("utf-8", "surrogatepass")
+
+
+class SecretRegistry:
+    """The secrets of this process, with their names. Every sink asks it for the current redactor.
+
+    A secret that was known once stays known: it may still be valid elsewhere. Safe in any thread.
+    """
+
+    def __init__(self, secrets: Iterable[Secret] = ()) -> None:
+        self._lasting = Redactor(secrets)
+        self._recent: deque[Secret] = deque(maxlen=_RECENT)
+        self.redactor = self._lasting
+
+    def add(self, secrets: Iterable[Secret]) -> None:
+        self._lasting = self._lasting.with_secrets(secrets)
+        self.redactor = self._lasting.with_secrets(self._recent)
+
+    def add_recent(self, secret: Secret) -> None:
+        """Add a secret of a kind of which there may be any number. Only the last ones of them are known."""
+        self._recent.append(secret)
+        self.redactor = self._lasting.with_secrets(self._recent)
+
+    def __call__(self, text: str) -> str:
+        return self.redactor(text)
+
+
+def _normalised(whole: bytes) -> tuple[bytes, bytes]:
+    """Return the text in lower case, with and without line breaks: a secret that is broken over lines is
+    found as well. Both are the same object if there are none."""
+    lower = whole.lower()
+    if b"\n" not in lower and b"\r" not in lower:
+        return lower, lower
+    if _INDENT.search(lower) is None:
+        return lower, lower.translate(None, b"\r\n")
+    first, *rest = lower.replace(b"\r", b"\n").split(b"\n")
+    return lower, first + b"".join([line.lstrip(b" \t") for line in rest])
+
+
+def _extend(data: bytes, at: int, size: int, anchored: _Anchored) -> _Span:
     """Return how far the text agrees with the form around a match."""
+    form, offset, name = anchored
     end, past = at + size, offset + size
     before = _longest(lambda count: data.endswith(form[offset - count : offset], 0, at), offset)
     after = _longest(lambda count: data.startswith(form[past : past + count], end), len(form) - past)
-    return at - before, end + after
+    return _Span(at - before, end + after, name)
 
 
 def _longest(agrees: Callable[[int], bool], most: int) -> int:
@@ -106,7 +265,7 @@ def _longest(agrees: Callable[[int], bool], most: int) -> int:
     return least
 
 
-def _spread(spans: list[tuple[int, int]], lower: bytes) -> list[tuple[int, int]]:
+def _spread(spans: list[_Span], lower: bytes) -> list[_Span]:
     """Return the spans in the text with its line breaks."""
     places, removed = [0], [0]
     for found in _BREAK.finditer(lower):
@@ -116,22 +275,27 @@ def _spread(spans: list[tuple[int, int]], lower: bytes) -> list[tuple[int, int]]
     def place(at: int) -> int:
         return at + removed[bisect_right(places, at) - 1]
 
-    return [(place(start), place(end - 1) + 1) for start, end in spans]
+    return [_Span(place(start), place(end - 1) + 1, name) for start, end, name in spans]
 
 
-def _replace(whole: bytes, spans: list[tuple[int, int]]) -> str:
+def _place(lower: bytes, at: int, size: int) -> int:
+    """Return the place of one character in the text with its line breaks; `size` is that without them."""
+    return len(lower) if at == size else _spread([_Span(at, at + 1, "")], lower)[0].start
+
+
+def _replace(whole: bytes, spans: list[_Span]) -> bytes:
     """Return the text with a mark for each span; spans that overlap are one."""
     pieces: list[bytes] = []
     last = 0
-    for start, end in spans:
+    for start, end, name in spans:
         while whole[start] & 0xC0 == 0x80:  # half of a character is not cut off
             start += 1  # noqa: PLW2901
         while end < len(whole) and whole[end] & 0xC0 == 0x80:
             end -= 1  # noqa: PLW2901
         if start >= last:
-            pieces += (whole[last:start], MARK.encode())
+            pieces += (whole[last:start], mark_of(name).encode())
         last = max(last, end)
-    return b"".join((*pieces, whole[last:])).decode("utf-8", "surrogatepass")
+    return b"".join((*pieces, whole[last:]))
 
 
 # -- forms

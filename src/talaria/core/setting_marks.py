@@ -16,6 +16,8 @@ from enum import Enum, auto
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
+from talaria.core.redaction import SHORTEST
+
 KeyPath = tuple[str, ...]
 Rule = Callable[[Any], str | None]
 
@@ -57,6 +59,7 @@ class CheckedSettings(Protocol):
 
 
 SECRET_MARKS = (Mark.SECRET, Mark.COMMAND_VALUE)  # on keys that hold a secret, or may hold one
+_WORD = re.compile("[A-Za-z]{1,12}")  # such as production: hidden, it would be missing in every text
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -70,7 +73,9 @@ def holds_secret(value: object, marks: Collection[Mark]) -> bool:
     """Return whether the value of a key with these marks is a secret itself."""
     if not isinstance(value, str) or not value:
         return False
-    return Mark.SECRET in marks or (Mark.COMMAND_VALUE in marks and not referenced_variable(value))
+    if Mark.COMMAND_VALUE in marks:
+        return len(value) >= SHORTEST and not referenced_variable(value) and not _WORD.fullmatch(value)
+    return Mark.SECRET in marks
 
 
 # -- rules that several packages use

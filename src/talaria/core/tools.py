@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio.subprocess import Process
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +16,7 @@ import msgspec
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.messages import Content
 from talaria.core.questions import Decision, QuestionDraft
+from talaria.core.redaction import Redactor
 
 if TYPE_CHECKING:
     from talaria.core.ports import WorkspaceHandle
@@ -132,6 +133,9 @@ class ToolContext:
     and may be called from any thread. Output is for people who watch the turn: the model sees only what the
     handler returns. A call can emit a bounded number of bytes; the rest is dropped with a note.
 
+    Secrets are taken out of what is emitted and of the result. A handler that writes output to a file takes
+    them out itself: `redactor.stream()` finds them in a text that comes in parts.
+
     When the turn stops (a person stopped it, its time limit passed, the gateway shuts down or lost the
     session) or the call's own time limit passes:
 
@@ -153,6 +157,7 @@ class ToolContext:
     emit: Callable[[str], None]
     resources: CallResources
     decision: Decision | None = None
+    redactor: Redactor = field(default_factory=Redactor)
 
     @property
     def folder(self) -> Path:

@@ -20,7 +20,7 @@ from talaria.core.errors import ModelError
 from talaria.core.loop_share import SLICE_SECONDS
 from talaria.core.messages import TokenUsage
 from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta
-from talaria.core.redaction import Redactor
+from talaria.core.redaction import Redactor, Secret
 from talaria.core.version import this_version
 from talaria.models.answer_budget import SLICE_BYTES, AnswerBudget, AnswerMemory
 from talaria.models.failures import ProviderErrors
@@ -70,7 +70,11 @@ class Endpoint:
         self._wire = wire
         self._url = URL(settings.address.target(wire.path))
         self._list_url = URL(settings.address.target(wire.list_path))
-        self._redact = Redactor([settings.api_key, *settings.address.secrets])
+        name = f"providers.{provider}"
+        key = Secret(settings.api_key_env or f"{name}.api_key", settings.api_key)
+        self._redact = Redactor(
+            [key, *(Secret(f"{name}.base_url", each) for each in settings.address.secrets)]
+        )
         self._limiter = limiter or CallLimiter()
         self._memory = memory or AnswerMemory()
         self._has_lied = False  # about its usage

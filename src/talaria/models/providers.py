@@ -145,11 +145,6 @@ class Providers:
     def credential(self, provider: str) -> str:
         return _fingerprint(self._key(self._find(provider)))
 
-    def secrets(self) -> frozenset[str]:
-        """Return the keys of all providers, for the redactor."""
-        keys = filter(None, map(self._key, self._settings.values()))
-        return frozenset(keys).union(*(each.address.secrets for each in self._settings.values()))
-
     async def close(self) -> None:
         """Close all endpoints. Calls in flight lose their connections."""
         endpoints = [*self._endpoints.values(), *self._replaced]

@@ -7,31 +7,36 @@ and dropped.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
-from collections.abc import Iterable
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from talaria.core.redaction import Redactor
-from talaria.observe.lines import Line, as_json, as_text, capture
+from talaria.observe.lines import Line, Redact, as_json, as_text, capture
 from talaria.observe.settings import LogSettings
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 QUEUE_LIMIT = 4096
 _OURS = "talaria"
+_log = logging.getLogger("talaria.crash")
 _SILENCED = "uvicorn.access"  # the gateway counts requests itself
 
 
 def configure(
-    settings: LogSettings, redactor: Redactor, stream: TextIO, *, queue_limit: int = QUEUE_LIMIT
+    settings: LogSettings, redact: Redact, stream: TextIO, *, queue_limit: int = QUEUE_LIMIT
 ) -> LogControl:
     """Send all logging of this process to `stream` until the returned control is closed.
 
-    Talaria's loggers follow `settings.level`; other libraries log from warnings up.
+    `redact` takes the secrets out of every text that is written. Talaria's loggers follow `settings.level`;
+    other libraries log from warnings up. Failures of threads and destructors, which Python writes to stderr,
+    are logged too.
     """
     is_json = settings.format == "json" or (settings.format == "auto" and not stream.isatty())
-    return LogControl(_QueuedWriter(stream, redactor, queue_limit, is_json=is_json), settings)
+    return LogControl(_QueuedWriter(stream, redact, queue_limit, is_json=is_json), settings)
 
 
 def write_queued(seconds: float) -> None:
@@ -56,6 +61,9 @@ class LogControl:
             self._silenced.disabled,
         )
         self._root.handlers[:] = [writer]
+        self._hooks = threading.excepthook, sys.unraisablehook
+        # They would write to stderr, past the redaction.
+        threading.excepthook, sys.unraisablehook = _log_thread_failure, _log_unraisable
         self._silenced.disabled = True
         self.change_level(settings)
 
@@ -70,10 +78,6 @@ class LogControl:
         """The number of records that were not written: the queue was full or the stream broken."""
         return self._writer.dropped + self._writer.lost
 
-    def add_secrets(self, secrets: Iterable[str]) -> None:
-        """Redact further secrets, also in records that are queued already."""
-        self._writer.redactor = self._writer.redactor.with_secrets(secrets)
-
     def flush(self) -> None:
         """Wait until all records that were logged before this call are written."""
         if self._is_open:
@@ -85,6 +89,7 @@ class LogControl:
             return
         self._is_open = False
         handlers, root_level, our_level, was_disabled = self._before
+        threading.excepthook, sys.unraisablehook = self._hooks
         self._root.removeHandler(self._writer)
         for handler in handlers:
             self._root.addHandler(handler)
@@ -102,12 +107,23 @@ class LogControl:
         self.close()
 
 
+def _log_thread_failure(args: threading.ExceptHookArgs) -> None:
+    if args.exc_type is not SystemExit and args.exc_value is not None:
+        name = args.thread.name if args.thread else "unknown"
+        _log.error("the thread %s failed", name, exc_info=args.exc_value)
+
+
+def _log_unraisable(args: UnraisableHookArgs) -> None:
+    if args.exc_value is not None:
+        _log.error("%s", args.err_msg or "an exception was ignored", exc_info=args.exc_value)
+
+
 class _QueuedWriter(logging.Handler):
     """Captures records on the caller's thread, writes them on its own. A broken stream costs lines only."""
 
-    def __init__(self, stream: TextIO, redactor: Redactor, queue_limit: int, *, is_json: bool) -> None:
+    def __init__(self, stream: TextIO, redact: Redact, queue_limit: int, *, is_json: bool) -> None:
         super().__init__()
-        self.redactor = redactor
+        self._redact = redact
         self.dropped = 0  # records that met a full queue
         self.lost = 0  # records that the stream did not take
         self._stream = stream
@@ -150,7 +166,7 @@ class _QueuedWriter(logging.Handler):
 
     def _write(self, line: Line) -> None:
         try:
-            self._stream.write(self._format(line, self.redactor) + "\n")
+            self._stream.write(self._format(line, self._redact) + "\n")
             self._stream.flush()
         except Exception:  # the last boundary: no log is left to report it to
             self.lost += 1

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from talaria.core.findings import Finding, shell, warn
 from talaria.core.gateway_part import Examination
-from talaria.core.redaction import SHORTEST
-from talaria.core.setting_marks import referenced_variable
+from talaria.core.setting_marks import Mark, holds_secret, referenced_variable
 from talaria.tools.settings import ToolSettings
 
 
@@ -29,7 +28,7 @@ def command_environ(settings: ToolSettings, environ: Mapping[str, str]) -> dict[
 async def examine_environment(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:
     """Warn of values that stand in config.toml. The check of the configuration reports unset variables."""
     for name, value in examination.settings.env.items():
-        if len(value) >= SHORTEST and not referenced_variable(value):
+        if holds_secret(value, (Mark.COMMAND_VALUE,)):
             yield warn(
                 "tools",
                 f"The value of tools.env.{name} stands in config.toml, where backups and editors find it.",

@@ -10,13 +10,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
+import msgspec
+
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
 from talaria.core.files import result_name
 from talaria.core.ids import SessionId, TurnId
-from talaria.core.messages import Content, Text, ToolCall, ToolOutcome, ToolResult
+from talaria.core.messages import Content, File, Part, Text, ToolCall, ToolOutcome, ToolResult
 from talaria.core.ports import WorkspaceHandle
 from talaria.core.questions import Decision, QuestionDraft
+from talaria.core.redaction import SecretRegistry, StreamRedactor
 from talaria.core.suggest import did_you_mean
 from talaria.core.tools import CallScope, ToolContext, ToolSource, ToolSpec
 from talaria.core.turns import Turn
@@ -51,9 +54,11 @@ class ToolRunner:
         settings: ToolSettings,
         metrics: Metrics,
         workers: ToolWorkers | None = None,
+        secrets: SecretRegistry | None = None,
     ) -> None:
         """Raises `ConfigError`, as `resolve` does."""
         self._workers = workers or ToolWorkers()
+        self._secrets = secrets or SecretRegistry()
         self._sources = tuple(sources)
         self._settings = settings
         self._metrics = metrics
@@ -84,6 +89,7 @@ class ToolRunner:
             turn_id=turn.id,
             workspace=workspace,
             settings=self._settings,
+            secrets=self._secrets,
             resources=self._workers.resources(turn.session_id),
             emit=emit,
             count=self._metrics.tool_called,
@@ -94,8 +100,9 @@ class ToolRunner:
 class BoundTools:
     """The tools of a session, bound to one turn of it. Implements `TurnTools`.
 
-    A call of a tool that is not in `tools` is an error result. `emit` takes the events of the turn, and
-    `count` is told the name ("unknown" for a tool that is not in `tools`) and the outcome of each call.
+    A call of a tool that is not in `tools` is an error result. `emit` takes the events of the turn. `secrets`
+    are taken out of results and output. `count` is told the name ("unknown" for a tool that is not in
+    `tools`) and the outcome of each call.
     """
 
     tools: ToolSet
@@ -103,6 +110,7 @@ class BoundTools:
     turn_id: TurnId
     workspace: WorkspaceHandle
     settings: ToolSettings
+    secrets: SecretRegistry
     resources: TurnResources
     emit: Callable[[Event], None]
     count: Callable[[str, ToolOutcome], None]
@@ -153,7 +161,9 @@ class BoundTools:
         self.count(call.name if call.name in self.tools else "unknown", outcome)
         if isinstance(content, str):
             return ToolResult(call.id, call.name, await self._capped(call, content), outcome)
-        checked = await self.resources.in_thread(checked_parts, content)
+        checked = [
+            self._without_secrets(part) for part in await self.resources.in_thread(checked_parts, content)
+        ]
         texts = "\n".join(part.text for part in checked if isinstance(part, Text))
         if (capped := await self._capped(call, texts)) != texts:
             checked = [Text(capped), *(part for part in checked if not isinstance(part, Text))]
@@ -176,7 +186,8 @@ class BoundTools:
         seconds = limit.total_seconds()
         loop = asyncio.get_running_loop()
         scope = CallScope(loop.time, seconds)
-        output = _Output(loop, lambda text: self.emit(ToolOutput(call.id, text)))
+        redactor = self.secrets.redactor
+        output = _Output(loop, lambda text: self.emit(ToolOutput(call.id, text)), redactor.stream())
         context = ToolContext(
             self.session_id,
             self.turn_id,
@@ -186,6 +197,7 @@ class BoundTools:
             output.write,
             self.resources,
             decision,
+            redactor,
         )
         timeout = asyncio.timeout(seconds)
         try:
@@ -205,26 +217,38 @@ class BoundTools:
     def _ids(self, call: ToolCall) -> dict[str, str]:
         return {"turn_id": self.turn_id, "call_id": call.id}
 
+    def _without_secrets(self, part: Part) -> Part:
+        """Return a file without secrets in its text and its names. Texts are redacted together."""
+        if not isinstance(part, File):
+            return part
+        redact = self.secrets.redactor
+        return msgspec.structs.replace(part, text=redact(part.text), name=redact(part.name))
+
     async def _capped(self, call: ToolCall, text: str) -> str:
-        max_bytes = self.settings.max_result
+        """Return the text without secrets, cut to its limit."""
+        max_bytes, redact = self.settings.max_result, self.secrets.redactor
         if len(text) * 4 <= max_bytes:
-            return encodable(text)
+            return encodable(redact(text))
         save = None
         if "read_file" in self.tools:
             name = result_name(call.name, self.turn_id, call.id)
             save = partial(save_result, Folder(self.workspace.folder, self.resources.quota), name)
-        return await self.resources.in_thread(cap_result, text, max_bytes, save)
+        return await self.resources.in_thread(lambda: cap_result(redact(text), max_bytes, save))
 
 
 class _Output:
     """The output of one call while it runs, at most `MAX_OUTPUT_BYTES` in total.
 
-    Pieces that come within one round of the event loop are one event.
+    Pieces that come within one round of the event loop are one event. A secret is found although it comes in
+    several pieces.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, show: Callable[[str], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, show: Callable[[str], None], stream: StreamRedactor
+    ) -> None:
         self._loop = loop
         self._show = show
+        self._stream = stream
         self._lock = threading.Lock()
         self._room = MAX_OUTPUT_BYTES
         self._pieces: list[str] = []
@@ -232,21 +256,27 @@ class _Output:
     def write(self, text: str) -> None:
         """Safe in any thread. Ignored when the room is used up or the call is over."""
         with self._lock:
-            if not text or self._room <= 0:
+            if self._room <= 0 or not (text := self._stream.feed_text(text)):
                 return
             is_first = not self._pieces
-            data = text[: self._room].encode(errors="replace")[: self._room]
-            self._pieces.append(data.decode(errors="ignore"))
-            self._room -= len(data) + (_EVENT_BYTES if is_first else 0)
-            if self._room <= 0:
-                self._pieces.append(OUTPUT_CUT)
+            self._keep(text)
         if is_first:
             self._loop.call_soon_threadsafe(self._flush)
 
     def close(self) -> None:
         with self._lock:
+            if self._room > 0 and (rest := self._stream.finish_text()):
+                self._keep(rest)
             self._room = 0
         self._flush()
+
+    def _keep(self, text: str) -> None:
+        is_first = not self._pieces
+        data = text[: self._room].encode(errors="replace")[: self._room]
+        self._pieces.append(data.decode(errors="ignore"))
+        self._room -= len(data) + (_EVENT_BYTES if is_first else 0)
+        if self._room <= 0:
+            self._pieces.append(OUTPUT_CUT)
 
     def _flush(self) -> None:
         with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from talaria.access.budgets import Budgets
 from talaria.agent.calling import Caller, Routes
@@ -18,6 +18,7 @@ from talaria.core.errors import TalariaError
 from talaria.core.events import ModelLoading
 from talaria.core.ledger import Began
 from talaria.core.ports import PendingModels
+from talaria.core.redaction import SecretRegistry
 from talaria.core.specs import AgentSpec, PinnedSpec
 from talaria.core.store_ports import Store
 from talaria.core.turns import Turn
@@ -57,6 +58,7 @@ class Agents:
     budgets: Budgets
     metrics: Metrics
     pending: PendingModels = NO_PENDING_MODELS
+    secrets: SecretRegistry = field(default_factory=SecretRegistry)
 
     @property
     def builder(self) -> AgentBuilder:
@@ -130,5 +132,6 @@ class Agents:
             sampling=options.sampling,
             streams_calls=options.streams_calls,
             steering=steering,
+            redactor=self.secrets.redactor,
         )
         return Loop(Caller(agent, journal, context, self.routes), journal, context)

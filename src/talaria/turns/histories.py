@@ -23,7 +23,9 @@ import msgspec
 
 from talaria.commands.slash import canonical, parse_command
 from talaria.core.entries import Entry, hidden_seqs
+from talaria.core.message_redaction import redact_message
 from talaria.core.messages import AssistantMessage, Message, Text, UserMessage
+from talaria.core.redaction import Redactor
 
 _REWRITES: Final = frozenset({"new", "resume", "branch", "undo", "retry"})
 _MESSAGES: Final = frozenset({"queue", "steer"})  # commands whose argument is a message
@@ -38,6 +40,11 @@ class SentExchange(msgspec.Struct, frozen=True):
 
     said: UserMessage | None
     answer: str | None = None
+
+    def without_secrets(self, redactor: Redactor) -> SentExchange:
+        """Return the exchange as the log has it, which never held a secret."""
+        said = None if self.said is None else redact_message(self.said, redactor)
+        return SentExchange(said, None if self.answer is None else redactor(self.answer))
 
     def messages(self) -> Iterator[Message]:
         if self.said is not None:

@@ -15,7 +15,8 @@ from talaria.core.errors import HeadMoved, LimitReached, NoModel, TalariaError
 from talaria.core.events import Queued
 from talaria.core.ids import EPHEMERAL, ChatAddress, ChatKey, SessionId, TurnId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Begin, Binding, Fresh
-from talaria.core.messages import Message, Text
+from talaria.core.message_redaction import M, redact_messages, weigh_message
+from talaria.core.messages import Message, Text, UserMessage
 from talaria.core.responses import ChainPlace, NewResponse
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
@@ -32,6 +33,7 @@ from talaria.turns.retries import ClientRequest, RecentRequests
 from talaria.turns.settings import Busy, TurnSettings
 
 _ENTRIES_OF_MESSAGE = 4  # are looked at for each message that a history may have
+_LONG_TEXT = 64 << 10  # characters are searched for secrets in less than a millisecond
 _LONG_BYTES = 256 << 10  # are hashed in about a millisecond
 
 
@@ -154,6 +156,8 @@ class Intake:
     async def _submit(
         self, inbound: Inbound, digest: str = "", history: Sequence[SentExchange] | None = None
     ) -> LiveTurn:
+        said = await self._without_secrets((UserMessage(inbound.parts),))
+        inbound = msgspec.structs.replace(inbound, parts=said[0].parts)
         command = parse_command(inbound.text)
         if command is None or not is_control(command.name):
             self._load.check()
@@ -167,7 +171,9 @@ class Intake:
         if command is not None and command.name == "branch":
             fresh = await self._copy(inbound.chat_key, fresh)
         elif command is None and history is not None:
-            fresh, binding = await self._follow(inbound.chat_key, history, fresh)
+            redactor = self._agents.secrets.redactor
+            sent = [exchange.without_secrets(redactor) for exchange in history]
+            fresh, binding = await self._follow(inbound.chat_key, sent, fresh)
         if resume is not None:
             inbound = msgspec.structs.replace(inbound, parts=(Text(f"/resume {resume}"),))
         order = Accept(
@@ -191,13 +197,22 @@ class Intake:
         is there first.
         """
         self._load.check()
-        order = await self._order(call)
+        context = await self._without_secrets(call.context)
+        order = await self._order(msgspec.structs.replace(call, context=context))
         self._check_open()
         try:
             return await finish(self._accept(order, call.options, may_begin=True))
         except HeadMoved:
             order = self._apart(order, call)
             return await finish(self._accept(order, call.options, may_begin=True))
+
+    async def _without_secrets(self, messages: tuple[M, ...]) -> tuple[M, ...]:
+        """Return the messages without the gateway's secrets, which no log and no model may have. Long ones
+        are read in a thread."""
+        redactor = self._agents.secrets.redactor
+        if not redactor or sum(map(weigh_message, messages)) <= _LONG_TEXT:
+            return redact_messages(messages, redactor)
+        return await asyncio.to_thread(redact_messages, messages, redactor)
 
     async def _order(self, call: StatelessCall) -> Accept:
         pinned = self._agents.specs.resolve_stateless(call.model, call.tools, call.instructions)

@@ -154,9 +154,9 @@ async def test_a_channel_is_opened_and_closed_with_its_table_while_the_gateway_r
 async def test_the_token_is_among_the_secrets_that_logs_blot_out(tmp_path: Path) -> None:
     (tmp_path / "telegram.token").write_text("123456:file-token\n")
     (tmp_path / "config.toml").write_text('[channels.telegram]\ntoken_file = "telegram.token"\n')
-    assert "123456:file-token" in load(tmp_path, {}, PARTS).secrets
+    assert ("channels.telegram.token_file", "123456:file-token") in load(tmp_path, {}, PARTS).secrets
     (tmp_path / "config.toml").write_text('[channels.telegram]\ntoken = "123456:plain-token"\n')
     loaded = load(tmp_path, {}, PARTS)
-    assert "123456:plain-token" in loaded.secrets
+    assert ("channels.telegram.token", "123456:plain-token") in loaded.secrets
     assert "holds a secret and is open to other users" in loaded.warnings[0]
     assert "plain-token" not in repr(loaded)

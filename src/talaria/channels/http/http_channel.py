@@ -18,6 +18,7 @@ from talaria.channels.http.server import HttpServer, allowed_hosts, bind
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.token import ensure_http_token
 from talaria.config.home import GatewayInfo
+from talaria.core.redaction import Secret
 from talaria.core.version import this_version
 from talaria.gateway import Gateway
 from talaria.observe.health import GatewayPhase, Health
@@ -54,6 +55,7 @@ async def open_http(
     token = ensure_http_token(gateway.home, gateway.environ, settings.token_env)
     for warning in token.warnings:
         _log.warning("%s", warning)
+    gateway.secrets.add([Secret("http.token", token.value)])
     logins = Logins(token.value, gateway.clock)
     logins.restore(await gateway.store.cursor(ENDED_LOGINS) or "")
     bound = bind(settings)

@@ -29,6 +29,7 @@ from talaria.channels.http.status_views import (
 )
 from talaria.core.access import Role
 from talaria.core.errors import NoModel, StoreError
+from talaria.core.redaction import Secret
 from talaria.core.version import this_version
 from talaria.gateway import Gateway
 from talaria.models.catalog import providers_in_use
@@ -191,6 +192,7 @@ class OperatorApi:
         body = await request.json(AddTokenBody, SMALL_BODY)
         request.about = f"{body.name} ({body.role})"
         fresh = await self._tokens.add_token(body.name, body.role, body.seconds)
+        self._gateway.secrets.add_recent(Secret(f"token {body.name}", fresh.secret))
         return json_response(fresh, 201, ((b"cache-control", b"no-store"),))
 
     async def revoke_token(self, request: Request) -> Response:

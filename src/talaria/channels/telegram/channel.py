@@ -38,6 +38,7 @@ from talaria.core.clock import Clock
 from talaria.core.errors import Overloaded, StoreError, TalariaError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.links import own_hosts
+from talaria.core.redaction import Secret
 from talaria.gateway import Gateway
 from talaria.turns.intake import Draining
 
@@ -222,7 +223,8 @@ async def open_telegram(gateway: Gateway, settings: TelegramSettings) -> AsyncIt
     Raises `ConfigError` without a token. Later errors are not raised; the channel's status tells of them.
     """
     token = find_token(settings, gateway.home.path, gateway.environ)
-    gateway.reloader.add_secrets([token, webhook_secret(token)])
+    name = "channels.telegram.token"
+    gateway.secrets.add([Secret(name, token), Secret(f"{name}, for webhooks", webhook_secret(token))])
     authorizer = Authorizer(gateway.store.pairings, {CHANNEL: settings.allowed}, gateway.clock)
 
     def change_allowed(new: TelegramSettings) -> None:

@@ -1,0 +1,133 @@
+"""Removal of secrets from messages: whole ones, and the pieces of an answer while it is streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from talaria.core.messages import (
+    AssistantMessage,
+    File,
+    Message,
+    Part,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    UserMessage,
+)
+from talaria.core.models import CallDelta, ModelDelta, TextDelta, ThoughtDelta
+from talaria.core.redaction import Redactor
+
+M = TypeVar("M", bound=Message)
+
+
+def redact_parts(parts: tuple[Part, ...], redactor: Redactor) -> tuple[Part, ...]:
+    """Return the parts without secrets. Images are left as they are."""
+    return tuple(_redact_part(part, redactor) for part in parts)
+
+
+def _redact_part(part: Part, redactor: Redactor) -> Part:
+    if not isinstance(part, Text | File):
+        return part
+    text = redactor(part.text)
+    return part if text == part.text else msgspec.structs.replace(part, text=text)
+
+
+def redact_message(message: M, redactor: Redactor) -> M:
+    """Return the message without secrets; the same one if it has none.
+
+    A thought with a secret is left out: providers verify thoughts, and would refuse a changed one.
+    """
+    if not redactor:
+        return message
+    changed: dict[str, object]
+    match message:
+        case UserMessage(parts=parts):
+            changed = {"parts": redact_parts(parts, redactor)}
+        case SystemMessage(text=text):
+            changed = {"text": redactor(text)}
+        case AssistantMessage(text=text, tool_calls=calls, reasoning=thoughts):
+            kept = tuple(each for each in thoughts if redactor(each.raw) == each.raw)
+            calls = tuple(_redact_call(call, redactor) for call in calls)
+            changed = {"text": redactor(text), "tool_calls": calls, "reasoning": kept}
+        case ToolResults(results=results):
+            changed = {"results": tuple(_redact_result(result, redactor) for result in results)}
+    is_same = all(getattr(message, name) == value for name, value in changed.items())
+    return message if is_same else msgspec.structs.replace(message, **changed)
+
+
+def redact_messages(messages: tuple[M, ...], redactor: Redactor) -> tuple[M, ...]:
+    if not redactor:
+        return messages
+    return tuple(redact_message(message, redactor) for message in messages)
+
+
+def weigh_message(message: Message) -> int:
+    """Return how many characters the message has, about."""
+    match message:
+        case UserMessage(parts=parts):
+            return sum(len(part.text) for part in parts if isinstance(part, Text | File))
+        case SystemMessage(text=text):
+            return len(text)
+        case AssistantMessage(text=text, tool_calls=calls):
+            return len(text) + sum(len(call.arguments) for call in calls)
+        case ToolResults(results=results):
+            return sum(len(result.text) for result in results)
+
+
+def _redact_call(call: ToolCall, redactor: Redactor) -> ToolCall:
+    return msgspec.structs.replace(call, arguments=redactor(call.arguments))
+
+
+def _redact_result(result: ToolResult, redactor: Redactor) -> ToolResult:
+    parts = redact_parts(result.parts, redactor)
+    return msgspec.structs.replace(result, text=redactor(result.text), parts=parts)
+
+
+class DeltaRedactor:
+    """Takes secrets out of the pieces of one answer and passes them on to `sink`.
+
+    A piece that may be the beginning of a secret waits for the next one, for a piece of another kind, or for
+    `finish`.
+    """
+
+    def __init__(self, redactor: Redactor, sink: Callable[[ModelDelta], None]) -> None:
+        self._redactor = redactor
+        self._sink = sink
+        self._stream = redactor.stream()
+        self._last: TextDelta | ThoughtDelta | CallDelta | None = None
+
+    def __call__(self, delta: ModelDelta) -> None:
+        if not isinstance(delta, TextDelta | ThoughtDelta | CallDelta):
+            self._sink(delta)
+            return
+        if self._last is not None and _kind(delta) != _kind(self._last):
+            self.finish()
+        self._last = delta
+        self._pass_on(delta, self._stream.feed_text(_text(delta)))
+
+    def finish(self) -> None:
+        """Pass on what waits."""
+        last, self._last = self._last, None
+        rest = self._stream.finish_text()
+        if last is not None and rest:
+            self._pass_on(CallDelta(last.index, "", "", "") if isinstance(last, CallDelta) else last, rest)
+
+    def _pass_on(self, delta: TextDelta | ThoughtDelta | CallDelta, text: str) -> None:
+        if isinstance(delta, CallDelta):
+            if text or delta.name:
+                self._sink(msgspec.structs.replace(delta, arguments=text))
+        elif text:
+            self._sink(delta if text == delta.text else msgspec.structs.replace(delta, text=text))
+
+
+def _kind(delta: TextDelta | ThoughtDelta | CallDelta) -> tuple[type, int]:
+    return type(delta), delta.index if isinstance(delta, CallDelta) else 0
+
+
+def _text(delta: TextDelta | ThoughtDelta | CallDelta) -> str:
+    return delta.arguments if isinstance(delta, CallDelta) else delta.text
