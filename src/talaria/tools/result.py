@@ -142,11 +142,16 @@ def save_result(folder: Folder, name: str, text: str, kept: int = KEPT_RESULTS) 
     """
     path = RESULTS / name
     folder.write(path, text.encode(errors="replace")[:MAX_WRITE_BYTES])
+    prune_results(folder, kept)
+    return str(path)
+
+
+def prune_results(folder: Folder, kept: int = KEPT_RESULTS) -> None:
+    """Remove all saved results but the newest. Raises `ToolError`."""
     items = [item for item in folder.scan(RESULTS, limit=10 * kept) if item.kind is FileKind.FILE]
     items.sort(key=lambda item: item.modified_at)
     for item in items[: max(len(items) - kept, 0)]:
         folder.remove(RESULTS / item.name)
-    return str(path)
 
 
 def drop_old_results(files: Path, before: float) -> int:

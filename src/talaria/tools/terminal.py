@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from talaria.core.loop_share import LoopShare
 from talaria.core.shells import ShellCommand, ShellEnd
 from talaria.core.tools import Risk, Tool, ToolContext, ToolSpec
 from talaria.core.units import format_duration
+from talaria.tools.command_output import CommandOutput
 from talaria.tools.function import Arguments, FunctionTool, Handler, counted, parameters, text
 from talaria.tools.settings import ToolSettings
 
 _MARGIN = timedelta(seconds=60)  # for a wait for other chats' commands, and to end the command
-_MAX_SHOWN = 256 << 10
+_END_BYTES = 1000  # the note on how a command ended
 
 
 def terminal_tools(settings: ToolSettings) -> tuple[Tool, ...]:
@@ -41,21 +43,22 @@ def _spec(settings: ToolSettings) -> ToolSpec:
 
 
 def _terminal(settings: ToolSettings) -> Handler:
+    share = LoopShare()
     usual, most = settings.command_timeout.total_seconds(), settings.max_command_timeout.total_seconds()
 
     async def run(arguments: Arguments, context: ToolContext) -> str:
         seconds = min(float(arguments.get("timeout", usual)), most)
-        shown = bytearray()
-
-        async def sink(piece: bytes) -> None:
-            shown.extend(piece[: _MAX_SHOWN - len(shown)])
-            context.emit(piece.decode(errors="replace"))
-
-        async with context.resources.command():
-            end = await context.workspace.shell.run(ShellCommand(arguments["command"], seconds), sink)
-        output = shown.decode(errors="replace")
-        gap = "" if output.endswith("\n") or not output else "\n"
-        return f"{output}{gap}[{describe_end(end, seconds)}]"
+        output = CommandOutput(context, settings.max_result - _END_BYTES, share)
+        command = ShellCommand(arguments["command"], seconds)
+        try:
+            async with context.resources.command():
+                end = await context.workspace.shell.run(command, output.write)
+        except BaseException:
+            await output.abandon()
+            raise
+        shown = await output.finish()
+        gap = "" if shown.endswith("\n") or not shown else "\n"
+        return f"{shown}{gap}[{describe_end(end, seconds)}]"
 
     return run
 

@@ -6,8 +6,9 @@ used, so a link that is swapped in meanwhile is never followed. Where the kernel
 same rules in one call. Links are refused even when they point inside: a rule without exceptions leaves
 nothing for a race to bend. A file with a second name (a hard link) is refused too, since that name may be
 outside. Files are opened without blocking and must be regular. A write goes to a new file that is renamed
-over the old one, so nothing is written *through* a name. Folders and files belong to the gateway's user alone
-(0700, 0600), whatever the umask says.
+over the old one, so nothing is written *through* a name. Folders and files belong to one user alone (0700,
+0600), whatever the umask says: the gateway's, and as root the owner of the folder in which they are made,
+who is the user of the chat's commands.
 
 Every function here blocks. Every failure that a model could cause is a `ToolError`.
 """
@@ -29,6 +30,7 @@ from io import BufferedReader
 from itertools import islice, takewhile
 from operator import attrgetter
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote
 
 from talaria.core.errors import ToolError
@@ -216,8 +218,27 @@ class Folder:
             old = _status_of(path, parent)
             mode = _FILE_MODE if old is None or not old.st_mode & stat.S_IXUSR else _FOLDER_MODE
             with self._charged(len(data) - (old.st_size if old else 0), 0 if old else 1):
-                _replace(parent, path.name, data, mode)
+                _replace(parent, path.name, data, mode, _owner(old or os.fstat(parent)))
         return old is None
+
+    def create(self, path: FolderPath) -> BinaryIO:
+        """Make a new file to be written piece by piece, in the place of one that is there. The caller closes
+        it, and tells `charge` of what it writes. Raises `ToolError`."""
+        with self._parent(path, make=True) as parent, _explained(path), self._charged(0, 1):
+            if _status_of(path, parent) is not None:
+                os.unlink(path.name, dir_fd=parent)
+            descriptor = os.open(path.name, _CREATE, _FILE_MODE, dir_fd=parent)
+            try:
+                _give(descriptor, _owner(os.fstat(parent)))
+                return os.fdopen(descriptor, "wb", buffering=0)
+            except BaseException:
+                os.close(descriptor)
+                raise
+
+    def charge(self, size: int) -> None:
+        """Count so many more bytes in this folder. Raises `FolderFull`."""
+        if self._quota is not None:
+            self._quota.charge(self.root, size, 0)
 
     @contextmanager
     def _charged(self, size: int, files: int) -> Iterator[None]:
@@ -344,6 +365,8 @@ def make_folder(name: str, parent: int | None = None) -> None:
     # descriptor takes a mode only by its path.
     descriptor = os.open(name, _FOLDER | _ONLY_PATH, dir_fd=parent)
     try:
+        if parent is not None and (owner := _owner(os.fstat(parent))) is not None:
+            os.chown(f"/proc/self/fd/{descriptor}" if _ONLY_PATH else descriptor, *owner)
         if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o777 == _FOLDER_MODE:
             return
         if _ONLY_PATH:
@@ -354,12 +377,26 @@ def make_folder(name: str, parent: int | None = None) -> None:
         os.close(descriptor)
 
 
-def _replace(parent: int, name: str, data: bytes, mode: int) -> None:
+def _owner(status: os.stat_result) -> tuple[int, int] | None:
+    """Return the user and group for a new file beside or in place of this one; None to leave it as it is.
+
+    A gateway that runs as root must not leave files that the chat's commands cannot change.
+    """
+    return (status.st_uid, status.st_gid) if os.geteuid() == 0 and status.st_uid else None
+
+
+def _give(descriptor: int, owner: tuple[int, int] | None) -> None:
+    if owner is not None:
+        os.fchown(descriptor, *owner)
+
+
+def _replace(parent: int, name: str, data: bytes, mode: int, owner: tuple[int, int] | None) -> None:
     """Write a new file and rename it to `name`. After an error nothing is left of it."""
     unfinished = f"{PRIVATE}-{secrets.token_hex(8)}"
     try:
         descriptor = os.open(unfinished, _CREATE, _FILE_MODE, dir_fd=parent)
         with os.fdopen(descriptor, "wb") as file:
+            _give(descriptor, owner)
             os.fchmod(descriptor, mode)
             file.write(data)
         os.replace(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
