@@ -50,6 +50,7 @@ from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import Busy, DeliverySettings, TurnSettings
 from talaria.turns.turns import Turns
+from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.folder import Folder, chat_folder
 from talaria.workspace.uploads import Uploads
 
@@ -99,6 +100,7 @@ class Rig:
             "uploads": Uploads(home / "files", partial(chat_folder, home), self.clock),
             "secrets": (secrets := SecretRegistry()),
             "reloader": Reloader(home, {}, (), LiveSettings(settings), self.clock, secrets=secrets),
+            "folders": ChatFolders(home),
             "started_at": 0.0,
         }
         absent = dict.fromkeys(

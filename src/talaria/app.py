@@ -28,6 +28,7 @@ from talaria.config.reload import LiveSettings, Reloader
 from talaria.config.settings import Settings
 from talaria.config.trust import check_trusted
 from talaria.core.clock import Clock, SystemClock
+from talaria.core.errors import BadRequest, ConfigError
 from talaria.core.gateway_part import Parts, StoreScope, ToolPart, ToolScope, find_engine
 from talaria.core.ids import ChatKey, new_owner_id
 from talaria.core.limits import Limits
@@ -62,7 +63,8 @@ from talaria.turns.delivery import Delivery
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.settings import TurnSettings
 from talaria.turns.turns import Turns
-from talaria.workspace.folder import Folder, chat_folder
+from talaria.workspace.chat_folders import ChatFolders
+from talaria.workspace.folder import Folder
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.port import ProcessLimits
 from talaria.workspace.shell import SessionCommands
@@ -242,7 +244,12 @@ async def _open_workspaces(start: _Start) -> AsyncIterator[ChatWorkspaces]:
     home, tools = start.home.path, start.settings.tools
     limits = ProcessLimits(tools.command_memory, tools.command_processes)
     environ = partial(command_environ, tools, start.environ)
-    workspaces = ChatWorkspaces(home, (), SessionCommands(Sandboxes(tools.sandbox, home), environ, limits))
+    commands = SessionCommands(Sandboxes(tools.sandbox, home), environ, limits)
+    try:
+        folders = ChatFolders(home, start.settings.agent.project)
+    except BadRequest as error:
+        raise ConfigError(f"agent.project: {error.user_text}", error.hint) from error
+    workspaces = ChatWorkspaces(home, (), commands, folders)
     try:
         yield workspaces
     finally:
@@ -299,25 +306,19 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
     settings, home, clock, zone = start.settings, start.home, start.clock, start.zone
     async with AsyncExitStack() as scopes:
         workspaces = await scopes.enter_async_context(_open_workspaces(start))
+        folders = workspaces.folders
         workers = ToolWorkers(start.limits)
         scopes.callback(workers.threads.close)
         agents = await scopes.enter_async_context(_open_agents(start, store, models, workspaces, workers))
-        sessions = SessionLifecycle(
-            store,
-            clock,
-            workspaces,
-            agents.pool.release,
-            lambda: reset_cutoff(start.live.settings.sessions, clock.now(), zone),
-        )
+        sessions = _make_lifecycle(start, store, workspaces, agents)
         scopes.push_async_callback(sessions.drain)
         keeper, watch = await scopes.enter_async_context(_keep_leases(start, store))
         turn_settings = TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, zone)
         turns = Turns(store, keeper, agents, sessions, turn_settings, load=watch.load)
         delivery = Delivery(
-            store, turns.live, settings.delivery, partial(_read_sent, home), limits=start.limits
+            store, turns.live, settings.delivery, partial(_read_sent, folders), limits=start.limits
         )
-        folder_of = partial(chat_folder, home.path)
-        uploads = Uploads(home.files, folder_of, clock, workers.threads, workers.quota)
+        uploads = Uploads(home.files, folders, clock, workers.threads, workers.quota)
         loops = {
             "delivery": delivery.run,
             "deadlines": turns.watch,
@@ -338,7 +339,8 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             catalog=models.catalog,
             pool=agents.pool,
             turns=turns,
-            deletions=Deletions(store, clock, sessions, folder_of),
+            deletions=Deletions(store, clock, sessions, folders),
+            folders=folders,
             delivery=delivery,
             budgets=agents.budgets,
             uploads=uploads,
@@ -355,6 +357,19 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             if isinstance(part, ServicePart):
                 await scopes.enter_async_context(part.open(gateway, settings.of(part)))
         yield gateway
+
+
+def _make_lifecycle(
+    start: _Start, store: Store, workspaces: ChatWorkspaces, agents: Agents
+) -> SessionLifecycle:
+    clock = start.clock
+    return SessionLifecycle(
+        store,
+        clock,
+        workspaces,
+        agents.pool.release,
+        lambda: reset_cutoff(start.live.settings.sessions, clock.now(), start.zone),
+    )
 
 
 @asynccontextmanager
@@ -380,7 +395,7 @@ async def _keep_leases(start: _Start, store: StoreEngine) -> AsyncIterator[tuple
         watch.stop()
 
 
-def _read_sent(home: Home, key: ChatKey, path: str) -> bytes:
+def _read_sent(folders: ChatFolders, key: ChatKey, path: str) -> bytes:
     """Read a file that goes out with a reply; never a file that a link leads to."""
-    folder = Folder(chat_folder(home.path, key))
+    folder = Folder(folders(key))
     return folder.read(folder.resolve(path), MAX_SENT_BYTES)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from talaria.core.gateway_part import GatewayPart, S
-from talaria.workspace.folder import chat_folder
+from talaria.workspace.chat_folders import ChatFolders
 
 if TYPE_CHECKING:
     from talaria.access.budgets import Budgets
@@ -102,6 +102,7 @@ class Gateway:
     delivery: Delivery
     budgets: Budgets
     uploads: Uploads
+    folders: ChatFolders
     metrics: Metrics
     health: Health
     limits: Limits
@@ -115,7 +116,7 @@ class Gateway:
 
     def chat_folder(self, key: ChatKey) -> Path:
         """Return the folder that holds the files of a chat."""
-        return chat_folder(self.home.path, key)
+        return self.folders(key)
 
     async def drain(self) -> None:
         """Let running turns finish and their replies go out, within `shutdown.deadline`.

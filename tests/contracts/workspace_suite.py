@@ -6,7 +6,9 @@ from pathlib import Path
 
 from talaria.core.ids import ChatAddress, ChatKey, SessionId
 from talaria.core.ports import WorkspaceHandle, Workspaces
+from talaria.core.shells import ShellCommand, ShellEnd
 
+QUICK = 100.0  # seconds, more than any of these commands needs
 A, B = SessionId("ses_a"), SessionId("ses_b")
 
 
@@ -18,6 +20,17 @@ async def give_back(handle: WorkspaceHandle) -> None:
     rest = handle.release()
     if rest is not None:
         await rest
+
+
+async def run(handle: WorkspaceHandle, text: str) -> tuple[str, ShellEnd]:
+    """Run a command and return its output and its end."""
+    pieces = []
+
+    async def sink(piece: bytes) -> None:
+        pieces.append(piece)
+
+    end = await handle.shell.run(ShellCommand(text, QUICK), sink)
+    return b"".join(pieces).decode(), end
 
 
 class WorkspaceSuite:
@@ -64,4 +77,46 @@ class WorkspaceSuite:
         await workspaces.end(A)
         again = workspaces.open(A, chat("one"))
         assert again.folder == folder
+        await give_back(again)
+
+    async def test_a_command_begins_in_the_folder_and_tells_its_exit_code(
+        self, workspaces: Workspaces
+    ) -> None:
+        handle = workspaces.open(A, chat("one"))
+        out, end = await run(handle, "pwd")
+        assert (Path(out.strip()), end.code) == (handle.folder, 0)
+        _, end = await run(handle, "exit 7")
+        assert (end.code, end.cwd, end.timed_out) == (7, str(handle.folder), False)
+        await give_back(handle)
+
+    async def test_the_shells_state_outlives_the_handle_and_the_end_of_the_session(
+        self, workspaces: Workspaces
+    ) -> None:
+        handle = workspaces.open(A, chat("one"))
+        await run(handle, "export WHERE=here\ncd /usr")
+        await give_back(handle)
+        again = workspaces.open(A, chat("one"))
+        assert (await run(again, "pwd\necho $WHERE"))[0] == "/usr\nhere\n"
+        await give_back(again)
+        await workspaces.end(A)
+        resumed = workspaces.open(A, chat("one"))
+        state = await resumed.shell.state()
+        assert (state.cwd, state.changed) == ("/usr", {"WHERE": "here"})
+        assert (await run(resumed, "pwd"))[0] == "/usr\n"
+        await give_back(resumed)
+
+    async def test_a_shell_belongs_to_its_session(self, workspaces: Workspaces) -> None:
+        first, second = workspaces.open(A, chat("one")), workspaces.open(B, chat("one"))
+        await run(first, "cd /usr\nexport WHERE=here")
+        assert (await run(second, "pwd\necho $WHERE"))[0] == f"{second.folder}\n\n"
+
+    async def test_nothing_is_kept_of_a_session_that_is_forgotten(self, workspaces: Workspaces) -> None:
+        handle = workspaces.open(A, chat("one"))
+        await run(handle, "cd /usr")
+        await give_back(handle)
+        assert list(await workspaces.kept()) == [A]
+        await workspaces.forget(A)
+        assert list(await workspaces.kept()) == []
+        again = workspaces.open(A, chat("one"))
+        assert (await again.shell.state()).cwd == ""
         await give_back(again)

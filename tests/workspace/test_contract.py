@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from contracts.workspace_suite import A, B, WorkspaceSuite, chat, give_back
+from proved_sandbox import proved
 from talaria.core.ids import SessionId
 from talaria.core.ports import WorkspaceHandle, Workspaces
 from talaria.testing.fake_workspaces import FakeWorkspace, FakeWorkspaces, ReleaseBehaviour
 from talaria.workspace.folder import chat_folder
+from talaria.workspace.shell import SessionCommands
 from talaria.workspace.workspaces import ChatWorkspace, ChatWorkspaces
 
 
@@ -23,11 +25,11 @@ def place(tmp_path: Path) -> Path:
 
 class TestWorkspaceContract(WorkspaceSuite):
     @pytest.fixture(params=["real", "fake", "slow fake"])
-    def workspaces(self, request: pytest.FixtureRequest, place: Path) -> Workspaces:
+    async def workspaces(self, request: pytest.FixtureRequest, place: Path) -> Workspaces:
         folder_of = partial(chat_folder, place)
         match request.param:
             case "real":
-                return ChatWorkspaces(place)
+                return ChatWorkspaces(place, (), SessionCommands(await proved()))
             case "fake":
                 return FakeWorkspaces(folder_of)
             case _:

@@ -28,9 +28,14 @@ def known_zone(name: str) -> str | None:
     return None
 
 
+def absolute_path(value: str) -> str | None:
+    return None if not value or value.startswith(("/", "~/")) else "an absolute path, such as ~/work/site"
+
+
 class AgentSettings(msgspec.Struct, frozen=True):
     """`prompt` is extra text for the frozen system prompt; an empty `timezone` is the machine's. A turn that
-    takes longer than `turn_timeout` is stopped and its sender told."""
+    takes longer than `turn_timeout` is stopped and its sender told. `project` is the path of a folder that
+    all chats work on; if it is empty, each chat has a folder of its own."""
 
     name: Annotated[
         str,
@@ -43,3 +48,4 @@ class AgentSettings(msgspec.Struct, frozen=True):
     max_steps: Annotated[int, msgspec.Meta(ge=1)] = 60
     turn_timeout: timedelta = timedelta(hours=1)
     timezone: Annotated[str, Check(known_zone), Unset("the machine's time zone")] = ""
+    project: Annotated[str, Check(absolute_path), Unset("a folder for each chat")] = ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TypeVar, assert_never
 
@@ -42,7 +41,7 @@ from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore
 from talaria.turns.deletion import Deletions
 from talaria.turns.lifecycle import SessionLifecycle
-from talaria.workspace.folder import chat_folder
+from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.workspaces import ChatWorkspaces
 
 T = TypeVar("T")
@@ -74,7 +73,7 @@ def _show(invocation: Invocation, session: str) -> None:
 
     async def show(sessions: StoredSessions | GatewayClient) -> None:
         found = await sessions.session(session)
-        folder = chat_folder(invocation.home().path, found.chat_key)
+        folder = _folders(invocation)(found.chat_key)
         click.echo(_head(found))
         after, is_over = None, False
         while not is_over:
@@ -122,7 +121,7 @@ def _delete(invocation: Invocation, session: str, yes: bool) -> None:
         click.confirm("Delete it with its history? This cannot be undone.", abort=True)
     _with_sessions(invocation, lambda sessions: sessions.delete_session(found.id), session)
     click.echo(f"Deleted {found.id}.")
-    folder = chat_folder(invocation.home().path, found.chat_key)
+    folder = _folders(invocation)(found.chat_key)
     if folder.is_dir() and any(path.name != PRIVATE for path in folder.iterdir()):
         click.echo(f"The files of its chat are still in {folder}.", err=True)
 
@@ -204,13 +203,18 @@ def _open_sessions(invocation: Invocation, found: GatewayOrStore) -> StoredSessi
     if isinstance(found, GatewayClient):
         return found
     home = invocation.home()
-    agent_name = load(home.path, os.environ, PARTS).settings.agent.name
+    agent = load(home.path, os.environ, PARTS).settings.agent
     store = MemoryStore(SystemClock()) if isinstance(found, Path) else found
     lifecycle = SessionLifecycle(
         store, SystemClock(), ChatWorkspaces(home.path), release=lambda session_id: None
     )
-    deletions = Deletions(store, SystemClock(), lifecycle, partial(chat_folder, home.path))
-    return StoredSessions(store, agent_name, lifecycle, deletions)
+    deletions = Deletions(store, SystemClock(), lifecycle, _folders(invocation))
+    return StoredSessions(store, agent.name, lifecycle, deletions)
+
+
+def _folders(invocation: Invocation) -> ChatFolders:
+    home = invocation.home().path
+    return ChatFolders(home, load(home, os.environ, PARTS).settings.agent.project)
 
 
 # -- output

@@ -207,6 +207,15 @@ class Workspaces(Protocol):
         this returns, so processes that are started afterwards must be left alone."""
         ...
 
+    async def forget(self, session_id: SessionId) -> None:
+        """End a session that was deleted, and remove all that was kept for it."""
+        ...
+
+    async def kept(self) -> Sequence[SessionId]:
+        """Return the sessions for which something is kept, deleted ones among them if their removal was cut
+        short."""
+        ...
+
     async def close(self) -> None:
         """Let go of everything without ending a session. Whatever can outlive the gateway goes on."""
         ...

@@ -24,6 +24,7 @@ async def _open(gateway: Gateway, settings: RetentionSettings) -> AsyncIterator[
 
     async def drop_files_beside(before: float) -> int:
         await gateway.deletions.sweep()
+        await gateway.deletions.sweep_workspaces()
         return await asyncio.to_thread(drop_files, before)
 
     retention = Retention(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -141,6 +141,13 @@ class FakeWorkspaces:
             for process in session.processes:
                 process.is_running = False
             session.processes.clear()
+
+    async def forget(self, session_id: SessionId) -> None:
+        await self.end(session_id)
+        self.sessions.pop(session_id, None)
+
+    async def kept(self) -> Sequence[SessionId]:
+        return tuple(self.sessions)
 
     async def close(self) -> None:
         self.is_closed = True

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from talaria.core.errors import ToolError
 from talaria.core.files import result_name
 from talaria.core.loop_share import LoopShare
-from talaria.core.plain_text import PlainText, readable
+from talaria.core.terminal_text import EscapeFilter, readable
 from talaria.core.tools import ToolContext
 from talaria.core.units import format_size
 from talaria.tools.result import RESULTS, prune_results
@@ -32,7 +32,7 @@ class CommandOutput:
         self._context = context
         self._share = share
         self._kept = max(max_bytes - _NOTE_BYTES, 256)
-        self._plain = PlainText()
+        self._plain = EscapeFilter()
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._emitted = 0
         self._head = bytearray()

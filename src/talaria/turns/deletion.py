@@ -73,10 +73,12 @@ class Deletions:
         hit(Failpoint.DELETED)
         _log.info("session %s deleted", session_id)
         self._sessions.ended(session_id)
+        await self._sessions.forget(session_id)
         return session
 
     async def sweep(self) -> None:
-        """Remove what is left of deleted sessions. Raises `StoreError`."""
+        """Remove what is left of deleted sessions in the store and in the folders of chats. Raises
+        `StoreError`."""
         async with self._sweeping:
             count = 0
             while await self._store.retention.purge_deleted():
@@ -85,6 +87,10 @@ class Deletions:
                 hit(Failpoint.PURGED)
             while removals := await self._store.retention.removals():
                 await self._remove(removals[0].chat_key, removals)
+
+    async def sweep_workspaces(self) -> None:
+        """Remove what workspaces keep for sessions that were deleted. Raises `StoreError`."""
+        await self._sessions.sweep_workspaces()
 
     async def _remove(self, chat_key: ChatKey, removals: Sequence[Removal]) -> None:
         """Remove files of one chat. A saved result that another session names stays, and goes by its age."""

@@ -123,6 +123,23 @@ class SessionLifecycle:
             self.ended(session_id)
         return len(unused)
 
+    async def forget(self, session_id: SessionId) -> None:
+        """Remove what the workspaces keep for a session that was deleted. A failure is only logged."""
+        try:
+            await self._workspaces.forget(session_id)
+        except Exception:  # it is tried again by the next sweep
+            _log.exception("the rest of session %s stays for now", session_id)
+
+    async def sweep_workspaces(self) -> None:
+        """Do for deleted and ended sessions what the end of a process kept from being done. Raises
+        `StoreError`."""
+        for session_id in await self._workspaces.kept():
+            session = await self._store.session(session_id)
+            if session is None:
+                await self.forget(session_id)
+            elif session.ended_at is not None:
+                self._closer.close(session_id, partial(self._workspaces.end, session_id))
+
     async def drain(self) -> None:
         """Wait until every workspace has ended its session or was given up."""
         await self._closer.drain()

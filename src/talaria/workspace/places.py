@@ -7,12 +7,14 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey, SessionId
 from talaria.workspace.folder import chat_name, make_folder
 from talaria.workspace.sandbox.users import hand_over
+
+_TMP, _PROCESSES, _NETWORK = "tmp", "processes", "network"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class SessionPlaces:
     @property
     def tmp(self) -> Path:
         """The temporary folder of the session's commands. It goes when the session ends."""
-        return self.session / "tmp"
+        return self.session / _TMP
 
     @property
     def shell_state(self) -> Path:
@@ -42,12 +44,12 @@ class SessionPlaces:
     @property
     def processes(self) -> Path:
         """The folder of the background processes. It goes when the session ends."""
-        return self.session / "processes"
+        return self.session / _PROCESSES
 
     @property
     def network(self) -> Path:
         """The folder of the session's sockets. It goes when the session ends."""
-        return self.session / "network"
+        return self.session / _NETWORK
 
     def make(self) -> None:
         """Make the folders that commands write, and give them to the commands' user. Blocks; cheap if they
@@ -64,17 +66,6 @@ class SessionPlaces:
             text = f"The folders of the session cannot be made: {error.strerror}."
             raise ToolError(text, "Look at the disk and at the owner of the gateway's home.") from error
 
-    def remove_passing(self) -> None:
-        """Remove what does not outlive the session's end. Blocks."""
-        for folder in (self.tmp, self.processes, self.network):
-            remove_tree(folder)
-        with suppress(OSError):
-            self.session.rmdir()  # if nothing is to be kept
-
-    def remove(self) -> None:
-        """Remove all that belongs to the session. Blocks."""
-        remove_tree(self.session)
-
 
 def session_places(
     home: Path, session_id: SessionId, chat_key: ChatKey, folder: Path, *, is_project: bool = False
@@ -88,6 +79,26 @@ def session_places(
 def session_folder(home: Path, session_id: SessionId) -> Path:
     """Return the folder of the things that belong to one session."""
     return home / "sessions" / quote(session_id, safe="")
+
+
+def kept_sessions(home: Path) -> list[SessionId]:
+    """Return the sessions that have a folder. Blocks."""
+    with suppress(OSError):
+        return [SessionId(unquote(each.name)) for each in (home / "sessions").iterdir()]
+    return []
+
+
+def has_passing(folder: Path) -> bool:
+    """Return whether a session's folder has something that does not outlive the session's end."""
+    return any((folder / name).exists() for name in (_TMP, _PROCESSES, _NETWORK))
+
+
+def remove_passing(folder: Path) -> None:
+    """Remove what does not outlive the session's end from its folder. Blocks."""
+    for name in (_TMP, _PROCESSES, _NETWORK):
+        remove_tree(folder / name)
+    with suppress(OSError):
+        folder.rmdir()  # if nothing is kept
 
 
 def make_private(folder: Path) -> None:

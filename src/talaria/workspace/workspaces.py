@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from talaria.core.ids import ChatKey, SessionId
+from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.folder import chat_folder
-from talaria.workspace.places import SessionPlaces, session_places
+from talaria.workspace.places import (
+    SessionPlaces,
+    has_passing,
+    kept_sessions,
+    remove_passing,
+    remove_tree,
+    session_folder,
+    session_places,
+)
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.shell import SessionCommands, SessionShell
 
@@ -30,29 +39,28 @@ class Belongings(Protocol):
 class ChatWorkspace:
     """A session's handle. What it reaches belongs to the session, so there is nothing to give back."""
 
-    __slots__ = ("_chat_key", "_commands", "_home", "session_id")
+    __slots__ = ("_chat_key", "_owner", "session_id")
 
-    def __init__(
-        self, session_id: SessionId, chat_key: ChatKey, home: Path, commands: SessionCommands
-    ) -> None:
+    def __init__(self, owner: ChatWorkspaces, session_id: SessionId, chat_key: ChatKey) -> None:
         self.session_id = session_id
         self._chat_key = chat_key
-        self._home = home
-        self._commands = commands
+        self._owner = owner
 
     @property
     def folder(self) -> Path:
-        return chat_folder(self._home, self._chat_key)
+        return self._owner.folders(self._chat_key)
 
     @property
     def places(self) -> SessionPlaces:
         """The folders of the session's commands."""
-        real = Path(os.path.realpath(self._home))
-        return session_places(real, self.session_id, self._chat_key, chat_folder(real, self._chat_key))
+        real = Path(os.path.realpath(self._owner.home))
+        project = self._owner.folders.find_project(self._chat_key)
+        folder = project or chat_folder(real, self._chat_key)
+        return session_places(real, self.session_id, self._chat_key, folder, is_project=project is not None)
 
     @property
     def shell(self) -> SessionShell:
-        return SessionShell(self.places, self._commands)
+        return SessionShell(self.places, self._owner.commands)
 
     def release(self) -> Coroutine[Any, Any, None] | None:
         return None
@@ -62,17 +70,34 @@ class ChatWorkspaces:
     """`Workspaces` over the folders in `home`. If one kind of belongings fails, the others still end."""
 
     def __init__(
-        self, home: Path, belongings: Sequence[Belongings] = (), commands: SessionCommands | None = None
+        self,
+        home: Path,
+        belongings: Sequence[Belongings] = (),
+        commands: SessionCommands | None = None,
+        folders: ChatFolders | None = None,
     ) -> None:
-        self._home = home
+        self.home = home
         self._belongings = tuple(belongings)
-        self._commands = commands or SessionCommands(Sandboxes("auto", home))
+        self.commands = commands or SessionCommands(Sandboxes("auto", home))
+        self.folders = folders or ChatFolders(home)
 
     def open(self, session_id: SessionId, chat_key: ChatKey) -> ChatWorkspace:
-        return ChatWorkspace(session_id, chat_key, self._home, self._commands)
+        return ChatWorkspace(self, session_id, chat_key)
 
     async def end(self, session_id: SessionId) -> None:
         await self._each(lambda kind: kind.end(session_id))
+        folder = session_folder(self.home, session_id)
+        if has_passing(folder):
+            await asyncio.to_thread(remove_passing, folder)
+
+    async def forget(self, session_id: SessionId) -> None:
+        await self.end(session_id)
+        folder = session_folder(self.home, session_id)
+        if folder.exists():
+            await asyncio.to_thread(remove_tree, folder)
+
+    async def kept(self) -> Sequence[SessionId]:
+        return await asyncio.to_thread(kept_sessions, self.home)
 
     async def close(self) -> None:
         await self._each(lambda kind: kind.close())

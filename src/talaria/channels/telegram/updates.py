@@ -7,7 +7,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Literal, assert_never
 
 import msgspec
@@ -91,9 +90,7 @@ class UpdateHandler:
         before, after = (chat_key(self._agent, ChatTarget(chat), ChatKind.GROUP) for chat in (old, new))
         if await self._gateway.store.move_chat(before, after):
             _log.info("the group %s is %s now", old, new)
-            await asyncio.to_thread(
-                _rename, self._gateway.chat_folder(before), self._gateway.chat_folder(after)
-            )
+            await asyncio.to_thread(self._gateway.folders.move, before, after)
 
     async def _handle_chat(self, parsed: Sequence[ParsedUpdate]) -> None:
         for _, group in groupby(parsed, key=_album_of):
@@ -236,8 +233,3 @@ def _album_of(parsed: ParsedUpdate) -> object:
     if isinstance(parsed, IncomingMessage) and parsed.album is not None:
         return (parsed.album, parsed.actor.user_id)
     return id(parsed)
-
-
-def _rename(old: Path, new: Path) -> None:
-    if old.is_dir() and not new.exists():
-        old.rename(new)

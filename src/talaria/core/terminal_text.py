@@ -19,7 +19,7 @@ _OVERWRITTEN = re.compile(r"[^\n]*\r(?=[^\n])")
 _BROKEN = re.compile("\ufffd{4,}")
 
 
-class PlainText:
+class EscapeFilter:
     """Removes escape sequences and control characters from bytes that come in pieces.
 
     Tabs, line ends and carriage returns stay; `\\r\\n` becomes `\\n`. Text of any length between the pieces
