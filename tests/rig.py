@@ -24,7 +24,7 @@ from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.ids import ChatAddress, ChatKey, new_owner_id
 from talaria.core.messages import Text
-from talaria.core.ports import Models, PendingModels
+from talaria.core.ports import Checkpoints, Models, PendingModels
 from talaria.core.redaction import SecretRegistry
 from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.tools import ToolSource
@@ -146,6 +146,7 @@ async def start(
     takes_up: Callable[[Turn], bool] = lambda turn: True,
     load: Load | None = None,
     is_held: bool = False,
+    checkpoints: Checkpoints | None = None,
 ) -> AsyncIterator[Rig]:
     """Recovered and accepting; leaving drains at once and leaves what runs resumable."""
     clock = clock or SystemClock()
@@ -157,7 +158,8 @@ async def start(
     known = {"scripted", settings.provider, *(choice.provider for choice in chain)}
     catalog = Catalog(settings, {"fast": "scripted/fast"}, providers=known, abilities=abilities)
     builtin = Family("built-in", tools(builtin_tools(ToolSettings())).tools)
-    tool_runner = ToolRunner([builtin, *sources], ToolSettings(enabled=("built-in",)), metrics)
+    enabled = ToolSettings(enabled=("built-in",))
+    tool_runner = ToolRunner([builtin, *sources], enabled, metrics, checkpoints=checkpoints)
     workspaces = workspaces or FakeWorkspaces(lambda key: folder)
     builder = AgentBuilder(store, models, workspaces)
     pool = Pool(builder, limits, clock)

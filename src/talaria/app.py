@@ -64,6 +64,7 @@ from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.settings import TurnSettings
 from talaria.turns.turns import Turns
 from talaria.workspace.chat_folders import ChatFolders
+from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
 from talaria.workspace.folder import Folder
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.port import ProcessLimits
@@ -269,7 +270,10 @@ async def _open_agents(
             for part in start.parts
             if isinstance(part, ToolPart)
         ]
-        tool_runner = ToolRunner(sources, settings.tools, metrics, workers, start.secrets)
+        checkpoints = FolderCheckpoints(start.home.path, workers.threads)
+        tool_runner = ToolRunner(
+            sources, settings.tools, metrics, workers, start.secrets, checkpoints=checkpoints
+        )
         live.on(("tools", "enabled"), tell=lambda new: tool_runner.enable(new.tools.enabled))
         specs = SpecResolver(settings.agent, models.catalog, models.providers, lambda: tool_runner.tools)
         live.on(

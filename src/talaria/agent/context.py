@@ -38,6 +38,10 @@ class TurnTools(Protocol):
         the call, if one was asked. Raises nothing but `CancelledError`."""
         ...
 
+    async def record_write(self) -> None:
+        """Record what a call left in files that the end of an earlier process cut off."""
+        ...
+
 
 class Steer(msgspec.Struct, frozen=True):
     """A message that joins a running turn. `turn_id` is the message's own turn."""

@@ -199,6 +199,7 @@ class Loop:
             return step.result
         spec, question = tools.spec(call.name), self._journal.questions.get(n)
         if step.state is StepState.STARTED and not (spec and spec.idempotent):
+            await tools.record_write()
             result = ToolResult(call.id, call.name, UNKNOWN_OUTCOME, ToolOutcome.UNKNOWN)
         elif question is not None and question.is_expired(self._context.clock.now()):
             result = ToolResult(call.id, call.name, NOT_DECIDED, ToolOutcome.ERROR)

@@ -94,7 +94,7 @@ class AgentBuilder:
     def __init__(self, store: Store, models: Models, workspaces: Workspaces) -> None:
         self._store = store
         self._models = models
-        self._workspaces = workspaces
+        self.workspaces = workspaces
         self._specs: OrderedDict[SpecId, PinnedSpec] = OrderedDict()
         self._builds = asyncio.Semaphore(_BUILDS_AT_ONCE)
 
@@ -107,7 +107,7 @@ class AgentBuilder:
         """
         agent = await self.view(session_id, await self.pinned(spec_id))
         if chat_key is not None:  # last, so that a build which fails or is cancelled has no handle to forget
-            agent.workspace = self._workspaces.open(session_id, chat_key)
+            agent.workspace = self.workspaces.open(session_id, chat_key)
         return agent
 
     async def view(self, session_id: SessionId, pinned: PinnedSpec) -> WarmAgent:

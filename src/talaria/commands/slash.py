@@ -108,7 +108,9 @@ class CommandResult(msgspec.Struct, frozen=True):
 
     `entries` are appended to the session's log, under its lease. `stop` cancels the chat's running turn.
     `spec_change` pins the session to a new spec; the reply is then written by the command runner. `buttons`
-    are shown below the reply on channels that have buttons.
+    are shown below the reply on channels that have buttons. Files that the turns `undo_files` changed are put
+    back, and the reply goes on with what became of them. `diff` asks for what the last turn did to files: to
+    all of them if it is empty, else to that path.
     """
 
     reply: str
@@ -116,6 +118,8 @@ class CommandResult(msgspec.Struct, frozen=True):
     stop: bool = False
     spec_change: SpecChange | None = None
     buttons: tuple[Button, ...] = ()
+    undo_files: tuple[TurnId, ...] = ()
+    diff: str | None = None
 
 
 class CommandSpec(msgspec.Struct, frozen=True):
@@ -205,8 +209,14 @@ def _undo(context: CommandContext, args: str) -> CommandResult:
     what = "the last exchange" if len(undone) == 1 else f"the last {len(undone)} exchanges"
     said = " ".join(undone[0].said.text.split())
     said = said if len(said) <= _QUOTE_LIMIT else said[:_QUOTE_LIMIT] + "…"
-    reply = f"Undid {what}, from your “{said}” on. Files and other effects of tools stay as they are."
-    return CommandResult(reply, (Hidden(undone[0].first, undone[-1].last),))
+    reply = f"Undid {what}, from your “{said}” on."
+    turn_ids = tuple(turn_id for exchange in undone for turn_id in exchange.turn_ids)
+    return CommandResult(reply, (Hidden(undone[0].first, undone[-1].last),), undo_files=turn_ids)
+
+
+def _diff(context: CommandContext, args: str) -> CommandResult:
+    """The command runner writes the reply: this session's last changes of files, or those of one path."""
+    return CommandResult("", diff=args)
 
 
 # -- turns ------------------------------------------------------------------------------------------------
@@ -409,7 +419,15 @@ _ROWS = (
         _reasoning,
         reads_log=True,
     ),
-    CommandSpec("undo", "/undo [NUMBER]", "take back the last exchanges", Route.LANE, _undo, reads_log=True),
+    CommandSpec(
+        "undo",
+        "/undo [NUMBER]",
+        "take back the last exchanges, and what they did to files",
+        Route.LANE,
+        _undo,
+        reads_log=True,
+    ),
+    CommandSpec("diff", "/diff [PATH]", "show what the last turn did to files", Route.LANE, _diff),
     CommandSpec("retry", "/retry", "ask the last message again", Route.LANE, _retry),
     CommandSpec("branch", "/branch [TITLE]", "continue in a copy of this session", Route.BINDING, _branch),
     CommandSpec(

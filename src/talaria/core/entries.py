@@ -77,11 +77,13 @@ def advance(revision: Revision, body: EntryBody) -> Revision:
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """A user message and the entries after it, up to the next user message. `first` and `last` are seqs."""
+    """A user message and the entries after it, up to the next user message. `first` and `last` are seqs,
+    `turn_ids` the turns that wrote the entries."""
 
     first: int
     last: int
     said: UserMessage
+    turn_ids: tuple[TurnId, ...] = ()
 
 
 def hidden_seqs(entries: Iterable[Entry]) -> frozenset[int]:
@@ -101,10 +103,13 @@ def exchanges(entries: Sequence[Entry]) -> list[Exchange]:
     for entry in entries:
         if entry.seq in hidden or entry.message is None:
             continue
+        turn_ids = () if entry.turn_id is None else (entry.turn_id,)
         if isinstance(entry.body, UserMessage):
-            found.append(Exchange(entry.seq, entry.seq, entry.body))
+            found.append(Exchange(entry.seq, entry.seq, entry.body, turn_ids))
         elif found:
-            found[-1] = msgspec.structs.replace(found[-1], last=entry.seq)
+            known = found[-1].turn_ids
+            both = known if entry.turn_id in known else known + turn_ids
+            found[-1] = msgspec.structs.replace(found[-1], last=entry.seq, turn_ids=both)
     return found
 
 

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from talaria.core.delivery import OutgoingMessage
 from talaria.core.events import Event, ModelLoading
-from talaria.core.ids import ChatKey, SessionId
+from talaria.core.file_changes import TurnDiff, UndoReport
+from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.ledger import (
     UsageWrite,
 )
@@ -191,6 +192,34 @@ class WorkspaceHandle(Protocol):
     def release(self) -> Coroutine[Any, Any, None] | None:
         """Give the handle back, because the agent leaves memory. The session goes on. Return a coroutine for
         the work that is left, or None; cancelling it loses nothing of the session."""
+        ...
+
+
+class Checkpoints(Protocol):
+    """Copies of a workspace's files around the calls of a turn, so that what a turn did can be taken back."""
+
+    async def before_write(self, turn_id: TurnId, workspace: WorkspaceHandle) -> None:
+        """Copy what is new in the folder, because a call of the turn may write now. Raises nothing but
+        `CancelledError`; what could not be copied is told by `undo`."""
+        ...
+
+    async def after_write(self, turn_id: TurnId, workspace: WorkspaceHandle) -> None:
+        """Record what the call left. Also for a call that a kill ended; if this is not called for it, `undo`
+        and the turn's next call do the same. Raises nothing but `CancelledError`."""
+        ...
+
+    async def undo(self, workspace: WorkspaceHandle, turn_ids: Sequence[TurnId]) -> UndoReport:
+        """Put back the files that these turns of the workspace's session changed, the newest turn first. A
+        file that is not what the turn left stays. May be repeated. Raises `OSError`."""
+        ...
+
+    async def last_diff(self, workspace: WorkspaceHandle) -> TurnDiff | None:
+        """Return what the last turn that changed files did; None if no turn of the session did. Raises
+        `OSError`."""
+        ...
+
+    async def forget(self, session_id: SessionId) -> None:
+        """Delete what is kept of the session's turns."""
         ...
 
 

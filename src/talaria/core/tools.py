@@ -54,6 +54,11 @@ class ToolSpec(msgspec.Struct, frozen=True):
     timeout: timedelta | None = None
     asks: bool = False
 
+    @property
+    def writes_files(self) -> bool:
+        """Whether a call may change files of the workspace, so that they are copied before it."""
+        return self.risk is not Risk.NONE and not self.read_only
+
 
 class CallScope:
     """The time that one call has. All methods may be called from any thread.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -17,15 +17,15 @@ from talaria.core.events import Event, ToolOutput
 from talaria.core.files import result_name
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.messages import Content, File, Part, Text, ToolCall, ToolOutcome, ToolResult
-from talaria.core.ports import WorkspaceHandle
+from talaria.core.ports import Checkpoints, WorkspaceHandle
 from talaria.core.questions import Decision, QuestionDraft
 from talaria.core.redaction import SecretRegistry, StreamRedactor
 from talaria.core.suggest import did_you_mean
-from talaria.core.tools import CallScope, ToolContext, ToolSource, ToolSpec
+from talaria.core.tools import CallScope, Tool, ToolContext, ToolSource, ToolSpec
 from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
 from talaria.tools.approvals import allows, find_question
-from talaria.tools.function import SHORT_ARGUMENTS, parse_arguments
+from talaria.tools.function import SHORT_ARGUMENTS, Arguments, parse_arguments
 from talaria.tools.result import cap_result, checked_parts, encodable, save_result
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet, resolve
@@ -55,8 +55,11 @@ class ToolRunner:
         metrics: Metrics,
         workers: ToolWorkers | None = None,
         secrets: SecretRegistry | None = None,
+        *,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         """Raises `ConfigError`, as `resolve` does."""
+        self.checkpoints = checkpoints
         self._workers = workers or ToolWorkers()
         self._secrets = secrets or SecretRegistry()
         self._sources = tuple(sources)
@@ -93,6 +96,7 @@ class ToolRunner:
             resources=self._workers.resources(turn.session_id),
             emit=emit,
             count=self._metrics.tool_called,
+            checkpoints=self.checkpoints,
         )
 
 
@@ -102,7 +106,7 @@ class BoundTools:
 
     A call of a tool that is not in `tools` is an error result. `emit` takes the events of the turn. `secrets`
     are taken out of results and output. `count` is told the name ("unknown" for a tool that is not in
-    `tools`) and the outcome of each call.
+    `tools`) and the outcome of each call. `checkpoints` copies files around each call that may write them.
     """
 
     tools: ToolSet
@@ -114,6 +118,7 @@ class BoundTools:
     resources: TurnResources
     emit: Callable[[Event], None]
     count: Callable[[str, ToolOutcome], None]
+    checkpoints: Checkpoints | None = None
 
     def spec(self, name: str) -> ToolSpec | None:
         tool = self.tools.get(name)
@@ -182,6 +187,12 @@ class BoundTools:
             arguments = parse_arguments(tool, call.arguments)
         else:
             arguments = await self.resources.in_thread(parse_arguments, tool, call.arguments)
+        async with self._covered(tool.spec):
+            return await self._run_tool(tool, arguments, call, decision)
+
+    async def _run_tool(
+        self, tool: Tool, arguments: Arguments, call: ToolCall, decision: Decision | None
+    ) -> Content:
         limit = self.settings.call_timeout if tool.spec.timeout is None else tool.spec.timeout
         seconds = limit.total_seconds()
         loop = asyncio.get_running_loop()
@@ -213,6 +224,30 @@ class BoundTools:
         finally:
             scope.cancel()
             output.close()
+
+    @asynccontextmanager
+    async def _covered(self, spec: ToolSpec) -> AsyncIterator[None]:
+        """Copy the files that a call inside the block may change, and record what it left, also after an
+        error or a cancellation."""
+        if self.checkpoints is None or not spec.writes_files:
+            yield
+            return
+        await self.checkpoints.before_write(self.turn_id, self.workspace)
+        try:
+            yield
+        finally:
+            await self.record_write()
+
+    async def record_write(self) -> None:
+        """Record what a call left, also if the turn is being cancelled. A call that a kill ended is recorded
+        when its turn goes on."""
+        if self.checkpoints is not None:
+            recording = asyncio.ensure_future(self.checkpoints.after_write(self.turn_id, self.workspace))
+            try:
+                await asyncio.shield(recording)
+            except asyncio.CancelledError:
+                await asyncio.wait([recording])
+                raise
 
     def _ids(self, call: ToolCall) -> dict[str, str]:
         return {"turn_id": self.turn_id, "call_id": call.id}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from talaria.agent.journal import Journal
 from talaria.cluster.leases import LeaseKeeper
+from talaria.commands.file_changes import NO_COPIES, describe_diff, describe_undo
 from talaria.commands.slash import (
     SLASH_COMMANDS,
     Command,
@@ -64,6 +67,8 @@ class CommandRunner:
             outcome = run_command(command, view)
             if outcome.spec_change is not None:
                 outcome, specs = self._respec(view, outcome.spec_change)
+            elif outcome.undo_files or outcome.diff is not None:
+                outcome = await self._file_changes(turn, outcome)
         except TalariaError as error:
             return CommandResult(""), TurnEnd.failed(error), ()
         except Exception:
@@ -81,6 +86,30 @@ class CommandRunner:
         tools = ", ".join(pinned.spec.tools) or "no tools"
         reply = f"From the next message on this session uses {name} with {tools}."
         return CommandResult(reply, (SpecSet(pinned.id),)), (pinned,)
+
+    async def _file_changes(self, turn: Turn, outcome: CommandResult) -> CommandResult:
+        """Put files back, or look at what the last turn did to them, and complete the reply.
+
+        Files are put back before the undo is committed: after a kill the same command runs again.
+        """
+        checkpoints = self._agents.tool_runner.checkpoints
+        if checkpoints is None:
+            return msgspec.structs.replace(outcome, reply=f"{outcome.reply} {NO_COPIES}".strip())
+        workspace = self._agents.builder.workspaces.open(turn.session_id, turn.chat_key)
+        try:
+            if outcome.diff is None:
+                report = await checkpoints.undo(workspace, outcome.undo_files)
+                reply = f"{outcome.reply} {describe_undo(report)}"
+            else:
+                reply = describe_diff(await checkpoints.last_diff(workspace), outcome.diff)
+        except OSError as error:
+            raise TalariaError(
+                f"The copies of files cannot be used: {error}.", "The log has more."
+            ) from error
+        finally:
+            if (rest := workspace.release()) is not None:
+                await rest
+        return msgspec.structs.replace(outcome, reply=reply)
 
     async def _settle(
         self, turn: Turn, outcome: CommandResult, end: TurnEnd, specs: tuple[PinnedSpec, ...]

@@ -359,20 +359,30 @@ class Folder:
 
 
 def make_folder(name: str, parent: int | None = None) -> None:
-    """Make a folder that belongs to this user alone, whatever the umask says. Raises `OSError`."""
+    """Make a folder that belongs to this user alone, or to the owner of the folder it is in, whatever the
+    umask says. Raises `OSError`."""
     os.mkdir(name, _FOLDER_MODE, dir_fd=parent)
+    owner = None if parent is None else _owner(os.fstat(parent))
+    set_folder_mode(name, _FOLDER_MODE, parent, owner)
+
+
+def set_folder_mode(
+    name: str, mode: int, parent: int | None = None, owner: tuple[int, int] | None = None
+) -> None:
+    """Set the permissions of a folder, and its owner if one is given. A link is not followed. Raises
+    `OSError`."""
     # A name may lead elsewhere by now. Linux opens a folder without permissions only by O_PATH, and such a
     # descriptor takes a mode only by its path.
     descriptor = os.open(name, _FOLDER | _ONLY_PATH, dir_fd=parent)
     try:
-        if parent is not None and (owner := _owner(os.fstat(parent))) is not None:
+        if owner is not None:
             os.chown(f"/proc/self/fd/{descriptor}" if _ONLY_PATH else descriptor, *owner)
-        if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o777 == _FOLDER_MODE:
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o777 == mode:
             return
         if _ONLY_PATH:
-            Path(f"/proc/self/fd/{descriptor}").chmod(_FOLDER_MODE)
+            Path(f"/proc/self/fd/{descriptor}").chmod(mode)
         else:
-            os.fchmod(descriptor, _FOLDER_MODE)
+            os.fchmod(descriptor, mode)
     finally:
         os.close(descriptor)
 

@@ -1,0 +1,169 @@
+"""Checkpoints of this process: the shadows of folders, used by turns and by `/undo` and `/diff`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from shutil import rmtree
+from typing import TYPE_CHECKING
+
+from talaria.core.file_changes import TurnDiff, UndoReport
+from talaria.core.ids import SessionId, TurnId
+from talaria.core.ports import WorkspaceHandle
+from talaria.core.slots import FairThreads
+
+if TYPE_CHECKING:  # a gateway whose tools write nothing does without them
+    from talaria.workspace.checkpoints.reading import CopyLimits
+    from talaria.workspace.checkpoints.shadow import Shadow
+
+KEPT_TURNS = 50  # of one folder
+KEPT_BYTES = 2 << 30  # of all folders
+_ITEMS_IN_MEMORY = 40_000
+_IDLE_SECONDS = 7 * 86_400.0
+_FULL_SWEEP_SECONDS = 86_400.0
+
+_log = logging.getLogger("talaria.tools")
+
+
+class FolderCheckpoints:
+    """`Checkpoints` below `home`/checkpoints. Shadows are read and written in threads.
+
+    A failure is logged and never fails a call: its changes have no copy then, and `/undo` says so.
+    """
+
+    def __init__(self, home: Path, threads: FairThreads, limits: CopyLimits | None = None) -> None:
+        self._root = home / "checkpoints"
+        self._threads = threads
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._shadows: OrderedDict[str, Shadow] = OrderedDict()
+        self._touched: set[str] = set()
+        self._swept_at: float | None = None
+
+    async def before_write(self, turn_id: TurnId, workspace: WorkspaceHandle) -> None:
+        await self._try("before", turn_id, workspace, lambda shadow: shadow.begin_call)
+
+    async def after_write(self, turn_id: TurnId, workspace: WorkspaceHandle) -> None:
+        await self._try("after", turn_id, workspace, lambda shadow: shadow.end_call)
+
+    async def undo(self, workspace: WorkspaceHandle, turn_ids: Sequence[TurnId]) -> UndoReport:
+        def work() -> UndoReport:
+            return self._shadow(workspace.folder).undo(workspace.session_id, turn_ids)
+
+        return await self._threads.run(workspace.session_id, work)
+
+    async def last_diff(self, workspace: WorkspaceHandle) -> TurnDiff | None:
+        def work() -> TurnDiff | None:
+            from talaria.workspace.checkpoints.diffs import describe_changes  # noqa: PLC0415
+
+            shadow = self._shadow(workspace.folder)
+            if (found := shadow.last_change(workspace.session_id)) is None:
+                return None
+            turn_id, record = found
+            files = describe_changes(record.changes_by_path(), shadow.blobs.get)
+            return TurnDiff(turn_id, files, record.uncovered())
+
+        return await self._threads.run(workspace.session_id, work)
+
+    async def forget(self, session_id: SessionId) -> None:
+        await self._threads.run(session_id, self._forget, session_id)
+
+    async def prune(
+        self, now: float, kept_since: float, is_deleted: Callable[[SessionId], Awaitable[bool]]
+    ) -> None:
+        """Forget turns from before `kept_since`, the oldest ones beyond what is kept, and what is left of
+        deleted sessions. The first time, and once a day, all folders are looked at."""
+        is_full = self._swept_at is None or now - self._swept_at > _FULL_SWEEP_SECONDS
+        if self._swept_at is None:
+            for session_id in await asyncio.to_thread(self._sessions):
+                if await is_deleted(session_id):
+                    await asyncio.to_thread(self._forget, session_id)
+        if is_full or self._touched:
+            self._swept_at = now if is_full else self._swept_at
+            await asyncio.to_thread(self._prune, now, kept_since, is_full)
+
+    # -- in threads -----------------------------------------------------------------------------------------
+
+    async def _try(
+        self,
+        when: str,
+        turn_id: TurnId,
+        workspace: WorkspaceHandle,
+        find_work: Callable[[Shadow], Callable[[SessionId, TurnId, Callable[[], bool]], None]],
+    ) -> None:
+        session_id, stopped = workspace.session_id, threading.Event()
+
+        def run() -> None:
+            find_work(self._shadow(workspace.folder))(session_id, turn_id, stopped.is_set)
+
+        try:
+            await self._threads.run(session_id, run)
+        except asyncio.CancelledError:
+            stopped.set()
+            raise
+        except Exception as error:
+            _log.warning("no copy of the files %s a call of turn %s: %s", when, turn_id, error)
+
+    def _shadow(self, folder: Path) -> Shadow:
+        """Return the shadow of a folder. Those that were not used for long leave memory."""
+        folder = Path(os.path.abspath(folder))  # noqa: PTH100 - lexical: links in the path are the operator's
+        key = hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
+        with self._lock:
+            if (shadow := self._shadows.get(key)) is None:
+                shadow = self._shadows[key] = self._open(key, folder)
+            self._shadows.move_to_end(key)
+            self._touched.add(key)
+            held = sum(each.items for each in self._shadows.values())
+            for other, each in [*self._shadows.items()]:
+                if held <= _ITEMS_IN_MEMORY and len(self._shadows) <= 256:
+                    break
+                if each is not shadow and not each.is_in_use and each.lock.acquire(blocking=False):
+                    held -= each.items
+                    del self._shadows[other]
+                    each.lock.release()
+            return shadow
+
+    def _all(self) -> list[Shadow]:
+        """Return all shadows on the disk. Those not in memory know nothing of their folder but its copy."""
+        with self._lock:
+            known = dict(self._shadows)
+        keys = sorted(os.listdir(self._root)) if self._root.is_dir() else []  # noqa: PTH208
+        return [known.get(key) or self._open(key, Path("/nonexistent")) for key in keys]
+
+    def _open(self, key: str, folder: Path) -> Shadow:
+        from talaria.workspace.checkpoints.shadow import Shadow  # noqa: PLC0415
+
+        return Shadow(self._root / key, folder, self._limits)
+
+    def _sessions(self) -> set[SessionId]:
+        return {session_id for shadow in self._all() for session_id in shadow.sessions()}
+
+    def _forget(self, session_id: SessionId) -> None:
+        for shadow in self._all():
+            shadow.forget_session(session_id)
+            self._touched.add(shadow.root.name)
+
+    def _prune(self, now: float, kept_since: float, is_full: bool) -> None:
+        touched, self._touched = self._touched, set()
+        total = 0
+        shadows = [(shadow, _used_at(shadow)) for shadow in self._all()]
+        for shadow, used_at in sorted(shadows, key=lambda each: -each[1]):
+            if not is_full and shadow.root.name not in touched:
+                continue
+            is_idle = now - used_at > _IDLE_SECONDS or total > KEPT_BYTES
+            total += shadow.prune(0 if total > KEPT_BYTES else KEPT_TURNS, kept_since, is_idle=is_idle)
+            if is_idle and not shadow.is_in_use and not any(shadow.sessions()):
+                rmtree(shadow.root, ignore_errors=True)
+
+
+def _used_at(shadow: Shadow) -> float:
+    try:
+        return (shadow.root / "trees").stat().st_mtime
+    except OSError:
+        return 0.0
