@@ -9,7 +9,7 @@ from talaria.channels.telegram.part import TELEGRAM
 from talaria.core.gateway_part import GatewayPart
 from talaria.services.retention import RETENTION
 from talaria.store.part import SQLITE
-from talaria.tools.builtin import COMMAND_VARIABLES, FILES, SANDBOX, TERMINAL, TODO
+from talaria.tools.builtin import ASK, COMMAND_VARIABLES, FILES, SANDBOX, TERMINAL, TODO
 
 # They are opened in this order and closed in the reverse one. HTTP is last: while it closes, turns are
 # drained, and the other channels still deliver their replies.
@@ -18,6 +18,7 @@ PARTS: tuple[GatewayPart[Any], ...] = (
     FILES,
     TERMINAL,
     TODO,
+    ASK,
     SANDBOX,
     COMMAND_VARIABLES,
     RETENTION,

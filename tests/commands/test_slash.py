@@ -5,13 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from talaria.commands.command_types import Command, CommandContext, CommandResult, SpecChange
 from talaria.commands.slash import (
     ALIASES,
     SLASH_COMMANDS,
-    Command,
-    CommandContext,
-    CommandResult,
-    SpecChange,
     find_session,
     parse_command,
     run_command,

@@ -16,6 +16,7 @@ def test_the_built_in_tools_say_rightly_what_they_do() -> None:
     flags = {spec.name: (spec.risk, spec.idempotent, spec.read_only) for spec in tools.specs}
     reads = (Risk.NONE, True, True)
     assert flags == {
+        "ask_user": reads,
         "edit_file": (Risk.FILES, False, False),
         "list_files": reads,
         "read_file": reads,
@@ -29,6 +30,7 @@ def test_the_built_in_tools_say_rightly_what_they_do() -> None:
 
 def test_the_built_in_parameters_are_canonical_and_the_contracts() -> None:
     contract = {
+        "ask_user": {"question", "choices"},
         "edit_file": {"path", "old", "new"},
         "list_files": {"path", "pattern"},
         "read_file": {"path", "offset", "limit", "column"},

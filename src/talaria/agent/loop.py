@@ -164,6 +164,8 @@ class Loop:
                     now,
                     now + draft.timeout,
                     draft.choices,
+                    name=call.name,
+                    digest=draft.digest,
                 )
                 questions[question] = call.name
         return questions

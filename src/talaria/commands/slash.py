@@ -7,22 +7,26 @@ command runner in `turns` applies the result.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime
-from enum import Enum, auto
 
-import msgspec
-
+from talaria.commands.command_types import (
+    Command,
+    CommandContext,
+    CommandResult,
+    CommandSpec,
+    Route,
+    SpecChange,
+)
+from talaria.commands.deciding import approve, deny, waiting_lines
 from talaria.core.delivery import Button
 from talaria.core.display import clean_line
-from talaria.core.entries import EntryBody, Exchange, Hidden, ReasoningSet, TitleSet
-from talaria.core.ids import TurnId
+from talaria.core.entries import Hidden, ReasoningSet, TitleSet
 from talaria.core.ledger import ChatSummary
 from talaria.core.program import spoken_afar
 from talaria.core.sessions import Session
-from talaria.core.spending import Account, Scope, Spent, price_command, show_usd
+from talaria.core.spending import Scope, Spent, price_command, show_usd
 from talaria.core.suggest import nearest
-from talaria.core.turns import Sender, Turn
+from talaria.core.turns import Turn
 
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z_-]*)(?:\s+(.*))?", re.DOTALL)
 _TITLE_LIMIT = 120
@@ -35,103 +39,10 @@ _TOOLS_USAGE = "/tools [NAME…|all|none]"
 _NUMBER_DIGITS = 10  # a longer text is not taken for a number; Python refuses to convert very long ones
 
 
-class Command(msgspec.Struct, frozen=True):
-    """A parsed command. `name` is lower case, without the slash."""
-
-    name: str
-    args: str = ""
-
-
 def parse_command(text: str) -> Command | None:
     """Return the command if the first word is a slash and letters. `/usr/bin/env` and `/ 2` are messages."""
     match = _COMMAND.fullmatch(text.strip())
     return Command(match[1].lower(), (match[2] or "").strip()) if match else None
-
-
-class Route(Enum):
-    """How a command travels.
-
-    CONTROL commands bypass the chat's lane, so they work while a turn runs. BINDING commands move the chat to
-    another session in the accepting transaction, then wait in the lane. LANE commands wait like a message.
-    """
-
-    CONTROL = auto()
-    BINDING = auto()
-    LANE = auto()
-
-
-class CommandContext(msgspec.Struct, frozen=True):
-    """Everything that a handler may read.
-
-    `models` are the configured names, `listed` the further models that endpoints offer, and `abilities` what
-    is known of the session's model, which gets no tools unless it `takes_tools`. `exchanges` and `reasoning`
-    come from the session's log and are filled in for commands with `reads_log`; `account` is filled in for
-    `/usage`, and `recent`, the session's last turns, newest first, for `/why`. `is_parked` says that the turn
-    under way waits for a person's decision.
-    """
-
-    summary: ChatSummary
-    sender: Sender
-    agent: str
-    model: str
-    tools: tuple[str, ...]
-    running: TurnId | None = None
-    waiting: int = 0
-    warm: str = ""
-    models: tuple[str, ...] = ()
-    listed: tuple[str, ...] = ()
-    abilities: str = ""
-    all_tools: tuple[str, ...] = ()
-    takes_tools: bool = True
-    exchanges: tuple[Exchange, ...] = ()
-    reasoning: str = ""
-    account: Account | None = None
-    recent: tuple[Turn, ...] = ()
-    is_parked: bool = False
-
-    @property
-    def session(self) -> Session:
-        """The session to which the command's turn is bound."""
-        return self.summary.current
-
-
-class SpecChange(msgspec.Struct, frozen=True):
-    """A wish for a new agent spec. `model` None keeps the session's model; `tools` None takes the configured
-    tools."""
-
-    model: str | None = None
-    tools: tuple[str, ...] | None = None
-
-
-class CommandResult(msgspec.Struct, frozen=True):
-    """The reply and the effects of a command.
-
-    `entries` are appended to the session's log, under its lease. `stop` cancels the chat's running turn.
-    `spec_change` pins the session to a new spec; the reply is then written by the command runner. `buttons`
-    are shown below the reply on channels that have buttons. Files that the turns `undo_files` changed are put
-    back, and the reply goes on with what became of them. `diff` asks for what the last turn did to files: to
-    all of them if it is empty, else to that path.
-    """
-
-    reply: str
-    entries: tuple[EntryBody, ...] = ()
-    stop: bool = False
-    spec_change: SpecChange | None = None
-    buttons: tuple[Button, ...] = ()
-    undo_files: tuple[TurnId, ...] = ()
-    diff: str | None = None
-
-
-class CommandSpec(msgspec.Struct, frozen=True):
-    """A row of the table of commands. With `reads_log`, the handler needs `exchanges` and `reasoning`, which
-    costs a read of the session's log."""
-
-    name: str
-    usage: str
-    help: str
-    route: Route
-    run: Callable[[CommandContext, str], CommandResult]
-    reads_log: bool = False
 
 
 # -- sessions ---------------------------------------------------------------------------------------------
@@ -319,7 +230,7 @@ def _status(context: CommandContext, args: str) -> CommandResult:
     return CommandResult(
         f"Session {session.id} ({session.title or 'untitled'}), revision {session.revision}.\n"
         f"Agent {context.agent} with {context.model}{about}; {context.warm or 'not in memory'}.\n"
-        f"Turns: {context.summary.turns - 1} before this one, {turn}."
+        f"Turns: {context.summary.turns - 1} before this one, {turn}.{waiting_lines(context)}"
     )
 
 
@@ -400,13 +311,36 @@ _ROWS = (
     CommandSpec("resume", "/resume NUMBER|ID|TITLE", "return to an earlier session", Route.BINDING, _resume),
     CommandSpec("sessions", "/sessions", "list the sessions of this chat", Route.LANE, _sessions),
     CommandSpec("title", "/title [TEXT]", "show or set the session's title", Route.LANE, _title),
-    CommandSpec("status", "/status", "show session, model and what is running", Route.CONTROL, _status),
+    CommandSpec(
+        "status",
+        "/status",
+        "show session, model and what is running",
+        Route.CONTROL,
+        _status,
+        reads_questions=True,
+    ),
     CommandSpec("stop", "/stop", "cancel the running turn", Route.CONTROL, _stop),
     CommandSpec(
         "queue", "/queue TEXT", "send a message that waits for the running turn", Route.CONTROL, _queue
     ),
     CommandSpec(
         "steer", "/steer TEXT", "send a message that the running turn reads next", Route.CONTROL, _steer
+    ),
+    CommandSpec(
+        "approve",
+        "/approve [ID] [session]",
+        "let the call run that is asked about, once or for the session",
+        Route.CONTROL,
+        approve,
+        reads_questions=True,
+    ),
+    CommandSpec(
+        "deny",
+        "/deny [ID]",
+        "refuse the call that is asked about",
+        Route.CONTROL,
+        deny,
+        reads_questions=True,
     ),
     CommandSpec("usage", "/usage", "show used tokens and money, and the caps", Route.LANE, _usage),
     CommandSpec("tools", _TOOLS_USAGE, "show or choose the session's tools", Route.LANE, _tools),

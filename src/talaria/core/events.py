@@ -8,7 +8,7 @@ from talaria.core.errors import ErrorInfo
 from talaria.core.files import SentFile
 from talaria.core.ids import QuestionId
 from talaria.core.messages import TokenUsage, ToolOutcome
-from talaria.core.questions import Question, QuestionKind
+from talaria.core.questions import Question, QuestionKind, Span
 from talaria.core.units import format_wait
 
 
@@ -74,6 +74,15 @@ class QuestionAsked(msgspec.Struct, frozen=True, tag="approval"):
     def of(cls, question: Question, name: str) -> QuestionAsked:
         """`name` is the tool's."""
         return cls(question.id, question.kind, question.text, question.choices, question.call_id, name)
+
+
+class QuestionDecided(msgspec.Struct, frozen=True, tag="approval.decided"):
+    """A person decided: `decision` is "approve", "deny" or the answer, `span` how far an approval reaches."""
+
+    question_id: QuestionId
+    decision: str
+    span: Span
+    by: str
 
 
 class Retrying(msgspec.Struct, frozen=True, tag="retry"):
@@ -155,6 +164,7 @@ Event = (
     | ToolOutput
     | ToolFinished
     | QuestionAsked
+    | QuestionDecided
     | Retrying
     | FellBack
     | UsageReported
@@ -177,6 +187,7 @@ EVENT_NAMES: dict[type, str] = {
         ToolOutput,
         ToolFinished,
         QuestionAsked,
+        QuestionDecided,
         Retrying,
         FellBack,
         UsageReported,

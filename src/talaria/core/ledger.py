@@ -297,9 +297,20 @@ class TurnRecord(msgspec.Struct, frozen=True):
     questions: tuple[Question, ...] = ()
 
 
+class AskedQuestion(msgspec.Struct, frozen=True):
+    """A question with its turn. The turn's sender is the requester."""
+
+    question: Question
+    turn: Turn
+
+
 class QuestionPage(msgspec.Struct, frozen=True):
-    questions: tuple[Question, ...]
+    items: tuple[AskedQuestion, ...]
     next: str | None
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        return tuple(item.question for item in self.items)
 
 
 class ChatSummary(msgspec.Struct, frozen=True):

@@ -16,6 +16,15 @@ from talaria.core.ids import QuestionId, TurnId
 class QuestionKind(StrEnum):
     APPROVAL = "approval"  # may this call run? The decision is `APPROVE` or `DENY`
     ANSWER = "answer"  # the person's words are the call's result
+    HOST = "host"  # may commands of the session reach this host? Decided as an approval; no turn waits
+
+
+class Span(StrEnum):
+    """How far an approval reaches."""
+
+    ONCE = "once"  # the call that was asked about
+    SESSION = "session"  # also later calls of the session with the same digest
+    ALWAYS = "always"  # every session; for hosts only, and written to the configuration
 
 
 APPROVE = "approve"
@@ -23,12 +32,14 @@ DENY = "deny"
 
 
 class QuestionDraft(msgspec.Struct, frozen=True):
-    """A question for a person, to be asked before a call runs. The person has `timeout` seconds to decide."""
+    """A question for a person, to be asked before a call runs. The person has `timeout` seconds to decide.
+    `digest` names what the decision is bound to."""
 
     kind: QuestionKind
     text: str
     timeout: float
     choices: tuple[str, ...] = ()
+    digest: str = ""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -37,13 +48,16 @@ class Decision(msgspec.Struct, frozen=True):
     text: str
     by: str
     decided_at: float
+    span: Span = Span.ONCE
 
 
 class Question(msgspec.Struct, frozen=True):
     """A question about step `n` of a turn. `text` is the whole text that the person is shown.
 
     `choices` are suggested answers. A question without a decision at `expires_at` has expired: its call does
-    not run, and the model is told that there was no decision.
+    not run, and the model is told that there was no decision. `name` is the tool's. `digest` is a hash of
+    everything that the approval is bound to; a call with another digest does not run. `shown_id` is the
+    platform's message that shows the question.
     """
 
     id: QuestionId
@@ -56,6 +70,9 @@ class Question(msgspec.Struct, frozen=True):
     expires_at: float
     choices: tuple[str, ...] = ()
     decision: Decision | None = None
+    name: str = ""
+    digest: str = ""
+    shown_id: str | None = None
 
     def is_open(self, now: float) -> bool:
         """Return whether the question can still be decided."""
@@ -67,6 +84,5 @@ class Question(msgspec.Struct, frozen=True):
 
     def is_denied(self) -> bool:
         """Return whether a person refused the call."""
-        return (
-            self.kind is QuestionKind.APPROVAL and self.decision is not None and self.decision.text != APPROVE
-        )
+        is_answer = self.kind is QuestionKind.ANSWER
+        return not is_answer and self.decision is not None and self.decision.text != APPROVE

@@ -12,8 +12,8 @@ from talaria.core.entries import Entry
 from talaria.core.errors import StoreError
 from talaria.core.files import Removal, SentPage
 from talaria.core.history import PruneProgress, TurnHistory
-from talaria.core.ids import ChatKey, Fence, OwnerId, QuestionId, SessionId, SpecId, TurnId
-from talaria.core.questions import Decision, Question
+from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, SpecId, TurnId
+from talaria.core.question_port import QuestionStore
 from talaria.core.responses import StoredResponse
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
@@ -41,7 +41,7 @@ class SpendStore(Protocol):
     async def spending(self, whose: SpendingQuery) -> Spending: ...
 
 
-class Store(SpendStore, Protocol):
+class Store(SpendStore, QuestionStore, Protocol):
     """The session log and the answer ledger.
 
     Every writing method is one transaction: it is done whole and returns, or it raises and nothing was done.
@@ -66,14 +66,6 @@ class Store(SpendStore, Protocol):
     async def commit(self, order: ledger.Commit) -> ledger.Committed:
         """Append entries and move the turn's steps; see `Commit`. Durable when it ends a turn or asks a
         person."""
-        ...
-
-    async def decide(self, question_id: QuestionId, decision: Decision) -> Turn:
-        """Record the decision and return the question's turn, which stays `waiting`. Durable.
-
-        The caller resumes the turn with `begin` once each of its questions is decided. Raises `NotFound`, and
-        `IllegalMove` when the question has a decision already or has expired, or its turn is not waiting.
-        """
         ...
 
     async def settle(self, turn_id: TurnId, end: ledger.TurnEnd) -> Turn:
@@ -212,14 +204,6 @@ class Store(SpendStore, Protocol):
     async def spec(self, spec_id: SpecId) -> PinnedSpec | None: ...
 
     async def turn_record(self, turn_id: TurnId) -> ledger.TurnRecord | None: ...
-
-    async def questions(self, turn_id: TurnId) -> Sequence[Question]:
-        """Return all questions of the turn in the order in which they were put, decided or not."""
-        ...
-
-    async def open_questions(self, page: ledger.Page) -> ledger.QuestionPage:
-        """Return the undecided questions of `waiting` turns, oldest first."""
-        ...
 
     async def summary(self, session_id: SessionId) -> ledger.ChatSummary | None: ...
 

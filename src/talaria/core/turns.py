@@ -99,11 +99,13 @@ class Step(msgspec.Struct, frozen=True):
     ended_at: float | None = None
 
 
-class Sender(msgspec.Struct, frozen=True):
-    """The person who speaks. `id` is the platform's immutable id; `name` is only for people to read."""
+class Sender(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The person who speaks. `id` is the platform's immutable id; `name` is only for people to read. An
+    operator may decide about the calls of every chat."""
 
     id: str
     name: str = ""
+    is_operator: bool = False
 
 
 class Inbound(msgspec.Struct, frozen=True):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from talaria.core.errors import ToolError
@@ -11,14 +9,10 @@ from talaria.core.messages import ToolCall
 from talaria.core.questions import APPROVE, Decision, QuestionDraft, QuestionKind
 from talaria.core.tools import AskingTool, Risk, Tool
 from talaria.tools.function import Arguments, parse_arguments
+from talaria.tools.visible import VisibleTable
 
 APPROVAL_SECONDS = 86_400.0
 MAX_ASKED_CHARS = 64 << 10
-
-# Printable by Unicode's rules, but a reader sees nothing: fillers, blanks, joiners, variation selectors.
-_INVISIBLE = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-)
 
 
 def find_question(tool: Tool, call: ToolCall) -> QuestionDraft | None:
@@ -56,18 +50,5 @@ def describe(name: str, arguments: Arguments) -> str:
     Characters that a reader cannot see, or that change how others are read (control characters, bidirectional
     marks, blanks other than a space), are written as escapes. Decoding the JSON gives the arguments back.
     """
-    visible = msgspec.json.encode(arguments).decode().translate(_Visible())
+    visible = msgspec.json.encode(arguments).decode().translate(VisibleTable())
     return f"{name}\n{msgspec.json.format(visible, indent=2)}"
-
-
-class _Visible(dict[int, str]):
-    """A table for `str.translate`, filled as characters are met."""
-
-    def __missing__(self, code: int) -> str:
-        char = chr(code)
-        if char.isprintable() and not _INVISIBLE.match(char):
-            shown = char
-        else:
-            units = char.encode("utf-16-be")
-            shown = "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
-        return self.setdefault(code, shown)

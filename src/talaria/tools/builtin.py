@@ -37,6 +37,13 @@ def _todo(settings: ToolSettings) -> ToolSource:
     return Family("todo", todo_tools())
 
 
+def _ask(settings: ToolSettings) -> ToolSource:
+    from talaria.tools.ask import ask_tools  # noqa: PLC0415
+    from talaria.tools.toolset import Family  # noqa: PLC0415
+
+    return Family("ask", ask_tools())
+
+
 async def _examine_sandbox(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:
     from talaria.workspace.sandbox.choice import choose  # noqa: PLC0415
 
@@ -72,6 +79,12 @@ TODO: Final = ToolPart(
     settings=ToolSettings,
     open=lambda scope, settings: nullcontext(_todo(settings)),
 )
+ASK: Final = ToolPart(
+    name="ask",
+    table=("tools",),
+    settings=ToolSettings,
+    open=lambda scope, settings: nullcontext(_ask(settings)),
+)
 
 # It has no tools of its own: tools that run commands use it.
 SANDBOX: Final = GatewayPart(
@@ -85,7 +98,7 @@ COMMAND_VARIABLES: Final = GatewayPart(
 
 
 def builtin_sources(settings: ToolSettings) -> tuple[ToolSource, ...]:
-    return (_files(settings), _terminal(settings), _todo(settings))
+    return (_files(settings), _terminal(settings), _todo(settings), _ask(settings))
 
 
 def builtin_tools(settings: ToolSettings) -> ToolSet:

@@ -11,7 +11,7 @@ from talaria.core.setting_marks import Check, Mark, command_value
 from talaria.core.units import Size
 from talaria.workspace.sandbox.port import SandboxKind, is_settable
 
-FAMILIES = ("files", "terminal", "todo")
+FAMILIES = ("files", "terminal", "todo", "ask")
 
 
 def _command_variable(name: str) -> str | None:

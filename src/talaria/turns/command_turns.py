@@ -8,26 +8,20 @@ import msgspec
 
 from talaria.agent.journal import Journal
 from talaria.cluster.leases import LeaseKeeper
+from talaria.commands.command_types import Command, CommandContext, CommandResult, SpecChange
 from talaria.commands.file_changes import NO_COPIES, describe_diff, describe_undo
-from talaria.commands.slash import (
-    SLASH_COMMANDS,
-    Command,
-    CommandContext,
-    CommandResult,
-    SpecChange,
-    canonical,
-    parse_command,
-    run_command,
-)
+from talaria.commands.slash import SLASH_COMMANDS, canonical, parse_command, run_command
 from talaria.core.backoff import Backoff
 from talaria.core.entries import Exchange, ReasoningSet, SpecSet, exchanges
 from talaria.core.errors import LeaseHeld, NoModel, NotFound, TalariaError
-from talaria.core.ledger import Begin, TurnEnd, ended_turn
+from talaria.core.ids import QuestionId
+from talaria.core.ledger import AskedQuestion, Begin, Page, TurnEnd, ended_turn
 from talaria.core.specs import PinnedSpec
 from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
 from talaria.models.known import NOTHING_KNOWN
 from talaria.turns.agents import Agents
+from talaria.turns.decisions import Decisions, decider_of
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings
 from talaria.turns.states import LiveState
@@ -43,13 +37,21 @@ class CommandRunner:
     """Answers commands. A command that appends entries takes the session's lease to do so."""
 
     def __init__(
-        self, store: Store, keeper: LeaseKeeper, agents: Agents, live: LiveTurns, settings: TurnSettings
+        self,
+        store: Store,
+        keeper: LeaseKeeper,
+        agents: Agents,
+        live: LiveTurns,
+        settings: TurnSettings,
+        *,
+        decisions: Decisions,
     ) -> None:
         self._store = store
         self._keeper = keeper
         self._agents = agents
         self._live = live
         self._settings = settings
+        self._decisions = decisions
 
     async def run(self, live: LiveTurn) -> None:
         """Answer the command and settle its turn. Raises store errors if the end cannot be written."""
@@ -69,6 +71,9 @@ class CommandRunner:
                 outcome, specs = self._respec(view, outcome.spec_change)
             elif outcome.undo_files or outcome.diff is not None:
                 outcome = await self._file_changes(turn, outcome)
+            if (wish := outcome.decide) is not None:
+                decider = decider_of(turn)
+                await self._decisions.decide_as(decider, wish.question_id, wish.text, wish.span)
         except TalariaError as error:
             return CommandResult(""), TurnEnd.failed(error), ()
         except Exception:
@@ -164,8 +169,24 @@ class CommandRunner:
             reasoning=reasoning,
             recent=await self._recent(turn),
             is_parked=running is not None and running.state is LiveState.PARKED,
+            questions=await self._questions(turn),
             account=await agents.budgets.account(turn) if canonical(turn.command) == "usage" else None,
         )
+
+    async def _questions(self, turn: Turn) -> tuple[AskedQuestion, ...]:
+        """Return the open questions of the chat. An operator's command may name one of another chat."""
+        command = parse_command(turn.inbound.text)
+        spec = SLASH_COMMANDS.get(canonical(turn.command))
+        if spec is None or not spec.reads_questions:
+            return ()
+        page = await self._decisions.listing(Page(), turn.chat_key)
+        items = [item for item in page.items if item.turn.chat_key == turn.chat_key]
+        known = {item.question.id for item in items}
+        for word in command.args.split()[:2] if command and turn.inbound.sender.is_operator else ():
+            found = await self._store.find_question(QuestionId(word)) if word not in known else None
+            if found is not None and found.question.is_open(self._agents.clock.now()):
+                items.append(found)
+        return tuple(items)
 
     async def _recent(self, turn: Turn) -> tuple[Turn, ...]:
         if canonical(turn.command) != "why":

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from talaria.cluster.leases import LeaseKeeper
-from talaria.commands.slash import Command, canonical, find_session, parse_command
+from talaria.commands.command_types import Command
+from talaria.commands.slash import canonical, find_session, parse_command
 from talaria.core.entries import EntryBody, settled_bodies
 from talaria.core.errors import HeadMoved, LimitReached, NoModel, TalariaError
 from talaria.core.events import Queued

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from talaria.commands.slash import SLASH_COMMANDS, Route, canonical
+from talaria.commands.command_types import Route
+from talaria.commands.slash import SLASH_COMMANDS, canonical
 from talaria.core.events import Queued
 from talaria.core.ids import ChatKey
 from talaria.turns.live import LiveTurn, LiveTurns

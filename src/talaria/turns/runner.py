@@ -38,6 +38,7 @@ from talaria.pool.pool import Wanted
 from talaria.turns.agents import Agents
 from talaria.turns.command_turns import INTERNAL, CommandRunner
 from talaria.turns.crashes import MAX_CRASHES, Quarantine
+from talaria.turns.decisions import Decisions
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings
 from talaria.turns.states import ENDING, INTERRUPTIONS, LiveState
@@ -67,7 +68,14 @@ class Runner:
     """The one place where a turn is begun, interrupted, tried again, parked and ended."""
 
     def __init__(
-        self, store: Store, keeper: LeaseKeeper, agents: Agents, live: LiveTurns, settings: TurnSettings
+        self,
+        store: Store,
+        keeper: LeaseKeeper,
+        agents: Agents,
+        live: LiveTurns,
+        settings: TurnSettings,
+        *,
+        decisions: Decisions,
     ) -> None:
         self._store = store
         self._keeper = keeper
@@ -75,7 +83,7 @@ class Runner:
         self._live = live
         self._settings = settings
         self._clock = agents.clock
-        self._commands = CommandRunner(store, keeper, agents, live, settings)
+        self._commands = CommandRunner(store, keeper, agents, live, settings, decisions=decisions)
         self._quarantine = Quarantine(store, agents.clock, live)
         self._gate: asyncio.Future[bool] | None = None  # while turns are held; its result: they may begin
 

@@ -8,16 +8,16 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from talaria.cluster.leases import LeaseKeeper
-from talaria.core.errors import IllegalMove, NotFound, StoreError
+from talaria.core.errors import NotFound, StoreError
 from talaria.core.events import Event
-from talaria.core.ids import QuestionId, SessionId, TurnId
+from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId
 from talaria.core.questions import Decision
 from talaria.core.sessions import Session
 from talaria.core.store_ports import Store
-from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Turn
 from talaria.observe.loop_watch import Load
 from talaria.turns.agents import Agents
+from talaria.turns.decisions import Decisions
 from talaria.turns.histories import SentExchange
 from talaria.turns.intake import Intake, StatelessCall
 from talaria.turns.lanes import Lanes
@@ -58,12 +58,16 @@ class Turns:
         self._settings = settings
         self._clock = agents.clock
         self.live = LiveTurns(agents.clock, agents.metrics)
-        self._runner = Runner(store, keeper, agents, self.live, settings)
+        self.decisions = Decisions(store, self.live, agents.clock, self._take_up_chat)
+        self._runner = Runner(store, keeper, agents, self.live, settings, decisions=self.decisions)
         self._lanes = Lanes(self._runner, self.live)
         self._intake = Intake(
             store, keeper, agents, sessions, self._lanes, settings=settings, load=load or Load()
         )
         self._recovery = Recovery(store, agents.clock, keeper, self._lanes)
+
+    def _take_up_chat(self, chat_key: ChatKey) -> None:
+        self._recovery.take_up_chat(chat_key)
 
     def hold(self) -> None:
         """Run no turns until `release`. Messages are accepted meanwhile, and control commands run."""
@@ -172,23 +176,8 @@ class Turns:
         return await self.wait(live)
 
     async def decide(self, question_id: QuestionId, text: str, by: str) -> Turn:
-        """Record what a person decided about a question. Durable when it returns, also if it is cancelled.
-
-        The turn goes on once none of its questions is open. `by` is the person's immutable id. Return the
-        turn. Raises `NotFound`, and `IllegalMove` if the question was decided before, has expired, or its
-        turn does not wait any more.
-        """
-        return await finish(self._decide(question_id, Decision(text, by, self._clock.now())))
-
-    async def _decide(self, question_id: QuestionId, decision: Decision) -> Turn:
-        asked = [live.questions[question_id] for live in self.live if question_id in live.questions]
-        if any(not question.is_open(decision.decided_at) for question in asked):
-            raise IllegalMove(f"question {question_id}", "closed", "decided")
-        turn = await self._store.decide(question_id, decision)
-        self._recovery.take_up_chat(turn.chat_key)
-        if (live := self.live.get(turn.id)) is not None:
-            live.decide(question_id)
-        return turn
+        """Record what was decided about a question, without a look at who decides; see `Decisions`."""
+        return await self.decisions.record(question_id, Decision(text, by, self._clock.now()))
 
     async def end(self, session_id: SessionId) -> Session:
         """End the session. Raises `LeaseHeld` while a turn of it runs or waits, `NotFound`."""

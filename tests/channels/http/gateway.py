@@ -24,6 +24,7 @@ from talaria.channels.http.server import HttpServer
 from talaria.config.home import Home
 from talaria.config.load import Loaded
 from talaria.config.settings import settings_type
+from talaria.core.gateway_part import Parts
 from talaria.gateway import Gateway
 from talaria.parts import PARTS
 from talaria.testing.model_server import ModelServer
@@ -74,6 +75,7 @@ async def run_gateway(
     *,
     timing: StreamTiming = DEFAULT_TIMING,
     tables: Mapping[str, Any] | None = None,
+    parts: Parts = PARTS,
     **http: Any,
 ) -> AsyncIterator[Api]:
     """Another life over the same home, each time it is entered."""
@@ -85,11 +87,11 @@ async def run_gateway(
             "http": {"port": 0, **http},
             **(tables or {}),
         },
-        settings_type(PARTS),
+        settings_type(parts),
     )
     settings = msgspec.structs.replace(settings, shutdown=ShutdownSettings(timedelta()))
     async with (
-        open_gateway(Home(home), Loaded(settings, (), None), {TOKEN_ENV: TOKEN}) as gateway,
+        open_gateway(Home(home), Loaded(settings, (), None), {TOKEN_ENV: TOKEN}, parts=parts) as gateway,
         open_http(gateway, settings.of(HTTP), timing) as channel,
         aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as client,
     ):

@@ -41,6 +41,8 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("POST", "/api/turns/{id}/cancel"): {CHAT, OPERATE},
     ("GET", "/api/turns"): ALL,
     ("GET", "/api/events"): ALL,
+    ("GET", "/api/approvals"): ALL,
+    ("POST", "/api/approvals/{id}"): {CHAT, OPERATE},
     ("GET", "/api/sessions"): ALL,
     ("GET", "/api/sessions/{x}"): ALL,
     ("DELETE", "/api/sessions/{x}"): {CHAT, OPERATE},

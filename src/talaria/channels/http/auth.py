@@ -112,7 +112,7 @@ class Guard:
             raise _unauthorized("The token is wrong, or it was revoked.")
         if self._tokens.has_expired(token):
             raise _unauthorized(f"The token {token.name} has expired.")
-        sender = Sender(f"token:{token.name}", token.name)
+        sender = Sender(f"token:{token.name}", token.name, is_operator=token.role is Role.OPERATE)
         return ApiCaller(Credential.TOKEN, token.name, token.role, sender)
 
     def _check_place(self, request: Request) -> bool:

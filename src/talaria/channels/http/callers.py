@@ -89,4 +89,4 @@ class ApiCaller(msgspec.Struct, frozen=True):
         return self.role is not Role.CHAT or self.owns(key)
 
 
-HOME_CALLER: Final = ApiCaller(Credential.HOME, "", Role.OPERATE, Sender("api", "API"))
+HOME_CALLER: Final = ApiCaller(Credential.HOME, "", Role.OPERATE, Sender("api", "API", is_operator=True))

@@ -47,6 +47,7 @@ STATUS: Mapping[str, int] = {
     "lease_held": 409,
     "not_current": 409,
     "cancelled": 409,
+    "question_closed": 409,
     "too_large": 413,
     "unsupported_media_type": 415,
     "no_such_range": 416,

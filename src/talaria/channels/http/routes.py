@@ -17,6 +17,7 @@ from talaria.channels.http.answer_shapes import (
     ResponseEvent,
     ResponseObject,
 )
+from talaria.channels.http.approval_api import ApprovalApi, ApprovalList, DecidedView, DecisionBody
 from talaria.channels.http.auth import Guard, LoginApi, LoginBody, LoginCode, LoginSecret
 from talaria.channels.http.callers import RouteAccess
 from talaria.channels.http.description import Call, Field, Link
@@ -153,6 +154,7 @@ def create_app(
         ),
         **_session_routes(SessionApi(gateway)),
         **_file_routes(FileApi(gateway, settings)),
+        **_approval_routes(ApprovalApi(gateway)),
         **_login_routes(LoginApi(logins, gateway.store)),
         **_pairing_routes(OperatorApi(gateway)),
         **_operator_routes(OperatorApi(gateway)),
@@ -314,6 +316,22 @@ def _file_routes(files: FileApi) -> Table:
     return {
         "/api/files": {"POST": ApiRoute(files.upload, _CHAT, upload)},
         "/api/files/{id}": {"GET": ApiRoute(files.show, _ALL, show, "file.read")},
+    }
+
+
+def _approval_routes(approvals: ApprovalApi) -> Table:
+    listing = Call("The questions that wait for a person, oldest first.", ApprovalList, fields=_PAGE)
+    decide = Call(
+        "Decide one: approve or deny a call, or answer what the model asks. The sender of the message that "
+        "led to it may, and the role `operate`.",
+        DecidedView,
+        body=DecisionBody,
+        errors=("not_found", "forbidden", "question_closed"),
+        example='{"decision": "approve", "for": "once"}',
+    )
+    return {
+        "/api/approvals": {"GET": ApiRoute(approvals.list, _ALL, listing)},
+        "/api/approvals/{id}": {"POST": ApiRoute(approvals.decide, _CHAT, decide, "approval.decide")},
     }
 
 

@@ -18,7 +18,7 @@ from talaria.core.sessions import Session
 from talaria.core.turns import Inbound, Sender
 from talaria.store.sql import rules
 from talaria.store.sql.executor import Connection, Transaction
-from talaria.store.sql.leases import LEASE_COLUMNS, Lease
+from talaria.store.sql.leases import DROP_GRANTS, LEASE_COLUMNS, Lease
 from talaria.store.sql.retention import FORGET_CHAT
 from talaria.store.sql.rows import SESSION_COLUMNS, UNSETTLED, decode_files, encode, session_from
 
@@ -52,6 +52,7 @@ def delete_session(tx: Transaction, session_id: SessionId, keys_since: float) ->
         raise rules.reply_owed(session_id, owed[0])
     tx.execute(DROP_SESSION, (session_id,))
     tx.execute(DROP_RESPONSES, (session_id,))
+    tx.execute(DROP_GRANTS, (session_id,))
     tx.execute(FORGET_CHAT, (session.chat_key, session_id))
     tx.execute(ADD_DELETION, (session_id, session.chat_key, keys_since))
     tx.execute(ADD_REMOVAL, (session.chat_key, todo_path(session_id)))

@@ -84,6 +84,7 @@ ALL_SETTLED = f"NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = s.id AND 
 MAY_END = f"s.ended_at IS NULL AND s.lease_expires <= ? AND {ALL_SETTLED}"
 
 END_SESSION = f"UPDATE sessions AS s SET ended_at = ?, lease_expires = 0 WHERE s.id = ? AND {MAY_END}"
+DROP_GRANTS = "DELETE FROM grants WHERE session_id = ?"
 FIND_TO_END = f"SELECT {SESSION_COLUMNS}, lease_fence, lease_expires FROM sessions WHERE id = ?"
 FIND_UNUSED = f"""
 SELECT s.id FROM sessions s WHERE s.ephemeral = 0 AND s.updated_at < ? AND {MAY_END}
@@ -93,7 +94,10 @@ ORDER BY s.updated_at LIMIT {rules.BATCH}
 
 def end_if_idle(tx: Transaction, session_id: SessionId) -> bool:
     """End the session if it may end, and say whether it did."""
-    return bool(tx.execute(END_SESSION, (tx.now, session_id, tx.now)).rowcount)
+    if not tx.execute(END_SESSION, (tx.now, session_id, tx.now)).rowcount:
+        return False
+    tx.execute(DROP_GRANTS, (session_id,))
+    return True
 
 
 def end_session(tx: Transaction, session_id: SessionId, fence: Fence) -> Ended:

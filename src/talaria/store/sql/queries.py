@@ -39,6 +39,7 @@ from talaria.store.sql.rows import (
     decode_files,
     decode_spec,
     entry_from,
+    key_bounds,
     outbox_from,
     parse_number_cursor,
     parse_session_cursor,
@@ -113,8 +114,7 @@ def sessions(db: Connection, page: Page, within: str = "") -> SessionPage:
     limit = check_limit(page)
     rest = (*parse_session_cursor(page.after), limit + 1)
     if within:
-        bounds = (within, within[:-1] + chr(ord(within[-1]) + 1))
-        rows = db.execute(SESSIONS_WITHIN, (*bounds, *rest)).fetchall()
+        rows = db.execute(SESSIONS_WITHIN, (*key_bounds(within), *rest)).fetchall()
     else:
         rows = db.execute(SESSIONS, rest).fetchall()
     items = tuple(map(session_from, rows[:limit]))
@@ -190,7 +190,6 @@ def counts(db: Connection) -> tuple[int, dict[str, int], dict[str, int], float |
 
 _MOST_FOUND = 10
 _REPLY = "reply:"
-_LAST_KEY = chr(0x10FFFF)
 
 # Platforms number messages, and channels write more around the number: `CHAT:NUMBER`, `mNUMBER`, and for an
 # edit `mNUMBEReTIME`.
@@ -255,8 +254,7 @@ def find(db: Connection, name: str) -> list[TurnId]:
 
 
 def recent(db: Connection, limit: int, within: str = "") -> list[Turn]:
-    bounds = (within, within[:-1] + chr(ord(within[-1]) + 1)) if within else ("", _LAST_KEY)
-    turns = list(map(turn_from, db.execute(RECENT, (*bounds, limit))))
+    turns = list(map(turn_from, db.execute(RECENT, (*key_bounds(within), limit))))
     return [turn if turn.inbound.parts else _with_words(db, turn) for turn in turns]
 
 

@@ -1,15 +1,17 @@
-"""Questions to people, in SQL: written by the commit that parks their turn, decided once."""
+"""Questions to people and what was granted to sessions, in SQL. A question is decided once."""
 
 # ruff: noqa: S608 (statements are put together from constant column lists only)
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from talaria.core.errors import IllegalMove
-from talaria.core.ids import QuestionId, TurnId
-from talaria.core.ledger import Commit, Page, QuestionPage
-from talaria.core.questions import Decision, Question
+from talaria.core.ids import QuestionId, SessionId, TurnId
+from talaria.core.ledger import AskedQuestion, Commit, Page, QuestionPage
+from talaria.core.questions import APPROVE, Decision, Question, QuestionKind, Span
 from talaria.core.turns import StepState, Turn, TurnState
 from talaria.store.sql import rules
 from talaria.store.sql.executor import Connection, Transaction
@@ -17,6 +19,7 @@ from talaria.store.sql.rows import (
     QUESTION_COLUMNS,
     TURN_COLUMNS,
     check_limit,
+    key_bounds,
     parse_number_cursor,
     prefixed,
     question_from,
@@ -27,17 +30,24 @@ from talaria.store.sql.rows import (
 
 PARK_TURN = "UPDATE turns SET state = 'waiting' WHERE position = ?"
 PARK_SESSION = "UPDATE sessions SET waiting_turn = ? WHERE id = ?"
+FIND_TURN = "SELECT 1 FROM turns WHERE id = ?"
 FIND_STEP = "SELECT state FROM steps WHERE turn_id = ? AND n = ?"
 DROP_OPEN = "DELETE FROM questions WHERE turn_id = ? AND decided_at IS NULL"
 INSERT_QUESTION = """
-INSERT INTO questions (id, turn_id, n, call_id, kind, text, asked_at, expires_at, choices)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO questions (id, turn_id, n, call_id, kind, text, asked_at, expires_at, choices, name, digest, span)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'once')
 """
 FIND_QUESTION = f"""
-SELECT {prefixed("t", TURN_COLUMNS)}, q.expires_at, q.decided_at
+SELECT {prefixed("t", TURN_COLUMNS)}, {prefixed("q", QUESTION_COLUMNS)}
 FROM questions q JOIN turns t ON t.id = q.turn_id WHERE q.id = ?
 """
-SET_DECISION = "UPDATE questions SET decision = ?, decided_by = ?, decided_at = ? WHERE id = ?"
+SET_DECISION = "UPDATE questions SET decision = ?, decided_by = ?, decided_at = ?, span = ? WHERE id = ?"
+SET_SHOWN = "UPDATE questions SET shown_id = ? WHERE id = ?"
+FIND_ENDED = "SELECT ended_at FROM sessions WHERE id = ?"
+ADD_GRANT = """
+INSERT INTO grants (session_id, digest, granted_by, granted_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (session_id, digest) DO NOTHING
+"""
 
 
 def park(tx: Transaction, order: Commit, position: int) -> None:
@@ -49,44 +59,83 @@ def park(tx: Transaction, order: Commit, position: int) -> None:
     for question in order.ask:
         row = tx.execute(FIND_STEP, (turn_id, question.n)).fetchone()
         rules.check_question(question, None if row is None else StepState(row[0]))
-        content = (question.call_id, question.kind.value, question.text)
-        times = (question.asked_at, question.expires_at)
-        choices = msgspec.json.encode(question.choices).decode()
-        tx.execute(INSERT_QUESTION, (question.id, turn_id, question.n, *content, *times, choices))
+        _insert(tx, question)
+
+
+def _insert(tx: Transaction, question: Question) -> None:
+    place = (question.id, question.turn_id, question.n, question.call_id)
+    content = (question.kind.value, question.text, question.asked_at, question.expires_at)
+    choices = msgspec.json.encode(question.choices).decode()
+    tx.execute(INSERT_QUESTION, (*place, *content, choices, question.name, question.digest))
+
+
+def ask(tx: Transaction, question: Question) -> None:
+    """Write a question for which no turn waits."""
+    if tx.execute(FIND_TURN, (question.turn_id,)).fetchone() is None:
+        raise rules.no_turn(question.turn_id)
+    _insert(tx, question)
 
 
 def decide(tx: Transaction, question_id: QuestionId, decision: Decision) -> Turn:
-    row = tx.execute(FIND_QUESTION, (question_id,)).fetchone()
-    if row is None:
+    found = find_question(tx, question_id)
+    if found is None:
         raise rules.no_question(question_id)
-    turn = turn_from(row[:-2])
-    expires_at, decided_at = row[-2:]
-    if decided_at is not None:
+    question, turn = found.question, found.turn
+    is_host = question.kind is QuestionKind.HOST
+    if question.decision is not None:
         raise IllegalMove(f"question {question_id}", "decided", "decided again")
-    if decision.decided_at >= expires_at:
+    if max(tx.now, decision.decided_at) >= question.expires_at:
         raise IllegalMove(f"question {question_id}", "expired", "decided")
-    if turn.state is not TurnState.WAITING:
+    if turn.state is not TurnState.WAITING and not is_host:
         raise IllegalMove(f"question {question_id} of a turn that is {turn.state}", "open", "decided")
-    tx.execute(SET_DECISION, (decision.text, decision.by, decision.decided_at, question_id))
+    if is_host and tx.execute(FIND_ENDED, (turn.session_id,)).fetchone()[0] is not None:
+        raise IllegalMove(f"question {question_id} of a session that is over", "open", "decided")
+    said = (decision.text, decision.by, decision.decided_at, decision.span.value)
+    tx.execute(SET_DECISION, (*said, question_id))
+    if decision.text == APPROVE and decision.span is not Span.ONCE and question.digest:
+        tx.execute(ADD_GRANT, (turn.session_id, question.digest, decision.by, decision.decided_at))
     return turn
+
+
+def show_question(tx: Transaction, question_id: QuestionId, platform_id: str) -> None:
+    if not tx.execute(SET_SHOWN, (platform_id, question_id)).rowcount:
+        raise rules.no_question(question_id)
 
 
 # -- reading ----------------------------------------------------------------------------------------------
 
 QUESTIONS = f"SELECT {QUESTION_COLUMNS} FROM questions WHERE turn_id = ? ORDER BY position"
 OPEN_QUESTIONS = f"""
-SELECT q.position, {prefixed("q", QUESTION_COLUMNS)} FROM turns t JOIN questions q ON q.turn_id = t.id
-WHERE t.state = 'waiting' AND q.decided_at IS NULL AND q.position > ?
+SELECT q.position, {prefixed("t", TURN_COLUMNS)}, {prefixed("q", QUESTION_COLUMNS)}
+FROM questions q JOIN turns t ON t.id = q.turn_id JOIN sessions s ON s.id = t.session_id
+WHERE q.decided_at IS NULL AND q.expires_at > ? AND q.position > ?
+AND (t.state = 'waiting' OR (q.kind = 'host' AND s.ended_at IS NULL))
+AND t.chat_key >= ? AND t.chat_key < ?
 ORDER BY q.position LIMIT ?
 """
+FIND_GRANT = "SELECT 1 FROM grants WHERE session_id = ? AND digest = ?"
 
 
 def questions(db: Connection, turn_id: TurnId) -> tuple[Question, ...]:
     return tuple(map(question_from, db.execute(QUESTIONS, (turn_id,))))
 
 
-def open_questions(db: Connection, page: Page) -> QuestionPage:
-    limit = check_limit(page)
-    rows = db.execute(OPEN_QUESTIONS, (parse_number_cursor(page.after), limit + 1)).fetchall()
-    found = tuple(question_from(row[1:]) for row in rows[:limit])
+def open_questions(db: Connection, now: float, page: Page, within: str = "") -> QuestionPage:
+    limit, bounds = check_limit(page), key_bounds(within)
+    rows = db.execute(OPEN_QUESTIONS, (now, parse_number_cursor(page.after), *bounds, limit + 1)).fetchall()
+    found = tuple(_asked_from(row[1:]) for row in rows[:limit])
     return QuestionPage(found, str(rows[limit - 1][0]) if len(rows) > limit else None)
+
+
+def find_question(db: Connection, question_id: QuestionId) -> AskedQuestion | None:
+    row = db.execute(FIND_QUESTION, (question_id,)).fetchone()
+    return None if row is None else _asked_from(row)
+
+
+def is_granted(db: Connection, session_id: SessionId, digest: str) -> bool:
+    return db.execute(FIND_GRANT, (session_id, digest)).fetchone() is not None
+
+
+def _asked_from(row: Any) -> AskedQuestion:
+    width = len(TURN_COLUMNS.split(","))
+    return AskedQuestion(question_from(row[width:]), turn_from(row[:width]))

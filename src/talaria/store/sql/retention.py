@@ -66,6 +66,7 @@ PRUNE_SESSION = (
     f"DELETE FROM outbox WHERE turn_id IN {_TURNS_OF}",
     f"DELETE FROM usage WHERE turn_id IN {_TURNS_OF}",
     "DELETE FROM responses WHERE session_id = ?",
+    "DELETE FROM grants WHERE session_id = ?",
     "DELETE FROM turns WHERE session_id = ?",
     "DELETE FROM entries WHERE session_id = ?",
     "DELETE FROM sessions WHERE id = ?",

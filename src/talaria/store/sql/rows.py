@@ -18,7 +18,7 @@ from talaria.core.errors import BadRequest, ErrorInfo
 from talaria.core.files import SentFile
 from talaria.core.ledger import Page
 from talaria.core.messages import MESSAGE_TYPES, TokenUsage, ToolResult
-from talaria.core.questions import Decision, Question, QuestionKind
+from talaria.core.questions import Decision, Question, QuestionKind, Span
 from talaria.core.sessions import Session
 from talaria.core.specs import AgentSpec
 from talaria.core.turns import Inbound, Step, StepKind, StepState, Turn, TurnState
@@ -113,21 +113,29 @@ def outbox_from(row: Any) -> OutboxRow:
 
 
 QUESTION_COLUMNS = (
-    "id, turn_id, n, call_id, kind, text, asked_at, expires_at, choices, decision, decided_by, decided_at"
+    "id, turn_id, n, call_id, kind, text, asked_at, expires_at, choices, name, digest, shown_id, "
+    "decision, decided_by, decided_at, span"
 )
 
 
 def question_from(row: Any) -> Question:
-    key, turn_id, n, call_id, kind, text, asked_at, expires_at, choices, decision, by, at = row
-    decided = None if at is None else Decision(decision, by, at)
-    return Question(
-        key, turn_id, n, call_id, QuestionKind(kind), text, asked_at, expires_at, _choices(choices), decided
-    )
+    key, turn_id, n, call_id, kind, text, asked_at, expires_at, choices, *bound, decision, by, at, span = row
+    decided = None if at is None else Decision(decision, by, at, Span(span))
+    times, suggested = (asked_at, expires_at), _choices(choices)
+    return Question(key, turn_id, n, call_id, QuestionKind(kind), text, *times, suggested, decided, *bound)
 
 
 def prefixed(table: str, columns: str) -> str:
     """`a, b` as `t.a, t.b`."""
     return ", ".join(f"{table}.{column.strip()}" for column in columns.split(","))
+
+
+_LAST_KEY = chr(0x10FFFF)
+
+
+def key_bounds(within: str) -> tuple[str, str]:
+    """Return the bounds of the chat keys that begin with `within`; the second is exclusive."""
+    return (within, within[:-1] + chr(ord(within[-1]) + 1)) if within else ("", _LAST_KEY)
 
 
 def encode(value: msgspec.Struct) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from talaria.core.clock import Clock
 from talaria.core.delivery import OutboxRow
 from talaria.core.ids import OwnerId
-from talaria.core.ledger import Commit, Committed, StoreStats
+from talaria.core.ledger import Commit, Committed, Page, QuestionPage, StoreStats
 from talaria.core.turns import Turn
 from talaria.store.sql import (
     chains,
@@ -46,7 +46,9 @@ class SqlStore(SqlPort):
     settle = writes(orders.settle, is_durable=True)
     show = writes(orders.show)
     mark_answered = writes(orders.mark_answered)
+    ask = writes(asked.ask, is_durable=True)
     decide = writes(asked.decide, is_durable=True)
+    show_question = writes(asked.show_question)
     reserve = writes(spending.reserve)
     hold = writes(leases.hold)
     renew = writes(leases.renew)
@@ -86,16 +88,21 @@ class SqlStore(SqlPort):
     spec = reads(queries.spec)
     turn_record = reads(queries.turn_record)
     questions = reads(asked.questions)
-    open_questions = reads(asked.open_questions)
+    find_question = reads(asked.find_question)
+    is_granted = reads(asked.is_granted)
     summary = reads(queries.summary)
     recent_of_session = reads(queries.recent_of_session)
     recent_requests = reads(queries.recent_requests)
     spending = reads(spending.spending)
+    _open_questions = reads(asked.open_questions)
     _orphans = reads(leases.orphans)
     _counts = reads(queries.counts)
 
     async def orphans(self, owner: OwnerId, accepted_before: float) -> Sequence[Turn]:
         return await self._orphans(self._clock.now(), owner, accepted_before)
+
+    async def open_questions(self, page: Page, within: str = "") -> QuestionPage:
+        return await self._open_questions(self._clock.now(), page, within)
 
     async def stats(self) -> StoreStats:
         sessions, turns, unsent, oldest = await self._counts()

@@ -1,0 +1,62 @@
+"""Approvals: who may decide a question, and what an approval is bound to. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from talaria.core.errors import TalariaError
+from talaria.core.ids import ChatKey, SessionId
+from talaria.core.messages import ToolCall
+from talaria.core.turns import Turn
+
+
+class NotEntitled(TalariaError):
+    """The person may not decide this question."""
+
+    type = "forbidden"
+
+
+class QuestionClosed(TalariaError):
+    """The question cannot be decided any more: it has a decision, it has expired, or its turn is over."""
+
+    type = "question_closed"
+
+
+class Decider(msgspec.Struct, frozen=True):
+    """A person who decides. `chat_key` is the chat from which the decision comes; an operator may decide
+    about every chat."""
+
+    id: str
+    chat_key: ChatKey | None = None
+    is_operator: bool = False
+
+
+def may_decide(turn: Turn, decider: Decider) -> bool:
+    """Return whether the person may decide the questions of the turn: an operator, or the turn's own sender
+    from the chat of the turn. Other members of a group may not."""
+    if decider.is_operator:
+        return True
+    is_requester = bool(decider.id) and decider.id == turn.inbound.sender.id
+    return is_requester and decider.chat_key == turn.chat_key
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """The circumstances of a call that its approval is bound to: the working directory of the session's shell
+    and the sandbox that commands run in."""
+
+    cwd: str
+    sandbox: str
+
+
+def call_digest(session_id: SessionId, requester: str, call: ToolCall, around: Surroundings) -> str:
+    """Return the hash of everything that an approval of the call is bound to. The arguments count byte for
+    byte, as the model wrote them."""
+    parts = (session_id, requester, call.name, call.arguments, around.cwd, around.sandbox)
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def host_digest(host: str, port: int) -> str:
+    """Return the name of a host's grant. A host is granted to the session, whoever asks."""
+    return f"host:{host}:{port}"

@@ -1,0 +1,122 @@
+"""The types of commands: a parsed command, what a handler may read, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+
+import msgspec
+
+from talaria.core.delivery import Button
+from talaria.core.entries import EntryBody, Exchange
+from talaria.core.ids import QuestionId, TurnId
+from talaria.core.ledger import AskedQuestion, ChatSummary
+from talaria.core.questions import Span
+from talaria.core.sessions import Session
+from talaria.core.spending import Account
+from talaria.core.turns import Sender, Turn
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A parsed command. `name` is lower case, without the slash."""
+
+    name: str
+    args: str = ""
+
+
+class Route(Enum):
+    """How a command travels.
+
+    CONTROL commands bypass the chat's lane, so they work while a turn runs. BINDING commands move the chat to
+    another session in the accepting transaction, then wait in the lane. LANE commands wait like a message.
+    """
+
+    CONTROL = auto()
+    BINDING = auto()
+    LANE = auto()
+
+
+class CommandContext(msgspec.Struct, frozen=True):
+    """Everything that a handler may read.
+
+    `models` are the configured names, `listed` the further models that endpoints offer, and `abilities` what
+    is known of the session's model, which gets no tools unless it `takes_tools`. `exchanges` and `reasoning`
+    come from the session's log and are filled in for commands with `reads_log`; `account` is filled in for
+    `/usage`, and `recent`, the session's last turns, newest first, for `/why`. `is_parked` says that the turn
+    under way waits for a person's decision. `questions` are the open questions of the chat, and the one that
+    the command names, for commands with `reads_questions`.
+    """
+
+    summary: ChatSummary
+    sender: Sender
+    agent: str
+    model: str
+    tools: tuple[str, ...]
+    running: TurnId | None = None
+    waiting: int = 0
+    warm: str = ""
+    models: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
+    abilities: str = ""
+    all_tools: tuple[str, ...] = ()
+    takes_tools: bool = True
+    exchanges: tuple[Exchange, ...] = ()
+    reasoning: str = ""
+    account: Account | None = None
+    recent: tuple[Turn, ...] = ()
+    is_parked: bool = False
+    questions: tuple[AskedQuestion, ...] = ()
+
+    @property
+    def session(self) -> Session:
+        """The session to which the command's turn is bound."""
+        return self.summary.current
+
+
+class SpecChange(msgspec.Struct, frozen=True):
+    """A wish for a new agent spec. `model` None keeps the session's model; `tools` None takes the configured
+    tools."""
+
+    model: str | None = None
+    tools: tuple[str, ...] | None = None
+
+
+class DecisionWish(msgspec.Struct, frozen=True):
+    """A person's decision about a question, which counts if the person may decide."""
+
+    question_id: QuestionId
+    text: str
+    span: Span = Span.ONCE
+
+
+class CommandResult(msgspec.Struct, frozen=True):
+    """The reply and the effects of a command.
+
+    `entries` are appended to the session's log, under its lease. `stop` cancels the chat's running turn.
+    `spec_change` pins the session to a new spec; the reply is then written by the command runner. `buttons`
+    are shown below the reply on channels that have buttons. Files that the turns `undo_files` changed are put
+    back, and the reply goes on with what became of them. `diff` asks for what the last turn did to files: to
+    all of them if it is empty, else to that path. `decide` is carried out before the reply is sent.
+    """
+
+    reply: str
+    entries: tuple[EntryBody, ...] = ()
+    stop: bool = False
+    spec_change: SpecChange | None = None
+    buttons: tuple[Button, ...] = ()
+    undo_files: tuple[TurnId, ...] = ()
+    diff: str | None = None
+    decide: DecisionWish | None = None
+
+
+class CommandSpec(msgspec.Struct, frozen=True):
+    """A row of the table of commands. With `reads_log`, the handler needs `exchanges` and `reasoning`, which
+    costs a read of the session's log; with `reads_questions` it needs `questions`."""
+
+    name: str
+    usage: str
+    help: str
+    route: Route
+    run: Callable[[CommandContext, str], CommandResult]
+    reads_log: bool = False
+    reads_questions: bool = False

@@ -1,0 +1,83 @@
+"""`/approve` and `/deny`: which open question a person means, and what the person is told."""
+
+from __future__ import annotations
+
+from talaria.commands.command_types import CommandContext, CommandResult, DecisionWish
+from talaria.core.display import clean_line
+from talaria.core.ledger import AskedQuestion
+from talaria.core.questions import APPROVE, DENY, Question, QuestionKind, Span
+
+_LISTED = 10
+_SHORT = 200
+_SPANS = {span.value: span for span in Span}
+_SAID = {
+    Span.ONCE: "Approved, once",
+    Span.SESSION: "Approved for this session",
+    Span.ALWAYS: "Approved for always",
+}
+
+
+def name_question(question: Question) -> str:
+    """Return the question in one line."""
+    return clean_line(question.text, _SHORT)
+
+
+def say_decision(question: Question, text: str, span: Span) -> str:
+    """Return what a person is told who has decided: it names what was decided about."""
+    if question.kind is QuestionKind.ANSWER:
+        return f"Answered: {name_question(question)}"
+    said = _SAID[span] if text == APPROVE else "Denied"
+    return f"{said}: {name_question(question)}"
+
+
+def approve(context: CommandContext, args: str) -> CommandResult:
+    words = args.split()
+    spans = [_SPANS[word] for word in words if word in _SPANS]
+    named = [word for word in words if word not in _SPANS]
+    if len(spans) > 1 or len(named) > 1:
+        return CommandResult("Say `/approve`, `/approve ID` or `/approve ID session`.")
+    return _decide(context, "".join(named), APPROVE, spans[0] if spans else Span.ONCE)
+
+
+def deny(context: CommandContext, args: str) -> CommandResult:
+    return _decide(context, args, DENY, Span.ONCE)
+
+
+def _decide(context: CommandContext, named: str, text: str, span: Span) -> CommandResult:
+    asked = [item.question for item in context.questions if item.question.kind is not QuestionKind.ANSWER]
+    if named:
+        found = [question for question in asked if question.id == named]
+        if not found:
+            return CommandResult(f"There is no open question {clean_line(named, 60)}.{_listed(asked)}")
+    else:
+        found = [item.question for item in context.questions if _is_here(context, item)]
+        found = [question for question in found if question in asked]
+    if not found:
+        return CommandResult("Nothing waits for a decision in this chat.")
+    if len(found) > 1:
+        return CommandResult(f"Say which one: `/{text} ID`.{_listed(found)}")
+    question = found[0]
+    return CommandResult(say_decision(question, text, span), decide=DecisionWish(question.id, text, span))
+
+
+def _is_here(context: CommandContext, item: AskedQuestion) -> bool:
+    return item.turn.chat_key == context.session.chat_key
+
+
+def _listed(questions: list[Question]) -> str:
+    if not questions:
+        return ""
+    lines = [f"- {question.id}: {name_question(question)}" for question in questions[:_LISTED]]
+    return "\nOpen:\n" + "\n".join(lines)
+
+
+def waiting_lines(context: CommandContext) -> str:
+    """Return the open questions of the chat for `/status`, each on a line of its own."""
+    lines = []
+    for item in context.questions[:_LISTED]:
+        question, who = item.question, item.turn.inbound.sender
+        how = f"`/approve {question.id}` or `/deny {question.id}`"
+        if question.kind is QuestionKind.ANSWER:
+            how = "the next message is the answer"
+        lines.append(f"\nWaits for {who.name or who.id}: {name_question(question)} ({how})")
+    return "".join(lines)

@@ -1,0 +1,118 @@
+"""Decisions of people: which questions are open, who may decide them, and what follows a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from talaria.access.approvals import Decider, NotEntitled, QuestionClosed, may_decide
+from talaria.core.clock import Clock
+from talaria.core.errors import BadRequest, IllegalMove, NotFound
+from talaria.core.events import QuestionDecided
+from talaria.core.ids import ChatKey, QuestionId
+from talaria.core.ledger import AskedQuestion, Page, QuestionPage
+from talaria.core.questions import APPROVE, DENY, Decision, QuestionKind, Span
+from talaria.core.store_ports import Store
+from talaria.core.tasks import finish
+from talaria.core.turns import Turn
+from talaria.turns.live import LiveTurns
+
+MAX_ANSWER = 16 << 10  # characters
+_HOW_TO_LIST = "`GET /api/approvals` and `/status` list the open ones."
+
+
+class Decisions:
+    """The one way by which questions are decided. `take_up` is called with the chat of a decided question, so
+    that a turn that was left alone is taken up."""
+
+    def __init__(
+        self, store: Store, live: LiveTurns, clock: Clock, take_up: Callable[[ChatKey], None]
+    ) -> None:
+        self._store = store
+        self._live = live
+        self._clock = clock
+        self._take_up = take_up
+
+    async def listing(self, page: Page, within: str = "") -> QuestionPage:
+        """Return the open questions, oldest first, in chats whose key begins with `within`."""
+        return await self._store.open_questions(page, within)
+
+    async def find(self, question_id: QuestionId) -> AskedQuestion:
+        """Raises `NotFound`."""
+        if (found := await self._store.find_question(question_id)) is None:
+            raise NotFound(f"There is no question {question_id}.", _HOW_TO_LIST)
+        return found
+
+    async def decide_as(
+        self, decider: Decider, question_id: QuestionId, text: str, span: Span = Span.ONCE
+    ) -> AskedQuestion:
+        """Record a person's decision, if the person may decide, and return the question as it was.
+
+        `text` is "approve", "deny" or, for a question with an answer, the answer. Durable when it returns.
+        Raises `NotFound`, `NotEntitled`, `QuestionClosed`, and `BadRequest` for a decision that does not fit
+        the question.
+        """
+        found = await self.find(question_id)
+        if not may_decide(found.turn, decider):
+            who = found.turn.inbound.sender
+            raise NotEntitled(
+                f"Only {who.name or who.id} or an operator can decide this.",
+                "The person whose message led to the question decides it, in the same chat.",
+            )
+        _check_fits(found, text, span)
+        try:
+            await self.record(question_id, Decision(text, decider.id, self._clock.now(), span))
+        except IllegalMove:
+            raise closed(await self.find(question_id), self._clock.now()) from None
+        return found
+
+    async def record(self, question_id: QuestionId, decision: Decision) -> Turn:
+        """Record a decision and let the turn go on once none of its questions is open. Durable when it
+        returns, also if it is cancelled.
+
+        Raises `NotFound`, and `IllegalMove` if the question cannot be decided any more.
+        """
+        return await finish(self._record(question_id, decision))
+
+    async def _record(self, question_id: QuestionId, decision: Decision) -> Turn:
+        asked = [live.questions[question_id] for live in self._live if question_id in live.questions]
+        if any(not question.is_open(decision.decided_at) for question in asked):
+            raise IllegalMove(f"question {question_id}", "closed", "decided")
+        turn = await self._store.decide(question_id, decision)
+        self._take_up(turn.chat_key)
+        if (live := self._live.get(turn.id)) is not None:
+            live.emit(QuestionDecided(question_id, decision.text, decision.span, decision.by))
+            live.decide(question_id)
+        return turn
+
+
+def decider_of(turn: Turn) -> Decider:
+    """Return the sender of a command as one who decides."""
+    sender = turn.inbound.sender
+    return Decider(sender.id, turn.chat_key, is_operator=sender.is_operator)
+
+
+def closed(found: AskedQuestion, now: float) -> QuestionClosed:
+    """Return the error that says why the question cannot be decided."""
+    decision = found.question.decision
+    if decision is not None:
+        why = f"{decision.by} has decided this already: {decision.text[:80]}."
+    elif found.question.is_expired(now):
+        why = "This has expired. It counts as denied."
+    else:
+        why = "The turn that asked does not wait for it any more."
+    return QuestionClosed(why, "Send your message again if the call is still wanted.")
+
+
+def _check_fits(found: AskedQuestion, text: str, span: Span) -> None:
+    kind = found.question.kind
+    if kind is QuestionKind.ANSWER:
+        if not text.strip() or len(text) > MAX_ANSWER:
+            raise BadRequest(
+                "This question needs an answer in words.", f"Write at most {MAX_ANSWER:,} characters."
+            )
+        if span is not Span.ONCE:
+            raise BadRequest("An answer counts once.", 'Leave "for" out.')
+    elif text not in (APPROVE, DENY):
+        raise BadRequest("This question is approved or denied.", f'Say "{APPROVE}" or "{DENY}".')
+    elif span is Span.ALWAYS and kind is not QuestionKind.HOST:
+        raise BadRequest("Only a host can be approved for always.", 'Say "once" or "session".')

@@ -1,0 +1,152 @@
+"""`/api/approvals`: who sees what waits, and whose decision counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asking_tools import Danger, calling
+from channels.http.gateway import Api, run_gateway
+from channels.http.test_roles import add_token, bearer
+from talaria.testing.model_server import ModelServer
+
+
+@pytest.fixture
+def danger() -> Danger:
+    return Danger()
+
+
+@pytest.fixture
+async def api(tmp_path: Path, model: ModelServer, danger: Danger) -> AsyncIterator[Api]:
+    async with run_gateway(tmp_path / "home", model, parts=danger.parts()) as api:
+        yield api
+
+
+async def waiting(api: Api, **more: Any) -> list[dict[str, Any]]:
+    """What waits, once something does."""
+    while not (items := (await api.get("/api/approvals", **more))["items"]):
+        await asyncio.sleep(0)
+    return list(items)
+
+
+async def state(api: Api, turn_id: str) -> str:
+    return str((await api.get(f"/api/turns/{turn_id}"))["state"])
+
+
+async def settled(api: Api, turn_id: str) -> Any:
+    live = await api.gateway.turns.find(turn_id)  # type: ignore[arg-type]
+    await api.gateway.turns.wait(live)
+    return await api.get(f"/api/turns/{turn_id}")
+
+
+async def test_a_question_is_listed_and_an_approval_lets_the_call_run(api: Api, danger: Danger) -> None:
+    turn_id = await api.begin("one", calling("rm -rf /"))
+    [asked] = await waiting(api)
+    assert (asked["turn_id"], asked["kind"], asked["tool"]) == (turn_id, "approval", "danger")
+    assert '"what": "rm -rf /"' in asked["text"]
+    assert asked["requester"] == {"id": "api", "name": "API"}
+    assert asked["expires_at"] - asked["asked_at"] == 86_400
+    assert danger.ran == [] and await state(api, turn_id) == "waiting"
+    body = {"decision": "approve", "for": "once"}
+    decided = await api.post(f"/api/approvals/{asked['id']}", body)
+    assert (decided["decision"], decided["for"], decided["turn_id"]) == ("approve", "once", turn_id)
+    assert (await settled(api, turn_id))["reply"] == "done"
+    assert danger.ran == ["rm -rf /"]
+    again = await api.post(f"/api/approvals/{asked['id']}", body, 409)
+    assert again["error"]["type"] == "question_closed"
+    assert (await api.get("/api/approvals"))["items"] == []
+
+
+async def test_a_denial_keeps_the_call_from_running(api: Api, danger: Danger) -> None:
+    turn_id = await api.begin("one", calling())
+    [asked] = await waiting(api)
+    await api.post(f"/api/approvals/{asked['id']}", {"decision": "deny"})
+    assert (await settled(api, turn_id))["reply"] == "done"
+    assert danger.ran == []
+
+
+async def test_only_the_requester_and_operators_decide(api: Api, danger: Danger) -> None:
+    callers: list[dict[str, Any]] = [
+        {"headers": bearer(await add_token(api, f"t-{n}", role))}
+        for n, role in enumerate(("chat", "chat", "read", "operate"))
+    ]
+    mine, other, reader, operator = callers
+    ticket = await api.post("/api/sessions/one/messages", {"text": calling()}, 202, **mine)
+    [asked] = await waiting(api, **mine)
+    path, body = f"/api/approvals/{asked['id']}", {"decision": "approve"}
+    assert (await api.get("/api/approvals", **other))["items"] == []
+    assert len((await api.get("/api/approvals", **reader))["items"]) == 1
+    await api.post(path, body, 404, **other)
+    await api.post(path, body, 403, **reader)
+    assert danger.ran == []
+    await api.post(path, body, **mine)
+    await settled(api, ticket["turn_id"])
+    assert danger.ran == ["x"]
+    await api.post("/api/sessions/one/messages", {"text": calling("y")}, 202, **mine)
+    [asked] = await waiting(api, **reader)
+    await api.post(f"/api/approvals/{asked['id']}", body, **operator)
+    await settled(api, asked["turn_id"])
+    assert danger.ran == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({}, "either"),
+        ({"decision": "approve", "answer": "yes"}, "either"),
+        ({"answer": "yes"}, "approved or denied"),
+        ({"decision": "approve", "for": "always"}, "Only a host"),
+        ({"decision": "maybe"}, "decision"),
+        ({"decision": "approve", "for": "ever"}, "for"),
+    ],
+)
+async def test_a_decision_that_does_not_fit_changes_nothing(
+    api: Api, danger: Danger, body: dict[str, str], says: str
+) -> None:
+    turn_id = await api.begin("one", calling())
+    [asked] = await waiting(api)
+    refused = await api.post(f"/api/approvals/{asked['id']}", body, 400)
+    assert says in refused["error"]["message"] + refused["error"]["hint"]
+    assert danger.ran == [] and await state(api, turn_id) == "waiting"
+
+
+async def test_an_unknown_question_is_not_found(api: Api) -> None:
+    await api.post("/api/approvals/q_none", {"decision": "approve"}, 404)
+
+
+async def test_an_answer_is_the_result_of_ask_user(api: Api) -> None:
+    turn_id = await api.begin(
+        "one", '[[call ask_user {"question": "Which?", "choices": ["red", "blue"]}]][[reply done]]'
+    )
+    [asked] = await waiting(api)
+    assert (asked["kind"], asked["text"], asked["choices"]) == ("answer", "Which?", ["red", "blue"])
+    path = f"/api/approvals/{asked['id']}"
+    await api.post(path, {"decision": "approve"}, 400)
+    await api.post(path, {"answer": " "}, 400)
+    await api.post(path, {"answer": "green"})
+    turn = await settled(api, turn_id)
+    assert (turn["reply"], turn["steps"][1]["preview"]) == ("done", "green")
+
+
+async def test_commands_decide_in_the_chat(api: Api, danger: Danger) -> None:
+    turn_id = await api.begin("one", calling())
+    [asked] = await waiting(api)
+    assert asked["id"] in (await api.say("one", "/status"))["reply"]
+    told = (await api.say("one", "/approve"))["reply"]
+    assert told.startswith("Approved, once: danger") and '"what": "x"' in told
+    await settled(api, turn_id)
+    assert danger.ran == ["x"]
+    assert "Nothing waits" in (await api.say("one", "/deny"))["reply"]
+
+
+async def test_an_operator_decides_in_another_chat_by_the_id(api: Api, danger: Danger) -> None:
+    turn_id = await api.begin("one", calling())
+    [asked] = await waiting(api)
+    assert "Nothing waits" in (await api.say("two", "/approve"))["reply"]
+    assert (await api.say("two", f"/deny {asked['id']}"))["reply"].startswith("Denied: danger")
+    await settled(api, turn_id)
+    assert danger.ran == []
