@@ -32,6 +32,10 @@ class SessionPlaces:
     is_project: bool = False
 
     @property
+    def session_id(self) -> SessionId:
+        return SessionId(unquote(self.session.name))
+
+    @property
     def tmp(self) -> Path:
         """The temporary folder of the session's commands. It goes when the session ends."""
         return self.session / _TMP

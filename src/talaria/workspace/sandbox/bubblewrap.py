@@ -117,7 +117,7 @@ def _mounts(hidden: tuple[Path, ...], command: SandboxCommand) -> Iterator[str]:
 
 
 def _exports(command: SandboxCommand) -> bytes:
-    variables = command.variables(tmp=_TMP, has_network=True)
+    variables = command.variables(tmp=_TMP)
     return b"".join(
         b"export %s=%s\n" % (name.encode(), os.fsencode(shlex.quote(value)))
         for name, value in variables.items()

@@ -67,7 +67,7 @@ class SandboxCommand:
     It can write in `folder`, `home` and `tmp`, and read the system's programs and `readable`. All of them are
     absolute paths of folders that exist; none of the writable ones lies in another, or a command could
     replace it by a link. It sees the variables of `environ` and a few that every program needs, and no other.
-    Without `network` it reaches nothing but itself; a backend that cannot join a network leaves it out.
+    Without `network` it reaches nothing but itself. Only bubblewrap can join one.
     """
 
     argv: Sequence[str]
@@ -84,14 +84,11 @@ class SandboxCommand:
     def writable(self) -> tuple[Path, ...]:
         return tuple(dict.fromkeys((self.folder, self.home, self.tmp)))
 
-    def variables(self, tmp: str, *, has_network: bool = False) -> dict[str, str]:
-        """Return the whole environment of the command. `tmp` is the path of its temporary folder inside.
-        `has_network` says that it joins its network, whose variables go before those of `environ`."""
+    def variables(self, tmp: str) -> dict[str, str]:
+        """Return the whole environment of the command. `tmp` is the path of its temporary folder inside."""
         own = {"PATH": PATH, "HOME": str(self.home), "TMPDIR": tmp, "LANG": "C.UTF-8", "USER": "talaria"}
         own |= {"LOGNAME": "talaria", "TERM": "dumb", "SHELL": "/bin/sh"}
-        if has_network and self.network is not None:
-            return own | dict(self.environ) | dict(self.network.environ)
-        return own | dict(self.environ)
+        return own | dict(self.environ) | (dict(self.network.environ) if self.network else {})
 
     def check(self) -> None:
         """Raise `SandboxError` if this command cannot be run as it is."""

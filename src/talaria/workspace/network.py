@@ -1,0 +1,237 @@
+"""The networks of sessions: one namespace for each, a proxy as the only way out, and their ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from talaria.core.errors import TalariaError
+from talaria.core.ids import SessionId
+from talaria.core.ports import HostAsker
+from talaria.net.settings import NetworkSettings
+from talaria.workspace.places import SessionPlaces, make_private, session_folder
+from talaria.workspace.sandbox.port import NetworkAccess
+from talaria.workspace.sandbox.users import command_user
+
+if TYPE_CHECKING:
+    from talaria.net.proxy import CommandProxy, ProxiedConnection, ProxyListener
+    from talaria.workspace.network_holder import NetworkHolder
+
+_log = logging.getLogger("talaria.workspace.network")
+_IDLE_SECONDS = 120.0  # after the last command, until the namespace of a session is given up
+_LOCAL = "localhost,127.0.0.1,::1"
+
+
+@dataclass(slots=True)
+class _Network:
+    holder: NetworkHolder
+    listener: ProxyListener
+    used_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkReading:
+    """The networks at a moment. `trouble` says why a session has none, if that happened last."""
+
+    sessions: int = 0
+    connections: int = 0
+    trouble: str = ""
+
+
+class SessionNetworks:
+    """The networks that commands of sessions share, as `Belongings`. Nothing is opened before a command runs.
+
+    A network is given up after a while without commands, and made again when one needs it. Background
+    processes keep theirs over a restart of the gateway.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        settings: Callable[[], NetworkSettings],
+        *,
+        on_end: Callable[[ProxiedConnection], None] = lambda connection: None,
+        idle_seconds: float = _IDLE_SECONDS,
+    ) -> None:
+        """`home` is the gateway's, with no link in its path."""
+        self._home = home
+        self._settings = settings
+        self._on_end = on_end
+        self._idle_seconds = idle_seconds
+        self._asker: HostAsker | None = None
+        self._proxy: CommandProxy | None = None
+        self._networks: dict[SessionId, _Network] = {}
+        self._locks: dict[SessionId, asyncio.Lock] = {}
+        self._sweeping: asyncio.Task[None] | None = None
+        self._trouble = ""
+
+    def use_asker(self, asker: HostAsker) -> None:
+        """Ask about unlisted hosts from now on. Without one they are refused."""
+        self._asker = asker
+        if self._proxy is not None:
+            self._proxy.gate.asker = asker
+
+    async def access(self, places: SessionPlaces, *, is_background: bool = False) -> NetworkAccess | None:
+        """Return the session's network for one command, which is started right after. None if commands have
+        no network, or if it cannot be made: `reading` says why then."""
+        if self._settings().commands == "off":
+            return None
+        async with self._lock(places.session_id):
+            try:
+                network = await self._get(places)
+            except (TalariaError, OSError) as error:
+                if (why := str(error)) != self._trouble:
+                    _log.warning("commands run without a network: %s", why)
+                self._trouble = why
+                return None
+            self._trouble = ""
+            network.used_at = asyncio.get_running_loop().time()
+        holder = network.holder
+        return NetworkAccess(holder.join, holder.users, _environ(is_background=is_background))
+
+    async def resume(self) -> None:
+        """Listen again for sessions whose processes have outlived the last gateway."""
+        from talaria.workspace.network_holder import has_holder  # noqa: PLC0415 - heavy
+
+        for folder in await asyncio.to_thread(lambda: [*self._home.glob("sessions/*/network")]):
+            session_id = SessionId(unquote(folder.parent.name))
+            if has_holder(folder):
+                async with self._lock(session_id):
+                    await self._find(session_id, folder)
+
+    def take_refusals(self, session_id: SessionId) -> tuple[str, ...]:
+        """Return what the proxy refused the session's commands since the last call, each a sentence."""
+        network = self._networks.get(session_id)
+        return network.listener.take_refusals() if network is not None else ()
+
+    def reading(self) -> NetworkReading:
+        connections = self._proxy.open_connections.total() if self._proxy is not None else 0
+        return NetworkReading(len(self._networks), connections, self._trouble)
+
+    async def end(self, session_id: SessionId) -> None:
+        """End the session's namespace, and every connection out of it."""
+        from talaria.workspace.network_holder import find_holder, has_holder  # noqa: PLC0415 - heavy
+
+        folder = session_folder(self._home, session_id) / "network"
+        async with self._lock(session_id):
+            network = self._networks.pop(session_id, None)
+            if network is not None:
+                await network.listener.close()
+                await asyncio.to_thread(network.holder.end)
+            elif has_holder(folder) and (holder := await asyncio.to_thread(find_holder, folder)) is not None:
+                await asyncio.to_thread(holder.end)
+        self._locks.pop(session_id, None)
+
+    async def close(self) -> None:
+        """Let go of all networks. Those that no command uses end; the others end by themselves later."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        for session_id in tuple(self._networks):
+            async with self._lock(session_id):
+                await self._give_up(session_id, is_closing=True)
+        if self._proxy is not None:
+            self._proxy.gate.close()
+            self._proxy.dialer.close()
+            self._proxy = None
+        self._locks.clear()
+
+    def _lock(self, session_id: SessionId) -> asyncio.Lock:
+        return self._locks.setdefault(session_id, asyncio.Lock())
+
+    async def _get(self, places: SessionPlaces) -> _Network:
+        """Return the session's network; makes it if it is not there or has died."""
+        from talaria.workspace.network_holder import start_holder  # noqa: PLC0415 - heavy
+
+        network = self._networks.get(places.session_id)
+        if network is not None and network.holder.is_alive:
+            return network
+        if network is not None:
+            del self._networks[places.session_id]
+            await network.listener.close()
+            await asyncio.to_thread(network.holder.end)
+        folder = places.network
+        await asyncio.to_thread(_make_folder, folder)
+        found = await self._find(places.session_id, folder)
+        if found is not None:
+            return found
+        user = command_user(places.folder)
+        holder = await asyncio.to_thread(start_holder, folder, user, (self._home,))
+        try:
+            return await self._listen(places.session_id, folder, holder)
+        except BaseException:
+            holder.end()
+            raise
+
+    async def _find(self, session_id: SessionId, folder: Path) -> _Network | None:
+        from talaria.workspace.network_holder import find_holder  # noqa: PLC0415 - heavy
+
+        holder = await asyncio.to_thread(find_holder, folder)
+        return await self._listen(session_id, folder, holder) if holder is not None else None
+
+    async def _listen(self, session_id: SessionId, folder: Path, holder: NetworkHolder) -> _Network:
+        listener = await self._open_proxy().listen(session_id, folder)
+        network = _Network(holder, listener, asyncio.get_running_loop().time())
+        self._networks[session_id] = network
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.create_task(self._sweep(), name="networks of sessions")
+        return network
+
+    def _open_proxy(self) -> CommandProxy:
+        from talaria.net.dialer import Dialer  # noqa: PLC0415 - heavy
+        from talaria.net.host_rules import NetworkGate  # noqa: PLC0415
+        from talaria.net.proxy import CommandProxy  # noqa: PLC0415
+
+        if self._proxy is None:
+            self._proxy = CommandProxy(
+                NetworkGate(self._settings, self._asker),
+                Dialer(lambda: self._settings().private_endpoints()),
+                checks_names=lambda: self._settings().commands != "open",
+                on_end=self._on_end,
+            )
+        return self._proxy
+
+    async def _sweep(self) -> None:
+        """Give up networks that no command has used for a while. Ends when there is none left."""
+        loop = asyncio.get_running_loop()
+        while self._networks:
+            await asyncio.sleep(self._idle_seconds / 4)
+            for session_id, network in tuple(self._networks.items()):
+                if loop.time() - network.used_at >= self._idle_seconds:
+                    async with self._lock(session_id):
+                        await self._give_up(session_id)
+
+    async def _give_up(self, session_id: SessionId, *, is_closing: bool = False) -> None:
+        """End a network unless a command uses it. With `is_closing` let go of it in any case."""
+        network = self._networks.get(session_id)
+        if network is None:
+            return
+        is_used = network.holder.is_alive and network.holder.is_used()
+        if is_used and not is_closing:
+            network.used_at = asyncio.get_running_loop().time()
+            return
+        del self._networks[session_id]
+        await network.listener.close()
+        if is_used:
+            network.holder.forget()
+        else:
+            await asyncio.to_thread(network.holder.end)
+
+
+def _make_folder(folder: Path) -> None:
+    make_private(folder)
+    folder.chmod(0o711)  # the folder above is closed; commands' users pass through a descriptor
+
+
+def _environ(*, is_background: bool) -> dict[str, str]:
+    from talaria.workspace.network_holder import BACKGROUND_PORT, PROXY_PORT  # noqa: PLC0415 - heavy
+
+    proxy = f"http://127.0.0.1:{BACKGROUND_PORT if is_background else PROXY_PORT}"
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+    variables = {name: proxy for upper in names for name in (upper, upper.lower())}
+    return variables | {"NO_PROXY": _LOCAL, "no_proxy": _LOCAL, "NODE_USE_ENV_PROXY": "1"}

@@ -1,0 +1,241 @@
+"""The process that keeps a session's network namespace: how it is started, found again, joined and ended."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from talaria.net.proxy import BACKGROUND, FOREGROUND
+from talaria.workspace import forwarder
+from talaria.workspace.sandbox.port import PATH, SandboxError, open_data, open_shared
+from talaria.workspace.sandbox.seccomp import MACHINES, build_filter
+from talaria.workspace.sandbox.system import system_paths
+
+PROXY_PORT, BACKGROUND_PORT = 3128, 3129  # inside the namespace
+_RECORD, _USERS = "holder.json", "users.lock"
+_INSIDE = "/run/talaria"
+_PATIENCE = 10.0  # seconds until a holder that does not tell anything is given up
+_GET_USERNS = 0xB701  # ioctl: the user namespace that owns another namespace
+
+
+@dataclass(slots=True)
+class NetworkHolder:
+    """A running holder. `pid` is its first process, `net` its namespace and `owner` the user namespace that
+    owns it, -1 as root, both as open descriptors. `lock` is this process's own shared lock on `users`."""
+
+    pid: int
+    pidfd: int
+    net: int
+    owner: int
+    lock: int
+    users: Path
+    child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return not select.select([self.pidfd], [], [], 0)[0]
+
+    @property
+    def join(self) -> tuple[str, ...]:
+        """The words that start a program in the namespace. They name descriptors of this process, because
+        the number of a process could be that of another one meanwhile."""
+        words = [shutil.which("nsenter", path=PATH) or "nsenter"]
+        if self.owner >= 0:
+            words += [f"--user=/proc/{os.getpid()}/fd/{self.owner}", "--preserve-credentials"]
+        return (*words, f"--net=/proc/{os.getpid()}/fd/{self.net}", "--")
+
+    def is_used(self) -> bool:
+        """Whether a command runs in the namespace. If none does, no other can join until `end`."""
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(self.lock, fcntl.LOCK_SH)
+            return True
+        return False
+
+    def end(self) -> None:
+        """End the holder, and with it the namespace once no command is in it. Blocks until it is gone."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        select.select([self.pidfd], [], [], _PATIENCE)
+        if self.child is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self.child.wait(_PATIENCE)
+        with suppress(FileNotFoundError):
+            (self.users.parent / _RECORD).unlink()
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the descriptors. The holder goes on as long as a command uses it, and ends by itself then."""
+        for fd in (self.pidfd, self.net, self.owner, self.lock):
+            if fd >= 0:
+                os.close(fd)
+        self.pidfd = self.net = self.owner = self.lock = -1
+        if self.child is not None:
+            self.child.poll()
+            self.child.returncode = self.child.returncode or 0  # no warning: it may outlive this process
+
+
+def has_holder(folder: Path) -> bool:
+    """Whether a holder was started in this folder and has not been ended. Cheap."""
+    return (folder / _RECORD).exists()
+
+
+def find_holder(folder: Path) -> NetworkHolder | None:
+    """Return the holder that an earlier process started in this folder, None if it has ended."""
+    try:
+        told = json.loads((folder / _RECORD).read_bytes())
+        pid, started = int(told["pid"]), int(told["started"])
+        pidfd = os.pidfd_open(pid)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    try:
+        if _start_time(pid) != started:  # its number belongs to another process now
+            raise ProcessLookupError(pid)
+        return _hold(folder, pid, pidfd, open_shared(folder / _USERS))
+    except (OSError, SandboxError):
+        os.close(pidfd)
+        return None
+
+
+def start_holder(folder: Path, user: tuple[int, int], hidden: tuple[Path, ...]) -> NetworkHolder:
+    """Start a holder whose sockets are in `folder`. `user` is that of the session's commands, (0, 0) for
+    this process's own. Blocks. Raises `SandboxError` if the namespace cannot be made."""
+    users = folder / _USERS
+    users.touch(0o644)
+    lock = open_shared(users)
+    try:
+        child, pid = _start(folder, user, hidden)
+        try:
+            holder = _hold(folder, pid, os.pidfd_open(pid), lock, child)
+        except OSError as error:
+            child.kill()
+            child.wait()
+            raise SandboxError(f"The network of the session cannot be joined: {error.strerror}.") from error
+    except BaseException:
+        os.close(lock)
+        raise
+    try:
+        _check_join(holder)
+        written = folder / f"{_RECORD}.new"
+        written.write_text(json.dumps({"pid": pid, "started": _start_time(pid)}))
+        written.replace(folder / _RECORD)
+    except BaseException:
+        holder.end()
+        raise
+    return holder
+
+
+def _hold(
+    folder: Path, pid: int, pidfd: int, lock: int, child: subprocess.Popen[bytes] | None = None
+) -> NetworkHolder:
+    net = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    owner = -1
+    try:
+        if os.geteuid() != 0:
+            owner = fcntl.ioctl(net, _GET_USERNS)
+            os.set_inheritable(owner, False)
+    except BaseException:
+        os.close(net)
+        raise
+    return NetworkHolder(pid, pidfd, net, owner, lock, folder / _USERS, child)
+
+
+def _start(
+    folder: Path, user: tuple[int, int], hidden: tuple[Path, ...]
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the program, and return it and the number of its first process once it listens."""
+    program, machine = shutil.which("bwrap", path=PATH), MACHINES.get(os.uname().machine)
+    if program is None or machine is None:
+        raise SandboxError("bubblewrap is not installed.", "Install the package bubblewrap.")
+    info, told = os.pipe()
+    ready, says = os.pipe()
+    lock = os.open(folder / _USERS, os.O_RDONLY | os.O_CLOEXEC)
+    rules = open_data("filter", build_filter(machine, has_namespaces=True, shares_uid=False))
+    given = (told, says, lock, rules)
+    argv = [program, *_options(folder, user, hidden), "--info-fd", str(told), "--seccomp", str(rules), "--"]
+    argv += [*_program(user), str(lock), str(says)]
+    argv += [str(PROXY_PORT), f"{_INSIDE}/{FOREGROUND}", str(BACKGROUND_PORT), f"{_INSIDE}/{BACKGROUND}"]
+    try:
+        child = subprocess.Popen(  # noqa: S603 - the program is bubblewrap
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            env={}, cwd="/", pass_fds=given, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        for fd in (info, ready):
+            os.close(fd)
+        raise SandboxError(f"bubblewrap cannot be started: {error.strerror}.") from error
+    finally:
+        for fd in given:
+            os.close(fd)
+    with open(info, "rb") as info_file, open(ready, "rb") as ready_file:  # noqa: PTH123
+        is_ready = bool(select.select([ready_file], [], [], _PATIENCE)[0]) and ready_file.read() == b"ready"
+        try:
+            pid = int(json.loads(info_file.read())["child-pid"]) if is_ready else 0
+        except (ValueError, KeyError):
+            pid = 0
+    if pid:
+        assert child.stderr is not None
+        child.stderr.close()
+        return child, pid
+    child.kill()
+    _, said = child.communicate()
+    why = said.decode(errors="replace").strip()[-300:] or "it said nothing"
+    raise SandboxError(f"The network of the session cannot be made: {why}.", "Run `talaria doctor`.")
+
+
+def _options(folder: Path, user: tuple[int, int], hidden: tuple[Path, ...]) -> list[str]:
+    """Return bubblewrap's options. There is no /dev: for that bubblewrap would make a second user namespace,
+    which does not own the network."""
+    options = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    options += ["--as-pid-1", "--cap-drop", "ALL"]
+    if user[0]:
+        options += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        options += ["--unshare-user"]
+    options += ["--perms", "0755", "--dir", "/etc", "--perms", "0755", "--dir", "/run"]
+    for path in system_paths(hidden):
+        if path.is_symlink() and path.parent == Path("/"):
+            options += ["--symlink", str(path.readlink()), str(path)]
+        elif path.parent == Path("/") or path.parent.parent == Path("/"):
+            options += ["--ro-bind", str(path), str(path)]
+    prefix = os.path.realpath(sys.base_prefix)
+    for parent in [*Path(prefix).parents][::-1]:  # bubblewrap would close them to other users
+        options += ["--perms", "0755", "--dir", str(parent)]
+    return [*options, "--ro-bind", prefix, prefix, "--ro-bind", str(folder), _INSIDE, "--remount-ro", "/"]
+
+
+def _program(user: tuple[int, int]) -> list[str]:
+    words = []
+    if user[0]:
+        words = [shutil.which("setpriv", path=PATH) or "setpriv", f"--reuid={user[0]}", f"--regid={user[1]}"]
+        words += ["--clear-groups", "--inh-caps=-all", "--"]
+    text = Path(forwarder.__file__).read_text()
+    return [*words, os.path.realpath(sys.executable), "-I", "-S", "-c", text]
+
+
+def _check_join(holder: NetworkHolder) -> None:
+    """Raise `SandboxError` unless a program that joins is in the namespace, which is not this process's."""
+    if os.fstat(holder.net).st_ino == Path("/proc/self/ns/net").stat().st_ino:
+        raise SandboxError("The session got no network of its own.")
+    words = (*holder.join, "readlink", "/proc/self/ns/net")
+    done = subprocess.run(  # noqa: S603 - the program is nsenter
+        words, capture_output=True, env={"PATH": PATH}, check=False, timeout=_PATIENCE
+    )
+    if done.stdout.strip() != f"net:[{os.fstat(holder.net).st_ino}]".encode():
+        why = done.stderr.decode(errors="replace").strip()[-300:]
+        raise SandboxError(f"The network of the session cannot be joined: {why}.", "Run `talaria doctor`.")
+
+
+def _start_time(pid: int) -> int:
+    """Return when a process was started, in ticks since the machine was. Raises `OSError`."""
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
