@@ -66,6 +66,7 @@ from talaria.turns.turns import Turns
 from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
 from talaria.workspace.folder import Folder
+from talaria.workspace.network import SessionNetworks
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.port import ProcessLimits
 from talaria.workspace.shell import SessionCommands
@@ -245,13 +246,18 @@ async def _open_workspaces(start: _Start) -> AsyncIterator[ChatWorkspaces]:
     home, tools = start.home.path, start.settings.tools
     limits = ProcessLimits(tools.command_memory, tools.command_processes)
     environ = partial(command_environ, tools, start.environ)
-    commands = SessionCommands(Sandboxes(tools.sandbox, home), environ, limits)
+    networks = SessionNetworks(
+        home, lambda: start.live.settings.network, count=start.metrics.command_connected
+    )
+    start.metrics.watch_network(networks.reading)
+    commands = SessionCommands(Sandboxes(tools.sandbox, home), environ, limits, networks)
     try:
         folders = ChatFolders(home, start.settings.agent.project)
     except BadRequest as error:
         raise ConfigError(f"agent.project: {error.user_text}", error.hint) from error
-    workspaces = ChatWorkspaces(home, (), commands, folders)
+    workspaces = ChatWorkspaces(home, (networks,), commands, folders)
     try:
+        await networks.resume()
         yield workspaces
     finally:
         await workspaces.close()

@@ -73,6 +73,15 @@ class LoopReading(msgspec.Struct, frozen=True):
     turn_id: TurnId | None = None
 
 
+class NetworkReading(msgspec.Struct, frozen=True):
+    """The networks of commands at one moment: sessions that have one, and open connections. `trouble` says
+    why the last command got none; it is empty if it got one."""
+
+    sessions: int = 0
+    connections: int = 0
+    trouble: str = ""
+
+
 class Metrics:
     """Counts events of the gateway and renders them as a page for Prometheus."""
 
@@ -102,6 +111,8 @@ class Metrics:
         self._tools = counter("tool_calls", "Tool calls.", "tool", "outcome")
         self._deliveries = counter("deliveries", "Attempts to send a reply.", "channel", "outcome")
         self._requests = counter("http_requests", "HTTP answers.", "route", "status")
+        self._connections = counter("command_connections", "Connections of commands.", "outcome")
+        self._connection_bytes = counter("command_bytes", "Bytes of such connections.", "direction")
         self._lag = histogram("loop_delay_seconds", "Delay of the event loop.", _LAG_SECONDS)
         self._streams = gauge("event_streams", "Open event streams.")
         gauge("rss_bytes", "Resident memory of this process.").set_function(read_rss)
@@ -151,6 +162,12 @@ class Metrics:
         """`route` is the pattern (`/api/turns/{id}`), never the path."""
         self._requests.inc(route, str(status))
 
+    def command_connected(self, outcome: str, sent: int, received: int) -> None:
+        """Count a connection of a command that has ended."""
+        self._connections.inc(outcome)
+        self._connection_bytes.inc("sent", by=sent)
+        self._connection_bytes.inc("received", by=received)
+
     def event_stream(self) -> AbstractContextManager[None]:
         """Count a stream as open while the block runs."""
         return self._streams.track_inprogress()
@@ -162,6 +179,10 @@ class Metrics:
     def watch_endpoints(self, read: Callable[[], Mapping[str, EndpointReading]]) -> None:
         """Call `read` at each scrape; its keys are providers. It must be quick and must not raise."""
         self._registry.register(_ScrapeCollector(lambda: _endpoint_metrics(read())))
+
+    def watch_network(self, read: Callable[[], NetworkReading]) -> None:
+        """Call `read` at each scrape. It must be quick and must not raise."""
+        self._registry.register(_ScrapeCollector(lambda: _network_metrics(read())))
 
     def loop_was_late(self, seconds: float) -> None:
         """Count one tick of the event loop, which came so late."""
@@ -247,6 +268,11 @@ def _endpoint_metrics(now: Mapping[str, EndpointReading]) -> Iterator[Metric]:
     yield gauge("waiting", "Model calls that wait for a permit.", lambda reading: reading.waiting)
     yield gauge("failures", "Failures in a row.", lambda reading: reading.failures)
     yield gauge("resting", "1 while the breaker is not closed.", lambda reading: reading.state != "closed")
+
+
+def _network_metrics(now: NetworkReading) -> Iterator[Metric]:
+    yield GaugeMetricFamily("talaria_command_networks", "Sessions with a network.", now.sessions)
+    yield GaugeMetricFamily("talaria_command_connections_open", "Open connections.", now.connections)
 
 
 def _loop_metrics(now: LoopReading) -> Iterator[Metric]:

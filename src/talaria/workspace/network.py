@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +15,20 @@ from talaria.core.errors import TalariaError
 from talaria.core.ids import SessionId
 from talaria.core.ports import HostAsker
 from talaria.net.settings import NetworkSettings
+from talaria.observe.metrics import NetworkReading
 from talaria.workspace.places import SessionPlaces, make_private, session_folder
-from talaria.workspace.sandbox.port import NetworkAccess
+from talaria.workspace.sandbox.port import NetworkAccess, Sandbox, SandboxError
 from talaria.workspace.sandbox.users import command_user
 
 if TYPE_CHECKING:
-    from talaria.net.proxy import CommandProxy, ProxiedConnection, ProxyListener
+    from talaria.net.host_rules import NetworkGate
+    from talaria.net.proxy import CommandProxy, ProxyListener
     from talaria.workspace.network_holder import NetworkHolder
+    from talaria.workspace.sandbox.proof import Proof
 
 _log = logging.getLogger("talaria.workspace.network")
 _IDLE_SECONDS = 120.0  # after the last command, until the namespace of a session is given up
+_MOST_TOLD = 4  # refusals in one note
 _LOCAL = "localhost,127.0.0.1,::1"
 
 
@@ -32,15 +37,6 @@ class _Network:
     holder: NetworkHolder
     listener: ProxyListener
     used_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkReading:
-    """The networks at a moment. `trouble` says why a session has none, if that happened last."""
-
-    sessions: int = 0
-    connections: int = 0
-    trouble: str = ""
 
 
 class SessionNetworks:
@@ -55,44 +51,54 @@ class SessionNetworks:
         home: Path,
         settings: Callable[[], NetworkSettings],
         *,
-        on_end: Callable[[ProxiedConnection], None] = lambda connection: None,
+        count: Callable[[str, int, int], None] = lambda outcome, sent, received: None,
         idle_seconds: float = _IDLE_SECONDS,
     ) -> None:
-        """`home` is the gateway's, with no link in its path."""
-        self._home = home
+        """`home` is the gateway's. `count` is called with the outcome and the bytes
+        of every connection that has ended."""
+        self._home = Path(os.path.realpath(home))
         self._settings = settings
-        self._on_end = on_end
+        self._count = count
         self._idle_seconds = idle_seconds
         self._asker: HostAsker | None = None
+        self._gate: NetworkGate | None = None
         self._proxy: CommandProxy | None = None
         self._networks: dict[SessionId, _Network] = {}
         self._locks: dict[SessionId, asyncio.Lock] = {}
         self._sweeping: asyncio.Task[None] | None = None
+        self._proving: asyncio.Task[Proof] | None = None
         self._trouble = ""
 
     def use_asker(self, asker: HostAsker) -> None:
         """Ask about unlisted hosts from now on. Without one they are refused."""
         self._asker = asker
-        if self._proxy is not None:
-            self._proxy.gate.asker = asker
+        if self._gate is not None:
+            self._gate.asker = asker
 
-    async def access(self, places: SessionPlaces, *, is_background: bool = False) -> NetworkAccess | None:
-        """Return the session's network for one command, which is started right after. None if commands have
-        no network, or if it cannot be made: `reading` says why then."""
-        if self._settings().commands == "off":
+    async def access(
+        self, places: SessionPlaces, sandbox: Sandbox, *, is_background: bool = False
+    ) -> NetworkAccess | None:
+        """Return the session's network for one command, which is started right after.
+
+        None if commands have no network, if this sandbox cannot join one, or if it cannot be made: `reading`
+        says why then. The first network of the process is used only after the canary has tried to get out
+        of a sandbox that has it.
+        """
+        if self._settings().commands == "off" or sandbox.name != "bubblewrap":
             return None
-        async with self._lock(places.session_id):
-            try:
+        try:
+            async with self._lock(places.session_id):
                 network = await self._get(places)
-            except (TalariaError, OSError) as error:
-                if (why := str(error)) != self._trouble:
-                    _log.warning("commands run without a network: %s", why)
-                self._trouble = why
-                return None
-            self._trouble = ""
-            network.used_at = asyncio.get_running_loop().time()
-        holder = network.holder
-        return NetworkAccess(holder.join, holder.users, _environ(is_background=is_background))
+                network.used_at = asyncio.get_running_loop().time()
+            access = NetworkAccess(network.holder.join, network.holder.users, _environ(is_background))
+            await self._prove(sandbox, access)
+        except (TalariaError, OSError) as error:
+            if (why := str(error)) != self._trouble:
+                _log.warning("commands run without a network: %s", why)
+            self._trouble = why
+            return None
+        self._trouble = ""
+        return access
 
     async def resume(self) -> None:
         """Listen again for sessions whose processes have outlived the last gateway."""
@@ -104,10 +110,15 @@ class SessionNetworks:
                 async with self._lock(session_id):
                     await self._find(session_id, folder)
 
-    def take_refusals(self, session_id: SessionId) -> tuple[str, ...]:
-        """Return what the proxy refused the session's commands since the last call, each a sentence."""
+    def note(self, session_id: SessionId) -> str:
+        """Return in a few sentences what the proxy refused the session's commands since the last call, and
+        why they have no network, if they have none."""
         network = self._networks.get(session_id)
-        return network.listener.take_refusals() if network is not None else ()
+        if network is None:
+            return f"There is no network: {self._trouble}" if self._trouble else ""
+        refusals = network.listener.take_refusals()
+        more = f" {len(refusals) - _MOST_TOLD} more hosts were refused." if len(refusals) > _MOST_TOLD else ""
+        return " ".join(f"Network: {each}" for each in refusals[:_MOST_TOLD]) + more
 
     def reading(self) -> NetworkReading:
         connections = self._proxy.open_connections.total() if self._proxy is not None else 0
@@ -129,17 +140,31 @@ class SessionNetworks:
 
     async def close(self) -> None:
         """Let go of all networks. Those that no command uses end; the others end by themselves later."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.gather(self._sweeping, return_exceptions=True)
+        waiting = [task for task in (self._sweeping, self._proving) if task is not None]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
         for session_id in tuple(self._networks):
             async with self._lock(session_id):
                 await self._give_up(session_id, is_closing=True)
         if self._proxy is not None:
-            self._proxy.gate.close()
             self._proxy.dialer.close()
             self._proxy = None
+        if self._gate is not None:
+            self._gate.close()
         self._locks.clear()
+
+    async def _prove(self, sandbox: Sandbox, access: NetworkAccess) -> None:
+        """Raise `SandboxError` if the canary gets out of the sandbox with this network. Proves once."""
+        from talaria.workspace.sandbox.proof import prove  # noqa: PLC0415 - heavy
+
+        if self._proving is None or self._proving.cancelled():
+            work = prove(sandbox, self._home, access)
+            self._proving = asyncio.create_task(work, name="prove the network")
+        proof = await asyncio.shield(self._proving)
+        if not proof.holds:
+            text = f"The sandbox does not hold with a network: {proof.sentence()}."
+            raise SandboxError(text, "Run `talaria doctor`.")
 
     def _lock(self, session_id: SessionId) -> asyncio.Lock:
         return self._locks.setdefault(session_id, asyncio.Lock())
@@ -188,11 +213,12 @@ class SessionNetworks:
         from talaria.net.proxy import CommandProxy  # noqa: PLC0415
 
         if self._proxy is None:
+            self._gate = NetworkGate(self._settings, self._asker)
             self._proxy = CommandProxy(
-                NetworkGate(self._settings, self._asker),
+                self._gate,
                 Dialer(lambda: self._settings().private_endpoints()),
                 checks_names=lambda: self._settings().commands != "open",
-                on_end=self._on_end,
+                on_end=lambda told: self._count(told.outcome, told.sent, told.received),
             )
         return self._proxy
 
@@ -228,7 +254,7 @@ def _make_folder(folder: Path) -> None:
     folder.chmod(0o711)  # the folder above is closed; commands' users pass through a descriptor
 
 
-def _environ(*, is_background: bool) -> dict[str, str]:
+def _environ(is_background: bool) -> dict[str, str]:
     from talaria.workspace.network_holder import BACKGROUND_PORT, PROXY_PORT  # noqa: PLC0415 - heavy
 
     proxy = f"http://127.0.0.1:{BACKGROUND_PORT if is_background else PROXY_PORT}"

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from talaria.core.errors import ToolError
 from talaria.core.shells import OutputSink, ShellCommand, ShellEnd, ShellState
@@ -19,6 +20,9 @@ from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.port import ProcessLimits, SandboxCommand, SandboxError
 from talaria.workspace.sandbox.process import Ending, open_process
 from talaria.workspace.shell_state import MAX_STATE_BYTES, compare, load_state, parse_dump, save_state
+
+if TYPE_CHECKING:
+    from talaria.workspace.network import SessionNetworks
 
 # It has no line break, so that the shell counts the lines of the command from 1. The state is written when
 # the command has ended, and by the trap if it left the shell by itself.
@@ -41,20 +45,33 @@ class SessionCommands:
         sandboxes: Sandboxes,
         environ: Callable[[], Mapping[str, str]] = dict,
         limits: ProcessLimits | None = None,
+        networks: SessionNetworks | None = None,
     ) -> None:
-        """`environ` returns the variables that every command gets."""
+        """`environ` returns the variables that every command gets. Without `networks` none has a network."""
         self.sandboxes = sandboxes
+        self._networks = networks
         self._environ = environ
         self._limits = limits or ProcessLimits()
 
     async def make(
-        self, places: SessionPlaces, argv: Sequence[str], state: ShellState, seconds: float
+        self,
+        places: SessionPlaces,
+        argv: Sequence[str],
+        state: ShellState,
+        seconds: float,
+        *,
+        is_background: bool = False,
     ) -> SandboxCommand:
-        """Return a command that runs in the session's folders with its variables. Makes the folders.
+        """Return a command that runs in the session's folders and network with its variables. Makes the
+        folders. Nobody waits for a background process, so an unlisted host is refused to it at once.
 
         Raises `ToolError`.
         """
         await asyncio.to_thread(places.make)
+        network = None
+        if self._networks is not None:
+            sandbox = await self.sandboxes.get()
+            network = await self._networks.access(places, sandbox, is_background=is_background)
         environ = {"SHELL": find_shell(), **self._environ(), **state.changed}
         return SandboxCommand(
             argv=argv,
@@ -63,7 +80,12 @@ class SessionCommands:
             tmp=places.tmp,
             environ=environ,
             limits=replace(self._limits, seconds=seconds),
+            network=network,
         )
+
+    def network_note(self, places: SessionPlaces) -> str:
+        """Return what the model should know of the network since the last command; empty if nothing."""
+        return self._networks.note(places.session_id) if self._networks is not None else ""
 
 
 class SessionShell:
@@ -114,7 +136,8 @@ class SessionShell:
         return after
 
     def _end(self, ending: Ending, state: ShellState) -> ShellEnd:
-        return ShellEnd(ending.code, state.cwd or str(self._places.folder), ending.timed_out)
+        note = self._commands.network_note(self._places)
+        return ShellEnd(ending.code, state.cwd or str(self._places.folder), ending.timed_out, note)
 
 
 @cache

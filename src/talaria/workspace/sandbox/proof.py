@@ -15,7 +15,7 @@ from pathlib import Path
 
 from talaria.core.errors import TalariaError
 from talaria.workspace.sandbox import canary
-from talaria.workspace.sandbox.port import ProcessLimits, Sandbox, SandboxCommand, SandboxError
+from talaria.workspace.sandbox.port import NetworkAccess, ProcessLimits, Sandbox, SandboxCommand, SandboxError
 from talaria.workspace.sandbox.process import run
 from talaria.workspace.sandbox.users import hand_over
 
@@ -47,12 +47,13 @@ class Proof:
         )
 
 
-async def prove(sandbox: Sandbox, home: Path) -> Proof:
-    """Run the canary in the sandbox and return what it reached. `home` is the gateway's.
+async def prove(sandbox: Sandbox, home: Path, network: NetworkAccess | None = None) -> Proof:
+    """Run the canary in the sandbox, with a network if one is given, and return what it reached. `home` is
+    the gateway's.
 
     Makes a temporary folder and removes it. Raises nothing for a sandbox that does not work.
     """
-    with _bait(home) as (command, heard):
+    with _bait(home, network) as (command, heard):
         try:
             done = await run(sandbox, command)
         except TalariaError as error:
@@ -70,7 +71,7 @@ async def prove(sandbox: Sandbox, home: Path) -> Proof:
 
 
 @contextmanager
-def _bait(home: Path) -> Iterator[tuple[SandboxCommand, _Heard]]:
+def _bait(home: Path, network: NetworkAccess | None) -> Iterator[tuple[SandboxCommand, _Heard]]:
     """Lay out files and sockets that file permissions do not protect, and folders for the canary."""
     with ExitStack() as stack:
         base = Path(os.path.realpath(tempfile.mkdtemp(prefix="talaria-canary-")))
@@ -108,7 +109,9 @@ def _bait(home: Path) -> Iterator[tuple[SandboxCommand, _Heard]]:
             path.chmod(0o777)
         udp.setblocking(False)
         prefix = Path(os.path.realpath(sys.base_prefix))
-        command = SandboxCommand((), folder, own_home, tmp, readable=(prefix,), limits=_LIMITS)
+        command = SandboxCommand(
+            (), folder, own_home, tmp, readable=(prefix,), limits=_LIMITS, network=network
+        )
         order: dict[str, object] = {
             "folder": str(folder),
             "secret": str(secret),
