@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("talaria.workspace.network")
 _IDLE_SECONDS = 120.0  # after the last command, until the namespace of a session is given up
+_LOCKS = 64  # shared by sessions, so that their number is bounded
 _MOST_TOLD = 4  # refusals in one note
 _LOCAL = "localhost,127.0.0.1,::1"
 
@@ -64,7 +65,7 @@ class SessionNetworks:
         self._gate: NetworkGate | None = None
         self._proxy: CommandProxy | None = None
         self._networks: dict[SessionId, _Network] = {}
-        self._locks: dict[SessionId, asyncio.Lock] = {}
+        self._locks = tuple(asyncio.Lock() for _ in range(_LOCKS))
         self._sweeping: asyncio.Task[None] | None = None
         self._proving: asyncio.Task[Proof] | None = None
         self._trouble = ""
@@ -102,13 +103,10 @@ class SessionNetworks:
 
     async def resume(self) -> None:
         """Listen again for sessions whose processes have outlived the last gateway."""
-        from talaria.workspace.network_holder import has_holder  # noqa: PLC0415 - heavy
-
-        for folder in await asyncio.to_thread(lambda: [*self._home.glob("sessions/*/network")]):
-            session_id = SessionId(unquote(folder.parent.name))
-            if has_holder(folder):
-                async with self._lock(session_id):
-                    await self._find(session_id, folder)
+        for record in await asyncio.to_thread(lambda: [*self._home.glob("sessions/*/network/holder.json")]):
+            session_id = SessionId(unquote(record.parent.parent.name))
+            async with self._lock(session_id):
+                await self._find(session_id, record.parent)
 
     def note(self, session_id: SessionId) -> str:
         """Return in a few sentences what the proxy refused the session's commands since the last call, and
@@ -126,17 +124,18 @@ class SessionNetworks:
 
     async def end(self, session_id: SessionId) -> None:
         """End the session's namespace, and every connection out of it."""
-        from talaria.workspace.network_holder import find_holder, has_holder  # noqa: PLC0415 - heavy
-
         folder = session_folder(self._home, session_id) / "network"
+        if session_id not in self._networks and not folder.exists():
+            return
+        from talaria.workspace.network_holder import find_holder  # noqa: PLC0415 - heavy
+
         async with self._lock(session_id):
             network = self._networks.pop(session_id, None)
             if network is not None:
                 await network.listener.close()
                 await asyncio.to_thread(network.holder.end)
-            elif has_holder(folder) and (holder := await asyncio.to_thread(find_holder, folder)) is not None:
+            elif (holder := await asyncio.to_thread(find_holder, folder)) is not None:
                 await asyncio.to_thread(holder.end)
-        self._locks.pop(session_id, None)
 
     async def close(self) -> None:
         """Let go of all networks. Those that no command uses end; the others end by themselves later."""
@@ -152,7 +151,6 @@ class SessionNetworks:
             self._proxy = None
         if self._gate is not None:
             self._gate.close()
-        self._locks.clear()
 
     async def _prove(self, sandbox: Sandbox, access: NetworkAccess) -> None:
         """Raise `SandboxError` if the canary gets out of the sandbox with this network. Proves once."""
@@ -167,7 +165,7 @@ class SessionNetworks:
             raise SandboxError(text, "Run `talaria doctor`.")
 
     def _lock(self, session_id: SessionId) -> asyncio.Lock:
-        return self._locks.setdefault(session_id, asyncio.Lock())
+        return self._locks[hash(session_id) % len(self._locks)]
 
     async def _get(self, places: SessionPlaces) -> _Network:
         """Return the session's network; makes it if it is not there or has died."""

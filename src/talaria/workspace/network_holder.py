@@ -85,11 +85,6 @@ class NetworkHolder:
             self.child.returncode = self.child.returncode or 0  # no warning: it may outlive this process
 
 
-def has_holder(folder: Path) -> bool:
-    """Whether a holder was started in this folder and has not been ended. Cheap."""
-    return (folder / _RECORD).exists()
-
-
 def find_holder(folder: Path) -> NetworkHolder | None:
     """Return the holder that an earlier process started in this folder, None if it has ended."""
     try:
