@@ -56,7 +56,7 @@ class ProxyBounds:
 
 @dataclass(slots=True)
 class ProxiedConnection:
-    """One connection, as it is logged. `outcome` is `open` while it runs; then `done`, `refused` for its
+    """A connection, as it is logged. `outcome` is `open` while it runs; then `done`, `refused` for its
     host, `address` for its address, `unreachable`, `bad` for its request, `busy` if there are too many, or
     `cut` by a bound or a peer."""
 

@@ -30,7 +30,7 @@ _REFUSAL = (
 
 
 class End:
-    """One side of a connection. `waiting` are bytes for it that it has not taken yet; `is_read` says that it
+    """A side of a connection. `waiting` are bytes for it that it has not taken yet; `is_read` says that it
     has sent all it will send."""
 
     __slots__ = ("is_read", "is_shut", "mask", "peer", "sock", "waiting")
