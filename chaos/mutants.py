@@ -28,6 +28,7 @@ _COPIED = ("src", "tests", "soak", "bench", "incidents", "chaos")
 _KILLS = 8
 _SEEDS = (1, 2, 3)
 _TESTS_FAILED = 1
+_CANARIES = "tests/scenarios/test_secrets.py::test_no_secret_leaves_by_tools_messages_answers_or_files"
 _ESCAPES = "tests/workspace/sandbox/test_escapes.py::test_no_escape_works"
 
 
@@ -378,6 +379,30 @@ MUTANTS = (
             ),
         ),
         Tests("tests/channels/http/test_roles.py::test_a_caller_that_chats_sees_its_own_chats_only"),
+    ),
+    Mutant(
+        "a stream that holds nothing back",
+        "a secret that a command prints in two pieces is shown",
+        (Edit("core/redaction.py", "cut = redactor._unfinished(joined)", "cut = len(joined)"),),
+        Tests("tests/tools/test_leaks.py::test_a_secret_in_several_pieces_of_output_is_not_shown"),
+    ),
+    Mutant(
+        "results as the tools gave them",
+        "the model and the log get the secrets that a command printed",
+        (Edit("tools/execution.py", "return encodable(redact(text))", "return encodable(text)"),),
+        Tests(_CANARIES),
+    ),
+    Mutant(
+        "messages as people wrote them",
+        "a secret that somebody pasted goes to the log and to the model",
+        (Edit("turns/intake.py", "inbound, parts=said[0].parts)", "inbound)"),),
+        Tests(_CANARIES),
+    ),
+    Mutant(
+        "commands with the gateway's variables",
+        "a command sees every key that the gateway was started with",
+        (Edit("tools/environment.py", "    found = {}\n", "    found = dict(environ)\n"),),
+        Tests(_CANARIES),
     ),
     Mutant(
         "no filter of calls in bubblewrap",

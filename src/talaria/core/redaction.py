@@ -121,6 +121,10 @@ class Redactor:
         spans = self._find(data) if self._names else []
         return _replace(data, spans) if spans else data
 
+    def names_in(self, data: bytes) -> list[str]:
+        """Return the names of the secrets that the data holds."""
+        return sorted({span.name for span in self._find(data)}) if self._names else []
+
     def stream(self) -> StreamRedactor:
         """Return a redactor for one text that comes in parts."""
         return StreamRedactor(self)

@@ -145,14 +145,15 @@ class GatewayProcess:
 
 @asynccontextmanager
 async def running_gateway(
-    settings: Mapping[str, str] | None = None, config: str = ""
+    settings: Mapping[str, str] | None = None, config: str = "", *, record: bool = False
 ) -> AsyncIterator[tuple[GatewayProcess, ModelServer]]:
-    """Run a gateway with a scripted model and no chat platform. `config` is the text of its config.toml."""
+    """Run a gateway with a scripted model and no chat platform. `config` is the text of its config.toml. With
+    `record` the model keeps the requests."""
     with tempfile.TemporaryDirectory(prefix="talaria-gateway-") as folder:
         home = Path(folder) / "home"
         home.mkdir(mode=0o700)
         (home / "config.toml").write_text(config)
-        async with ModelServer(record=False) as model:
+        async with ModelServer(record=record) as model:
             given = {
                 "MODEL__PROVIDER": "scripted",
                 "PROVIDERS__SCRIPTED__BASE_URL": model.base_url,

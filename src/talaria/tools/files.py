@@ -256,7 +256,13 @@ def _send(arguments: Arguments, context: ToolContext) -> Content:
     # The journal finds the file in the result, and the reply brings it.
     folder = Folder.of(context)
     path = folder.resolve(arguments["path"])
-    sent = keep_copy(folder, path, sent_file_id(context.turn_id, context.call_id))
+
+    def check(data: bytes) -> None:
+        if names := context.redactor.names_in(data):
+            what = f"{path} holds a secret of the gateway ({', '.join(names)}) and is not sent."
+            raise ToolError(what, "Take it out of the file first.")
+
+    sent = keep_copy(folder, path, sent_file_id(context.turn_id, context.call_id), check=check)
     return Text(f"{path} will be sent with your reply."), File(sent.name, str(path), sent.type, sent.size)
 
 

@@ -5,6 +5,7 @@ Every function blocks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
@@ -20,12 +21,20 @@ SENT = FolderPath(tuple(files.SENT.split("/")))
 KEPT_COPIES = 100
 
 
-def keep_copy(folder: Folder, path: FolderPath, file_id: str, kept: int = KEPT_COPIES) -> SentFile:
-    """Copy a file to the place from which people get it; the newest `kept` copies of the chat stay.
+def keep_copy(
+    folder: Folder,
+    path: FolderPath,
+    file_id: str,
+    kept: int = KEPT_COPIES,
+    check: Callable[[bytes], None] = lambda data: None,
+) -> SentFile:
+    """Copy a file to the place from which people get it; the newest `kept` copies of the chat stay. `check`
+    raises if the content must not be sent.
 
     A call that is run again replaces its copy. Raises `ToolError`; `FolderFull` if the folder has no room.
     """
     data = folder.read(path, MAX_SENT_BYTES)
+    check(data)
     sent = SentFile(file_id, path.name, find_media_type(path.name, "", data), len(data))
     folder.write(folder.resolve(sent.copy_path), data, MAX_SENT_BYTES)
     # Ids begin with the time of their turn.

@@ -1,0 +1,67 @@
+"""Secrets in what tools print, return and send."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from talaria.core.errors import ToolError
+from talaria.core.events import Event, ToolOutput
+from talaria.core.messages import Content, File, Text, ToolCall, ToolOutcome
+from talaria.core.redaction import Secret, SecretRegistry
+from talaria.core.tools import ToolContext
+from talaria.tools.builtin import builtin_tools
+from talaria.tools.function import parameters
+from talaria.tools.settings import ToolSettings
+from talaria.tools.toolset import ToolSet
+from tools.conftest import bound, tool
+
+SECRETS = SecretRegistry([Secret("GITHUB_TOKEN", "ghp_Q7rT2vX9bL4mN8pW3zK6yH1c"), Secret("PIN", "hunter22")])
+
+
+async def test_a_secret_in_several_pieces_of_output_is_not_shown(tmp_path: Path) -> None:
+    async def run(arguments: dict[str, Any], context: ToolContext) -> str:
+        for piece in ("it is ghp_Q7r", "T2vX9bL4m", "N8pW3zK6yH1c, hun", "ter2", "2 and gh"):
+            context.emit(piece)
+            await asyncio.sleep(0)
+        return "ghp_Q7rT2vX9bL4mN8pW3zK6yH1c"
+
+    events: list[Event] = []
+    tools = ToolSet([tool("leak", handler=run)])
+    result = await bound(tools, tmp_path, events=events, secrets=SECRETS).run(ToolCall("c", "leak", "{}"))
+    shown = "".join(event.text for event in events if isinstance(event, ToolOutput))
+    assert shown == "it is [secret GITHUB_TOKEN], [secret PIN] and gh"
+    assert result.text == "[secret GITHUB_TOKEN]"
+
+
+async def test_no_secret_is_left_in_results_their_files_parts_and_errors(tmp_path: Path) -> None:
+    async def run(arguments: dict[str, Any], context: ToolContext) -> Content:
+        match arguments["kind"]:
+            case "long":
+                return "x " * 10_000 + "hunter22 " + "y " * 10_000
+            case "parts":
+                return Text("hunter22"), File("hunter22.txt", "a.txt", "text/plain", 3, "hunter22")
+            case _:
+                raise ToolError("hunter22 was refused.", "Use hunter22.")
+
+    schema = parameters({"kind": {"type": "string"}})
+    files = builtin_tools(ToolSettings(enabled=("files",)))
+    tools = ToolSet([tool("leak", schema=schema, handler=run), *files.tools])
+    runner = bound(tools, tmp_path, secrets=SECRETS)
+    for kind in ("long", "parts", "error"):
+        result = await runner.run(ToolCall("c", "leak", f'{{"kind": "{kind}"}}'))
+        assert "hunter22" not in repr(result)
+        assert "[secret PIN]" in repr(result) or kind == "long"
+    (kept,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert "[secret PIN]" in kept.read_text()
+    assert "hunter22" not in kept.read_text()
+
+
+async def test_a_file_with_a_secret_is_not_sent(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\x00\xff" + b"68756e7465723232" + b"\x00")
+    tools = builtin_tools(ToolSettings(enabled=("files",)))
+    call = ToolCall("c", "send_file", '{"path": "a.bin"}')
+    result = await bound(tools, tmp_path, secrets=SECRETS).run(call)
+    assert result.outcome is ToolOutcome.ERROR
+    assert "a.bin holds a secret of the gateway (PIN)" in result.text
