@@ -28,7 +28,6 @@ _COPIED = ("src", "tests", "soak", "bench", "incidents", "chaos")
 _KILLS = 8
 _SEEDS = (1, 2, 3)
 _TESTS_FAILED = 1
-_CANARIES = "tests/scenarios/test_secrets.py::test_no_secret_leaves_by_tools_messages_answers_or_files"
 _ESCAPES = "tests/workspace/sandbox/test_escapes.py::test_no_escape_works"
 
 
@@ -390,19 +389,19 @@ MUTANTS = (
         "results as the tools gave them",
         "the model and the log get the secrets that a command printed",
         (Edit("tools/execution.py", "return encodable(redact(text))", "return encodable(text)"),),
-        Tests(_CANARIES),
+        Tests("tests/tools/test_leaks.py::test_no_secret_is_left_in_results_their_files_parts_and_errors"),
     ),
     Mutant(
         "messages as people wrote them",
         "a secret that somebody pasted goes to the log and to the model",
         (Edit("turns/intake.py", "inbound, parts=said[0].parts)", "inbound)"),),
-        Tests(_CANARIES),
+        Tests("tests/turns/test_pasted_secrets.py::test_a_pasted_secret_reaches_neither_log_nor_model"),
     ),
     Mutant(
         "commands with the gateway's variables",
         "a command sees every key that the gateway was started with",
         (Edit("tools/environment.py", "    found = {}\n", "    found = dict(environ)\n"),),
-        Tests(_CANARIES),
+        Tests("tests/tools/test_environment.py::test_commands_get_the_named_variables_and_no_other"),
     ),
     Mutant(
         "no filter of calls in bubblewrap",

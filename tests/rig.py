@@ -145,6 +145,7 @@ async def start(
     arrivals: PendingModels = NO_PENDING_MODELS,
     takes_up: Callable[[Turn], bool] = lambda turn: True,
     load: Load | None = None,
+    secrets: SecretRegistry | None = None,
     is_held: bool = False,
     checkpoints: Checkpoints | None = None,
 ) -> AsyncIterator[Rig]:
@@ -175,6 +176,7 @@ async def start(
         ),
         metrics=metrics,
         pending=arrivals,
+        secrets=secrets or SecretRegistry(),
     )
     turn_settings = TurnSettings("main", max_steps, turn_seconds, busy, zone=UTC)
     turns = Turns(store, keeper, agents, sessions, turn_settings, load=load)

@@ -60,7 +60,8 @@ def test_a_secret_in_the_pieces_of_an_answer_is_not_passed_on(size: int) -> None
     text = f"The key is {KEY}, yes"
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     for kind in (TextDelta, ThoughtDelta, RefusalTextDelta):
-        found = passed(*map(kind, pieces))
+        said_in_pieces: list[ModelDelta] = [kind(piece) for piece in pieces]
+        found = passed(*said_in_pieces)
         assert {type(delta) for delta in found} == {kind}
         said = "".join(delta.text for delta in found if isinstance(delta, TextDelta | ThoughtDelta))
         assert said == "The key is [secret KEY], yes"
@@ -70,5 +71,5 @@ def test_a_secret_in_the_pieces_of_an_answer_is_not_passed_on(size: int) -> None
 
 def test_pieces_keep_their_order_and_kind() -> None:
     call = CallDelta(0, "c", "run", "")
-    deltas = [TextDelta("yes"), call, CallDelta(0, "", "", "{}"), CallCut(3)]
+    deltas: list[ModelDelta] = [TextDelta("yes"), call, CallDelta(0, "", "", "{}"), CallCut(3)]
     assert passed(*deltas) == [TextDelta("ye"), TextDelta("s"), call, CallDelta(0, "", "", "{}"), CallCut(3)]

@@ -12,7 +12,7 @@ import pytest
 from talaria.core.events import Event
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.limits import Limits
-from talaria.core.messages import ToolCall, ToolResult
+from talaria.core.messages import Content, ToolCall, ToolResult
 from talaria.core.redaction import SecretRegistry
 from talaria.core.tools import CallScope, ToolContext, ToolSpec
 from talaria.testing.fake_workspaces import FakeWorkspaces
@@ -68,7 +68,7 @@ def tool(
     name: str,
     description: str = "",
     schema: str | None = None,
-    handler: Callable[[dict[str, Any], ToolContext], Awaitable[str]] | None = None,
+    handler: Callable[[dict[str, Any], ToolContext], Awaitable[Content]] | None = None,
 ) -> FunctionTool:
     async def answer(arguments: dict[str, Any], context: ToolContext) -> str:
         return f"{name} was called"
