@@ -9,7 +9,7 @@ import platform
 import sys
 from pathlib import Path
 
-from chaos import schema
+from chaos import sandbox, schema
 from chaos.attacks import all_attacks
 from chaos.disk import DELETED, FAULTS, FROZEN, DiskRun
 from chaos.fuzz import HttpFuzzRun
@@ -25,7 +25,7 @@ from chaos.stops import CancelRun, DrainRun, PoisonRun
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
 
 PARTS = ("kills", "retries", "nonces", "pauses", "cancels", "sigterm", "poison")
-OUTSIDE = ("hostile", "http", "schema", "disk")  # attacks from outside, with a page of their own
+OUTSIDE = ("hostile", "http", "schema", "disk", "sandbox")  # attacks from outside, with a page of their own
 
 
 def main() -> None:
@@ -114,6 +114,15 @@ async def _attack(options: argparse.Namespace, progress: Progress) -> tuple[list
     elif "disk" in parts:
         faults = (FROZEN, DELETED) if options.quick else FAULTS
         figures += await DiskRun(faults, progress, 3.0 if options.quick else 5.0).run()
+    if "sandbox" in parts and (reason := sandbox.why_not()):
+        print(f"sandbox: not run, because {reason}")
+    elif "sandbox" in parts:
+        commands = sandbox.SandboxRun(1000 // share, progress, options.seed)
+        found = await commands.run()
+        figures += found
+        print(*commands.evidence, sep="\n")
+        if options.docs:
+            sandbox.write_sandbox_docs(found, commands.outcomes)
     return figures, outcomes
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,18 +24,25 @@ _READY_SECONDS = 60.0
 class GatewayProcess:
     """`talaria serve` on one home, started as often as wanted. `log` collects the log of all runs.
 
-    `settings` are environment variables without `TALARIA_`. `source` is another source tree to run. The
-    process is killed at the end of the `async with` block.
+    `settings` are environment variables without `TALARIA_`. `source` is another source tree to run, and
+    `program` the words that start Python. The process is killed at the end of the `async with` block.
     """
 
     def __init__(
-        self, home: Path, log: Path, settings: Mapping[str, str], *, source: Path | None = None
+        self,
+        home: Path,
+        log: Path,
+        settings: Mapping[str, str],
+        *,
+        source: Path | None = None,
+        program: Sequence[str] = (sys.executable,),
     ) -> None:
         self.home = home
         self.log = log
         self.lives = 0
         self._settings = settings
         self._source = source
+        self._program = program
         self._process: asyncio.subprocess.Process | None = None
         self._session: aiohttp.ClientSession | None = None
         self._url = ""
@@ -78,7 +85,7 @@ class GatewayProcess:
             given["PYTHONPATH"] = str(self._source)
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "talaria", "serve", env=inherited | given, cwd=self.home,
+                *self._program, "-m", "talaria", "serve", env=inherited | given, cwd=self.home,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
                 start_new_session=True,  # Ctrl-C is meant for the test run, not for the gateway
             )  # fmt: skip
