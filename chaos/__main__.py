@@ -11,6 +11,7 @@ from pathlib import Path
 
 from chaos import sandbox, schema
 from chaos.attacks import all_attacks
+from chaos.commands_docs import write_commands_docs
 from chaos.disk import DELETED, FAULTS, FROZEN, DiskRun
 from chaos.fuzz import HttpFuzzRun
 from chaos.hostile import HostileRun, Outcome
@@ -48,7 +49,8 @@ def main() -> None:
     progress = Progress()
     figures, results = asyncio.run(_run(options, progress))
     outside, outcomes = asyncio.run(_attack(options, progress))
-    print(render_text(figures + outside))
+    commands = asyncio.run(_run_commands(options, progress))
+    print(render_text(figures + outside + commands))
     if results is not None and not results.is_good:
         print(f"seed {options.seed}: effects repeated: {results.repeated}, damage: {results.damaged}")
         print("\n\n".join(results.evidence))
@@ -56,7 +58,7 @@ def main() -> None:
         write_docs(figures, results)
     if options.docs and outcomes:
         write_limits_docs(outside, outcomes)
-    sys.exit(0 if all(figure.is_reached for figure in figures + outside) else 1)
+    sys.exit(0 if all(figure.is_reached for figure in figures + outside + commands) else 1)
 
 
 async def _run(options: argparse.Namespace, progress: Progress) -> tuple[list[Figure], KillResults | None]:
@@ -114,16 +116,21 @@ async def _attack(options: argparse.Namespace, progress: Progress) -> tuple[list
     elif "disk" in parts:
         faults = (FROZEN, DELETED) if options.quick else FAULTS
         figures += await DiskRun(faults, progress, 3.0 if options.quick else 5.0).run()
-    if "sandbox" in parts and (reason := sandbox.why_not()):
-        print(f"sandbox: not run, because {reason}")
-    elif "sandbox" in parts:
-        commands = sandbox.SandboxRun(1000 // share, progress, options.seed)
-        found = await commands.run()
-        figures += found
-        print(*commands.evidence, sep="\n")
-        if options.docs:
-            sandbox.write_sandbox_docs(found, commands.outcomes)
     return figures, outcomes
+
+
+async def _run_commands(options: argparse.Namespace, progress: Progress) -> list[Figure]:
+    if "sandbox" not in (options.only or OUTSIDE):
+        return []
+    if reason := sandbox.why_not():
+        print(f"sandbox: not run, because {reason}")
+        return []
+    run = sandbox.SandboxRun(50 if options.quick else 1000, progress, options.seed)
+    figures = await run.run()
+    print(*run.evidence, sep="\n")
+    if options.docs:
+        write_commands_docs(figures, run.outcomes)
+    return figures
 
 
 def write_docs(figures: list[Figure], results: KillResults | None) -> None:

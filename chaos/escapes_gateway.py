@@ -191,7 +191,7 @@ _NAMES = (
 
 @family("odd names of files")
 def odd_names(around: Surroundings) -> Iterator[Escape]:
-    look = (("list_files", {}), ("search_files", {"pattern": "key"}))
+    look: tuple[_Call, ...] = (("list_files", {}), ("search_files", {"pattern": "key"}))
     for name in _NAMES:
         for way in ("echo key >{name}", "mkdir -p {name}/{name}", "ln -s {file} {name}", "mkfifo {name}"):
             text = way.format(name=name, file=shlex.quote(around.files[0]))

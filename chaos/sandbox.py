@@ -251,11 +251,14 @@ class Arena:
         return count - self.descendants
 
     async def end_session(self, holes: Holes) -> None:
-        with suppress(Exception):
+        """End the session of the commands. Its temporary folder goes soon afterwards."""
+        with suppress(Exception):  # a gateway that is gone was noted before
             await self.gateway.call("POST", "/api/sessions/hostile/end")
-        for path in (self.gateway.home / "sessions").glob("*/tmp"):
-            if path.parent.name != "other":
-                holes.unclear.append(f"the ended session left {path.name}")
+        for _ in range(100):
+            if not (left := [path for path in self.own if path.name == "tmp"]):
+                return
+            await asyncio.sleep(0.05)
+        holes.unclear += [f"the ended session left {path}" for path in left]
 
     def rss(self) -> float:
         with suppress(OSError):
@@ -275,7 +278,9 @@ def _results(body: bytes) -> str:
     """Return the results of tools that a request shows the model, since the person wrote."""
     messages = json.loads(body)["messages"]
     begin = max(n for n, message in enumerate(messages) if message["role"] == "user")
-    shown = [json.dumps(each["content"], ensure_ascii=False) for each in messages[begin:] if each["role"] == "tool"]
+    shown = [
+        json.dumps(each["content"], ensure_ascii=False) for each in messages[begin:] if each["role"] == "tool"
+    ]
     return "\n".join(shown)
 
 
