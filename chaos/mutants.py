@@ -28,6 +28,8 @@ _COPIED = ("src", "tests", "soak", "bench", "incidents", "chaos")
 _KILLS = 8
 _SEEDS = (1, 2, 3)
 _TESTS_FAILED = 1
+_FILES = "tests/turns/test_files_of_turns.py"
+_COPIES = "tests/workspace/checkpoints"
 _ESCAPES = "tests/workspace/sandbox/test_escapes.py::test_no_escape_works"
 
 
@@ -438,6 +440,56 @@ MUTANTS = (
         "a command asks the daemons of this machine, which Landlock does not prevent",
         (Edit("workspace/sandbox/landlock.py", "has_namespaces=False", "has_namespaces=True"),),
         Tests(f"{_ESCAPES}[landlock]"),
+    ),
+    Mutant(
+        "undo over a person's work",
+        "a file is put back although it is not what the turn left",
+        (
+            Edit(
+                "workspace/checkpoints/restoring.py",
+                "        is_left = is_same(state, change.after) or _is_under_way(state, change)\n",
+                "        is_left = True\n",
+            ),
+        ),
+        Tests(f"{_FILES}::test_a_file_that_was_changed_since_stays_and_is_named"),
+    ),
+    Mutant(
+        "undo through a link",
+        "a link that was swapped in leads the undo out of the folder",
+        (
+            Edit(
+                "workspace/checkpoints/reading.py",
+                "        return open_below(root, path)\n",
+                "        return os.open(path, _ROOT, dir_fd=root)\n",
+            ),
+        ),
+        Tests(f"{_COPIES}/test_shadow.py::test_a_parent_that_became_a_link_meanwhile_is_not_followed"),
+    ),
+    Mutant(
+        "half an undo",
+        "a kill in the middle of an undo leaves a path that no repetition knows",
+        (
+            Edit(
+                "workspace/checkpoints/restoring.py",
+                "    if state is None:\n        return after is not None\n",
+                "    if state is None:\n        return False\n",
+            ),
+        ),
+        Tests(
+            f"{_COPIES}/test_undo.py::test_a_kill_at_every_point_of_an_undo_leaves_one_that_can_be_repeated"
+        ),
+    ),
+    Mutant(
+        "killed call forgotten",
+        "what a killed call left is mixed up with what a person did afterwards",
+        (Edit("agent/loop.py", "            await tools.record_write()\n", ""),),
+        Tests(f"{_FILES}::test_what_a_killed_call_left_is_recorded_when_its_turn_goes_on"),
+    ),
+    Mutant(
+        "repository covered",
+        "an undo rewrites the history of a repository",
+        (Edit("workspace/checkpoints/reading.py", '    (".git", ".hg",', '    (".hg",'),),
+        Tests(f"{_COPIES}/test_shadow.py::test_a_repository_s_history_is_never_touched"),
     ),
 )
 

@@ -362,6 +362,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             reloader=start.reloader,
             started_at=clock.now(),
             parts=start.parts,
+            checkpoints=agents.tool_runner.checkpoints,
         )
         for part in start.parts:
             if isinstance(part, ServicePart):

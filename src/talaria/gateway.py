@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from talaria.core.gateway_part import Parts
     from talaria.core.ids import ChatKey
     from talaria.core.limits import Limits
+    from talaria.core.ports import Checkpoints
     from talaria.core.redaction import SecretRegistry
     from talaria.core.store_ports import StoreEngine
     from talaria.models.catalog import Catalog
@@ -111,6 +112,7 @@ class Gateway:
     reloader: Reloader
     started_at: float
     parts: Parts = ()
+    checkpoints: Checkpoints | None = None
     channels: dict[str, OpenChannel] = field(default_factory=dict)
     webhooks: dict[str, Webhook] = field(default_factory=dict)
 

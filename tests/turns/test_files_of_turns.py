@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rig import Rig, start
+from talaria.core.ids import TurnId
+from talaria.core.ports import WorkspaceHandle
 from talaria.core.slots import FairThreads
 from talaria.core.store_ports import Store
+from talaria.core.tools import Risk, ToolContext, ToolSpec
+from talaria.tools.function import FunctionTool, parameters
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
 
 
@@ -106,3 +112,63 @@ async def test_files_are_put_back_after_a_restart(
         assert "Put back: `kept.txt`." in await command(rig, "/undo")
     threads.close()
     assert contents(folder) == {"kept.txt": "as it was\n"}
+
+
+class Killed(FolderCheckpoints):
+    """The checkpoints of a process that is killed while a call runs: nothing follows the call."""
+
+    async def after_write(self, turn_id: TurnId, workspace: WorkspaceHandle) -> None:
+        pass
+
+
+def hanging(folder: Path, entered: asyncio.Event) -> FunctionTool:
+    """A tool that writes a file and never ends."""
+
+    async def write_and_hang(arguments: dict[str, Any], context: ToolContext) -> str:
+        (folder / "half.txt").write_text("by the call")
+        entered.set()
+        await asyncio.Event().wait()
+        return ""
+
+    return FunctionTool(ToolSpec("hang", "", parameters({}), risk=Risk.FILES), write_and_hang)
+
+
+async def test_what_a_killed_call_left_is_recorded_when_its_turn_goes_on(
+    store: Store, folder: Path, checkpoints: FolderCheckpoints, tmp_path: Path
+) -> None:
+    entered = asyncio.Event()
+    tools = lambda tools: tools.with_tools([hanging(folder, entered)])  # noqa: E731
+    threads = FairThreads("copying", lambda: 4)
+    async with start(store, folder, tools=tools, checkpoints=Killed(tmp_path / "home", threads)) as rig:
+        await rig.submit("[[call hang {}]]")
+        await entered.wait()
+    threads.close()
+    async with start(store, folder, tools=tools, checkpoints=checkpoints) as rig:
+        await rig.say("are you there?")
+        (folder / "half.txt").write_text("by hand")
+        reply = await command(rig, "/undo 2")
+        assert "Not put back: `half.txt` (it was changed since)." in reply
+        assert (folder / "half.txt").read_text() == "by hand"
+
+
+async def test_what_a_stopped_call_left_is_put_back(
+    store: Store, folder: Path, checkpoints: FolderCheckpoints
+) -> None:
+    entered = asyncio.Event()
+    tools = lambda tools: tools.with_tools([hanging(folder, entered)])  # noqa: E731
+    async with start(store, folder, tools=tools, checkpoints=checkpoints) as rig:
+        turn = await rig.submit("[[call hang {}]]")
+        await entered.wait()
+        await rig.say("/stop")
+        await rig.turns.wait(turn)
+        assert "Put back: `half.txt`." in await command(rig, "/undo")
+    assert contents(folder) == {"kept.txt": "as it was\n"}
+
+
+async def test_a_disk_that_takes_no_copy_lets_the_call_run(
+    rig: Rig, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "home").write_text("no folder can be here")
+    await rig.say(write("a.txt", "x") + "go")
+    assert (folder / "a.txt").read_text() == "x"
+    assert "no copy of the files before a call" in caplog.text

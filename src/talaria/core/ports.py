@@ -218,8 +218,8 @@ class Checkpoints(Protocol):
         `OSError`."""
         ...
 
-    async def forget(self, session_id: SessionId) -> None:
-        """Delete what is kept of the session's turns."""
+    def prune(self, now: float, kept_since: float) -> None:
+        """Forget turns from before `kept_since`, and what is beyond the limits. Blocks."""
         ...
 
 

@@ -19,6 +19,8 @@ async def _open(gateway: Gateway, settings: RetentionSettings) -> AsyncIterator[
     from talaria.workspace.sent_files import drop_old_copies  # noqa: PLC0415
 
     def drop_files(before: float) -> int:
+        if gateway.checkpoints is not None:
+            gateway.checkpoints.prune(gateway.clock.now(), before)
         files = gateway.home.files
         return drop_old_results(files, before) + drop_old_copies(files, before) + gateway.uploads.forget()
 

@@ -14,6 +14,8 @@ from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 
+from talaria.workspace.places import make_private
+
 _FILE_MODE = 0o600
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _HEAD = struct.Struct("<32sQ")
@@ -114,7 +116,7 @@ class Blobs:
 
     def _index(self) -> dict[bytes, tuple[str, int, int]]:
         if self._places is None:
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._root)
             self._places, self._ends = {}, {}
             for name in sorted(os.listdir(self._root)):  # noqa: PTH208 - names only
                 if name.startswith(_UNFINISHED):

@@ -8,9 +8,8 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from shutil import rmtree
 from typing import TYPE_CHECKING
 
 from talaria.core.file_changes import TurnDiff, UndoReport
@@ -22,6 +21,7 @@ if TYPE_CHECKING:  # a gateway whose tools write nothing does without them
     from talaria.workspace.checkpoints.reading import CopyLimits
     from talaria.workspace.checkpoints.shadow import Shadow
 
+_RECORDS = "checkpoints"  # in the folder of a session
 KEPT_TURNS = 50  # of one folder
 KEPT_BYTES = 2 << 30  # of all folders
 _ITEMS_IN_MEMORY = 40_000
@@ -38,6 +38,7 @@ class FolderCheckpoints:
     """
 
     def __init__(self, home: Path, threads: FairThreads, limits: CopyLimits | None = None) -> None:
+        self._home = home
         self._root = home / "checkpoints"
         self._threads = threads
         self._limits = limits
@@ -71,22 +72,23 @@ class FolderCheckpoints:
 
         return await self._threads.run(workspace.session_id, work)
 
-    async def forget(self, session_id: SessionId) -> None:
-        await self._threads.run(session_id, self._forget, session_id)
-
-    async def prune(
-        self, now: float, kept_since: float, is_deleted: Callable[[SessionId], Awaitable[bool]]
-    ) -> None:
-        """Forget turns from before `kept_since`, the oldest ones beyond what is kept, and what is left of
-        deleted sessions. The first time, and once a day, all folders are looked at."""
+    def prune(self, now: float, kept_since: float) -> None:
+        """Forget turns from before `kept_since` and the oldest beyond what is kept, and contents that are not
+        needed any more. The first time, and once a day, all folders are looked at, later only those that were
+        used. Blocks."""
         is_full = self._swept_at is None or now - self._swept_at > _FULL_SWEEP_SECONDS
-        if self._swept_at is None:
-            for session_id in await asyncio.to_thread(self._sessions):
-                if await is_deleted(session_id):
-                    await asyncio.to_thread(self._forget, session_id)
-        if is_full or self._touched:
-            self._swept_at = now if is_full else self._swept_at
-            await asyncio.to_thread(self._prune, now, kept_since, is_full)
+        touched, self._touched = self._touched, set()
+        if not is_full and not touched:
+            return
+        self._swept_at = now if is_full else self._swept_at
+        records = _find_records(self._home / "sessions")
+        total = 0
+        for shadow in sorted(self._all(), key=_used_at, reverse=True):
+            if is_full or shadow.root.name in touched:
+                is_full_up = total > KEPT_BYTES
+                is_idle = is_full_up or now - _used_at(shadow) > _IDLE_SECONDS
+                mine = records.get(shadow.root.name, ())
+                total += shadow.prune(mine, 0 if is_full_up else KEPT_TURNS, kept_since, is_idle=is_idle)
 
     # -- in threads -----------------------------------------------------------------------------------------
 
@@ -139,27 +141,15 @@ class FolderCheckpoints:
     def _open(self, key: str, folder: Path) -> Shadow:
         from talaria.workspace.checkpoints.shadow import Shadow  # noqa: PLC0415
 
-        return Shadow(self._root / key, folder, self._limits)
+        return Shadow(self._home, folder, key, self._limits)
 
-    def _sessions(self) -> set[SessionId]:
-        return {session_id for shadow in self._all() for session_id in shadow.sessions()}
 
-    def _forget(self, session_id: SessionId) -> None:
-        for shadow in self._all():
-            shadow.forget_session(session_id)
-            self._touched.add(shadow.root.name)
-
-    def _prune(self, now: float, kept_since: float, is_full: bool) -> None:
-        touched, self._touched = self._touched, set()
-        total = 0
-        shadows = [(shadow, _used_at(shadow)) for shadow in self._all()]
-        for shadow, used_at in sorted(shadows, key=lambda each: -each[1]):
-            if not is_full and shadow.root.name not in touched:
-                continue
-            is_idle = now - used_at > _IDLE_SECONDS or total > KEPT_BYTES
-            total += shadow.prune(0 if total > KEPT_BYTES else KEPT_TURNS, kept_since, is_idle=is_idle)
-            if is_idle and not shadow.is_in_use and not any(shadow.sessions()):
-                rmtree(shadow.root, ignore_errors=True)
+def _find_records(sessions: Path) -> dict[str, list[Path]]:
+    """Return the records of all turns by the keys of their folders."""
+    found: dict[str, list[Path]] = {}
+    for record in sessions.glob(f"*/{_RECORDS}/*/*"):
+        found.setdefault(record.parent.name, []).append(record)
+    return found
 
 
 def _used_at(shadow: Shadow) -> float:

@@ -1,8 +1,8 @@
 """The shadow of one folder: contents, the trees of open calls, and a record for each turn that changed files.
 
-    <shadow>/blobs/DIGEST           a content
-    <shadow>/trees/DIGEST           the tree before a call that is open, and the newest one as a stat cache
-    <shadow>/turns/SESSION/TURN     what a turn did
+    checkpoints/KEY/blobs/                  contents, in packs
+    checkpoints/KEY/trees/DIGEST            the tree before an open call; the newest is the stat cache
+    sessions/SESSION/checkpoints/KEY/TURN   what a turn did; it goes with its session
 
 Before a call the tree is saved and the turn's record names it as its `base`. After the call the record gets
 the changes and no base, in one write. A record that still has a base belongs to a call that a kill ended:
@@ -37,7 +37,9 @@ from talaria.workspace.checkpoints.tree import (
     merge_changes,
 )
 from talaria.workspace.folder import printable
+from talaria.workspace.places import make_private, session_folder
 
+RECORDS = "checkpoints"  # in the folder of a session
 _MOST_GAPS = 1000
 _Wanted = Callable[[], bool]
 
@@ -65,10 +67,12 @@ NOTHING_DONE = ChangeRecord("", {}, {})
 
 
 class Shadow:
-    """The shadow, at `root`, of the folder at `folder`."""
+    """The shadow, at `root`, of the folder at `folder`. `key` is its name."""
 
-    def __init__(self, root: Path, folder: Path, limits: CopyLimits | None = None) -> None:
-        self.root = root
+    def __init__(self, home: Path, folder: Path, key: str, limits: CopyLimits | None = None) -> None:
+        """`home` is the gateway's."""
+        self._home = home
+        self.root = root = home / "checkpoints" / key
         self.folder = folder
         self.blobs = Blobs(root / "blobs")
         self.lock = threading.RLock()
@@ -183,36 +187,30 @@ class Shadow:
         except (OSError, msgspec.MsgspecError):
             return None
 
-    def forget_session(self, session_id: SessionId) -> None:
-        with self.lock:
-            rmtree(self._session_path(session_id), ignore_errors=True)
-
-    def sessions(self) -> Iterator[SessionId]:
-        return (SessionId(unquote(name)) for name in _names(self.root / "turns"))
-
-    def prune(self, most_turns: int, before: float, *, is_idle: bool) -> int:
+    def prune(self, records: Sequence[Path], most_turns: int, before: float, *, is_idle: bool) -> int:
         """Forget the oldest turns beyond `most_turns` and those from before that moment, and every content
-        that is not needed any more. Of an idle folder only what turns changed is kept. Return the bytes kept.
-        """
+        that is not needed any more. `records` are the paths of all records of this folder. Of an idle folder
+        only what turns changed is kept. Return the bytes that are left."""
         with self.lock:
             if self._open:
                 return 0
             kept: list[Path] = []
-            records = [self.root / "turns" / session / name for session, name in self._record_names()]
             for number, path in enumerate(sorted(records, key=lambda each: each.name, reverse=True)):
-                with suppress(FileNotFoundError):
-                    if number >= most_turns or path.stat().st_mtime < before:
-                        path.unlink()
-                    else:
-                        kept.append(path)
-            wanted = self._prune_trees({record.base for record in _read_records(kept)}, is_idle=is_idle)
-            for record in _read_records(kept):
+                if number >= most_turns or _modified(path) < before * 1e9:
+                    path.unlink(missing_ok=True)
+                    for folder in (path.parent, path.parent.parent):
+                        with suppress(OSError):
+                            folder.rmdir()  # if it is empty
+                else:
+                    kept.append(path)
+            found = list(_read_records(kept))
+            wanted = self._prune_trees({record.base for record in found}, is_idle=is_idle)
+            for record in found:
                 for change in record.changes.values():
                     wanted |= {state.mark for state in (change.before, change.after) if state is not None}
             size = self.blobs.keep_only(wanted)
-            for path in [*(self.root / "turns" / name for name in _names(self.root / "turns")), self.root]:
-                with suppress(OSError):
-                    path.rmdir()  # if it is empty
+            if not kept and is_idle:
+                rmtree(self.root, ignore_errors=True)
             return size
 
     def _prune_trees(self, bases: set[str], *, is_idle: bool) -> set[bytes]:
@@ -229,20 +227,15 @@ class Shadow:
                 self._saved = self._known = None
         return wanted
 
-    def _record_names(self) -> Iterator[tuple[str, str]]:
-        for session in _names(self.root / "turns"):
-            for name in _names(self.root / "turns" / session):
-                yield session, name
-
     def _session_path(self, session_id: SessionId) -> Path:
-        return self.root / "turns" / quote(session_id, safe="")
+        return session_folder(self._home, session_id) / RECORDS / self.root.name
 
     def _record_path(self, session_id: SessionId, turn_id: TurnId) -> Path:
         return self._session_path(session_id) / quote(turn_id, safe="")
 
     def _write(self, session_id: SessionId, turn_id: TurnId, record: ChangeRecord) -> None:
         path = self._record_path(session_id, turn_id)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent)
         write_whole(path, msgspec.msgpack.encode(record))
 
     # -- trees ----------------------------------------------------------------------------------------------
@@ -259,7 +252,7 @@ class Shadow:
         data = encode_tree(tree)
         name = hashlib.sha256(data).hexdigest()
         trees = self.root / "trees"
-        trees.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(trees)
         write_whole(trees / name, data)
         if self._saved is not None and self._saved[0] not in self._bases:
             (trees / self._saved[0]).unlink(missing_ok=True)
