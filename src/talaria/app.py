@@ -13,7 +13,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from zoneinfo import ZoneInfo
 
@@ -61,6 +61,7 @@ from talaria.turns.crashes import RestartGuard, leave_wedged
 from talaria.turns.deletion import Deletions
 from talaria.turns.delivery import Delivery
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
+from talaria.turns.process_notes import ProcessNotes
 from talaria.turns.settings import TurnSettings
 from talaria.turns.turns import Turns
 from talaria.workspace.chat_folders import ChatFolders
@@ -167,6 +168,7 @@ async def _run_turns(start: _Start, gateway: Gateway, guard: RestartGuard, pause
         if pause:
             await guard.wait(pause)
             await guard.enter()
+        await gateway.notes.open(gateway.turns.wake)
         await gateway.providers.warm()
     except Exception:  # a start that cannot be recorded is a start all the same
         _log.exception("the start was not as it should be")
@@ -255,7 +257,7 @@ async def _open_workspaces(start: _Start) -> AsyncIterator[ChatWorkspaces]:
         folders = ChatFolders(home, start.settings.agent.project)
     except BadRequest as error:
         raise ConfigError(f"agent.project: {error.user_text}", error.hint) from error
-    workspaces = ChatWorkspaces(home, (networks,), commands, folders)
+    workspaces = ChatWorkspaces(home, (networks,), commands, folders, start.limits)
     try:
         await networks.resume()
         yield workspaces
@@ -316,14 +318,16 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
     settings, home, clock, zone = start.settings, start.home, start.clock, start.zone
     async with AsyncExitStack() as scopes:
         workspaces = await scopes.enter_async_context(_open_workspaces(start))
-        folders = workspaces.folders
-        workers = ToolWorkers(start.limits)
+        folders, workers = workspaces.folders, ToolWorkers(start.limits)
         scopes.callback(workers.threads.close)
+        turn_settings = TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, zone)
+        notes = ProcessNotes(store, workspaces.processes, turn_settings, clock)
+        scopes.push_async_callback(notes.close)
         agents = await scopes.enter_async_context(_open_agents(start, store, models, workspaces, workers))
         sessions = _make_lifecycle(start, store, workspaces, agents)
         scopes.push_async_callback(sessions.drain)
         keeper, watch = await scopes.enter_async_context(_keep_leases(start, store))
-        turn_settings = TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, zone)
+        agents = replace(agents, notes=notes)
         turns = Turns(store, keeper, agents, sessions, turn_settings, load=watch.load)
         delivery = Delivery(
             store, turns.live, settings.delivery, partial(_read_sent, folders), limits=start.limits
@@ -352,6 +356,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             deletions=Deletions(store, clock, sessions, folders),
             folders=folders,
             delivery=delivery,
+            notes=notes,
             budgets=agents.budgets,
             uploads=uploads,
             metrics=start.metrics,

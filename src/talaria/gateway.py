@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from talaria.pool.pool import Pool
     from talaria.turns.deletion import Deletions
     from talaria.turns.delivery import Delivery
+    from talaria.turns.process_notes import ProcessNotes
     from talaria.turns.turns import Turns
     from talaria.workspace.uploads import Uploads
 
@@ -101,6 +102,7 @@ class Gateway:
     turns: Turns
     deletions: Deletions
     delivery: Delivery
+    notes: ProcessNotes
     budgets: Budgets
     uploads: Uploads
     folders: ChatFolders

@@ -104,13 +104,41 @@ async def test_a_session_that_was_resumed_ends_again(store: Store, tmp_path: Pat
     assert rig.workspaces.ended == [session_id, session_id]
 
 
-async def test_neither_new_nor_eviction_nor_shutdown_ends_anything(store: Store, tmp_path: Path) -> None:
+async def test_neither_eviction_nor_shutdown_ends_anything(store: Store, tmp_path: Path) -> None:
     async with start(store, tmp_path) as rig:
         await rig.say("hello")
-        await rig.say("/new")
+        await rig.say("/branch")
         await rig.say("hello again")
         await rig.pool.drain()
     assert rig.workspaces.ended == []
+
+
+async def test_new_ends_the_sessions_that_the_chat_leaves(store: Store, tmp_path: Path) -> None:
+    async with start(store, tmp_path) as rig:
+        first = (await rig.say("hello")).session_id
+        second = (await rig.say("/branch")).session_id
+        third = (await rig.say("/new")).session_id
+        await rig.sessions.drain()
+        assert rig.workspaces.ended == [second, first]
+        row = await store.session(first)
+        assert row is not None and row.ended_at is not None
+        await rig.say(f"/resume {first}")
+        fourth = (await rig.say("/new")).session_id
+        await rig.sessions.drain()
+        assert rig.workspaces.ended == [second, first, first, third]
+        assert fourth not in rig.workspaces.ended
+
+
+async def test_new_waits_for_the_turn_of_the_session_that_it_ends(store: Store, tmp_path: Path) -> None:
+    async with start(store, tmp_path) as rig:
+        running = await rig.submit("[[hang]]")
+        left = running.turn.session_id
+        new = await rig.submit("/new")
+        assert rig.workspaces.ended == []
+        await rig.turns.cancel(running)
+        assert (await rig.turns.wait(new)).state is TurnState.DONE
+        await rig.sessions.drain()
+        assert rig.workspaces.ended == [left]
 
 
 async def test_a_session_is_not_ended_while_a_turn_of_it_runs_or_waits(store: Store, tmp_path: Path) -> None:

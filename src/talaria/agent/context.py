@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from talaria.core.clock import Clock
+from talaria.core.entries import Note
 from talaria.core.events import Event
 from talaria.core.ids import TurnId
 from talaria.core.messages import ToolCall, ToolResult, UserMessage
@@ -62,11 +63,23 @@ class Steering(Protocol):
         ...
 
 
+class TurnNotes(Protocol):
+    """News for the session of a turn, such as the end of a background process."""
+
+    def waiting(self) -> Sequence[Note]:
+        """Return the notes that the session's log does not have yet."""
+        ...
+
+    async def told(self, notes: Sequence[Note]) -> None:
+        """The log has these notes. Raises nothing."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TurnContext:
     """The context that a turn gives to its loop. With `tools` None, tool calls belong to the caller and end
-    the turn. With `steering` None, no message can join the turn. `redactor` takes the gateway's secrets out
-    of what the model says."""
+    the turn. With `steering` None, no message can join the turn; with `notes` None, no note. `redactor` takes
+    the gateway's secrets out of what the model says."""
 
     turn_id: TurnId
     emit: Callable[[Event], None]
@@ -81,3 +94,4 @@ class TurnContext:
     streams_calls: bool = False
     steering: Steering | None = None
     redactor: Redactor = field(default_factory=Redactor)
+    notes: TurnNotes | None = None

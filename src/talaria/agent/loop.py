@@ -67,6 +67,10 @@ class Loop:
                     return None
                 await self._settle(self._context.tools)
             await self._take_steers()
+            if self._context.notes is not None and (notes := self._context.notes.waiting()):
+                await self._journal.commit(notes)
+                hit(Failpoint.NOTED)
+                await self._context.notes.told(notes)
             if self._journal.model_calls >= self._context.max_steps:
                 raise LimitReached(
                     f"The turn was stopped after {self._context.max_steps} model calls.",

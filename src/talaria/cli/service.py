@@ -249,6 +249,8 @@ Restart=on-failure
 RestartSec=2
 # Running turns may finish; whatever does not is taken up by the next start.
 TimeoutStopSec=60
+# Background processes of sessions go on, and the next start finds them again.
+KillMode=process
 NoNewPrivileges=true
 
 [Install]

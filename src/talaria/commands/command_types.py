@@ -9,7 +9,7 @@ import msgspec
 
 from talaria.core.delivery import Button
 from talaria.core.entries import EntryBody, Exchange
-from talaria.core.ids import QuestionId, TurnId
+from talaria.core.ids import QuestionId, SessionId, TurnId
 from talaria.core.ledger import AskedQuestion, ChatSummary
 from talaria.core.questions import Span
 from talaria.core.sessions import Session
@@ -96,7 +96,8 @@ class CommandResult(msgspec.Struct, frozen=True):
     `spec_change` pins the session to a new spec; the reply is then written by the command runner. `buttons`
     are shown below the reply on channels that have buttons. Files that the turns `undo_files` changed are put
     back, and the reply goes on with what became of them. `diff` asks for what the last turn did to files: to
-    all of them if it is empty, else to that path. `decide` is carried out before the reply is sent.
+    all of them if it is empty, else to that path. `decide` is carried out before the reply is sent, and so is
+    the end of the sessions `ends`.
     """
 
     reply: str
@@ -107,6 +108,7 @@ class CommandResult(msgspec.Struct, frozen=True):
     undo_files: tuple[TurnId, ...] = ()
     diff: str | None = None
     decide: DecisionWish | None = None
+    ends: tuple[SessionId, ...] = ()
 
 
 class CommandSpec(msgspec.Struct, frozen=True):

@@ -75,7 +75,8 @@ def _new(context: CommandContext, args: str) -> CommandResult:
     entries = (TitleSet(args[:_TITLE_LIMIT]),) if args else ()
     earlier = earlier_sessions(context.summary)
     back = f" The one before is {describe(earlier[0])}; `/resume 1` returns to it." if earlier else ""
-    return CommandResult(f"New session {context.session.id}.{back}", entries)
+    ends = tuple(session.id for session in earlier if session.ended_at is None)
+    return CommandResult(f"New session {context.session.id}.{back}", entries, ends=ends)
 
 
 def _resume(context: CommandContext, args: str) -> CommandResult:
@@ -307,7 +308,9 @@ def _describe_spent(spent: Spent) -> str:
 
 _ROWS = (
     CommandSpec("help", "/help [COMMAND]", "list the commands, or explain one", Route.CONTROL, _help),
-    CommandSpec("new", "/new [TITLE]", "start a new session in this chat", Route.BINDING, _new),
+    CommandSpec(
+        "new", "/new [TITLE]", "start a new session in this chat; the one before ends", Route.BINDING, _new
+    ),
     CommandSpec("resume", "/resume NUMBER|ID|TITLE", "return to an earlier session", Route.BINDING, _resume),
     CommandSpec("sessions", "/sessions", "list the sessions of this chat", Route.LANE, _sessions),
     CommandSpec("title", "/title [TEXT]", "show or set the session's title", Route.LANE, _title),

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from talaria.core.ids import SessionId, SpecId, TurnId
-from talaria.core.messages import AssistantMessage, Message, SystemMessage, ToolResults, UserMessage
+from talaria.core.messages import AssistantMessage, Message, SystemMessage, Text, ToolResults, UserMessage
 
 
 class Revision(msgspec.Struct, frozen=True, order=True):
@@ -46,10 +46,33 @@ class Hidden(msgspec.Struct, frozen=True, tag="hidden"):
     last: int
 
 
+class Note(msgspec.Struct, frozen=True, tag="note"):
+    """News for the model that no person wrote, such as the end of a background process.
+
+    The model reads it like a message, and it belongs to the exchange in which it stands. `key` tells what it
+    is about: a session has at most one note with a key. `stamp` is as in `UserMessage`.
+    """
+
+    key: str
+    text: str
+    stamp: str = ""
+
+    def message(self) -> UserMessage:
+        return UserMessage((Text(self.text),), self.stamp)
+
+
 EntryBody = (
-    SystemMessage | UserMessage | AssistantMessage | ToolResults | SpecSet | TitleSet | ReasoningSet | Hidden
+    SystemMessage
+    | UserMessage
+    | AssistantMessage
+    | ToolResults
+    | SpecSet
+    | TitleSet
+    | ReasoningSet
+    | Hidden
+    | Note
 )
-MARK_TYPES = (SpecSet, TitleSet, ReasoningSet, Hidden)
+MARK_TYPES = (SpecSet, TitleSet, ReasoningSet, Hidden, Note)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -66,6 +89,8 @@ class Entry(msgspec.Struct, frozen=True):
         match self.body:
             case SystemMessage() | UserMessage() | AssistantMessage() | ToolResults() as message:
                 return message
+            case Note() as note:
+                return note.message()
             case _:
                 return None
 

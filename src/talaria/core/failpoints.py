@@ -30,6 +30,10 @@ class Failpoint(StrEnum):
     DELIVERED = "outbox.delivered"  # the platform has the reply, and the row says `sending`
     MARKED = "outbox.marked"
     DELETED = "session.deleted"  # the session is gone, and its rows and files are there
+    PROCESS_RECORDED = "process.recorded"  # the record is on the disk, and the command does not run
+    PROCESS_STARTED = "process.started"  # the command runs, and nobody was told
+    NOTED = "process.noted"  # the log has the note of its end, and the process does not count as told
+    WOKEN = "process.woken"  # the turn that its end asks for is durable, and it does not count as told
     PURGED = "session.purged"  # its rows are gone, and its files are there
 
 

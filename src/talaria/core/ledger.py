@@ -63,6 +63,7 @@ class Accept(msgspec.Struct, frozen=True):
     - `Binding.CHAIN` appends `fresh.context`, and `fresh.spec` if it is another one, to the session at the
       place `behind`. Raises `HeadMoved` if that place is not the session's head. With `Binding.NEW` the fresh
       session begins with a copy of the log up to the place `behind`.
+    - With `only` the message is taken only if its session is this one; `NotFound` otherwise.
     - With `response` a row is written by which the response can be found; see `core.responses`.
     """
 
@@ -80,6 +81,7 @@ class Accept(msgspec.Struct, frozen=True):
     steers: TurnId | None = None
     behind: ChainPlace | None = None
     response: NewResponse | None = None
+    only: SessionId | None = None
 
 
 class Accepted(msgspec.Struct, frozen=True):

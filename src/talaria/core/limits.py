@@ -36,6 +36,8 @@ class LimitSettings(msgspec.Struct, frozen=True):
     chat_files: Size = Size(2 << 30)
     chat_file_count: Count = 100_000  # folders count too
     reply_messages: Count = 20  # messages of a chat platform that one reply is split into
+    # For each session.
+    session_processes: Count = 8  # in the background
     # For callers of the HTTP server.
     connections: Count = 1000
     connections_per_address: Count = 400
@@ -51,6 +53,7 @@ class LimitSettings(msgspec.Struct, frozen=True):
     tool_threads: Count = 8
     children: Count = 8
     commands: Count = 16  # of shells, side by side
+    processes: Count = 64  # in the background
     answer_memory: Size = Size(256 << 20)  # answers that are being received, together
     loop_lag: timedelta = timedelta(seconds=2)  # from here on new turns are refused
 

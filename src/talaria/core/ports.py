@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from talaria.core.background import Processes
 from talaria.core.delivery import OutgoingMessage
 from talaria.core.events import Event, ModelLoading
 from talaria.core.file_changes import TurnDiff, UndoReport
@@ -187,6 +188,11 @@ class WorkspaceHandle(Protocol):
     @property
     def shell(self) -> Shell:
         """The session's shell. It starts nothing before a command is run."""
+        ...
+
+    @property
+    def processes(self) -> Processes:
+        """The session's background processes."""
         ...
 
     def release(self) -> Coroutine[Any, Any, None] | None:

@@ -12,6 +12,7 @@ from typing import Any
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.shells import OutputSink, ShellCommand, ShellEnd, ShellState
+from talaria.testing.fake_processes import FakeProcess, FakeProcesses
 
 
 class ReleaseBehaviour(Enum):
@@ -24,14 +25,6 @@ class ReleaseBehaviour(Enum):
     FAILS_AT_ONCE = "fails at once"
 
 
-class FakeProcess:
-    """A background process. It runs until it is stopped."""
-
-    def __init__(self, command: str) -> None:
-        self.command = command
-        self.is_running = True
-
-
 class FakeSession:
     """The state of one session: its shell, its processes, the page of its browser."""
 
@@ -42,7 +35,7 @@ class FakeSession:
         self.page: str | None = None
 
     def start(self, command: str) -> FakeProcess:
-        self.processes.append(FakeProcess(command))
+        self.processes.append(FakeProcess(command, f"p{len(self.processes) + 1}"))
         return self.processes[-1]
 
 
@@ -101,6 +94,10 @@ class FakeWorkspace:
     def shell(self) -> FakeShell:
         return FakeShell(self.session, self.folder)
 
+    @property
+    def processes(self) -> FakeProcesses:
+        return FakeProcesses(self.session_id, self.session.processes, self.session.start)
+
     def release(self) -> Coroutine[Any, Any, None] | None:
         self._owner.held.remove(self)  # raises KeyError when it was released before
         behaviour = self._owner.behaviour()
@@ -139,7 +136,7 @@ class FakeWorkspaces:
         if session is not None:
             session.page = None
             for process in session.processes:
-                process.is_running = False
+                process.stop(143)
             session.processes.clear()
 
     async def forget(self, session_id: SessionId) -> None:

@@ -67,6 +67,11 @@ def counted(description: str) -> dict[str, Any]:
     return {"type": "integer", "minimum": 1, "description": description}
 
 
+def flag(description: str) -> dict[str, Any]:
+    """Return the schema of a boolean that is false unless it is given."""
+    return {"type": "boolean", "description": description}
+
+
 def parameters(properties: dict[str, dict[str, Any]], required: Iterable[str] = ()) -> str:
     """Return an object schema as canonical JSON text: sorted keys, no spaces, no unknown parameters."""
     schema = {

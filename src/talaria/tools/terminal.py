@@ -9,7 +9,8 @@ from talaria.core.shells import ShellCommand, ShellEnd
 from talaria.core.tools import Risk, Tool, ToolContext, ToolSpec
 from talaria.core.units import format_duration
 from talaria.tools.command_output import CommandOutput
-from talaria.tools.function import Arguments, FunctionTool, Handler, counted, parameters, text
+from talaria.tools.function import Arguments, FunctionTool, Handler, counted, flag, parameters, text
+from talaria.tools.process import process_tools, start_process
 from talaria.tools.settings import ToolSettings
 
 _MARGIN = timedelta(seconds=60)  # for a wait for other chats' commands, and to end the command
@@ -18,7 +19,7 @@ _END_BYTES = 1000  # the note on how a command ended
 
 def terminal_tools(settings: ToolSettings) -> tuple[Tool, ...]:
     """Return the tools of the family `terminal`."""
-    return (FunctionTool(_spec(settings), _terminal(settings)),)
+    return (FunctionTool(_spec(settings), _terminal(settings)), *process_tools())
 
 
 def _spec(settings: ToolSettings) -> ToolSpec:
@@ -34,6 +35,8 @@ def _spec(settings: ToolSettings) -> ToolSpec:
             {
                 "command": text("The command, as for bash -c. It may have several lines."),
                 "timeout": counted(f"Seconds until it is ended. Default: {usual}; at most {most}."),
+                "background": flag("Do not wait for its end: for servers, and for work that takes long."),
+                "wake": flag("With background: get a turn of your own when it ends, to go on by yourself."),
             },
             required=["command"],
         ),
@@ -47,6 +50,8 @@ def _terminal(settings: ToolSettings) -> Handler:
     usual, most = settings.command_timeout.total_seconds(), settings.max_command_timeout.total_seconds()
 
     async def run(arguments: Arguments, context: ToolContext) -> str:
+        if arguments.get("background"):
+            return await start_process(arguments, context)
         seconds = min(float(arguments.get("timeout", usual)), most)
         output = CommandOutput(context, settings.max_result - _END_BYTES, share)
         command = ShellCommand(arguments["command"], seconds)

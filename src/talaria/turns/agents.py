@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from talaria.access.budgets import Budgets
 from talaria.agent.calling import Caller, Routes
-from talaria.agent.context import TurnContext
+from talaria.agent.context import TurnContext, TurnNotes
 from talaria.agent.journal import Journal
 from talaria.agent.loop import Loop
 from talaria.agent.spec_resolver import SpecResolver
@@ -16,6 +17,7 @@ from talaria.core.clock import Clock
 from talaria.core.entries import Revision, SpecSet
 from talaria.core.errors import TalariaError
 from talaria.core.events import ModelLoading
+from talaria.core.ids import SessionId
 from talaria.core.ledger import Began
 from talaria.core.ports import PendingModels
 from talaria.core.redaction import SecretRegistry
@@ -47,6 +49,14 @@ class NoPendingModels:
 NO_PENDING_MODELS = NoPendingModels()
 
 
+class SessionNotes(Protocol):
+    """The notes of all sessions."""
+
+    def of(self, session_id: SessionId) -> TurnNotes:
+        """Return the notes for a turn of this session. Cheap."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Agents:
     """The agents, and all that is needed to give one to a turn."""
@@ -59,6 +69,7 @@ class Agents:
     metrics: Metrics
     pending: PendingModels = NO_PENDING_MODELS
     secrets: SecretRegistry = field(default_factory=SecretRegistry)
+    notes: SessionNotes | None = None
 
     @property
     def builder(self) -> AgentBuilder:
@@ -133,5 +144,6 @@ class Agents:
             streams_calls=options.streams_calls,
             steering=steering,
             redactor=self.secrets.redactor,
+            notes=self.notes.of(live.turn.session_id) if steering and self.notes else None,
         )
         return Loop(Caller(agent, journal, context, self.routes), journal, context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -14,7 +15,7 @@ from talaria.commands.slash import SLASH_COMMANDS, canonical, parse_command, run
 from talaria.core.backoff import Backoff
 from talaria.core.entries import Exchange, ReasoningSet, SpecSet, exchanges
 from talaria.core.errors import LeaseHeld, NoModel, NotFound, TalariaError
-from talaria.core.ids import QuestionId
+from talaria.core.ids import QuestionId, SessionId
 from talaria.core.ledger import AskedQuestion, Begin, Page, TurnEnd, ended_turn
 from talaria.core.specs import PinnedSpec
 from talaria.core.store_ports import Store
@@ -45,7 +46,9 @@ class CommandRunner:
         settings: TurnSettings,
         *,
         decisions: Decisions,
+        end_session: Callable[[SessionId], Awaitable[object]],
     ) -> None:
+        self._end_session = end_session
         self._store = store
         self._keeper = keeper
         self._agents = agents
@@ -59,6 +62,11 @@ class CommandRunner:
         outcome, end, specs = await self._outcome(turn)
         if outcome.stop and (running := self._live.running_in(turn.chat_key)) is not None:
             running.stop()
+        for session_id in outcome.ends:
+            try:
+                await self._end_session(session_id)
+            except (LeaseHeld, NotFound) as error:
+                _log.info("session %s goes on after /new: %s", session_id, error)
         self._live.settle(live, await self._settle(turn, outcome, end, specs))
 
     async def _outcome(self, turn: Turn) -> tuple[CommandResult, TurnEnd, tuple[PinnedSpec, ...]]:

@@ -191,6 +191,23 @@ class Intake:
         self._check_open()
         return await finish(self._accept_in_turn(order, busy, is_explicit=is_explicit))
 
+    async def wake(self, inbound: Inbound, session_id: SessionId) -> LiveTurn:
+        """Accept a message that no person wrote, for this session. It joins the turn that runs, if one does.
+
+        Raises `NotFound` if the session is not the chat's current one, and what `submit` raises.
+        """
+        self._load.check()
+        order = Accept(
+            turn_id=new_turn_id(),
+            inbound=inbound,
+            fresh=Fresh(new_session_id(), None),
+            scope=f"{inbound.sender.id}\n{inbound.chat_key}",
+            digest=await _digest(inbound.parts, inbound.model),
+            only=session_id,
+        )
+        self._check_open()
+        return await finish(self._accept_in_turn(order, Busy.STEER, is_explicit=True))
+
     async def call(self, call: StatelessCall) -> LiveTurn:
         """Accept a stateless call: an ephemeral session of its own, with the caller's context and tools.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -29,6 +30,7 @@ from talaria.core.errors import (
 )
 from talaria.core.events import QuestionAsked, Reset
 from talaria.core.failpoints import Failpoint, hit
+from talaria.core.ids import SessionId
 from talaria.core.ledger import Began, Begin, TurnEnd, ended_turn
 from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
@@ -76,6 +78,7 @@ class Runner:
         settings: TurnSettings,
         *,
         decisions: Decisions,
+        end_session: Callable[[SessionId], Awaitable[object]],
     ) -> None:
         self._store = store
         self._keeper = keeper
@@ -83,7 +86,9 @@ class Runner:
         self._live = live
         self._settings = settings
         self._clock = agents.clock
-        self._commands = CommandRunner(store, keeper, agents, live, settings, decisions=decisions)
+        self._commands = CommandRunner(
+            store, keeper, agents, live, settings, decisions=decisions, end_session=end_session
+        )
         self._quarantine = Quarantine(store, agents.clock, live)
         self._gate: asyncio.Future[bool] | None = None  # while turns are held; its result: they may begin
 

@@ -59,7 +59,15 @@ class Turns:
         self._clock = agents.clock
         self.live = LiveTurns(agents.clock, agents.metrics)
         self.decisions = Decisions(store, self.live, agents.clock, self._take_up_chat)
-        self._runner = Runner(store, keeper, agents, self.live, settings, decisions=self.decisions)
+        self._runner = Runner(
+            store,
+            keeper,
+            agents,
+            self.live,
+            settings,
+            decisions=self.decisions,
+            end_session=sessions.end,
+        )
         self._lanes = Lanes(self._runner, self.live)
         self._intake = Intake(
             store, keeper, agents, sessions, self._lanes, settings=settings, load=load or Load()
@@ -142,6 +150,11 @@ class Turns:
         """
         self._recovery.take_up_chat(inbound.chat_key)
         return await self._intake.submit(inbound, request, history)
+
+    async def wake(self, inbound: Inbound, session_id: SessionId) -> LiveTurn:
+        """Accept a message that no person wrote; see `Intake.wake`."""
+        self._recovery.take_up_chat(inbound.chat_key)
+        return await self._intake.wake(inbound, session_id)
 
     async def call(self, call: StatelessCall) -> LiveTurn:
         """Accept a call that brings its whole context."""

@@ -98,9 +98,12 @@ def has_passing(folder: Path) -> bool:
 
 
 def remove_passing(folder: Path) -> None:
-    """Remove what does not outlive the session's end from its folder. Blocks."""
-    for name in (_TMP, _PROCESSES, _NETWORK):
+    """Remove what does not outlive the session's end from its folder. Blocks. Background processes are gone
+    already, unless they were started since, in the session that was resumed meanwhile."""
+    for name in (_TMP, _NETWORK):
         remove_tree(folder / name)
+    with suppress(OSError):
+        (folder / _PROCESSES).rmdir()
     with suppress(OSError):
         folder.rmdir()  # if nothing is kept
 

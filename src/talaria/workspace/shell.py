@@ -17,7 +17,7 @@ from talaria.core.errors import ToolError
 from talaria.core.shells import OutputSink, ShellCommand, ShellEnd, ShellState
 from talaria.workspace.places import SessionPlaces
 from talaria.workspace.sandbox.choice import Sandboxes
-from talaria.workspace.sandbox.port import ProcessLimits, SandboxCommand, SandboxError
+from talaria.workspace.sandbox.port import ProcessLimits, Sandbox, SandboxCommand, SandboxError
 from talaria.workspace.sandbox.process import Ending, open_process
 from talaria.workspace.shell_state import MAX_STATE_BYTES, compare, load_state, parse_dump, save_state
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # It has no line break, so that the shell counts the lines of the command from 1. The state is written when
 # the command has ended, and by the trap if it left the shell by itself.
-_SCRIPT = 'trap {save} EXIT; {unset}{enter}eval "$1"; set -- $?; {{ {save_now}; }}; exit $1'
+_SCRIPT = 'trap {save} EXIT; {begin}eval "$1"; set -- $?; {{ {save_now}; }}; exit $1'
 _SAVE = (
     "{{ set +eux; }} 2>/dev/null; "
     "[ -e {dump} ] || {{ printf '%s\\0' \"$PWD\"; command -p env -0; }} >{dump} 2>/dev/null"
@@ -86,6 +86,14 @@ class SessionCommands:
     def network_note(self, places: SessionPlaces) -> str:
         """Return what the model should know of the network since the last command; empty if nothing."""
         return self._networks.note(places.session_id) if self._networks is not None else ""
+
+    async def make_background(self, places: SessionPlaces, text: str) -> tuple[Sandbox, SandboxCommand]:
+        """Return the sandbox and a command without a time limit, which begins where the session's shell is
+        and leaves the shell's state alone. Raises `ToolError`."""
+        sandbox = await self.sandboxes.get()
+        state = await asyncio.to_thread(load_state, places.shell_state)
+        argv = (find_shell(), "-c", f'{_begin(state)}eval "$1"', "sh", text)
+        return sandbox, await self.make(places, argv, state, 0.0, is_background=True)
 
 
 class SessionShell:
@@ -151,6 +159,11 @@ def _script(state: ShellState, dump: str) -> str:
     return _SCRIPT.format(
         save=shlex.quote(save),
         save_now=save,
-        unset=f"unset {' '.join(state.removed)}; " if state.removed else "",
-        enter=_ENTER.format(cwd=shlex.quote(state.cwd)) if state.cwd else "",
+        begin=_begin(state),
     )
+
+
+def _begin(state: ShellState) -> str:
+    """Return the words that bring a shell into the session's state."""
+    unset = f"unset {' '.join(state.removed)}; " if state.removed else ""
+    return unset + (_ENTER.format(cwd=shlex.quote(state.cwd)) if state.cwd else "")

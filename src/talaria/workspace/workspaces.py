@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from talaria.core.ids import ChatKey, SessionId
+from talaria.core.limits import Limits
 from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.folder import chat_folder
 from talaria.workspace.places import (
@@ -20,6 +21,7 @@ from talaria.workspace.places import (
     session_folder,
     session_places,
 )
+from talaria.workspace.processes import BackgroundProcesses, SessionProcesses
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.shell import SessionCommands, SessionShell
 
@@ -62,6 +64,10 @@ class ChatWorkspace:
     def shell(self) -> SessionShell:
         return SessionShell(self.places, self._owner.commands)
 
+    @property
+    def processes(self) -> SessionProcesses:
+        return self._owner.processes.of(self.session_id, self.places)
+
     def release(self) -> Coroutine[Any, Any, None] | None:
         return None
 
@@ -75,11 +81,13 @@ class ChatWorkspaces:
         belongings: Sequence[Belongings] = (),
         commands: SessionCommands | None = None,
         folders: ChatFolders | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.home = home
-        self._belongings = tuple(belongings)
         self.commands = commands or SessionCommands(Sandboxes("auto", home))
         self.folders = folders or ChatFolders(home)
+        self.processes = BackgroundProcesses(home, self.commands, limits)
+        self._belongings: tuple[Belongings, ...] = (self.processes, *belongings)
 
     def open(self, session_id: SessionId, chat_key: ChatKey) -> ChatWorkspace:
         return ChatWorkspace(self, session_id, chat_key)

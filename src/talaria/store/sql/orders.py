@@ -87,6 +87,8 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
         session_id = bound[0].id
         if leases.end_if_idle(tx, session_id):
             ended, bound = session_id, None
+    if order.only is not None and (bound is None or bound[0].id != order.only):
+        raise rules.no_session(order.only)
     session, lease = bound or (_make_session(tx, inbound.chat_key, order.fresh, order.behind), Lease())
     if order.response is not None:
         chains.store(tx, session, order, order.response)

@@ -1,0 +1,185 @@
+"""The news of background processes that have ended, for their sessions: notes, or turns of their own.
+
+The end of a process is owed to its session like a reply. Its files say that it has ended; the session's log,
+or the turn that was accepted for it, says that the session was told. The mark in the process's folder only
+saves looking there again. So a kill at any point neither loses the news nor tells it twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from talaria.core.background import ProcessState
+from talaria.core.backoff import Backoff
+from talaria.core.clock import Clock
+from talaria.core.display import clean_line
+from talaria.core.entries import Note
+from talaria.core.errors import IdempotencyConflict, NotFound, TalariaError
+from talaria.core.failpoints import Failpoint, hit
+from talaria.core.ids import SessionId
+from talaria.core.messages import Text
+from talaria.core.store_ports import Store
+from talaria.core.turns import Inbound
+from talaria.turns.intake import Draining
+from talaria.turns.settings import TurnSettings
+from talaria.workspace.processes import BackgroundProcesses
+from talaria.workspace.watched_process import WatchedProcess
+
+_log = logging.getLogger("talaria.turns")
+_SHOWN = 200  # characters of a command
+_RECENT = 20
+_TRY_AGAIN = Backoff(0.5, 60.0)
+
+
+def note_key(process_id: str) -> str:
+    return f"process:{process_id}"
+
+
+def note_text(process: WatchedProcess) -> str:
+    """Return what the model is told of the end of a process."""
+    info = process.info()
+    head = f"Background process {info.id} ({clean_line(info.command, _SHOWN)})"
+    hint = f"`process` with action poll and id {info.id} shows what it printed."
+    if info.state is ProcessState.LOST:
+        return f"[{head} is lost. {info.why} {hint}]"
+    if info.why:
+        return f"[{head} was not run: {clean_line(info.why, _SHOWN)}. {hint}]"
+    seconds = max(0.0, (info.ended_at or info.started_at) - info.started_at)
+    return f"[{head} ended with exit code {info.code} after {seconds:.0f} s. {hint}]"
+
+
+class ProcessNotes:
+    """Tells sessions of their processes' ends.
+
+    A note joins the turn that runs before its next model call; without a turn it waits for the next one. If
+    the model asked to be woken, the news is a message of its own, which joins a running turn or starts one.
+    """
+
+    def __init__(
+        self, store: Store, processes: BackgroundProcesses, settings: TurnSettings, clock: Clock
+    ) -> None:
+        self._store = store
+        self.processes = processes
+        self._settings = settings
+        self._clock = clock
+        self._wake: Callable[[Inbound, SessionId], Awaitable[object]] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        processes.on_end = self._note_end
+
+    def of(self, session_id: SessionId) -> _TurnNotes:
+        return _TurnNotes(session_id, self)
+
+    async def open(self, wake: Callable[[Inbound, SessionId], Awaitable[object]]) -> None:
+        """Find the processes of earlier gateways again, and end those whose sessions have ended meanwhile.
+
+        `wake` accepts messages. To be called before turns run.
+        """
+        self._wake = wake
+        for session_id in await self.processes.recover():
+            session = await self._store.session(session_id)
+            if session is None or session.ended_at is not None:
+                await self.processes.end(session_id)
+                continue
+            untold = [each for each in self.processes.of_session(session_id) if not each.is_told]
+            if untold:
+                await self._compare(session_id, untold)
+        for process in self.processes:
+            if process.gone.is_set() and not process.is_told:
+                self._note_end(process)
+
+    async def close(self) -> None:
+        """Stop waking sessions. The next gateway goes on with it."""
+        self._wake = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _compare(self, session_id: SessionId, untold: Sequence[WatchedProcess]) -> None:
+        """Mark those that the log tells of: an earlier gateway died right after that."""
+        bodies = (entry.body for entry in await self._store.log(session_id, 0))
+        known = {body.key for body in bodies if isinstance(body, Note)}
+        for process in untold:
+            if note_key(process.record.id) in known:
+                await self.processes.mark_told(process)
+
+    def waiting(self, session_id: SessionId) -> list[WatchedProcess]:
+        """Return the processes whose end the session is to be told with a note."""
+        return [
+            process
+            for process in self.processes.of_session(session_id)
+            if process.gone.is_set() and not process.is_told and not process.is_waking
+        ]
+
+    def note(self, process: WatchedProcess) -> Note:
+        text, at = note_text(process), process.end.at if process.end else self._clock.now()
+        message = self._settings.user_message((Text(text),), at)
+        return Note(note_key(process.record.id), text, message.stamp if message else "")
+
+    async def told(self, session_id: SessionId, notes: Sequence[Note]) -> None:
+        keys = {note.key for note in notes}
+        for process in self.processes.of_session(session_id):
+            if note_key(process.record.id) in keys:
+                await self.processes.mark_told(process)
+
+    # -- turns of their own ---------------------------------------------------------------------------------
+
+    def _note_end(self, process: WatchedProcess) -> None:
+        if process.record.wakes and self._wake is not None and not process.is_waking:
+            process.is_waking = True
+            task = asyncio.create_task(self._tell(process), name=f"wake for {process.record.id}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self, process: WatchedProcess) -> None:
+        """Submit the news as a message until it is accepted. If the session is not where the chat is now, it
+        becomes an ordinary note."""
+        for pause in _TRY_AGAIN.pauses():
+            try:
+                await self._submit(process)
+                hit(Failpoint.WOKEN)
+                await self.processes.mark_told(process)
+            except Draining:
+                return
+            except NotFound:
+                process.is_waking = False
+            except IdempotencyConflict:  # told in other words
+                await self.processes.mark_told(process)
+            except TalariaError as error:
+                _log.warning("the end of process %s is told later: %s", process.record.id, error)
+                await self._clock.sleep(pause)
+                continue
+            return
+
+    async def _submit(self, process: WatchedProcess) -> None:
+        record = process.record
+        session = await self._store.session(record.session_id)
+        recent = await self._store.recent_of_session(record.session_id, _RECENT)
+        if session is None or not recent or self._wake is None:
+            raise NotFound(f"The session {record.session_id} is gone.", "Start a new one with /new.")
+        addresses = (turn.inbound.address for turn in recent if turn.inbound.address)
+        inbound = Inbound(
+            session.chat_key,
+            recent[0].inbound.sender,
+            (Text(note_text(process)),),
+            note_key(record.id),
+            address=next(addresses, None),
+        )
+        await self._wake(inbound, record.session_id)
+
+
+class _TurnNotes:
+    """Implements `agent.context.TurnNotes`."""
+
+    __slots__ = ("_all", "_session_id")
+
+    def __init__(self, session_id: SessionId, all_: ProcessNotes) -> None:
+        self._session_id = session_id
+        self._all = all_
+
+    def waiting(self) -> Sequence[Note]:
+        return [self._all.note(process) for process in self._all.waiting(self._session_id)]
+
+    async def told(self, notes: Sequence[Note]) -> None:
+        await self._all.told(self._session_id, notes)

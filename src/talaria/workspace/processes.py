@@ -1,0 +1,301 @@
+"""The background processes of sessions: started, found again by later gateways, ended with their session."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+from talaria.core.background import ProcessInfo, ProcessOutput, ProcessStart, ProcessState
+from talaria.core.clock import Clock, SystemClock
+from talaria.core.errors import ToolError
+from talaria.core.failpoints import Failpoint, hit
+from talaria.core.ids import SessionId
+from talaria.core.limits import Limits
+from talaria.workspace.places import SessionPlaces, kept_sessions, make_private, remove_tree, session_folder
+from talaria.workspace.process_files import (
+    POLLED,
+    TOLD,
+    ProcessFacts,
+    ProcessRecord,
+    RingPart,
+    read_number,
+    read_record,
+    read_ring,
+    without_cut_character,
+    write_whole,
+)
+from talaria.workspace.sandbox.port import SandboxError
+from talaria.workspace.shell import SessionCommands
+from talaria.workspace.watched_process import RING_BYTES, StartingShim, WatchedProcess, write_input
+
+# A record, the folder of the process, and whether its session was told of its end.
+_Found: TypeAlias = tuple[ProcessRecord, Path, bool]
+
+_log = logging.getLogger("talaria.processes")
+ENDED_KEPT = 16  # of each session, so that their output can be read
+
+
+class BackgroundProcesses:
+    """All background processes of this home. Implements `Belongings`.
+
+    `on_end` is called on the event loop for each process that has ended or is lost, and of which its session
+    has not been told: also for those that ended while no gateway ran, by `recover`.
+    """
+
+    def __init__(
+        self, home: Path, commands: SessionCommands, limits: Limits | None = None, clock: Clock | None = None
+    ) -> None:
+        self._home = Path(os.path.realpath(home))
+        self._commands = commands
+        self._limits = limits or Limits()
+        self._clock = clock or SystemClock()
+        self._all: dict[SessionId, dict[str, WatchedProcess]] = {}
+        self._starting: dict[SessionId, set[str]] = {}
+        self.on_end: Callable[[WatchedProcess], None] = lambda process: None
+        self._limits.watch("processes", lambda: sum(self._count(each) for each in self._all))
+
+    def of(self, session_id: SessionId, places: SessionPlaces) -> SessionProcesses:
+        return SessionProcesses(session_id, places, self)
+
+    def infos(self) -> list[ProcessInfo]:
+        """Return the processes that run, of all sessions."""
+        return [process.info() for process in self if process.state is ProcessState.RUNNING]
+
+    def __iter__(self) -> Iterator[WatchedProcess]:
+        return iter([process for found in self._all.values() for process in found.values()])
+
+    def of_session(self, session_id: SessionId) -> Sequence[WatchedProcess]:
+        return tuple(self._all.get(session_id, {}).values())
+
+    # -- the gateway's start and end ------------------------------------------------------------------------
+
+    async def recover(self) -> Sequence[SessionId]:
+        """Find the processes of earlier gateways again. Return the sessions that have any."""
+        await self._find(await asyncio.to_thread(_find_all, self._home))
+        return tuple(self._all)
+
+    async def _find(self, found: Sequence[_Found]) -> None:
+        for record, folder, is_told in found:
+            known = self._all.setdefault(record.session_id, {})
+            if record.id not in known:
+                known[record.id] = process = WatchedProcess(record, folder, is_told=is_told)
+                process.watch(self._note_end)
+                await process.buried()
+
+    async def end(self, session_id: SessionId) -> None:
+        """End the session's processes and remove their files. Processes that are started meanwhile stay."""
+        if (processes := session_folder(self._home, session_id) / "processes").exists():
+            begun = self._starting.get(session_id, set())
+            await self._find(_find_in(processes, begun))  # `recover` may not have come to them yet
+        doomed = self._all.pop(session_id, {})
+        for process in doomed.values():
+            process.is_told = True
+        await asyncio.gather(*(process.kill() for process in doomed.values()))
+        for process in doomed.values():
+            await asyncio.to_thread(remove_tree, process.folder)
+
+    async def close(self) -> None:
+        """Watch nothing any more. All processes go on."""
+        for process in self:
+            process.unwatch()
+        self._all.clear()
+
+    def _note_end(self, process: WatchedProcess) -> None:
+        info = process.info()
+        _log.info("process %s of %s %s: %s", info.id, info.session_id, info.state, info.code)
+        if not process.is_told:
+            self.on_end(process)
+
+    async def mark_told(self, process: WatchedProcess) -> None:
+        """The session knows that the process has ended."""
+        process.is_told = True
+        with suppress(OSError):  # it is told again by the next gateway then, if the log does not have it
+            await asyncio.to_thread(write_whole, process.folder / TOLD, "")
+
+    # -- starting -------------------------------------------------------------------------------------------
+
+    async def start(
+        self, session_id: SessionId, places: SessionPlaces, order: ProcessStart
+    ) -> WatchedProcess:
+        if not order.text.strip():
+            raise ToolError("The command is empty.", "Say what to run.")
+        self._check_room(session_id)
+        process_id = f"p{secrets.token_hex(4)}"
+        self._starting.setdefault(session_id, set()).add(process_id)
+        facts = ProcessFacts(
+            id=process_id,
+            session_id=session_id,
+            turn_id=order.turn_id,
+            command=order.text,
+            started_at=self._clock.now(),
+            wakes=order.wakes,
+        )
+        try:
+            await self._forget_old(session_id)
+            return await self._start(facts, places)
+        finally:
+            self._starting[session_id].discard(process_id)
+            if not self._starting[session_id]:
+                del self._starting[session_id]
+
+    def _check_room(self, session_id: SessionId) -> None:
+        limits = self._limits
+        if self._count(session_id) >= limits.now.session_processes:
+            text = f"{limits.now.session_processes} background processes of this session run already."
+            raise ToolError(text, f"End one with process kill. {limits.refuse('session_processes')}")
+        if sum(map(self._count, {*self._all, *self._starting})) >= limits.now.processes:
+            text = "Too many background processes run on this machine."
+            raise ToolError(text, f"Try again later. {limits.refuse('processes')}")
+
+    def _count(self, session_id: SessionId) -> int:
+        running = (each.state is ProcessState.RUNNING for each in self.of_session(session_id))
+        return sum(running) + len(self._starting.get(session_id, ()))
+
+    async def _forget_old(self, session_id: SessionId) -> None:
+        over = [each for each in self.of_session(session_id) if each.gone.is_set() and each.is_told]
+        for process in over[: max(0, len(over) - ENDED_KEPT + 1)]:
+            del self._all[session_id][process.record.id]
+            await asyncio.to_thread(remove_tree, process.folder)
+
+    async def _start(self, facts: ProcessFacts, places: SessionPlaces) -> WatchedProcess:
+        folder = places.processes / facts.id
+        sandbox, command = await self._commands.make_background(places, facts.command)
+        try:
+            make_private(folder)  # not in a thread, which would go on after a cancellation
+            shim = StartingShim(sandbox.prepare(command), folder, facts)
+        except SandboxError as error:
+            remove_tree(folder)
+            raise ToolError(error.user_text, error.hint) from error
+        except OSError as error:
+            remove_tree(folder)
+            text = f"The background process cannot be started: {error.strerror}."
+            raise ToolError(text, "Try again later.") from error
+        process = None
+        try:
+            await shim.recorded()
+            if (record := read_record(folder)) is None:
+                raise ToolError("The background process was not recorded.", "Look at the gateway's disk.")
+            hit(Failpoint.PROCESS_RECORDED)
+            process = WatchedProcess(record, folder)
+            process.watch(self._note_end)
+            self._all.setdefault(facts.session_id, {})[facts.id] = process
+            shim.go()
+        finally:
+            if process is None:
+                await self._abandon(shim, folder)
+        hit(Failpoint.PROCESS_STARTED)
+        return process
+
+    async def _abandon(self, shim: StartingShim, folder: Path) -> None:
+        """Clean up after a start that failed, whatever is cancelled meanwhile."""
+        cleaning = asyncio.create_task(shim.abandon(), name="abandon a process")
+        try:
+            await asyncio.shield(cleaning)
+        except asyncio.CancelledError:
+            await cleaning
+            raise
+        finally:
+            remove_tree(folder)
+
+
+class SessionProcesses:
+    """`Processes` of one session."""
+
+    __slots__ = ("_all", "_places", "session_id")
+
+    def __init__(self, session_id: SessionId, places: SessionPlaces, all_: BackgroundProcesses) -> None:
+        self.session_id = session_id
+        self._places = places
+        self._all = all_
+
+    async def start(self, order: ProcessStart) -> ProcessInfo:
+        return (await self._all.start(self.session_id, self._places, order)).info()
+
+    async def list(self) -> Sequence[ProcessInfo]:
+        return [process.info() for process in self._all.of_session(self.session_id)]
+
+    async def poll(self, process_id: str) -> ProcessOutput:
+        process = self._find(process_id)
+        return await asyncio.to_thread(_poll, process, process.state is not ProcessState.RUNNING)
+
+    async def log(self, process_id: str, offset: int | None, limit: int) -> ProcessOutput:
+        process = self._find(process_id)
+        part = await asyncio.to_thread(read_ring, process.folder, offset, limit)
+        wanted = part.begin if offset is None else offset
+        return _output(process, part, wanted, is_last=process.state is not ProcessState.RUNNING)
+
+    async def write(self, process_id: str, text: str | None) -> int:
+        process = self._find(process_id)
+        if process.state is not ProcessState.RUNNING:
+            raise ToolError(f"The process {process_id} has ended.", "Start it again.")
+        if text is None:
+            process.signal(signal.SIGUSR1)
+            return 0
+        try:
+            return await write_input(process.folder, text.encode(errors="replace"))
+        except OSError as error:
+            text = f"The process {process_id} does not take input: {error.strerror}."
+            raise ToolError(text, "Its input is closed, or it is about to end.") from error
+
+    async def kill(self, process_id: str) -> ProcessInfo:
+        process = self._find(process_id)
+        if process.state is ProcessState.RUNNING:
+            await self._all.mark_told(process)
+            await process.kill()
+        return process.info()
+
+    def _find(self, process_id: str) -> WatchedProcess:
+        for process in self._all.of_session(self.session_id):
+            if process.record.id == process_id:
+                return process
+        text = f"This session has no background process {process_id[:50]!r}."
+        raise ToolError(text, "process list shows those that it has.")
+
+
+def _poll(process: WatchedProcess, is_last: bool) -> ProcessOutput:
+    """Return what was printed since the last poll, and keep how far that is. Blocks."""
+    mark = process.folder / POLLED
+    wanted = read_number(mark)
+    output = _output(process, read_ring(process.folder, wanted, RING_BYTES), wanted, is_last=is_last)
+    with suppress(OSError):
+        write_whole(mark, str(output.end))
+    return output
+
+
+def _output(process: WatchedProcess, part: RingPart, wanted: int, *, is_last: bool) -> ProcessOutput:
+    content = part.content if is_last else without_cut_character(part.content)
+    text = content.decode(errors="replace")
+    return ProcessOutput(process.info(), text, wanted, part.begin, part.begin + len(content))
+
+
+def _find_all(home: Path) -> list[_Found]:
+    """Return what earlier gateways left, oldest first. Blocks."""
+    found = []
+    for session_id in kept_sessions(home):
+        found += _find_in(session_folder(home, session_id) / "processes")
+    return sorted(found, key=lambda each: each[0].started_at)
+
+
+def _find_in(processes: Path, begun: Container[str] = ()) -> list[_Found]:
+    """Return what a session has, but for those that are being started. Blocks.
+
+    A folder without a record is of a command that never ran: its gateway died before, and so its shim does
+    not run it.
+    """
+    found = []
+    with suppress(FileNotFoundError):
+        for folder in processes.iterdir():
+            if folder.name in begun:
+                continue
+            if (record := read_record(folder)) is not None:
+                found.append((record, folder, (folder / TOLD).exists()))
+            else:
+                remove_tree(folder)
+    return found
