@@ -11,6 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from talaria.access.budgets import Budgets
 from talaria.access.settings import BudgetSettings
 from talaria.agent.calling import Routes
@@ -49,6 +51,7 @@ from talaria.turns.delivery import Delivery
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import Busy, DeliverySettings, TurnSettings
+from talaria.turns.trust import LoggedTrust
 from talaria.turns.turns import Turns
 from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.folder import Folder, chat_folder
@@ -147,6 +150,7 @@ async def start(
     load: Load | None = None,
     secrets: SecretRegistry | None = None,
     is_held: bool = False,
+    tool_settings: ToolSettings | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> AsyncIterator[Rig]:
     """Recovered and accepting; leaving drains at once and leaves what runs resumable."""
@@ -159,8 +163,15 @@ async def start(
     known = {"scripted", settings.provider, *(choice.provider for choice in chain)}
     catalog = Catalog(settings, {"fast": "scripted/fast"}, providers=known, abilities=abilities)
     builtin = Family("built-in", tools(builtin_tools(ToolSettings())).tools)
-    enabled = ToolSettings(enabled=("built-in",))
-    tool_runner = ToolRunner([builtin, *sources], enabled, metrics, checkpoints=checkpoints)
+    enabled = replace(tool_settings or ToolSettings(), enabled=("built-in",))
+    tool_runner = ToolRunner(
+        [builtin, *sources],
+        enabled,
+        metrics,
+        checkpoints=checkpoints,
+        trust=partial(LoggedTrust, store),
+        clock=clock,
+    )
     workspaces = workspaces or FakeWorkspaces(lambda key: folder)
     builder = AgentBuilder(store, models, workspaces)
     pool = Pool(builder, limits, clock)

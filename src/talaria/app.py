@@ -63,6 +63,7 @@ from talaria.turns.delivery import Delivery
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.process_notes import ProcessNotes
 from talaria.turns.settings import TurnSettings
+from talaria.turns.trust import LoggedTrust
 from talaria.turns.turns import Turns
 from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
@@ -280,7 +281,14 @@ async def _open_agents(
         ]
         checkpoints = FolderCheckpoints(start.home.path, workers.threads)
         tool_runner = ToolRunner(
-            sources, settings.tools, metrics, workers, start.secrets, checkpoints=checkpoints
+            sources,
+            settings.tools,
+            metrics,
+            workers,
+            start.secrets,
+            checkpoints=checkpoints,
+            trust=partial(LoggedTrust, store),
+            clock=clock,
         )
         live.on(("tools", "enabled"), tell=lambda new: tool_runner.enable(new.tools.enabled))
         specs = SpecResolver(settings.agent, models.catalog, models.providers, lambda: tool_runner.tools)

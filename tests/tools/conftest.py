@@ -9,13 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from talaria.core.clock import Clock, SystemClock
 from talaria.core.events import Event
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.limits import Limits
 from talaria.core.messages import Content, ToolCall, ToolResult
 from talaria.core.redaction import SecretRegistry
-from talaria.core.tools import CallScope, ToolContext, ToolSpec
+from talaria.core.tools import CallScope, NoTrust, SessionTrust, ToolContext, ToolSpec
 from talaria.testing.fake_workspaces import FakeWorkspaces
+from talaria.tools.approvals import CallGate
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.execution import BoundTools
 from talaria.tools.function import FunctionTool, parameters
@@ -34,14 +36,29 @@ def bound(
     events: list[Event] | None = None,
     limits: Limits | None = None,
     secrets: SecretRegistry | None = None,
+    *,
+    trust: SessionTrust | None = None,
+    clock: Clock | None = None,
+    is_unattended: bool = False,
 ) -> BoundTools:
     """The tools of a turn in a session whose chat has that folder."""
-    workspaces = FakeWorkspaces(lambda key: folder)
+    workspace = FakeWorkspaces(lambda key: folder).open(SessionId(session), ChatKey("a chat"))
+    gate = CallGate(
+        SessionId(session),
+        TurnId("turn_1"),
+        "telegram:1",
+        settings,
+        workspace,
+        trust or NoTrust(),
+        clock or SystemClock(),
+        is_unattended=is_unattended,
+    )
     return BoundTools(
         tools=tools,
         session_id=SessionId(session),
         turn_id=TurnId("turn_1"),
-        workspace=workspaces.open(SessionId(session), ChatKey("a chat")),
+        workspace=workspace,
+        gate=gate,
         settings=settings,
         secrets=secrets or SecretRegistry(),
         resources=ToolWorkers(limits).resources(SessionId(session)),

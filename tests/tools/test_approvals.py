@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from rig import start
 from talaria.core.clock import SystemClock
 from talaria.core.events import QuestionAsked
+from talaria.core.ids import QuestionId, TurnId
 from talaria.core.messages import ToolCall, ToolOutcome
-from talaria.core.questions import APPROVE, DENY, Decision, QuestionDraft, QuestionKind
+from talaria.core.questions import APPROVE, DENY, Decision, Question, QuestionDraft, QuestionKind
 from talaria.core.tools import Risk, ToolContext, ToolSpec
 from talaria.store.memory import MemoryStore
-from talaria.tools.approvals import allows, describe, find_question
+from talaria.tools.approvals import describe, find_question
 from talaria.tools.builtin import builtin_tools
+from talaria.tools.execution import BoundTools
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
@@ -66,10 +68,6 @@ def call(name: str, **arguments: object) -> ToolCall:
     return ToolCall("c1", name, msgspec.json.encode(arguments).decode())
 
 
-def decided(text: str) -> Decision:
-    return Decision(text, "telegram:1", 5.0)
-
-
 # -- who is asked -------------------------------------------------------------------------------------------
 
 
@@ -78,9 +76,8 @@ def test_a_tool_that_declares_itself_risky_is_asked_about(risk: Risk, asks: bool
     draft = find_question(Shell(risk), call("shell", command="ls"))
     assert (draft is not None) is asks
     if draft is not None:
-        assert draft == QuestionDraft(
-            QuestionKind.APPROVAL, 'shell\n{\n  "command": "ls"\n}', APPROVAL_SECONDS
-        )
+        text = 'shell\n{\n  "command": "ls"\n}\n\nThe tool declares itself risky.'
+        assert draft == QuestionDraft(QuestionKind.APPROVAL, text, APPROVAL_SECONDS)
 
 
 def test_no_built_in_tool_is_asked_about() -> None:
@@ -99,30 +96,41 @@ def test_a_tool_may_ask_a_question_of_its_own_or_none() -> None:
     assert find_question(AskUser(), call("ask_user", question="")) is None
 
 
+def about(tools: BoundTools, draft: QuestionDraft | None, decision: Decision | None) -> Question | None:
+    """The question as the store has it after the decision."""
+    if draft is None:
+        return None
+    now = tools.gate.clock.now()
+    return Question(
+        *(QuestionId("q_1"), TurnId("turn_1"), 1, "c1", draft.kind, draft.text, now, now + 60.0),
+        decision=decision,
+        digest=draft.digest,
+    )
+
+
 @pytest.mark.parametrize(
-    ("kind", "decision", "may_run"),
+    ("kind", "text", "may_run"),
     [
         (QuestionKind.APPROVAL, None, False),
-        (QuestionKind.APPROVAL, decided(DENY), False),
-        (QuestionKind.APPROVAL, decided("sure"), False),
-        (QuestionKind.APPROVAL, decided(APPROVE), True),
+        (QuestionKind.APPROVAL, DENY, False),
+        (QuestionKind.APPROVAL, "sure", False),
+        (QuestionKind.APPROVAL, APPROVE, True),
         (QuestionKind.ANSWER, None, False),
-        (QuestionKind.ANSWER, decided("blue"), True),
+        (QuestionKind.ANSWER, "blue", True),
     ],
 )
-def test_what_a_decision_allows(kind: QuestionKind, decision: Decision | None, may_run: bool) -> None:
-    assert allows(QuestionDraft(kind, "?", 60.0), decision) is may_run
-
-
-@pytest.mark.parametrize("decision", [None, decided(DENY), decided("approved")])
-async def test_a_risky_call_never_runs_without_an_approval(decision: Decision | None) -> None:
+async def test_what_a_decision_allows(kind: QuestionKind, text: str | None, may_run: bool) -> None:
     shell = Shell()
-    tools = bound(ToolSet([shell]), Path("/nowhere"))
-    result = await tools.run(call("shell", command="ls"), decision)
-    assert result.outcome is ToolOutcome.ERROR
-    assert "only after a person has agreed" in result.text
-    assert shell.ran == []
-    assert (await tools.run(call("shell", command="ls"), decided(APPROVE))).text == "ran"
+    tools = bound(ToolSet([shell, AskUser()]), Path("/nowhere"))
+    wanted = call("shell", command="ls")
+    if kind is QuestionKind.ANSWER:
+        wanted = call("ask_user", question="Red?")
+    decision = None if text is None else Decision(text, "telegram:1", tools.gate.clock.now())
+    question = about(tools, await tools.question(wanted), decision)
+    result = await tools.run(wanted, question)
+    assert (result.outcome is ToolOutcome.OK) is may_run, result.text
+    assert shell.ran == (["ls"] if may_run and kind is QuestionKind.APPROVAL else [])
+    assert (await tools.run(wanted)).outcome is ToolOutcome.ERROR, "without the question it never runs"
 
 
 async def test_a_tool_that_fails_to_ask_fails_its_call_and_nothing_else(
@@ -130,11 +138,11 @@ async def test_a_tool_that_fails_to_ask_fails_its_call_and_nothing_else(
 ) -> None:
     tools = bound(ToolSet([AskUser(fails=True)]), Path("/nowhere"))
     with caplog.at_level(logging.ERROR, "talaria.tools"):
-        assert tools.question(call("ask_user", question="Red?")) is None
+        assert await tools.question(call("ask_user", question="Red?")) is None
         result = await tools.run(call("ask_user", question="Red?"))
     assert "inside the gateway" in result.text
     assert len(caplog.records) == 2
-    assert tools.question(call("unknown")) is None
+    assert await tools.question(call("unknown")) is None
 
 
 # -- what is shown ------------------------------------------------------------------------------------------
@@ -180,7 +188,8 @@ async def test_a_turn_waits_for_the_approval_of_a_risky_call(
         live = await rig.submit('[[call shell {"command": "ls \u202e"}]]')
         async for _, event in rig.turns.follow(live):
             if isinstance(event, QuestionAsked):
-                assert event.text == 'shell\n{\n  "command": "ls \\u202e"\n}'
+                assert event.text.startswith('shell\n{\n  "command": "ls \\u202e"\n}')
+                assert f"Folder: {tmp_path}" in event.text and "Sandbox: auto" in event.text
                 assert (event.name, event.kind, shell.ran) == ("shell", QuestionKind.APPROVAL, [])
                 await rig.turns.decide(event.question_id, answer, "person")
         turn = await asyncio.wait_for(rig.turns.wait(live), 10)
@@ -191,7 +200,7 @@ async def test_a_turn_waits_for_the_approval_of_a_risky_call(
 
 async def test_an_answer_is_the_result_of_the_call_that_asked(tmp_path: Path) -> None:
     store = MemoryStore(SystemClock())
-    async with start(store, tmp_path, tools=lambda tools: tools.with_tools([AskUser()])) as rig:
+    async with start(store, tmp_path) as rig:
         live = await rig.submit('[[call ask_user {"question": "Red?"}]]')
         async for _, event in rig.turns.follow(live):
             if isinstance(event, QuestionAsked):

@@ -14,9 +14,9 @@ import pytest
 from pictures import jpeg, png
 from talaria.core.errors import ConfigError, ToolError
 from talaria.core.events import Event, ToolOutput
-from talaria.core.ids import ChatKey, SessionId, TurnId
+from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId
 from talaria.core.messages import Content, File, Image, Part, Text, ToolCall, ToolOutcome, ToolResult
-from talaria.core.questions import Decision
+from talaria.core.questions import Decision, Question, QuestionKind
 from talaria.core.tools import CallScope, ToolContext, ToolSource, ToolSpec
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.metrics import Metrics
@@ -283,7 +283,8 @@ async def test_a_handler_gets_ids_workspace_and_decision() -> None:
 
     runner = bound(ToolSet([tool("look", handler=look)]), Path("/files"))
     decision = Decision("approve", "telegram:1", 5.0)
-    await runner.run(ToolCall("c1", "look", ""), decision)
+    asked = (QuestionId("q_1"), TurnId("turn_1"), 1, "c1", QuestionKind.ANSWER, "?", 0.0, 9.0)
+    await runner.run(ToolCall("c1", "look", ""), Question(*asked, decision=decision))
     [context] = seen
     assert (context.session_id, context.turn_id, context.call_id) == ("ses_1", "turn_1", "c1")
     assert context.workspace is runner.workspace

@@ -24,6 +24,7 @@ from talaria.core.events import (
     Done,
     Event,
     QuestionAsked,
+    QuestionDecided,
     Queued,
     Reset,
     ToolFinished,
@@ -49,6 +50,7 @@ from talaria.turns.states import LiveState
 from turns.test_stopping import Gate, assert_well_formed, messages
 
 SECONDS = 600.0
+AFTERWARDS = [ToolFinished, Delta, UsageReported, Done]
 MAY_ACT = QuestionDraft(QuestionKind.APPROVAL, "May act run?", SECONDS, ("yes", "no"))
 CALL = "[[call act {}]][[reply done]]"
 TWO_CALLS = "[[call act {}]]+[[call look {}]]+[[call act {}]][[reply done]]"
@@ -259,6 +261,7 @@ async def test_a_follower_sees_the_question_and_what_follows_the_decision(world:
         assert kinds(events) == [
             UsageReported,
             QuestionAsked,
+            QuestionDecided,
             ToolStarted,
             ToolFinished,
             Delta,
@@ -269,7 +272,7 @@ async def test_a_follower_sees_the_question_and_what_follows_the_decision(world:
         assert events[1] == QuestionAsked(
             question.id,
             QuestionKind.APPROVAL,
-            "May act run?",
+            question.text,
             ("yes", "no"),
             question.call_id,
             "act",
@@ -283,7 +286,7 @@ async def test_a_follower_after_a_restart_sees_the_open_question_again(world: Wo
         live = await resumed(rig, turn_id)
         await decide(rig, live)
         events = await events_of(live)
-        assert kinds(events) == [Reset, QuestionAsked, ToolStarted, ToolFinished, Delta, UsageReported, Done]
+        assert kinds(events) == [Reset, QuestionAsked, QuestionDecided, ToolStarted, *AFTERWARDS]
 
 
 # -- the lane ------------------------------------------------------------------------------------------

@@ -43,18 +43,19 @@ def may_decide(turn: Turn, decider: Decider) -> bool:
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """The circumstances of a call that its approval is bound to: the working directory of the session's shell
-    and the sandbox that commands run in."""
+    """The circumstances of a call that its approval is bound to: the working directory and the variables of
+    the session's shell, and the sandbox that commands run in."""
 
     cwd: str
+    variables: str
     sandbox: str
 
 
 def call_digest(session_id: SessionId, requester: str, call: ToolCall, around: Surroundings) -> str:
     """Return the hash of everything that an approval of the call is bound to. The arguments count byte for
     byte, as the model wrote them."""
-    parts = (session_id, requester, call.name, call.arguments, around.cwd, around.sandbox)
-    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+    parts = (session_id, requester, call.name, call.arguments)
+    return hashlib.sha256(msgspec.json.encode((*parts, around))).hexdigest()
 
 
 def host_digest(host: str, port: int) -> str:

@@ -15,7 +15,7 @@ from talaria.core.events import Event
 from talaria.core.ids import TurnId
 from talaria.core.messages import ToolCall, ToolResult, UserMessage
 from talaria.core.ports import Budget
-from talaria.core.questions import Decision, QuestionDraft
+from talaria.core.questions import Question, QuestionDraft
 from talaria.core.redaction import Redactor
 from talaria.core.tools import ToolSpec
 from talaria.observe.metrics import Metrics
@@ -26,7 +26,7 @@ class TurnTools(Protocol):
 
     def spec(self, name: str) -> ToolSpec | None: ...
 
-    def question(self, call: ToolCall) -> QuestionDraft | None:
+    async def question(self, call: ToolCall) -> QuestionDraft | None:
         """Return what to ask a person before the call may run; None if it may run unasked."""
         ...
 
@@ -34,9 +34,9 @@ class TurnTools(Protocol):
         """Hold a slot for one call inside the block. Entering waits while too many calls run."""
         ...
 
-    async def run(self, call: ToolCall, decision: Decision | None = None) -> ToolResult:
-        """Run a call to its result; a failure is a result too. `decision` is what a person decided about
-        the call, if one was asked. Raises nothing but `CancelledError`."""
+    async def run(self, call: ToolCall, question: Question | None = None) -> ToolResult:
+        """Run a call to its result; a failure is a result too. `question` is the one that was put about the
+        call, if one was, with its decision. Raises nothing but `CancelledError`."""
         ...
 
     async def record_write(self) -> None:

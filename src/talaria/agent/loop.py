@@ -62,7 +62,7 @@ class Loop:
         """
         while True:
             if self._journal.unanswered and self._context.tools is not None:
-                if questions := self._find_questions(self._context.tools):
+                if questions := await self._find_questions(self._context.tools):
                     await self._park(questions)
                     return None
                 await self._settle(self._context.tools)
@@ -148,7 +148,7 @@ class Loop:
 
     # -- questions ------------------------------------------------------------------------------------------
 
-    def _find_questions(self, tools: TurnTools) -> dict[Question, str]:
+    async def _find_questions(self, tools: TurnTools) -> dict[Question, str]:
         """Return what must be asked before the calls of the last message can run, with the tools' names."""
         journal, now = self._journal, self._context.clock.now()
         questions = {}
@@ -157,7 +157,7 @@ class Loop:
             is_settled = known is not None and not known.is_open(now)
             if is_settled or journal.steps[n].state is not StepState.PENDING:
                 continue
-            if (draft := tools.question(call)) is not None:
+            if (draft := await tools.question(call)) is not None:
                 question = Question(
                     new_question_id(),
                     journal.turn_id,
@@ -217,7 +217,7 @@ class Loop:
                     await self._journal.commit((), (_tool_step(n, call, StepState.STARTED),))
                 self._context.emit(ToolStarted(call.id, call.name, call.arguments))
                 hit(Failpoint.STARTED)
-                result = await tools.run(call, question.decision if question else None)
+                result = await tools.run(call, question)
                 hit(Failpoint.RAN)
         await self._journal.commit((), (_tool_step(n, call, StepState.ENDED, result),))
         self._context.emit(ToolFinished(call.id, call.name, result.outcome, result.text[:_PREVIEW]))

@@ -66,7 +66,8 @@ class ToolResult(msgspec.Struct, frozen=True):
     """The result of one call.
 
     `text` is the result for readers that take text only. `parts` is the result as its tool gave it, in
-    order; it is empty when there is nothing but `text`, as in every row that version 0.1.0 wrote.
+    order; it is empty when there is nothing but `text`, as in every row that version 0.1.0 wrote. With
+    `untrusted` it has content from outside, which may try to instruct the model.
     """
 
     call_id: str
@@ -74,6 +75,7 @@ class ToolResult(msgspec.Struct, frozen=True):
     text: str
     outcome: ToolOutcome = ToolOutcome.OK
     parts: tuple[Part, ...] = ()
+    untrusted: bool | UnsetType = UNSET
 
     @staticmethod
     def of(

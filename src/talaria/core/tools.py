@@ -42,7 +42,10 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
     The model is told `name`, `description` and `parameters`, which is a JSON schema as canonical JSON text,
     so that it cannot be changed in place. `timeout` is the time limit of a call; None means
-    `[tools] call_timeout`. A tool that `asks` is an `AskingTool`.
+    `[tools] call_timeout`. A tool that `asks` is an `AskingTool`. Results of an `untrusted` tool are content
+    from outside. A tool that `runs_commands` needs an approval where there is no sandbox. A tool that
+    `reaches_out` (it writes to memory, makes a job, writes to another chat) needs one after content from
+    outside has entered the conversation.
     """
 
     name: str
@@ -53,6 +56,9 @@ class ToolSpec(msgspec.Struct, frozen=True):
     read_only: bool = False
     timeout: timedelta | None = None
     asks: bool = False
+    untrusted: bool = False
+    runs_commands: bool = False
+    reaches_out: bool = False
 
     @property
     def writes_files(self) -> bool:
@@ -125,6 +131,36 @@ class CallResources(Protocol):
         ...
 
 
+class SessionTrust(Protocol):
+    """How far the context of a session can be trusted, as its log tells."""
+
+    async def is_tainted(self) -> bool:
+        """Return whether content from outside is in the visible context: a result of an `untrusted` tool, or
+        a file that was sent. An undo takes it back."""
+        ...
+
+    async def has_shown(self, url: str) -> bool:
+        """Return whether the person or a result has shown this address. Fragments do not count."""
+        ...
+
+    async def is_granted(self, digest: str) -> bool:
+        """Return whether a person granted this to the session."""
+        ...
+
+
+class NoTrust:
+    """`SessionTrust` of a context about which nothing is known."""
+
+    async def is_tainted(self) -> bool:
+        return True
+
+    async def has_shown(self, url: str) -> bool:
+        return False
+
+    async def is_granted(self, digest: str) -> bool:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The context of a call: the things that its handler may know and use.
@@ -140,6 +176,9 @@ class ToolContext:
 
     Secrets are taken out of what is emitted and of the result. A handler that writes output to a file takes
     them out itself: `redactor.stream()` finds them in a text that comes in parts.
+
+    `trust` tells what the session's context has seen. A handler calls `distrust` if its result is content
+    from outside although its tool is not `untrusted`: the file that was read came from there.
 
     When the turn stops (a person stopped it, its time limit passed, the gateway shuts down or lost the
     session) or the call's own time limit passes:
@@ -163,6 +202,8 @@ class ToolContext:
     resources: CallResources
     decision: Decision | None = None
     redactor: Redactor = field(default_factory=Redactor)
+    trust: SessionTrust = field(default_factory=NoTrust)
+    distrust: Callable[[], None] = lambda: None
 
     @property
     def folder(self) -> Path:
@@ -190,6 +231,15 @@ class AskingTool(Protocol):
 
     def question(self, arguments: dict[str, Any]) -> QuestionDraft | None:
         """Return the question; None if this call needs none. Does not block."""
+        ...
+
+
+@runtime_checkable
+class MixedTool(Protocol):
+    """A tool of which some calls only read, although its spec is not `read_only`."""
+
+    def only_reads(self, arguments: dict[str, Any]) -> bool:
+        """Return whether a call with these arguments changes nothing. Does not block."""
         ...
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from talaria.core.errors import ErrorInfo, IllegalMove
 from talaria.core.files import SentFile
@@ -112,7 +113,8 @@ class Inbound(msgspec.Struct, frozen=True):
     """A message as a channel received it, before it is bound to a session.
 
     `key` is the platform's id of this message within its scope; a second inbound with the same key is the
-    same turn. `model` is a wish for the model, `address` is the way back for channels that push replies.
+    same turn. `model` is a wish for the model, `address` is the way back for channels that push replies. No
+    person attends an unattended turn, so what would need an approval is refused there.
     """
 
     chat_key: ChatKey
@@ -121,6 +123,7 @@ class Inbound(msgspec.Struct, frozen=True):
     key: str | None = None
     model: str | None = None
     address: str | None = None
+    is_unattended: bool | UnsetType = UNSET
 
     @property
     def text(self) -> str:

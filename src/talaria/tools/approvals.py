@@ -1,28 +1,133 @@
-"""Which calls a person is asked about before they run, and what the person is shown."""
+"""Which calls a person is asked about before they run, what the person is shown, and the check of an approval
+at the moment of running."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 
+from talaria.access.approvals import Surroundings, call_digest
+from talaria.access.risk import AskReason, CallFacts, find_reason, refuse_to_ask
+from talaria.core.clock import Clock
 from talaria.core.errors import ToolError
+from talaria.core.ids import SessionId, TurnId
 from talaria.core.messages import ToolCall
-from talaria.core.questions import APPROVE, Decision, QuestionDraft, QuestionKind
-from talaria.core.tools import AskingTool, Risk, Tool
+from talaria.core.ports import WorkspaceHandle
+from talaria.core.questions import APPROVE, Decision, Question, QuestionDraft, QuestionKind
+from talaria.core.tools import AskingTool, MixedTool, Risk, SessionTrust, Tool
 from talaria.tools.function import Arguments, parse_arguments
-from talaria.tools.visible import VisibleTable
+from talaria.tools.settings import ToolSettings
+from talaria.tools.visible import VisibleTable, visible_text
 
 APPROVAL_SECONDS = 86_400.0
 MAX_ASKED_CHARS = 64 << 10
 
 
-def find_question(tool: Tool, call: ToolCall) -> QuestionDraft | None:
+@dataclass(frozen=True, slots=True)
+class CallGate:
+    """Decides about the calls of one turn. `requester` is the immutable id of the turn's sender. Nobody can
+    be asked in an unattended turn: what needs an approval is refused, unless it was granted before."""
+
+    session_id: SessionId
+    turn_id: TurnId
+    requester: str
+    settings: ToolSettings
+    workspace: WorkspaceHandle
+    trust: SessionTrust
+    clock: Clock
+    is_unattended: bool = False
+
+    async def question(self, tool: Tool, call: ToolCall) -> QuestionDraft | None:
+        """Return what to ask a person before the call may run; None if it may run unasked, or is refused when
+        it is run. Raises `ToolError` for a call that is too long to be asked about; it must not run."""
+        draft = await self._draft(tool, call)
+        if draft is None or self._refusal(draft) is not None or await self._is_granted(draft):
+            return None
+        return draft
+
+    async def check(self, tool: Tool, call: ToolCall, question: Question | None) -> Decision | None:
+        """Return the decision about the call, which may run; None if nobody had to be asked.
+
+        What is run is compared with what was approved. Raises `ToolError` if the call must not run.
+        """
+        draft = await self._draft(tool, call)
+        if draft is None:
+            return question.decision if question is not None else None
+        if question is not None:
+            self._compare(call, draft, question)
+            return question.decision
+        if await self._is_granted(draft):
+            return None
+        what, hint = self._refusal(draft) or (f"{call.name} runs only after a person has agreed.", "")
+        raise ToolError(what, hint)
+
+    def _refusal(self, draft: QuestionDraft) -> tuple[str, str] | None:
+        """Return why nobody can be asked. An answer in words is no approval, so any setting allows it."""
+        mode = "risky" if draft.kind is QuestionKind.ANSWER else self.settings.approvals
+        return refuse_to_ask(mode, is_unattended=self.is_unattended)
+
+    async def _is_granted(self, draft: QuestionDraft) -> bool:
+        return draft.kind is QuestionKind.APPROVAL and await self.trust.is_granted(draft.digest)
+
+    def _compare(self, call: ToolCall, draft: QuestionDraft, question: Question) -> None:
+        """Raise `ToolError` unless the question is about this call as it is now, and a person said yes."""
+        decision = question.decision
+        if decision is None or (question.turn_id, question.call_id) != (self.turn_id, call.id):
+            raise ToolError(f"{call.name} runs only after a person has agreed, and nobody has.")
+        if question.kind is not draft.kind:
+            raise ToolError(f"What was decided is no decision about {call.name}.", "Ask again.")
+        if question.is_expired(self.clock.now()) or self.clock.now() >= question.expires_at:
+            raise ToolError("The approval has expired. The call was not run.", "Ask again if it is needed.")
+        if draft.kind is QuestionKind.ANSWER:
+            return
+        if decision.text != APPROVE:
+            raise ToolError("Refused by a person. The call was not run.")
+        if question.digest != draft.digest:
+            raise ToolError(
+                "What would run now is not what was approved: the call, its requester, the working folder, "
+                "the variables or the sandbox has changed. The call was not run.",
+                "Call the tool again, so that the person sees what would run.",
+            )
+
+    async def _draft(self, tool: Tool, call: ToolCall) -> QuestionDraft | None:
+        spec = tool.spec
+        is_tainted = spec.reaches_out and await self.trust.is_tainted()
+        draft = find_question(tool, call, self.settings, is_tainted=is_tainted)
+        if draft is None or draft.kind is QuestionKind.ANSWER:
+            return draft
+        around = await self._surroundings()
+        digest = call_digest(self.session_id, self.requester, call, around)
+        where = visible_text(f"Folder: {around.cwd}", keeps_lines=True)
+        text = f"{draft.text}\n{where}\nSandbox: {self.settings.sandbox}"
+        return msgspec.structs.replace(draft, text=text, digest=digest)
+
+    async def _surroundings(self) -> Surroundings:
+        state, settings = await self.workspace.shell.state(), self.settings
+        variables = msgspec.json.encode((sorted(state.changed.items()), sorted(state.removed))).decode()
+        limits = (settings.sandbox, str(int(settings.command_memory)), str(settings.command_processes))
+        return Surroundings(state.cwd or str(self.workspace.folder), variables, "\n".join(limits))
+
+
+def find_question(
+    tool: Tool, call: ToolCall, settings: ToolSettings | None = None, *, is_tainted: bool = False
+) -> QuestionDraft | None:
     """Return what to ask a person before the call may run; None if it may run unasked.
 
-    This is the only place that reads `Risk`. A call with wrong arguments is not asked about, because it only
-    fails when it is run. Raises `ToolError` for a call that is too long to be asked about; it must not run.
+    A call with wrong arguments is not asked about, because it only fails when it is run. Raises `ToolError`
+    for a call that is too long to be asked about; it must not run.
     """
-    is_risky = tool.spec.risk is Risk.HIGH
-    if not is_risky and not tool.spec.asks:
+    settings, spec = settings or ToolSettings(), tool.spec
+    facts = CallFacts(
+        is_high=spec.risk is Risk.HIGH,
+        only_reads=spec.read_only,
+        runs_commands=spec.runs_commands,
+        reaches_out=spec.reaches_out,
+        is_sandboxed=settings.sandbox != "none",
+        is_tainted=is_tainted,
+    )
+    reason = find_reason(facts, settings.approvals)
+    if reason is None and not spec.asks:
         return None
     if len(call.arguments) > MAX_ASKED_CHARS:
         raise ToolError(
@@ -33,22 +138,23 @@ def find_question(tool: Tool, call: ToolCall) -> QuestionDraft | None:
         arguments = parse_arguments(tool, call.arguments)
     except ToolError:
         return None
-    if is_risky:
-        return QuestionDraft(QuestionKind.APPROVAL, describe(call.name, arguments), APPROVAL_SECONDS)
+    if reason is not None and isinstance(tool, MixedTool) and tool.only_reads(arguments):
+        reason = find_reason(msgspec.structs.replace(facts, only_reads=True), settings.approvals)
+    if reason is not None:
+        return QuestionDraft(QuestionKind.APPROVAL, describe(call.name, arguments, reason), APPROVAL_SECONDS)
+    if not spec.asks:
+        return None
     assert isinstance(tool, AskingTool), f"{call.name} has no question to ask"
     return tool.question(arguments)
 
 
-def allows(question: QuestionDraft, decision: Decision | None) -> bool:
-    """Return whether the call may run after this decision."""
-    return decision is not None and (question.kind is QuestionKind.ANSWER or decision.text == APPROVE)
-
-
-def describe(name: str, arguments: Arguments) -> str:
-    """Return exactly what will run: the name of the tool, and below it the arguments as JSON, whole.
+def describe(name: str, arguments: Arguments, reason: AskReason | None = None) -> str:
+    """Return exactly what will run: the name of the tool, and below it the arguments as JSON, whole. Then
+    the reason why a person is asked.
 
     Characters that a reader cannot see, or that change how others are read (control characters, bidirectional
     marks, blanks other than a space), are written as escapes. Decoding the JSON gives the arguments back.
     """
     visible = msgspec.json.encode(arguments).decode().translate(VisibleTable())
-    return f"{name}\n{msgspec.json.format(visible, indent=2)}"
+    told = f"{name}\n{msgspec.json.format(visible, indent=2)}"
+    return told if reason is None else f"{told}\n\n{reason.value}"

@@ -11,20 +11,22 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
 from talaria.core.files import result_name
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.messages import Content, File, Part, Text, ToolCall, ToolOutcome, ToolResult
 from talaria.core.ports import Checkpoints, WorkspaceHandle
-from talaria.core.questions import Decision, QuestionDraft
+from talaria.core.questions import Decision, Question, QuestionDraft
 from talaria.core.redaction import SecretRegistry, StreamRedactor
 from talaria.core.suggest import did_you_mean
-from talaria.core.tools import CallScope, Tool, ToolContext, ToolSource, ToolSpec
+from talaria.core.tools import CallScope, NoTrust, SessionTrust, Tool, ToolContext, ToolSource, ToolSpec
 from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
-from talaria.tools.approvals import allows, find_question
+from talaria.tools.approvals import CallGate
 from talaria.tools.function import SHORT_ARGUMENTS, Arguments, parse_arguments
 from talaria.tools.result import cap_result, checked_parts, encodable, save_result
 from talaria.tools.settings import ToolSettings
@@ -57,9 +59,13 @@ class ToolRunner:
         secrets: SecretRegistry | None = None,
         *,
         checkpoints: Checkpoints | None = None,
+        trust: Callable[[SessionId], SessionTrust] = lambda _: NoTrust(),
+        clock: Clock | None = None,
     ) -> None:
         """Raises `ConfigError`, as `resolve` does."""
         self.checkpoints = checkpoints
+        self._trust = trust
+        self._clock = clock or SystemClock()
         self._workers = workers or ToolWorkers()
         self._secrets = secrets or SecretRegistry()
         self._sources = tuple(sources)
@@ -86,11 +92,22 @@ class ToolRunner:
         tools of such a turn are its caller's. A name that no tool has any more is left out."""
         if workspace is None:
             return None
+        gate = CallGate(
+            turn.session_id,
+            turn.id,
+            turn.inbound.sender.id,
+            self._settings,
+            workspace,
+            self._trust(turn.session_id),
+            self._clock,
+            is_unattended=turn.inbound.is_unattended is True,
+        )
         return BoundTools(
             tools=self.tools if names == self.tools.names else self._subset(names),
             session_id=turn.session_id,
             turn_id=turn.id,
             workspace=workspace,
+            gate=gate,
             settings=self._settings,
             secrets=self._secrets,
             resources=self._workers.resources(turn.session_id),
@@ -106,13 +123,15 @@ class BoundTools:
 
     A call of a tool that is not in `tools` is an error result. `emit` takes the events of the turn. `secrets`
     are taken out of results and output. `count` is told the name ("unknown" for a tool that is not in
-    `tools`) and the outcome of each call. `checkpoints` copies files around each call that may write them.
+    `tools`) and the outcome of each call. `gate` decides which calls need a person's word. `checkpoints`
+    copies files around each call that may write them.
     """
 
     tools: ToolSet
     session_id: SessionId
     turn_id: TurnId
     workspace: WorkspaceHandle
+    gate: CallGate
     settings: ToolSettings
     secrets: SecretRegistry
     resources: TurnResources
@@ -129,18 +148,18 @@ class BoundTools:
         runs as many calls as it may."""
         return self.resources.workers.slot(self.turn_id)
 
-    def question(self, call: ToolCall) -> QuestionDraft | None:
+    async def question(self, call: ToolCall) -> QuestionDraft | None:
         """Return what to ask a person before the call may run; None if it may run unasked."""
         tool = self.tools.get(call.name)
         try:
-            return None if tool is None else find_question(tool, call)
+            return None if tool is None else await self.gate.question(tool, call)
         except ToolError:
             return None  # as below
         except Exception:
             _log.exception("tool %s cannot say what to ask", call.name, extra=self._ids(call))
             return None  # running the call fails for the same reason
 
-    async def run(self, call: ToolCall, decision: Decision | None = None) -> ToolResult:
+    async def run(self, call: ToolCall, question: Question | None = None) -> ToolResult:
         """Run `call` to its result. Raises nothing but `CancelledError`, when the turn is stopped.
 
         A call that is unknown, wrong, failing or late is a result with the outcome `error`, whose text tells
@@ -150,9 +169,9 @@ class BoundTools:
         task = asyncio.current_task()
         assert task is not None
         cancels = task.cancelling()
-        outcome = ToolOutcome.OK
+        outcome, marks = ToolOutcome.OK, _Marks()
         try:
-            content = await self._handle(call, decision)
+            content = await self._handle(call, question, marks)
         except ToolError as error:
             outcome, content = ToolOutcome.ERROR, f"Error: {error.info().sentence()}"
         except (Exception, asyncio.CancelledError) as error:
@@ -165,33 +184,35 @@ class BoundTools:
             raise asyncio.CancelledError  # the handler swallowed it
         self.count(call.name if call.name in self.tools else "unknown", outcome)
         if isinstance(content, str):
-            return ToolResult(call.id, call.name, await self._capped(call, content), outcome)
+            text = await self._capped(call, content)
+            return ToolResult(call.id, call.name, text, outcome, untrusted=marks.untrusted)
         checked = [
             self._without_secrets(part) for part in await self.resources.in_thread(checked_parts, content)
         ]
         texts = "\n".join(part.text for part in checked if isinstance(part, Text))
         if (capped := await self._capped(call, texts)) != texts:
             checked = [Text(capped), *(part for part in checked if not isinstance(part, Text))]
-        return ToolResult.of(call.id, call.name, tuple(checked), outcome)
+        result = ToolResult.of(call.id, call.name, tuple(checked), outcome)
+        return msgspec.structs.replace(result, untrusted=marks.untrusted)
 
-    async def _handle(self, call: ToolCall, decision: Decision | None) -> Content:
+    async def _handle(self, call: ToolCall, question: Question | None, marks: _Marks) -> Content:
         tool = self.tools.get(call.name)
         if tool is None:
             names = ", ".join(self.tools.names) or "none"
             hint = did_you_mean(call.name[:100], self.tools.names, f"There are: {names}.")
             raise ToolError(f"There is no tool {call.name[:100]!r}.", hint)
-        question = find_question(tool, call)
-        if question is not None and not allows(question, decision):
-            raise ToolError(f"{call.name} runs only after a person has agreed, and nobody has.")
+        decision = await self.gate.check(tool, call, question)
+        if tool.spec.untrusted:
+            marks.distrust()
         if len(call.arguments) <= SHORT_ARGUMENTS:
             arguments = parse_arguments(tool, call.arguments)
         else:
             arguments = await self.resources.in_thread(parse_arguments, tool, call.arguments)
         async with self._covered(tool.spec):
-            return await self._run_tool(tool, arguments, call, decision)
+            return await self._run_tool(tool, arguments, call, decision, marks)
 
     async def _run_tool(
-        self, tool: Tool, arguments: Arguments, call: ToolCall, decision: Decision | None
+        self, tool: Tool, arguments: Arguments, call: ToolCall, decision: Decision | None, marks: _Marks
     ) -> Content:
         limit = self.settings.call_timeout if tool.spec.timeout is None else tool.spec.timeout
         seconds = limit.total_seconds()
@@ -209,6 +230,8 @@ class BoundTools:
             self.resources,
             decision,
             redactor,
+            self.gate.trust,
+            marks.distrust,
         )
         timeout = asyncio.timeout(seconds)
         try:
@@ -269,6 +292,15 @@ class BoundTools:
             name = result_name(call.name, self.turn_id, call.id)
             save = partial(save_result, Folder(self.workspace.folder, self.resources.quota), name)
         return await self.resources.in_thread(lambda: cap_result(redact(text), max_bytes, save))
+
+
+class _Marks:
+    """The marks of a call's result."""
+
+    untrusted: bool | UnsetType = UNSET
+
+    def distrust(self) -> None:
+        self.untrusted = True
 
 
 class _Output:

@@ -41,6 +41,7 @@ def _spec(settings: ToolSettings) -> ToolSpec:
             required=["command"],
         ),
         risk=Risk.FILES,
+        runs_commands=True,
         timeout=settings.max_command_timeout + _MARGIN,
     )
 

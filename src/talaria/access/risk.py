@@ -1,0 +1,67 @@
+"""Which calls need a person's word. Pure: from what a tool declares, the settings and the session's context.
+
+Inside a sandbox that holds, commands need no approval. The text of a command is never searched for words: a
+rule over a string can be written around.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+import msgspec
+
+ApprovalMode: TypeAlias = Literal["risky", "always", "never"]
+
+
+class AskReason(StrEnum):
+    """Why a person is asked. The value is the sentence that the person reads."""
+
+    DECLARED = "The tool declares itself risky."
+    UNSANDBOXED = "Commands run without a sandbox here: this one can do all that the gateway can."
+    TAINTED = "Content from outside is in the conversation, and this call reaches out of the chat."
+    ALWAYS = "Every call that does not only read is asked about here."
+
+
+class CallFacts(msgspec.Struct, frozen=True):
+    """The facts about a call that decide whether a person is asked.
+
+    `is_high`: its tool declares itself risky. `only_reads`: this call changes nothing. `runs_commands`: it
+    runs or feeds a command, `is_sandboxed`: in a sandbox. `reaches_out`: it writes to memory, makes a job or
+    writes to another chat, `is_tainted`: untrusted content is in the session's context.
+    """
+
+    is_high: bool = False
+    only_reads: bool = False
+    runs_commands: bool = False
+    reaches_out: bool = False
+    is_sandboxed: bool = True
+    is_tainted: bool = False
+
+
+def find_reason(facts: CallFacts, mode: ApprovalMode) -> AskReason | None:
+    """Return why a person must be asked before the call runs; None if it may run unasked."""
+    if facts.is_high:
+        return AskReason.DECLARED
+    if facts.reaches_out and facts.is_tainted:
+        return AskReason.TAINTED
+    if facts.only_reads:
+        return None
+    if facts.runs_commands and not facts.is_sandboxed:
+        return AskReason.UNSANDBOXED
+    return AskReason.ALWAYS if mode == "always" else None
+
+
+def refuse_to_ask(mode: ApprovalMode, *, is_unattended: bool) -> tuple[str, str] | None:
+    """Return why nobody can be asked, and what to do instead; None if a person can be asked."""
+    if mode == "never":
+        return (
+            'It needs a person\'s approval, and nobody is asked here (tools.approvals = "never").',
+            "Do without it, or say what you would have run.",
+        )
+    if is_unattended:
+        return (
+            "It needs a person's approval, and nobody attends this turn.",
+            "Do without it, and say in your answer what is left to approve.",
+        )
+    return None

@@ -1,0 +1,80 @@
+"""How far a session's context can be trusted, read from its log and its grants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from talaria.core.entries import hidden_seqs
+from talaria.core.ids import SessionId
+from talaria.core.messages import File, Image, Message, ToolResults, UserMessage
+from talaria.core.store_ports import Store
+
+_URL = re.compile(r"https?://[^\s<>\"'`\\^{|}]+")
+_CLOSING = {")": "(", "]": "["}
+
+
+class LoggedTrust:
+    """Implements `core.tools.SessionTrust`. Nothing is kept: an undo and a new session count at once, and an
+    eviction or a restart changes nothing."""
+
+    def __init__(self, store: Store, session_id: SessionId) -> None:
+        self._store = store
+        self._session_id = session_id
+
+    async def is_granted(self, digest: str) -> bool:
+        return await self._store.is_granted(self._session_id, digest)
+
+    async def is_tainted(self) -> bool:
+        return any(map(is_untrusted, await self._visible()))
+
+    async def has_shown(self, url: str) -> bool:
+        wanted = _without_fragment(url)
+        return any(
+            wanted == shown
+            for message in await self._visible()
+            for text in _texts(message)
+            for shown in urls_in(text)
+        )
+
+    async def _visible(self) -> list[Message]:
+        entries = await self._store.log(self._session_id, 0)
+        hidden = hidden_seqs(entries)
+        messages = (entry.message for entry in entries if entry.seq not in hidden)
+        return [message for message in messages if message is not None]
+
+
+def is_untrusted(message: Message) -> bool:
+    """Return whether the message brought content from outside: the result of a tool that fetches it, or a
+    file or a picture that was sent."""
+    match message:
+        case ToolResults(results=results):
+            return any(result.untrusted is True for result in results)
+        case UserMessage(parts=parts):
+            return any(isinstance(part, (File, Image)) for part in parts)
+        case _:
+            return False
+
+
+def urls_in(text: str) -> Iterator[str]:
+    """Yield the addresses of pages in a text, without fragments and without the marks of a sentence."""
+    for match in _URL.finditer(text):
+        url = match[0].rstrip(".,;:!?*_~")
+        while url and url[-1] in _CLOSING and url.count(url[-1]) > url.count(_CLOSING[url[-1]]):
+            url = url[:-1].rstrip(".,;:!?*_~")
+        yield _without_fragment(url)
+
+
+def _texts(message: Message) -> Iterator[str]:
+    """The words of the person and of results. What the model wrote itself shows nothing."""
+    match message:
+        case ToolResults(results=results):
+            yield from (result.text for result in results)
+        case UserMessage(text=text):
+            yield text
+        case _:
+            pass
+
+
+def _without_fragment(url: str) -> str:
+    return url.partition("#")[0].rstrip("/")
