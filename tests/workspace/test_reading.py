@@ -214,6 +214,15 @@ def test_following_the_pages_gives_the_whole_file_and_no_page_is_over_its_budget
     assert "".join(texts) == data.decode(errors="replace")
 
 
+def test_a_line_of_broken_bytes_is_cut_between_characters() -> None:
+    # Each broken byte is shown as three, so a third of the room is read; a character lies across its end.
+    data = b"\xff" * 21 + "ä".encode() * 60
+    first = page(data, size=66)
+    assert first.text == "\ufffd" * 21
+    assert first.next is not None
+    assert page(data, first.next.line, first.next.column).text == "ä" * 60
+
+
 def test_a_column_beyond_all_measure_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     folder = Folder(tmp_path)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TextIO
 
 from talaria.cli.options import Invocation
+from talaria.core.clock import Clock
 from talaria.core.errors import NoModel
 from talaria.core.program import spoken
 from talaria.gateway import Gateway
 from talaria.models.catalog import ModelChoice
 from talaria.models.discovery import DetectedProvider
+from talaria.models.local.downloads import WeightsDownloads
 from talaria.models.local.local_endpoint import WeightsMissing
 from talaria.models.local.weights import (
     DEFAULT_MODEL,
@@ -66,14 +67,13 @@ def _state(gateway: Gateway, choice: ModelChoice) -> str:
     return f"{progress.line()}   (--no-model skips this)"
 
 
-async def show_progress(gateway: Gateway, out: TextIO) -> None:
+async def show_progress(downloads: WeightsDownloads, clock: Clock, out: TextIO) -> None:
     """Show the download on a terminal until it ends; the log says how. The cursor stays at the start of the
     line, so that a log line overwrites it."""
-    downloads = gateway.local.downloads
     while downloads.is_any:
         out.write(f"\r\033[K  {_moving(downloads.progress)}\r")
         out.flush()
-        await asyncio.sleep(_MOVE_SECONDS)
+        await clock.sleep(_MOVE_SECONDS)
     out.write("\r\033[K")
     out.flush()
 

@@ -115,7 +115,10 @@ async def _serve(start: Start, invocation: Invocation) -> int:
         found = await detect_providers(environ) if answers_built_in(gateway) else []
         click.echo(banner(gateway, http, model_lines(gateway, found, invocation), invocation))
         sys.stdout.flush()
-        moving = asyncio.create_task(show_progress(gateway, sys.stdout)) if sys.stdout.isatty() else None
+        moving: asyncio.Task[None] | None = None
+        if sys.stdout.isatty():
+            showing = show_progress(gateway.local.downloads, gateway.clock, sys.stdout)
+            moving = asyncio.create_task(showing)
         _settle_memory()
         if not sys.stdout.isatty():  # the banner says it
             is_ready = gateway.health.phase is not GatewayPhase.STARTING

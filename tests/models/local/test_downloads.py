@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from contracts.arrivals_suite import ArrivalsSuite, Coming
+from talaria.cli.model_lines import show_progress
 from talaria.models.local.downloads import WeightsDownloads, default_weights, may_fetch
 from talaria.models.local.runtime import has_avx2, missing_requirement
 from talaria.models.local.weights import DEFAULT_MODEL, Weights, WeightsCache, find_weights
@@ -129,3 +131,23 @@ def test_which_built_in_model_answers_by_default(model: ModelSettings, name: str
 )
 def test_without_a_terminal_only_a_yes_fetches(environ: dict[str, str], may: bool) -> None:
     assert may_fetch(environ) is may
+
+
+async def test_the_moving_line_of_a_download_moves_with_the_clock(tmp_path: Path) -> None:
+    here, clock, out = asyncio.Event(), FakeClock(), io.StringIO()
+
+    async def fetcher(weights: Weights, cache: WeightsCache, *rest: object) -> Path:
+        await here.wait()
+        return cache.path(weights)
+
+    downloads = WeightsDownloads(WeightsCache(tmp_path), {}, clock, find_weights(DEFAULT_MODEL), fetcher)
+    running = asyncio.create_task(downloads.run())
+    showing = asyncio.create_task(show_progress(downloads, clock, out))
+    await clock.play(2.0)
+    assert 4 <= out.getvalue().count("\r\033[K  ") <= 6
+    here.set()
+    await clock.play(1.0)
+    await showing
+    assert out.getvalue().endswith("\r\033[K")
+    running.cancel()
+    await asyncio.wait((running,))

