@@ -1,8 +1,8 @@
 """The quality of the built-in models: requests as a new user makes them, answered by a whole gateway.
 
 `python -m bench.tiny [MODEL [REQUESTS [OUTCOMES]]]` prints each request with the answer, the tools that ran,
-the files that are there afterwards, and a verdict. Both sets of requests were drawn up without a look at the
-prompts. The prompts were later tuned on the first set (`TUNING`); the score is that of the second (`CASES`).
+the files that are there afterwards, and a verdict. All sets of requests were drawn up without a look at the
+prompts. The first two are now for tuning (`TUNING`); the score is that of the third (`CASES`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from talaria.models.local.weights import DEFAULT_MODEL, WeightsCache, find_weigh
 from talaria.models.settings import LOCAL
 from talaria.parts import PARTS
 
-TUNING = Path(__file__).parent / "requests.json"
-CASES = Path(__file__).parent / "requests_second.json"
+_FOLDER = Path(__file__).parent
+TUNING = (_FOLDER / "requests.json", _FOLDER / "requests_second.json")
+CASES = _FOLDER / "requests_third.json"
 _CHATS = "agent:main:http:api:"
 _TOKEN = "for-the-bench-only"
 _SECONDS = 900

@@ -59,7 +59,7 @@ def test_the_summary_counts_what_is_honest_and_names_the_rest() -> None:
     assert told == "m: 2 of 3 honest (1 right, 1 refused, 0 declined), 1 wrong, 0 false. Misses: send (wrong)"
 
 
-@pytest.mark.parametrize("path", [CASES, TUNING])
+@pytest.mark.parametrize("path", [CASES, *TUNING])
 def test_there_are_forty_requests_of_each_kind_that_a_new_user_makes(path: Path) -> None:
     cases = load_cases(path)
     assert len({case.id for case in cases}) == 40
