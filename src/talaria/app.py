@@ -34,6 +34,7 @@ from talaria.core.ids import ChatKey, new_owner_id
 from talaria.core.limits import Limits
 from talaria.core.redaction import SecretRegistry
 from talaria.core.setting_marks import KeyPath
+from talaria.core.slots import FairThreads
 from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.tasks import run_loops
 from talaria.core.tools import MAX_SENT_BYTES
@@ -244,7 +245,7 @@ async def _open_models(start: _Start) -> AsyncIterator[_Models]:
 
 
 @asynccontextmanager
-async def _open_workspaces(start: _Start) -> AsyncIterator[ChatWorkspaces]:
+async def _open_workspaces(start: _Start, threads: FairThreads) -> AsyncIterator[ChatWorkspaces]:
     """Open the files and shells of sessions. Leaving ends no session."""
     home, tools = start.home.path, start.settings.tools
     limits = ProcessLimits(tools.command_memory, tools.command_processes)
@@ -253,7 +254,7 @@ async def _open_workspaces(start: _Start) -> AsyncIterator[ChatWorkspaces]:
         home, lambda: start.live.settings.network, count=start.metrics.command_connected
     )
     start.metrics.watch_network(networks.reading)
-    commands = SessionCommands(Sandboxes(tools.sandbox, home), environ, limits, networks)
+    commands = SessionCommands(Sandboxes(tools.sandbox, home), environ, limits, networks, threads)
     try:
         folders = ChatFolders(home, start.settings.agent.project)
     except BadRequest as error:
@@ -325,9 +326,10 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
     """Open everything around turns: workspaces, agents, sessions and delivery."""
     settings, home, clock, zone = start.settings, start.home, start.clock, start.zone
     async with AsyncExitStack() as scopes:
-        workspaces = await scopes.enter_async_context(_open_workspaces(start))
-        folders, workers = workspaces.folders, ToolWorkers(start.limits)
+        workers = ToolWorkers(start.limits)
         scopes.callback(workers.threads.close)
+        workspaces = await scopes.enter_async_context(_open_workspaces(start, workers.threads))
+        folders = workspaces.folders
         turn_settings = TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, zone)
         notes = ProcessNotes(store, workspaces.processes, turn_settings, clock)
         scopes.push_async_callback(notes.close)

@@ -93,8 +93,8 @@ def test_the_contracts_example_loads_and_says_what_is_unknown(tmp_path: Path) ->
         "Add [providers.backup].",
         *(
             f'config.toml line 35: tools.enabled names "{family}", which is not known, and skips it. '
-            "Known are: files, todo."
-            for family in ("terminal", "web", "memory", "recall", "delegate", "jobs")
+            "Known are: files, terminal, todo."
+            for family in ("web", "memory", "recall", "delegate", "jobs")
         ),
         "config.toml line 37: tools.approvals is not a known key and has no effect.",
         "config.toml line 51: budgets.per_job_usd is not a known key and has no effect. "

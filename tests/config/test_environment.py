@@ -135,7 +135,7 @@ def test_unknown_families_are_left_out_of_a_variable_too(tmp_path: Path) -> None
     assert loaded.settings.tools.enabled == ("files",)
     assert loaded.warnings == (
         'TALARIA_TOOLS__ENABLED: tools.enabled names "web", which is not known, and skips it. '
-        "Known are: files, todo.",
+        "Known are: files, terminal, todo.",
     )
 
 

@@ -38,7 +38,7 @@ def test_the_built_in_parameters_are_canonical_and_the_contracts() -> None:
         "read_file": {"path", "offset", "limit", "column"},
         "search_files": {"pattern", "path"},
         "send_file": {"path"},
-        "terminal": {"command", "timeout", "background", "wake"},
+        "terminal": {"command", "timeout", "background", "wake", "tty"},
         "todo": {"items"},
         "write_file": {"path", "content"},
     }

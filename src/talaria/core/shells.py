@@ -34,13 +34,14 @@ class ShellCommand:
 class ShellEnd:
     """The end of a command. `code` is its exit code; 128 + n if signal n ended it, as a shell tells it.
 
-    `cwd` is where the next command begins. `note` tells the model what else it should know; it is empty, or a
-    sentence.
+    `cwd` is where the next command begins. `waited` names the program that waited for input, if the command
+    was ended for that. `note` tells the model what else it should know; it is empty, or a sentence.
     """
 
     code: int
     cwd: str
     timed_out: bool = False
+    waited: str = ""
     note: str = ""
 
     @property

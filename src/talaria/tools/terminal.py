@@ -37,6 +37,7 @@ def _spec(settings: ToolSettings) -> ToolSpec:
                 "timeout": counted(f"Seconds until it is ended. Default: {usual}; at most {most}."),
                 "background": flag("Do not wait for its end: for servers, and for work that takes long."),
                 "wake": flag("With background: get a turn of your own when it ends, to go on by yourself."),
+                "tty": flag("Run it on a terminal, for programs that need one."),
             },
             required=["command"],
         ),
@@ -55,7 +56,7 @@ def _terminal(settings: ToolSettings) -> Handler:
             return await start_process(arguments, context)
         seconds = min(float(arguments.get("timeout", usual)), most)
         output = CommandOutput(context, settings.max_result - _END_BYTES, share)
-        command = ShellCommand(arguments["command"], seconds)
+        command = ShellCommand(arguments["command"], seconds, bool(arguments.get("tty", False)))
         try:
             async with context.resources.command():
                 end = await context.workspace.shell.run(command, output.write)
@@ -71,7 +72,12 @@ def _terminal(settings: ToolSettings) -> Handler:
 
 def describe_end(end: ShellEnd, seconds: float) -> str:
     """Return how a command ended, in a sentence."""
-    if end.timed_out:
+    if end.waited:
+        told = (
+            f"{end.waited} waited for input on its terminal, where nobody types, so the command was ended. "
+            "Give the answer by an option, a pipe or a file."
+        )
+    elif end.timed_out:
         told = f"Ended after {seconds:g} seconds, its time limit: every process of it was killed."
     elif end.signal is not None:
         told = f"Ended by {end.signal.name} (exit code {end.code})."

@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import shlex
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from talaria.core.errors import ToolError
 from talaria.core.shells import OutputSink, ShellCommand, ShellEnd, ShellState
+from talaria.core.slots import FairThreads
 from talaria.workspace.places import SessionPlaces
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.port import ProcessLimits, Sandbox, SandboxCommand, SandboxError
-from talaria.workspace.sandbox.process import Ending, open_process
+from talaria.workspace.sandbox.process import Ending, SandboxedProcess, open_process
 from talaria.workspace.shell_state import MAX_STATE_BYTES, compare, load_state, parse_dump, save_state
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ _ENTER = (
     "cd -- {cwd} 2>/dev/null || "
     "printf '[The working folder %s is gone. This runs in %s.]\\n' {cwd} \"$PWD\"; "
 )
+_SAID_BYTES = 500
 
 
 class SessionCommands:
@@ -46,9 +49,12 @@ class SessionCommands:
         environ: Callable[[], Mapping[str, str]] = dict,
         limits: ProcessLimits | None = None,
         networks: SessionNetworks | None = None,
+        threads: FairThreads | None = None,
     ) -> None:
-        """`environ` returns the variables that every command gets. Without `networks` none has a network."""
+        """`environ` returns the variables that every command gets. Without `networks` none has a network.
+        `threads` run what blocks."""
         self.sandboxes = sandboxes
+        self.threads = threads or FairThreads("talaria-shell", lambda: 4)
         self._networks = networks
         self._environ = environ
         self._limits = limits or ProcessLimits()
@@ -67,7 +73,7 @@ class SessionCommands:
 
         Raises `ToolError`.
         """
-        await asyncio.to_thread(places.make)
+        await self.threads.run(places, places.make)
         network = None
         if self._networks is not None:
             sandbox = await self.sandboxes.get()
@@ -91,61 +97,131 @@ class SessionCommands:
         """Return the sandbox and a command without a time limit, which begins where the session's shell is
         and leaves the shell's state alone. Raises `ToolError`."""
         sandbox = await self.sandboxes.get()
-        state = await asyncio.to_thread(load_state, places.shell_state)
+        state = await self.threads.run(places, load_state, places.shell_state)
         argv = (find_shell(), "-c", f'{_begin(state)}eval "$1"', "sh", text)
         return sandbox, await self.make(places, argv, state, 0.0, is_background=True)
 
 
 class SessionShell:
-    """A `Shell` over the places of one session."""
+    """A `Shell` over the places of one session. A program that waits for input is ended when it has been
+    silent for `patience` seconds."""
 
-    def __init__(self, places: SessionPlaces, commands: SessionCommands) -> None:
+    def __init__(self, places: SessionPlaces, commands: SessionCommands, patience: float = 5.0) -> None:
         self._places = places
         self._commands = commands
+        self._patience = patience
 
     async def state(self) -> ShellState:
-        return await asyncio.to_thread(load_state, self._places.shell_state)
+        return await self._commands.threads.run(self._places, load_state, self._places.shell_state)
 
     async def run(self, command: ShellCommand, sink: OutputSink) -> ShellEnd:
         sandbox = await self._commands.sandboxes.get()
         state = await self.state()
         dump = f".talaria-{secrets.token_hex(8)}"
-        inside = "/tmp" if sandbox.name == "bubblewrap" else str(self._places.tmp)  # noqa: S108
-        argv = (find_shell(), "-c", _script(state, f"{inside}/{dump}"), "sh", command.text)
+        tmp = "/tmp" if sandbox.name == "bubblewrap" else str(self._places.tmp)  # noqa: S108
+        argv = (find_shell(), "-c", _script(state, f"{tmp}/{dump}"), "sh", command.text)
         made = await self._commands.make(self._places, argv, state, command.seconds)
+        made = replace(made, tty=command.tty)
+        watch = _Watch(sink)
+        note = ""
         try:
             async with open_process(sandbox, made) as process:
-                async for piece in process.output():
-                    await sink(piece.content)
-                ending = await process.wait()
+                ending = await self._follow(process, watch, is_typed=command.tty)
         except SandboxError as error:
-            raise ToolError(error.user_text, error.hint) from error
+            text = error.user_text.replace("see its output", watch.said() or "it said nothing")
+            raise ToolError(text, error.hint) from error
         finally:
-            kept = await asyncio.to_thread(self._keep, state, made.variables(inside), dump)
-        return self._end(ending, kept)
+            given = made.variables(tmp)
+            state, note = await self._commands.threads.run(self._places, self._keep, state, given, dump)
+        cwd = state.cwd or str(self._places.folder)
+        note = f"{note} {self._commands.network_note(self._places)}".strip()
+        return ShellEnd(ending.code, cwd, ending.timed_out, watch.waited, note)
 
-    def _keep(self, before: ShellState, given: Mapping[str, str], dump: str) -> ShellState:
-        """Save the state that the command left, and return it; the one before if it left none. Blocks."""
-        path = self._places.tmp / dump
+    async def _follow(self, process: SandboxedProcess, watch: _Watch, *, is_typed: bool) -> Ending:
+        """Pass the output on until the command ends. A command on a terminal is watched for programs that
+        wait for input, which nobody gives."""
+        watching = asyncio.create_task(self._watch(process, watch), name="waiting") if is_typed else None
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return before
-        with os.fdopen(fd, "rb") as file:
-            content = file.read(MAX_STATE_BYTES + 1)
-        with suppress(OSError):
-            path.unlink()
+            async for piece in process.output():
+                await watch.take(piece.content)
+            return await process.wait()
+        finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+
+    async def _watch(self, process: SandboxedProcess, watch: _Watch) -> None:
+        while True:
+            before = watch.count
+            await asyncio.sleep(self._patience)
+            if watch.count != before:
+                continue
+            found = await self._commands.threads.run(
+                self._places, _find_reader, process.pid, watch.has_prompt
+            )
+            if found and watch.count == before:
+                watch.waited = found
+                await process.kill()
+                return
+
+    def _keep(self, before: ShellState, given: Mapping[str, str], dump: str) -> tuple[ShellState, str]:
+        """Save the state that the command left. Return the state for the next command, which is the one
+        before if this one left none, and a note. Blocks."""
+        content = _take_dump(self._places.tmp / dump)
+        if content is None:
+            return before, ""
         found = parse_dump(content)
         if found is None:
-            return before
+            text = f"Its variables have more than {MAX_STATE_BYTES >> 10} KiB, so they were not kept."
+            return before, text if len(content) > MAX_STATE_BYTES else ""
         after = compare(before, given, *found)
-        if after != before:
-            save_state(self._places.shell_state, after)
-        return after
+        try:
+            if after != before:
+                save_state(self._places.shell_state, after)
+        except OSError as error:
+            return before, f"The working directory and variables could not be kept: {error.strerror}."
+        return after, ""
 
-    def _end(self, ending: Ending, state: ShellState) -> ShellEnd:
-        note = self._commands.network_note(self._places)
-        return ShellEnd(ending.code, state.cwd or str(self._places.folder), ending.timed_out, note)
+
+class _Watch:
+    """The output of a command as it is passed on: how much, and how it ends."""
+
+    def __init__(self, sink: OutputSink) -> None:
+        self._sink = sink
+        self._last = b""
+        self.count = 0
+        self.waited = ""
+
+    @property
+    def has_prompt(self) -> bool:
+        return bool(self._last.strip()) and not self._last.endswith(b"\n")
+
+    def said(self) -> str:
+        return self._last.decode(errors="replace").strip()
+
+    async def take(self, content: bytes) -> None:
+        self.count += 1
+        self._last = content[-_SAID_BYTES:]
+        await self._sink(content)
+
+
+def _find_reader(pid: int, has_prompt: bool) -> str | None:
+    from talaria.workspace.sandbox.waiting import find_reader  # noqa: PLC0415 - rarely needed
+
+    return find_reader(pid, has_prompt=has_prompt)
+
+
+def _take_dump(path: Path) -> bytes | None:
+    """Return what a command wrote when it ended, and remove the file; None if there is no such file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        content = file.read(MAX_STATE_BYTES + 1) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    with suppress(OSError):
+        path.unlink()
+    return content
 
 
 @cache

@@ -96,16 +96,16 @@ class ChatWorkspaces:
         await self._each(lambda kind: kind.end(session_id))
         folder = session_folder(self.home, session_id)
         if has_passing(folder):
-            await asyncio.to_thread(remove_passing, folder)
+            await self.commands.threads.run(session_id, remove_passing, folder)
 
     async def forget(self, session_id: SessionId) -> None:
         await self.end(session_id)
         folder = session_folder(self.home, session_id)
         if folder.exists():
-            await asyncio.to_thread(remove_tree, folder)
+            await self.commands.threads.run(session_id, remove_tree, folder)
 
     async def kept(self) -> Sequence[SessionId]:
-        return await asyncio.to_thread(kept_sessions, self.home)
+        return await self.commands.threads.run(self, kept_sessions, self.home)
 
     async def close(self) -> None:
         await self._each(lambda kind: kind.close())

@@ -24,6 +24,7 @@ from talaria.workspace.sandbox.seccomp import MACHINES, build_filter
 from talaria.workspace.sandbox.system import system_paths
 from talaria.workspace.sandbox.users import command_user
 
+_OWN_TERMINAL = ("setsid", "--ctty")
 _TMP = "/tmp"  # noqa: S108 - inside, it is a folder of the session's
 _SHARED_MEMORY = ("--perms", "1777", "--size", str(64 << 20), "--tmpfs", "/dev/shm")  # noqa: S108
 # Inside, the first program sets the limits, then the variables: a variable such as LD_PRELOAD must not reach
@@ -81,7 +82,8 @@ class BubblewrapSandbox:
             for fd in fds:
                 os.close(fd)
             raise
-        inner = [*(drop if uid else ()), "/bin/sh", "-c", _script(command.limits), "sh", *command.argv]
+        inner = [*(drop if uid else ()), *(_OWN_TERMINAL if command.tty else ())]
+        inner += ["/bin/sh", "-c", _script(command.limits), "sh", *command.argv]
         join = command.network.join if command.network is not None else ()
         argv = (*join, program, *arguments, "--json-status-fd", str(told), "--", *inner)
         return Launch(argv, tuple(fds), status, ends_all=signal.SIGKILL)

@@ -68,6 +68,7 @@ def _launch(command: SandboxCommand, **order: Any) -> Launch:
         "environ": command.variables(tmp=str(command.tmp)),
         "limits": asdict(command.limits),
         "gateway": os.getpid(),
+        "tty": command.tty,
     }
     ordered = open_data("order", marshal.dumps(order))
     status, told = os.pipe()

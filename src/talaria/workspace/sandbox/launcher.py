@@ -9,10 +9,12 @@ the command ends, on SIGTERM, or when its own parent dies.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import marshal
 import os
 import resource
 import sys
+import termios
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,6 +148,8 @@ def _restrict_files(writable: list[str], readable: list[str], devices: list[str]
 def _run_command(order: dict[str, Any], status: int) -> NoReturn:
     try:
         os.setsid()
+        if order["tty"]:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         _prctl("die with the supervisor", _PDEATHSIG, signal.SIGKILL)
         uid = order["uid"] or os.getuid()
         _limit(order["limits"], uid)

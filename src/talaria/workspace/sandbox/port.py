@@ -67,7 +67,8 @@ class SandboxCommand:
     It can write in `folder`, `home` and `tmp`, and read the system's programs and `readable`. All of them are
     absolute paths of folders that exist; none of the writable ones lies in another, or a command could
     replace it by a link. It sees the variables of `environ` and a few that every program needs, and no other.
-    Without `network` it reaches nothing but itself. Only bubblewrap can join one.
+    Without `network` it reaches nothing but itself. Only bubblewrap can join one. With `tty` its input and
+    output are a terminal of its own.
     """
 
     argv: Sequence[str]
@@ -79,6 +80,7 @@ class SandboxCommand:
     readable: tuple[Path, ...] = ()
     limits: ProcessLimits = ProcessLimits()
     network: NetworkAccess | None = None
+    tty: bool = False
 
     @property
     def writable(self) -> tuple[Path, ...]:
@@ -87,7 +89,7 @@ class SandboxCommand:
     def variables(self, tmp: str) -> dict[str, str]:
         """Return the whole environment of the command. `tmp` is the path of its temporary folder inside."""
         own = {"PATH": PATH, "HOME": str(self.home), "TMPDIR": tmp, "LANG": "C.UTF-8", "USER": "talaria"}
-        own |= {"LOGNAME": "talaria", "TERM": "dumb", "SHELL": "/bin/sh"}
+        own |= {"LOGNAME": "talaria", "TERM": "xterm" if self.tty else "dumb", "SHELL": "/bin/sh"}
         return own | dict(self.environ) | (dict(self.network.environ) if self.network else {})
 
     def check(self) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
+import struct
 import subprocess
+import termios
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -14,11 +17,13 @@ from enum import StrEnum
 from typing import Any
 
 from talaria.workspace.sandbox.port import Launch, Sandbox, SandboxCommand, SandboxError
+from talaria.workspace.sandbox.users import command_user
 
 _PIECE = 64 << 10
 _PIECES = 4  # of output that wait to be read, before the command has to wait
 _PATIENCE = 5.0  # seconds until a supervisor that does not end is killed itself
 _MAX_STATUS = 64 << 10
+_SCREEN = (24, 80)  # lines and columns of a terminal
 
 
 class Stream(StrEnum):
@@ -62,10 +67,14 @@ class Completed:
 class SandboxedProcess:
     """A command that runs. `open_process` makes it and cleans up after it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], launch: Launch, seconds: float) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], launch: Launch, seconds: float, terminal: int | None = None
+    ) -> None:
+        """`terminal` is the gateway's end of the command's terminal, if it has one."""
         loop = asyncio.get_running_loop()
         self._process = process
         self._launch = launch
+        self._terminal = terminal
         self._deadline = loop.time() + seconds
         self._timed_out = False
         self._pieces: asyncio.Queue[Output | None] = asyncio.Queue(_PIECES)
@@ -83,6 +92,9 @@ class SandboxedProcess:
     async def connect(self) -> None:
         """Begin to read the output."""
         loop = asyncio.get_running_loop()
+        if self._terminal is not None:
+            self._readers.append(asyncio.create_task(self._read_terminal(self._terminal), name="terminal"))
+            return
         for pipe, stream in ((self._process.stdout, Stream.OUT), (self._process.stderr, Stream.ERR)):
             reader = asyncio.StreamReader(_PIECE)
             protocol = asyncio.StreamReaderProtocol(reader)
@@ -164,6 +176,8 @@ class SandboxedProcess:
         for pipe in (self._process.stdout, self._process.stderr)[len(self._transports) :]:
             if pipe is not None:
                 pipe.close()
+        if self._terminal is not None:
+            os.close(self._terminal)
         asyncio.get_running_loop().remove_reader(self._launch.status)
         os.close(self._launch.status)
 
@@ -214,6 +228,25 @@ class SandboxedProcess:
             await self._pieces.put(Output(stream, content))
         await self._pieces.put(None)
 
+    async def _read_terminal(self, fd: int) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            readable = asyncio.Event()
+            loop.add_reader(fd, readable.set)
+            try:
+                await readable.wait()
+            finally:
+                loop.remove_reader(fd)
+            try:
+                content = os.read(fd, _PIECE)
+            except BlockingIOError:
+                continue
+            except OSError:  # no process has the terminal open any more
+                content = b""
+            await self._pieces.put(Output(Stream.OUT, content) if content else None)
+            if not content:
+                return
+
 
 @asynccontextmanager
 async def open_process(sandbox: Sandbox, command: SandboxCommand) -> AsyncIterator[SandboxedProcess]:
@@ -222,16 +255,20 @@ async def open_process(sandbox: Sandbox, command: SandboxCommand) -> AsyncIterat
     Raises `SandboxError` if the command cannot be run.
     """
     launch = sandbox.prepare(command)
+    terminal: tuple[int, int] | None = None
     try:
-        process = _start(launch)
+        terminal = _open_terminal(command) if command.tty else None
+        process = _start(launch, terminal)
     except OSError as error:
         os.close(launch.status)
+        if terminal is not None:
+            os.close(terminal[0])
         text = f"The sandbox cannot be started: {error.strerror}."
         raise SandboxError(text, "Run `talaria doctor`.") from error
     finally:
-        for fd in launch.fds:
+        for fd in (*launch.fds, *(terminal or ())[1:]):
             os.close(fd)
-    running = SandboxedProcess(process, launch, command.limits.seconds)
+    running = SandboxedProcess(process, launch, command.limits.seconds, terminal and terminal[0])
     try:
         await running.connect()
         yield running
@@ -239,16 +276,32 @@ async def open_process(sandbox: Sandbox, command: SandboxCommand) -> AsyncIterat
         await _finish(running)
 
 
-def _start(launch: Launch) -> subprocess.Popen[bytes]:
+def _open_terminal(command: SandboxCommand) -> tuple[int, int]:
+    """Return the gateway's and the command's end of a new terminal."""
+    ours, theirs = os.openpty()
+    try:
+        os.set_blocking(ours, False)
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *_SCREEN, 0, 0))
+        uid, gid = command_user(command.folder)
+        if uid:
+            os.fchown(theirs, uid, gid)
+    except BaseException:
+        os.close(ours)
+        os.close(theirs)
+        raise
+    return ours, theirs
+
+
+def _start(launch: Launch, terminal: tuple[int, int] | None) -> subprocess.Popen[bytes]:
     """Start the launcher from this thread, whose end it would notice as the gateway's.
 
     Not with asyncio: on uvloop, descriptors of the gateway that others left inheritable would reach it.
     """
     return subprocess.Popen(  # noqa: S603 - what it is for
         launch.argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdin=terminal[1] if terminal else subprocess.DEVNULL,
+        stdout=terminal[1] if terminal else subprocess.PIPE,
+        stderr=terminal[1] if terminal else subprocess.PIPE,
         bufsize=0,
         cwd="/",
         env={},
