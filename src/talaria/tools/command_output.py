@@ -111,12 +111,12 @@ class CommandOutput:
         if at > len(head) // 2:
             head = head[:at]
         next_line = head.count(b"\n") + 1
-        first = readable(head.decode(errors="ignore"))
+        first = readable(head.decode(errors="replace").rstrip("\ufffd"))
         tail = bytes((self._tail or self._head)[-(self._kept // 4) :])
         at = tail.find(b"\n") + 1
         if 0 < at < len(tail) // 2:
             tail = tail[at:]
-        last = readable(tail.decode(errors="ignore"))
+        last = readable(tail.decode(errors="replace").lstrip("\ufffd"))
         lines = self._lines + (not self._ends_line)
         whole = f"{format_size(self.size)} in {lines} {'line' if lines == 1 else 'lines'}"
         gap = "" if first.endswith("\n") or not first else "\n"

@@ -115,6 +115,8 @@ class SessionShell:
         return await self._commands.threads.run(self._places, load_state, self._places.shell_state)
 
     async def run(self, command: ShellCommand, sink: OutputSink) -> ShellEnd:
+        if not command.text.strip():
+            raise ToolError("The command is empty.", "Say what to run.")
         sandbox = await self._commands.sandboxes.get()
         state = await self.state()
         dump = f".talaria-{secrets.token_hex(8)}"
@@ -175,6 +177,8 @@ class SessionShell:
             text = f"Its variables have more than {MAX_STATE_BYTES >> 10} KiB, so they were not kept."
             return before, text if len(content) > MAX_STATE_BYTES else ""
         after = compare(before, given, *found)
+        if after.cwd == str(self._places.folder):
+            after = replace(after, cwd="")
         try:
             if after != before:
                 save_state(self._places.shell_state, after)
@@ -217,8 +221,13 @@ def _take_dump(path: Path) -> bytes | None:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with os.fdopen(fd, "rb") as file:
-        content = file.read(MAX_STATE_BYTES + 1) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        with open(fd, "rb", closefd=False) as file:
+            content = file.read(MAX_STATE_BYTES + 1)
+    finally:
+        os.close(fd)
     with suppress(OSError):
         path.unlink()
     return content
