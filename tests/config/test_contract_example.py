@@ -8,6 +8,7 @@ from pathlib import Path
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.config.load import load
+from talaria.core.gateway_part import ToolPart
 from talaria.models.settings import FallbackSettings
 from talaria.parts import PARTS
 
@@ -88,13 +89,15 @@ def test_the_contracts_example_loads_and_says_what_is_unknown(tmp_path: Path) ->
 
     loaded = load(tmp_path, {"OPENROUTER_API_KEY": "sk-or-123456"}, PARTS)
 
+    known = [part.name for part in PARTS if isinstance(part, ToolPart)]
     assert loaded.warnings == (
         'config.toml line 11: model.fallback names "backup", which is no provider, and skips it. '
         "Add [providers.backup].",
         *(
             f'config.toml line 35: tools.enabled names "{family}", which is not known, and skips it. '
-            "Known are: files, terminal, todo."
+            f"Known are: {', '.join(known)}."
             for family in ("web", "memory", "recall", "delegate", "jobs")
+            if family not in known
         ),
         "config.toml line 37: tools.approvals is not a known key and has no effect.",
         "config.toml line 51: budgets.per_job_usd is not a known key and has no effect. "

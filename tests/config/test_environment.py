@@ -10,6 +10,7 @@ from talaria.channels.http.part import HTTP
 from talaria.config.load import load
 from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ConfigError
+from talaria.core.gateway_part import ToolPart
 from talaria.parts import PARTS
 
 DEFAULTS = settings_type(PARTS)()
@@ -130,12 +131,12 @@ def test_an_unknown_variable_is_a_warning(tmp_path: Path, name: str, warning: st
 
 
 def test_unknown_families_are_left_out_of_a_variable_too(tmp_path: Path) -> None:
-    loaded = load(tmp_path, {"TALARIA_TOOLS__ENABLED": "files,web"}, PARTS)
+    loaded = load(tmp_path, {"TALARIA_TOOLS__ENABLED": "files,magic"}, PARTS)
 
     assert loaded.settings.tools.enabled == ("files",)
     assert loaded.warnings == (
-        'TALARIA_TOOLS__ENABLED: tools.enabled names "web", which is not known, and skips it. '
-        "Known are: files, terminal, todo.",
+        'TALARIA_TOOLS__ENABLED: tools.enabled names "magic", which is not known, and skips it. '
+        f"Known are: {', '.join(part.name for part in PARTS if isinstance(part, ToolPart))}.",
     )
 
 
