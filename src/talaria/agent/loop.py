@@ -19,6 +19,7 @@ from typing import Any
 from talaria.agent.calling import Caller
 from talaria.agent.context import Steer, TurnContext, TurnTools
 from talaria.agent.journal import Journal
+from talaria.core.display import find_note
 from talaria.core.errors import EmptyAnswer, LimitReached, SteerWaiting
 from talaria.core.events import QuestionAsked, ToolFinished, ToolStarted, UsageReported
 from talaria.core.failpoints import Failpoint, hit
@@ -220,7 +221,8 @@ class Loop:
                 result = await tools.run(call, question)
                 hit(Failpoint.RAN)
         await self._journal.commit((), (_tool_step(n, call, StepState.ENDED, result),))
-        self._context.emit(ToolFinished(call.id, call.name, result.outcome, result.text[:_PREVIEW]))
+        preview, note = result.text[:_PREVIEW], find_note(result.text)
+        self._context.emit(ToolFinished(call.id, call.name, result.outcome, preview, note))
         return result
 
 

@@ -85,7 +85,7 @@ async def _terminal(client: GatewayClient, home: Home, session: str, scopes: Asy
     from rich.text import Text
 
     from talaria.channels.console.message_input import TerminalPrompt, quiet_keyboard
-    from talaria.channels.console.terminal import TerminalRenderer
+    from talaria.channels.console.terminal import FoldedCalls, TerminalRenderer
     from talaria.core.display import clean
     from talaria.models.local.weights import describe_model, is_built_in
 
@@ -111,9 +111,10 @@ async def _terminal(client: GatewayClient, home: Home, session: str, scopes: Asy
     if client.is_inside:
         say(spoken("No gateway runs, so this chat runs one itself until you leave; `talaria serve` stays."))
     say("Enter sends, /help lists commands, Ctrl-D leaves.")
+    folded = FoldedCalls()
     return Screen(
-        messages=TerminalPrompt(home.path / HISTORY, models, offer),
-        renderer=lambda is_markdown: TerminalRenderer(console, is_markdown=is_markdown),
+        messages=TerminalPrompt(home.path / HISTORY, models, offer, lambda: say(folded.unfold())),
+        renderer=lambda is_markdown: TerminalRenderer(console, is_markdown=is_markdown, folded=folded),
         say=say,
         guard=lambda: quiet_keyboard(sys.stdin.fileno()),
     )

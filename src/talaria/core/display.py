@@ -8,6 +8,7 @@ sequence is harmless letters.
 from __future__ import annotations
 
 import re
+from collections import deque
 
 import msgspec
 
@@ -17,6 +18,8 @@ from talaria.core.units import format_size
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # cannot be written in any encoding
 _SPACE = re.compile(r"\s+")
+_NOTE = re.compile(r"(?:\A|\n)\[((?:Exit code|Ended) [^\n]{1,400})\]\s*\Z")
+_NOTE_CHARS = 500
 _TELLING = ("path", "command", "url", "query", "pattern", "task", "action", "question")
 _MAX_ARGUMENTS = 1 << 20
 _LONGEST = 72  # of a tool's name, and of the argument behind it
@@ -35,6 +38,51 @@ def clean_line(text: str, longest: int = 200) -> str:
     if len(line) <= longest and len(start) == len(text):
         return line
     return line[: longest - 1].rstrip() + "…"
+
+
+def find_note(result: str) -> str:
+    """Return how a command ended, which is the last line of the result of `terminal`; empty for others."""
+    found = _NOTE.search(result[-_NOTE_CHARS:])
+    return clean_line(found[1]) if found else ""
+
+
+def is_failure(note: str) -> bool:
+    """Return whether a note tells of a command that failed."""
+    return bool(note) and not note.startswith("Exit code 0.")
+
+
+class OutputTail:
+    """The last lines of a program's output, as they stand on its screen: a carriage return begins its line
+    anew. All of it is bounded."""
+
+    def __init__(self, rows: int, width: int = 200) -> None:
+        self._width = width
+        self._lines: deque[str] = deque(maxlen=rows)
+        self._unfinished = ""
+        self._count = 0
+
+    @property
+    def total(self) -> int:
+        """How many lines there were, with the one that is not finished."""
+        return self._count + bool(self._shown(self._unfinished))
+
+    def add(self, text: str) -> None:
+        *lines, rest = (self._unfinished + text).split("\n")
+        self._count += len(lines)
+        self._lines.extend(map(self._shown, lines))
+        self._unfinished = rest[-self._width * 4 :]
+
+    def _shown(self, line: str) -> str:
+        return clean(line.rstrip("\r").rpartition("\r")[2])[: self._width]
+
+    def lines(self) -> list[str]:
+        """Return the last lines, with the one that is not finished."""
+        last = self._shown(self._unfinished)
+        return [*self._lines, *([last] if last else [])]
+
+    def last(self) -> str:
+        """Return the last line that is not blank."""
+        return next((line for line in reversed(self.lines()) if line.strip()), "")
 
 
 def describe_file(file: SentFile, place: str) -> str:

@@ -54,10 +54,14 @@ class ToolOutput(msgspec.Struct, frozen=True, tag="tool.output"):
 
 
 class ToolFinished(msgspec.Struct, frozen=True, tag="tool.finished"):
+    """A call has ended. `preview` is the beginning of its result. `note` is how a command ended, such as
+    `Exit code 1.`; empty for other tools."""
+
     call_id: str
     name: str
     outcome: ToolOutcome
     preview: str
+    note: str = ""
 
 
 class QuestionAsked(msgspec.Struct, frozen=True, tag="approval"):

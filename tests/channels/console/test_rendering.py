@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from talaria.channels.console.plain import PlainRenderer
-from talaria.channels.console.terminal import TerminalRenderer
+from talaria.channels.console.terminal import FoldedCalls, TerminalRenderer
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import (
     Cancelled,
@@ -105,9 +105,39 @@ def test_tools_are_lines_with_the_telling_argument_and_the_outcome() -> None:
         Done("Found it."),
     ]
     told = ["⚙ search not json … error: no such thing", "⚙ read_file notes.txt … ok"]
-    shown = [told[0], "  a piece of output", told[1]]
-    assert scrollback(events) == ["Let me look.", *shown, "Found it."]
+    shown = scrollback(events)
+    assert " ".join(shown[1:3]) == f"{told[0]} · 1 line (Ctrl-O shows them)"
+    assert [shown[0], *shown[3:]] == ["Let me look.", told[1], "Found it."]
     assert plain(events).splitlines() == [*told, "Found it."]
+
+
+def test_a_finished_call_folds_to_one_line_and_can_be_unfolded() -> None:
+    out, folded, now = StringIO(), FoldedCalls(), [0.0]
+    renderer = TerminalRenderer(Console(file=out, width=90), clock=lambda: now[0], folded=folded)
+    assert folded.unfold() == "No tool has printed anything yet."
+    for number, code in enumerate((0, 1)):
+        renderer.show(ToolStarted(str(number), "terminal", '{"command": "make"}'))
+        renderer.show(ToolOutput(str(number), f"10 %\r100 %\nrun {number}\n"))
+        now[0] += 12
+        renderer.show(
+            ToolFinished(str(number), "terminal", ToolOutcome.OK, "10 %", note=f"Exit code {code}.")
+        )
+    assert out.getvalue().splitlines() == [
+        "⚙ terminal make … exit code 0 · 12 s · 2 lines (Ctrl-O shows them)",
+        "⚙ terminal make … exit code 1 · 12 s · 2 lines",
+    ]
+    assert folded.unfold() == "⚙ terminal make\n  100 %\n  run 1"
+    assert folded.unfold() == "⚙ terminal make\n  100 %\n  run 0"
+
+
+def test_without_a_screen_a_call_is_a_line_with_its_exit_code() -> None:
+    events: list[Event] = [
+        ToolStarted("1", "terminal", '{"command": "make"}'),
+        ToolOutput("1", "much\noutput\n"),
+        ToolFinished("1", "terminal", ToolOutcome.OK, "much", note="Ended by SIGKILL (exit code 137)."),
+        Done("Done."),
+    ]
+    assert plain(events) == "⚙ terminal make … ended by sigkill (exit code 137)\nDone.\n"
 
 
 def test_of_a_tools_output_the_last_lines_are_shown() -> None:
@@ -122,8 +152,8 @@ def test_of_a_tools_output_the_last_lines_are_shown() -> None:
     renderer.show(end)
     assert isinstance(console.file, StringIO)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
-    rows = ["  … 42 lines before", *(f"  line {n}" for n in range(42, 50)), "  li"]
-    assert lines == ["⚙ terminal …", *rows, "⚙ terminal … ok", *rows]
+    rows = ["  … 43 lines before", *(f"  line {n}" for n in range(43, 50)), "  li"]
+    assert lines == ["⚙ terminal …", *rows, "⚙ terminal … ok · 51 lines (Ctrl-O shows them)"]
 
 
 def test_a_question_is_shown_whole_with_its_choices() -> None:

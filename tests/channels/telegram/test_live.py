@@ -155,10 +155,25 @@ async def test_a_turn_that_waits_its_turn_does_not_type(server: TelegramServer) 
         await on.end()
 
 
+async def test_a_tool_that_runs_for_long_is_shown_with_its_time(server: TelegramServer) -> None:
+    async with stage(server) as on:
+        on.hear(ToolStarted("1", "terminal", '{"command": "pytest -q"}'))
+        await on.pass_time(lambda: on.shown == ["⚙ terminal pytest -q ▌"])
+        await on.pass_time(lambda: on.shown == ["⚙ terminal pytest -q … 10 s ▌"])
+        on.hear(ToolOutput("1", "10 %\r50 %"))
+        await on.pass_time(lambda: "… 50 %" in on.shown[0])
+        on.hear(ToolFinished("1", "terminal", ToolOutcome.OK, "", "Exit code 1."))
+        await on.pass_time(lambda: on.shown == ["⚙ terminal pytest -q\n⚠ terminal: Exit code 1. ▌"])
+        edits = server.count("editMessageText")
+        await on.clock.play(30)
+        assert server.count("editMessageText") == edits, "nothing runs, so nothing is drawn again"
+        await on.end()
+
+
 async def test_a_message_on_its_way_is_known_even_when_the_show_is_cancelled(server: TelegramServer) -> None:
     async with stage(server) as on:
         on.hear(Delta("text"))
-        await on.clock.until_sleepers(2)  # typing, and the pause before the message
+        await on.clock.until_sleepers(3)  # typing, counting, and the pause before the message
         server.fail("sendMessage", TelegramFault(FaultKind.HOLD))
         on.clock.advance(1)
         await server.until(lambda: bool(on.shown))

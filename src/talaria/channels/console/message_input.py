@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import get_app
+from prompt_toolkit.application import get_app, run_in_terminal
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import FormattedText
@@ -51,10 +51,15 @@ class CommandCompleter(Completer):
 
 class TerminalPrompt:
     """Reads messages from the keyboard. Enter sends; Alt-Enter or a backslash before Enter begins another
-    line; pasted lines stay one message. `offer` is shown above the prompt while a message is written."""
+    line; pasted lines stay one message. `offer` is shown above the prompt while a message is written. Ctrl-O
+    calls `unfold`, which prints above the prompt."""
 
     def __init__(
-        self, history: Path | None, models: Sequence[str] = (), offer: LargerOffer | None = None
+        self,
+        history: Path | None,
+        models: Sequence[str] = (),
+        offer: LargerOffer | None = None,
+        unfold: Callable[[], None] | None = None,
     ) -> None:
         self._offer = offer
         self._draft = ""
@@ -66,7 +71,7 @@ class TerminalPrompt:
             reserve_space_for_menu=_MENU_ROWS,
             multiline=True,
             prompt_continuation="… ",
-            key_bindings=_bindings(None if offer is None else self._take_offer),
+            key_bindings=_bindings(None if offer is None else self._take_offer, unfold),
             enable_suspend=True,
             refresh_interval=0.0 if offer is None else _REFRESH_SECONDS,
         )
@@ -138,8 +143,12 @@ def _history(path: Path | None) -> History:
     return FileHistory(str(path))
 
 
-def _bindings(take_offer: Callable[[KeyPressEvent], None] | None = None) -> KeyBindings:
+def _bindings(
+    take_offer: Callable[[KeyPressEvent], None] | None = None, unfold: Callable[[], None] | None = None
+) -> KeyBindings:
     keys = KeyBindings()
+    if unfold is not None:
+        keys.add("c-o")(lambda event: run_in_terminal(unfold))
     if take_offer is not None:
         keys.add("c-g")(take_offer)
 

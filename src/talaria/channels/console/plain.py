@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Awaitable
 from typing import Self, TextIO, TypeVar
 
-from talaria.core.display import clean, clean_line, describe_call
+from talaria.core.display import OutputTail, clean, clean_line, describe_call
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import (
     Cancelled,
@@ -21,6 +21,7 @@ from talaria.core.events import (
     Reset,
     Retrying,
     ToolFinished,
+    ToolOutput,
     ToolStarted,
 )
 from talaria.core.messages import ToolOutcome
@@ -108,6 +109,7 @@ class PlainRenderer:
         self._line = line
         self._streamed: list[str] = []  # pieces of the current step
         self._calls: dict[str, str] = {}
+        self._outputs: dict[str, OutputTail] = {}
         self._has_announced_loading = False
 
     def open(self) -> None:
@@ -138,14 +140,8 @@ class PlainRenderer:
         match event:
             case Delta() if self._is_live:
                 self._write(clean(event.text))
-            case ToolStarted():
-                self._end_line()
-                self._calls[event.call_id] = describe_call(event.name, event.arguments)
-                self._wait_for(f"⚙ {self._calls[event.call_id]}")
-            case ToolFinished():
-                call = self._calls.pop(event.call_id, clean_line(event.name))
-                self.notice(f"⚙ {call} … {outcome_text(event)}")
-                self._wait_for(WAITING)
+            case ToolStarted() | ToolOutput() | ToolFinished():
+                self._show_call(event)
             case QuestionAsked():
                 self.notice(question_text(event))
                 self._wait_for("waiting for a decision")
@@ -167,6 +163,23 @@ class PlainRenderer:
                 self.notice("(cancelled)")
             case _:
                 pass
+
+    def _show_call(self, event: ToolStarted | ToolOutput | ToolFinished) -> None:
+        """Show a call on the status line with the last line of its output, and its outcome as a note."""
+        call_id = event.call_id
+        match event:
+            case ToolStarted():
+                self._end_line()
+                self._calls[call_id] = describe_call(event.name, event.arguments)
+                self._wait_for(f"⚙ {self._calls[call_id]}")
+            case ToolOutput() if call_id in self._calls:
+                self._outputs.setdefault(call_id, OutputTail(8)).add(event.text)
+                self._wait_for(f"⚙ {self._calls[call_id]}: {self._outputs[call_id].last()}")
+            case ToolFinished():
+                self._outputs.pop(call_id, None)
+                call = self._calls.pop(call_id, clean_line(event.name))
+                self.notice(f"⚙ {call} … {outcome_text(event)}")
+                self._wait_for(WAITING)
 
     def _wait_for(self, what: str) -> None:
         if self._line is not None:
@@ -223,6 +236,6 @@ def trouble_text(event: Retrying | FellBack | ModelLoading) -> str:
 
 def outcome_text(event: ToolFinished) -> str:
     if event.outcome is ToolOutcome.OK:
-        return "ok"
+        return clean_line(event.note).rstrip(".").lower() if event.note else "ok"
     first = clean_line(event.preview.strip().partition("\n")[0].removeprefix("Error: "), 100)
     return f"{event.outcome.value}: {first}" if first else event.outcome.value

@@ -25,7 +25,7 @@ from talaria.channels.console.plain import (
     question_text,
     trouble_text,
 )
-from talaria.core.display import clean, clean_line, describe_call
+from talaria.core.display import OutputTail, clean, clean_line, describe_call, is_failure
 from talaria.core.events import (
     Cancelled,
     Delta,
@@ -52,6 +52,9 @@ _THINKING = "thinking… (Ctrl-C cancels)"
 _DECIDING = "waiting for a decision… (Ctrl-C cancels)"
 _OUTPUT_ROWS = 8  # of a tool's output: its last lines
 _OUTPUT_WIDTH = 200
+_LONG_SECONDS = 2.0  # a call that took so long is shown with its time
+_FOLDED = 20  # calls of a chat whose output is kept
+_UNFOLDED_ROWS, _UNFOLDED_WIDTH = 500, 1000
 _FREE_ROWS = 3  # of the screen, beside the unfinished text
 _MAX_BLOCK = 64 << 10  # characters; a longer block is printed as plain text
 _FENCE = re.compile(r" {0,3}(`{3,}+(?!.*`)|~{3,}+)(.*)")
@@ -59,25 +62,51 @@ _FENCE = re.compile(r" {0,3}(`{3,}+(?!.*`)|~{3,}+)(.*)")
 
 @dataclass(slots=True)
 class _RunningCall:
-    """A tool call on the screen, with the last lines of its output."""
+    """A tool call on the screen, with the last lines of its output. `kept` is all of the output that came:
+    the gateway bounds it."""
 
     text: str
-    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_OUTPUT_ROWS))
-    count: int = 0
-    unfinished: str = ""
+    began: float
+    tail: OutputTail = field(default_factory=lambda: OutputTail(_OUTPUT_ROWS, _OUTPUT_WIDTH))
+    kept: list[str] = field(default_factory=list)
 
     def add_output(self, text: str) -> None:
-        *lines, rest = (self.unfinished + clean(text)).split("\n")
-        self.count += len(lines)
-        self.lines.extend(line[:_OUTPUT_WIDTH] for line in lines)
-        self.unfinished = rest[:_OUTPUT_WIDTH]
+        self.tail.add(text)
+        self.kept.append(text)
 
     def rows(self) -> Iterable[Text]:
-        lines = [*self.lines, *([self.unfinished] if self.unfinished else [])]
-        if self.count > len(self.lines):
-            lines.insert(0, f"… {self.count - len(self.lines)} lines before")
+        lines = self.tail.lines()[-_OUTPUT_ROWS:]
+        if (before := self.tail.total - len(lines)) > 0:
+            lines.insert(0, f"… {before} lines before")
         for line in lines:
             yield Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis")
+
+
+class FoldedCalls:
+    """The outputs of the last calls of a chat, which `Ctrl-O` shows: the last one, then those before it."""
+
+    def __init__(self) -> None:
+        self._calls: deque[tuple[str, str]] = deque(maxlen=_FOLDED)
+        self._next = 0
+
+    def add(self, call: str, output: str) -> bool:
+        """Keep an output. Return whether it is the first one."""
+        is_first = not self._calls
+        self._calls.append((call, output))
+        self._next = 0
+        return is_first
+
+    def unfold(self) -> str:
+        """Return the output that was not shown yet, the newest first, with a line that says of what."""
+        if not self._calls:
+            return "No tool has printed anything yet."
+        call, output = self._calls[-1 - self._next % len(self._calls)]
+        self._next += 1
+        screen = OutputTail(_UNFOLDED_ROWS, _UNFOLDED_WIDTH)
+        screen.add(output)
+        lines = screen.lines()[-_UNFOLDED_ROWS:]
+        left = f"  … {screen.total - len(lines)} lines before\n" if screen.total > len(lines) else ""
+        return f"⚙ {call}\n{left}" + "\n".join(f"  {line}" for line in lines)
 
 
 class TerminalRenderer:
@@ -85,13 +114,19 @@ class TerminalRenderer:
 
     Finished blocks of the reply are printed as markdown. Below them the live part is redrawn: the unfinished
     block as plain text, running tools with their output, and the status. `is_markdown` is False for the
-    answer of a command, which is printed as it is.
+    answer of a command, which is printed as it is. The output of a call that has ended goes to `folded`.
     """
 
     def __init__(
-        self, console: Console, *, is_markdown: bool = True, clock: Callable[[], float] = time.monotonic
+        self,
+        console: Console,
+        *,
+        is_markdown: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        folded: FoldedCalls | None = None,
     ) -> None:
         self._console = console
+        self._folded = folded or FoldedCalls()
         self._is_markdown = is_markdown
         self._clock = clock
         self._began = clock()
@@ -161,7 +196,8 @@ class TerminalRenderer:
             case ToolStarted():
                 self._print(self._blocks.flush())
                 self._streamed, self._status = [], ""
-                self._calls[event.call_id] = _RunningCall(describe_call(event.name, event.arguments))
+                text = describe_call(event.name, event.arguments)
+                self._calls[event.call_id] = _RunningCall(text, self._clock())
             case ToolOutput(call_id=call_id) if call_id in self._calls:
                 self._calls[call_id].add_output(event.text)
             case ToolFinished():
@@ -193,11 +229,18 @@ class TerminalRenderer:
                 self._console.print(_MarkdownBlock(block) if self._is_markdown else Text(block))
 
     def _finish_call(self, event: ToolFinished) -> None:
-        call = self._calls.pop(event.call_id, None) or _RunningCall(clean_line(event.name))
-        outcome = (outcome_text(event), "dim" if event.outcome is ToolOutcome.OK else "red")
-        self._console.print(Text.assemble(("⚙ ", "cyan"), (f"{call.text} … ", "dim"), outcome))
-        for row in call.rows():
-            self._console.print(row)
+        call = self._calls.pop(event.call_id, None) or _RunningCall(clean_line(event.name), self._clock())
+        is_good = event.outcome is ToolOutcome.OK and not is_failure(event.note)
+        outcome = (outcome_text(event), "dim" if is_good else "red")
+        parts = [f"{seconds:.0f} s"] if (seconds := self._clock() - call.began) >= _LONG_SECONDS else []
+        if call.kept:
+            lines = call.tail.total
+            parts.append(f"{lines} {'line' if lines == 1 else 'lines'}")
+            if self._folded.add(call.text, "".join(call.kept)):
+                parts[-1] += " (Ctrl-O shows them)"
+        more = "".join(f" · {part}" for part in parts)
+        line = Text.assemble(("⚙ ", "cyan"), (f"{call.text} … ", "dim"), outcome, (more, "dim"))
+        self._console.print(line)
         if not self._calls:
             self._status = _THINKING
 
@@ -237,7 +280,9 @@ class TerminalRenderer:
             rows = Text(tail).wrap(console, options.max_width)
             yield from rows[-max(1, console.height - _FREE_ROWS) :]
         for call in self._calls.values():
-            yield Text(f"⚙ {call.text} …", style="dim", no_wrap=True)
+            seconds = self._clock() - call.began
+            passed = f" {seconds:.0f} s" if seconds >= _LONG_SECONDS else ""
+            yield Text(f"⚙ {call.text} …{passed}", style="dim", no_wrap=True)
             yield from call.rows()
         if self._status:
             self._spinner.update(text=Text(self._status, style="dim"))

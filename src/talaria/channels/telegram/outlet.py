@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from talaria.channels.telegram.render import (
 )
 from talaria.core.clock import Clock
 from talaria.core.delivery import Button, DeliveryDelayed, DeliveryRefused, DeliveryUnknown, OutgoingMessage
-from talaria.core.display import clean_line, describe_call
+from talaria.core.display import OutputTail, clean_line, describe_call, is_failure
 from talaria.core.events import (
     Delta,
     Event,
@@ -57,10 +58,12 @@ QUEUED_SECONDS = 1.0
 FIRST_SECONDS = 0.7  # a turn that ends sooner gets no live message
 PRIVATE_SECONDS = 1.5  # between two edits: Telegram allows a private chat one message a second
 GROUP_SECONDS = 4.0  # and a group 20 a minute
+LONG_SECONDS = 5.0  # a tool that runs for longer is shown with its time, and drawn again as often
 _MAX_SHOWN = 3000
 _MAX_KEPT = 32 << 10  # of a running turn's text: the more, the rarer it is cut
 _MAX_LINES = 12
 _MAX_OUTPUT = 72
+_OUTPUT_ROWS = 8  # among which the last one that is not blank is shown
 _PHOTOS = (".jpg", ".jpeg", ".png", ".webp")
 _VOICES = (".ogg", ".oga", ".opus")
 _MAX_PHOTO = 10 << 20
@@ -107,7 +110,8 @@ class TelegramOutlet:
         """Show the turn until its last event. On cancellation, a message that is being sent is awaited, so
         that the reply can take its place."""
         target = ChatTarget.read(view.turn.inbound.address or "")
-        await LiveMessage(self._api, self._clock, target, view, LiveText(self._progress, self._own)).run()
+        text = LiveText(self._progress, self._own, self._clock.elapsed)
+        await LiveMessage(self._api, self._clock, target, view, text).run()
 
     async def _deliver(self, target: ChatTarget, post: OutgoingMessage) -> str:
         if post.file is not None:
@@ -239,16 +243,22 @@ def _keyboard_params(buttons: tuple[Button, ...]) -> dict[str, Value]:
 
 
 class LiveText:
-    """The text of the live message. `brief`: the text so far, or the running tool. `full`: all tools too."""
+    """The text of the live message. `brief`: the text so far, or the running tool. `full`: all tools too.
 
-    def __init__(self, mode: str, own: Hosts = frozenset()) -> None:
+    A tool that runs for long is shown with its time, by the clock `now`."""
+
+    def __init__(
+        self, mode: str, own: Hosts = frozenset(), now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._mode = mode
+        self._now = now
+        self._started: float | None = None  # of the running tool
         self._own = own
         self._pieces: list[str] = []  # of the text
         self._length = 0  # of the pieces
         self._is_blank = True
         self._lines: deque[str] = deque(maxlen=_MAX_LINES)
-        self._output = ""  # the last line that the running tool printed
+        self._output = OutputTail(_OUTPUT_ROWS, _MAX_OUTPUT)  # of the running tool
         self._loading = ""
 
     def take(self, event: Event) -> bool:
@@ -265,22 +275,33 @@ class LiveText:
                 if self._mode == "brief":
                     self._clear()
                 self._lines.append(f"⚙ {describe_call(name, arguments)}")
-                self._output = self._loading = ""
-            case ToolOutput(text=text) if not text.isspace():
-                self._output = clean_line(text[-_MAX_KEPT:].strip().rpartition("\n")[2], _MAX_OUTPUT)
-            case ToolFinished(name=name, outcome=outcome):
-                self._output = ""
-                if outcome is ToolOutcome.OK:
+                self._loading = ""
+                self._started, self._output = self._now(), OutputTail(_OUTPUT_ROWS, _MAX_OUTPUT)
+            case ToolOutput(text=text):
+                before = self._output.last()
+                self._output.add(text[-_MAX_KEPT:])
+                return self._output.last() != before
+            case ToolFinished(name=name, outcome=outcome, note=note):
+                self._started, self._output = None, OutputTail(_OUTPUT_ROWS, _MAX_OUTPUT)
+                if outcome is ToolOutcome.OK and not is_failure(note):
                     return False
-                self._lines.append(f"⚠ {clean_line(name)}: {outcome}")
+                about = clean_line(note) if outcome is ToolOutcome.OK else outcome
+                self._lines.append(f"⚠ {clean_line(name)}: {about}")
             case QuestionAsked(text=text):
                 self._add(f"\n\n{text}")
             case _:
                 if isinstance(event, Reset):
                     self._clear()
-                    self._output = self._loading = ""
+                    self._loading = ""
+                    self._started, self._output = None, OutputTail(_OUTPUT_ROWS, _MAX_OUTPUT)
                 return False
         return True
+
+    @property
+    def is_running_tool(self) -> bool:
+        """Whether a tool has run for so long that its time is shown."""
+        is_shown = self._mode != "off" and self._started is not None
+        return is_shown and self._now() - (self._started or 0) >= LONG_SECONDS
 
     def _add(self, text: str) -> bool:
         """Add text and return whether there is more than blanks. Only the end of a long text is kept."""
@@ -299,7 +320,10 @@ class LiveText:
         self._pieces, self._length, self._is_blank = [], 0, True
 
     def body(self) -> str:
-        lines = [*self._lines, *([f"… {self._output}"] if self._output else [])]
+        lines, output = list(self._lines), self._output.last()
+        if lines and self.is_running_tool and self._started is not None:
+            lines[-1] += f" … {self._now() - self._started:.0f} s"
+        lines += [f"… {clean_line(output, _MAX_OUTPUT)}"] if output else []
         # In backticks, so that markdown leaves the lines alone.
         tools = "\n".join("`" + line.replace("`", "'") + "`" for line in lines)
         parts = [self._loading, tools, tail("".join(self._pieces).strip("\n"), _MAX_SHOWN)]
@@ -326,6 +350,7 @@ class LiveMessage:
         tasks = [
             asyncio.create_task(self._type(), name="telegram typing"),
             asyncio.create_task(self._draw(), name="telegram live message"),
+            asyncio.create_task(self._count_seconds(), name="telegram live seconds"),
         ]
         try:
             async for event in self._view.events():
@@ -353,6 +378,13 @@ class LiveMessage:
             except BotApiError:
                 pass  # the next call may succeed
             await self._clock.sleep(TYPING_SECONDS)
+
+    async def _count_seconds(self) -> None:
+        """Draw again now and then while a tool runs for long."""
+        while True:
+            await self._clock.sleep(LONG_SECONDS)
+            if self._text.is_running_tool:
+                self._changed.set()
 
     async def _draw(self) -> None:
         await self._changed.wait()
