@@ -1,4 +1,4 @@
-"""`./dev soak`: the long tests, interleavings, prefix bytes, failing models, money, broken updates, memory.
+"""`./dev soak`: the long tests, interleavings, prefix bytes, shells, failing models, money, updates, memory.
 
 --quick runs a twentieth of the counts and leaves out the long tests: those that `./dev test` leaves out too.
 """
@@ -21,9 +21,10 @@ from soak.long_tests import run_long_tests
 from soak.prefix import Prefixes
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
 from soak.reservations import Reservations
+from soak.resumes import Resumes
 from soak.telegram import flood
 
-PARTS = ("tests", "seeds", "machine", "prefix", "failures", "money", "telegram", "memory")
+PARTS = ("tests", "seeds", "machine", "prefix", "resumes", "failures", "money", "telegram", "memory")
 
 
 def main() -> None:
@@ -52,6 +53,10 @@ def main() -> None:
     if "prefix" in parts:
         prefixes = Prefixes(20, 25, progress) if options.quick else Prefixes(200, 50, progress)
         figures += uvloop.run(prefixes.run())
+    if "resumes" in parts:
+        resumes = Resumes(times(1_000), max(2, times(50)), progress)
+        figures += uvloop.run(resumes.run())
+        print(*resumes.differences, *resumes.left, sep="\n")
     if "failures" in parts:
         figures += uvloop.run(Failures(times(1_000), progress).run())
     if "money" in parts:
@@ -87,6 +92,9 @@ Written by `./dev soak --docs` ({machine}). It runs in one process and a tempora
   await, writes of other processes, changed specs and restarts. `pool_world.explore(SEED)` repeats a seed.
 - *State machine*: hypothesis calls the pool in any order and checks it after each step.
 - *Prefix bytes*: raw request bodies, over evictions, restarts and writes of another process.
+- *Evictions and resumptions*: sessions with a shell somewhere, exported variables, a temporary file and a
+  background process, in a pool that has room for one agent. Each message finds its session evicted; the
+  gateway is opened again in between. Afterwards the sessions end, by `/new` and by request.
 - *Failing messages*: each failure of a model a thousand times, over real sockets and in virtual time.
   Before each message the endpoint's own state says how many calls it may cost.
 - *Money*: four processes on one database reserve and settle model calls under one cap. Then calls of a real

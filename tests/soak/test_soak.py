@@ -17,6 +17,7 @@ from soak.interleavings import explore_pool, explore_turns, walk_the_machine
 from soak.prefix import Prefixes
 from soak.report import Curve, Figure, Progress, render_markdown, render_svg, render_text
 from soak.reservations import Reservations
+from soak.resumes import Resumes
 
 QUIET = Progress(is_quiet=True)
 
@@ -49,6 +50,14 @@ def test_prefixes_hold_over_evictions_restarts_and_a_foreign_writer() -> None:
     assert (breaks.value, breaks.is_reached) == (0, True)
     assert prefixes.evicted > 0
     assert prefixes.caught_up > 0
+
+
+def test_evicted_sessions_resume_the_same_over_restarts_and_leave_nothing() -> None:
+    resumes = Resumes(16, 2, QUIET)
+    figures = asyncio.run(resumes.run())
+    assert (resumes.differences, resumes.left) == ([], [])
+    assert all(figure.is_reached for figure in figures)
+    assert resumes.evicted >= 16
 
 
 def test_reservations_of_four_processes_never_exceed_a_cap() -> None:

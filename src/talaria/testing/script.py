@@ -48,6 +48,7 @@ _OPEN = re.compile(r"\[\[([a-z][a-z-]*)\s*")
 _JOIN = re.compile(r"\s*\+\s*")
 _NAME = re.compile(r"(?:call\s+)?([^\s\]{+]+)\s*")
 _SHOWN_IMAGE = "[image 1 from "  # the beginning of a message with images of tool results
+_NOTE = "[Note: "  # the beginning of a message that no person wrote, such as the end of a process
 _STAMP = re.compile(r"\[[^\[\]]*\] ")
 _scan_json = json.JSONDecoder().raw_decode
 
@@ -152,11 +153,13 @@ def read_context(messages: Sequence[dict[str, Any]]) -> ScriptContext:
 
 
 def _asks(messages: Sequence[dict[str, Any]], n: int) -> bool:
-    """Return whether a person wrote this message. Images of tool results also come in a user message."""
+    """Return whether the message is to be answered. Images of results and notes are user messages too."""
     if messages[n].get("role") != "user":
         return False
+    text = _text_of(messages[n])
     follows_results = n > 0 and messages[n - 1].get("role") == "tool"
-    return not (follows_results and _text_of(messages[n]).startswith(_SHOWN_IMAGE))
+    is_note = _STAMP.sub("", text, count=1).startswith(_NOTE) if _STAMP.match(text) else False
+    return not is_note and not (follows_results and text.startswith(_SHOWN_IMAGE))
 
 
 def read_steps(messages: Sequence[dict[str, Any]]) -> tuple[int, tuple[str, ...]]:

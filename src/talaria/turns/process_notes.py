@@ -37,17 +37,17 @@ def note_key(process_id: str) -> str:
     return f"process:{process_id}"
 
 
-def note_text(process: WatchedProcess) -> str:
+def describe_process(process: WatchedProcess) -> str:
     """Return what the model is told of the end of a process."""
     info = process.info()
-    head = f"Background process {info.id} ({clean_line(info.command, _SHOWN)})"
+    head = f"background process {info.id} ({clean_line(info.command, _SHOWN)})"
     hint = f"`process` with action poll and id {info.id} shows what it printed."
     if info.state is ProcessState.LOST:
-        return f"[{head} is lost. {info.why} {hint}]"
+        return f"{head} is lost. {info.why} {hint}"
     if info.why:
-        return f"[{head} was not run: {clean_line(info.why, _SHOWN)}. {hint}]"
+        return f"{head} was not run: {clean_line(info.why, _SHOWN)}. {hint}"
     seconds = max(0.0, (info.ended_at or info.started_at) - info.started_at)
-    return f"[{head} ended with exit code {info.code} after {seconds:.0f} s. {hint}]"
+    return f"{head} ended with exit code {info.code} after {seconds:.0f} s. {hint}"
 
 
 class ProcessNotes:
@@ -66,6 +66,7 @@ class ProcessNotes:
         self._clock = clock
         self._wake: Callable[[Inbound, SessionId], Awaitable[object]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.is_open = False
         processes.on_end = self._note_end
 
     def of(self, session_id: SessionId) -> _TurnNotes:
@@ -88,6 +89,7 @@ class ProcessNotes:
         for process in self.processes:
             if process.gone.is_set() and not process.is_told:
                 self._note_end(process)
+        self.is_open = True
 
     async def close(self) -> None:
         """Stop waking sessions. The next gateway goes on with it."""
@@ -113,7 +115,8 @@ class ProcessNotes:
         ]
 
     def note(self, process: WatchedProcess) -> Note:
-        text, at = note_text(process), process.end.at if process.end else self._clock.now()
+        text = f"[Note: {describe_process(process)}]"
+        at = process.end.at if process.end else self._clock.now()
         message = self._settings.user_message((Text(text),), at)
         return Note(note_key(process.record.id), text, message.stamp if message else "")
 
@@ -162,7 +165,7 @@ class ProcessNotes:
         inbound = Inbound(
             session.chat_key,
             recent[0].inbound.sender,
-            (Text(note_text(process)),),
+            (Text(f"[You asked to be woken: {describe_process(process)}]"),),
             note_key(record.id),
             address=next(addresses, None),
         )

@@ -1,0 +1,222 @@
+"""Background processes of whole gateways: notes, turns of their own, restarts and the ends of sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from talaria.app import open_gateway
+from talaria.config.home import Home
+from talaria.config.load import load
+from talaria.core.clock import SystemClock
+from talaria.core.entries import Note
+from talaria.core.ids import ChatAddress, SessionId, new_owner_id
+from talaria.core.messages import Text
+from talaria.core.turns import Inbound, Sender, Turn, TurnState
+from talaria.gateway import Gateway
+from talaria.parts import PARTS
+from talaria.store.sqlite.store import SqliteStore
+from talaria.testing.model_server import ModelServer
+from talaria.workspace.folder import chat_folder
+from talaria.workspace.shim import start_time
+from talaria.workspace.watched_process import WatchedProcess
+
+if sys.platform != "linux":
+    pytest.skip("background processes are for Linux", allow_module_level=True)
+
+CHAT = ChatAddress("main", "test", "dm", "one").key()
+ADDRESS = "somewhere"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that another task or program does."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def call(command: str, **more: object) -> str:
+    return f"[[call terminal {json.dumps({'command': command, **more})}]]"
+
+
+@dataclass
+class Life:
+    """A gateway over a home."""
+
+    gateway: Gateway
+    model: ModelServer
+    home: Path
+    address: str | None = None
+
+    async def say(self, text: str) -> Turn:
+        turn = await self.gateway.turns.wait(await self.gateway.turns.submit(said(text, self.address)))
+        assert turn.state is TurnState.DONE, turn.error
+        return turn
+
+    async def start(self, command: str, **more: object) -> tuple[SessionId, WatchedProcess]:
+        turn = await self.say(call(command, background=True, **more))
+        assert "Started in the background" in (turn.reply or ""), turn.reply
+        return turn.session_id, self.gateway.notes.processes.of_session(turn.session_id)[-1]
+
+    @property
+    def folder(self) -> Path:
+        return chat_folder(self.home, CHAT)
+
+    async def rested(self) -> None:
+        """Wait until all ends are told and no turn runs."""
+        await until(lambda: all(each.is_told for each in self.gateway.notes.processes))
+        await until(lambda: not len(self.gateway.turns.live))
+
+    async def notes(self, session_id: SessionId) -> list[str]:
+        bodies = [entry.body for entry in await self.gateway.store.log(session_id, 0)]
+        return [body.text for body in bodies if isinstance(body, Note)]
+
+
+def said(text: str, address: str | None = None) -> Inbound:
+    return Inbound(CHAT, Sender("tester"), (Text(text),), address=address)
+
+
+@dataclass
+class House:
+    home: Path
+    model: ModelServer
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Life]:
+        environ = {"TALARIA_CACHE": str(self.home / "cache")}
+        async with open_gateway(Home(self.home), load(self.home, {}, PARTS), environ) as gateway:
+            await until(lambda: gateway.notes.is_open)
+            yield Life(gateway, self.model, self.home)
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async with ModelServer() as model:
+        (tmp_path / "config.toml").write_text(
+            '[model]\nprovider = "mine"\nname = "m"\n'
+            f'[providers.mine]\nbase_url = "{model.base_url}"\n'
+            '[network]\ncommands = "off"\n[tools]\nenabled = ["terminal"]\n'
+        )
+        house = House(tmp_path, model)
+        yield house
+        async with house.open() as life:
+            for session_id in {process.record.session_id for process in life.gateway.notes.processes}:
+                await life.gateway.turns.end(session_id)
+        assert not list(tmp_path.glob("sessions/*/processes/*"))
+
+
+async def test_the_end_of_a_process_joins_the_turn_that_runs(house: House) -> None:
+    async with house.open() as life:
+        first = call("until [ -e go ]; do sleep 0.01; done; exit 5", background=True)
+        submitted = await life.gateway.turns.submit(
+            said(f"{first}{call('touch waiting; until [ -e on ]; do sleep 0.01; done')}[[reply fine]]")
+        )
+        await until((life.folder / "waiting").exists)
+        (process,) = life.gateway.notes.processes
+        (life.folder / "go").touch()
+        await process.gone.wait()
+        (life.folder / "on").touch()
+        turn = await life.gateway.turns.wait(submitted)
+        assert turn.reply == "fine"
+        assert b"exit code 5" in life.model.bodies[-1], "the model read it before its next call"
+        assert len(await life.notes(turn.session_id)) == 1
+        await life.say("and now?")
+        assert life.model.bodies[-1].count(b"exit code 5") == 1, "once"
+
+
+async def test_without_a_turn_it_waits_for_the_next_one_also_over_a_restart(house: House) -> None:
+    async with house.open() as life:
+        session_id, process = await life.start("exit 6")
+        await process.gone.wait()
+        assert await life.notes(session_id) == []
+    async with house.open() as life:
+        assert (await life.say("hello [[reply hi]]")).reply == "hi"
+        (note,) = await life.notes(session_id)
+        assert "ended with exit code 6" in note
+        assert b"exit code 6" in life.model.bodies[-1]
+    async with house.open() as life:
+        await life.say("again")
+        assert len(await life.notes(session_id)) == 1
+
+
+async def test_a_note_whose_mark_is_missing_is_not_told_again(house: House) -> None:
+    async with house.open() as life:
+        session_id, process = await life.start("exit 6")
+        await process.gone.wait()
+        await life.say("hello")
+        assert process.is_told
+    (process.folder / "told").unlink()  # a kill came between the commit and the mark
+    async with house.open() as life:
+        await life.say("again")
+        assert len(await life.notes(session_id)) == 1
+
+
+async def test_one_that_wakes_gets_a_turn_whose_reply_goes_to_the_chats_address(house: House) -> None:
+    async with house.open() as life:
+        life.address = ADDRESS
+        session_id, process = await life.start("exit 7", wake=True)
+        await until(lambda: process.is_told)
+        (woken, *_) = await life.gateway.store.recent_of_session(session_id, 1)
+        await until(lambda: life.gateway.turns.live.get(woken.id) is None)
+        (woken, *_) = await life.gateway.store.recent_of_session(session_id, 1)
+        assert (woken.state, woken.inbound.key) == (TurnState.DONE, f"process:{process.record.id}")
+        assert "exit code 7" in (woken.reply or ""), "the model answers what woke it"
+        rows = await life.gateway.store.outbox.due("test", 10)
+        assert {row.address for row in rows} == {ADDRESS}
+        assert await life.notes(session_id) == []
+
+
+async def test_one_that_wakes_does_so_once_over_a_restart(house: House) -> None:
+    async with house.open() as life:
+        session_id, process = await life.start("until [ -e go ]; do sleep 0.01; done", wake=True)
+    (chat_folder(house.home, CHAT) / "go").touch()
+    await until((process.folder / "exit").exists)
+    for _ in range(2):
+        async with house.open() as life:
+            await life.rested()
+            recent = await life.gateway.store.recent_of_session(session_id, 10)
+            assert sum("You asked to be woken" in turn.inbound.text for turn in recent) == 1
+        (process.folder / "told").unlink()  # as if a kill had come before the mark
+
+
+@pytest.mark.parametrize("text", ["/new", "end", "delete", "expire"])
+async def test_the_end_of_a_session_leaves_no_process_and_no_folder(house: House, text: str) -> None:
+    if text == "expire":
+        with (house.home / "config.toml").open("a") as file:
+            file.write('[sessions]\nreset = "idle"\nidle_after = "1ms"\n')
+    async with house.open() as life:
+        session_id, process = await life.start("trap '' HUP; sleep 1000")
+        gateway = life.gateway
+        match text:
+            case "/new":
+                await life.say("/new")
+            case "end":
+                await gateway.turns.end(session_id)
+            case "delete":
+                await gateway.deletions.delete(session_id)
+            case _:
+                assert (await life.say("hello")).session_id != session_id
+        await until(lambda: not process.folder.exists())
+        assert not start_time(process.record.pid) and not start_time(process.record.launch)
+        await until(lambda: not list(house.home.glob("sessions/*/processes")))
+        await until(lambda: not list(house.home.glob("sessions/*/tmp")))
+
+
+async def test_what_a_session_left_that_ended_while_no_gateway_ran_is_ended_at_the_start(
+    house: House,
+) -> None:
+    async with house.open() as life:
+        session_id, process = await life.start("sleep 1000")
+    assert start_time(process.record.pid), "the end of a gateway ends no process"
+    async with await SqliteStore.open(house.home / "talaria.db", SystemClock()) as store:
+        await store.end_session(session_id, await store.hold(session_id, new_owner_id(), 30))
+    async with house.open():
+        await until(lambda: not process.folder.exists())
+        assert not start_time(process.record.pid)
