@@ -231,3 +231,18 @@ def test_a_database_elsewhere_is_read_without_a_gateway_too(talaria: Talaria, tm
     assert talaria("ask", "--session", "work", "hi", env=env).returncode == 0
     assert " work " in talaria("sessions", "list", env=env).stdout
     assert talaria("sessions", "list").stdout == "There are no sessions yet.\n"
+
+
+def test_a_chat_works_on_the_folder_that_it_is_given_and_keeps_it(
+    talaria: Talaria, home: Path, tmp_path: Path
+) -> None:
+    project = tmp_path / "site"
+    project.mkdir()
+    write = '[[call write_file {"path": "%s", "content": "x"}]][[reply done]]\n'
+    first = talaria("chat", "--dir", str(project), stdin=write % "one.txt")
+    assert f"This chat works on {project}." in first.stderr
+    talaria("chat", stdin=write % "two.txt")
+    assert {path.name for path in project.iterdir()} == {"one.txt", "two.txt"}
+    refused = talaria("chat", "--dir", str(home), stdin="hello\n")
+    assert refused.returncode == 1
+    assert f"{home} contains the gateway's home, or lies in it" in refused.stderr

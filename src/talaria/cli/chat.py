@@ -29,22 +29,29 @@ if TYPE_CHECKING:
 HISTORY = "chat.history"
 
 
-@verb("chat", "talaria chat", "talaria chat --session work")
+@verb("chat", "talaria chat", "talaria chat --session work", "talaria chat --session site --dir ~/site")
 @click.option(
     "--session", metavar="NAME", default="terminal", show_default=True, help="The chat to continue."
 )
+@click.option(
+    "--dir",
+    "folder",
+    metavar="PATH",
+    type=click.Path(file_okay=False, exists=True, resolve_path=True),
+    help="Work on this project's folder, from now on and in this chat.",
+)
 @files_option("Send a file along with the first message.")
-def command(invocation: Invocation, session: str, files: tuple[Path, ...]) -> None:
+def command(invocation: Invocation, session: str, folder: str | None, files: tuple[Path, ...]) -> None:
     """Chat in the terminal.
 
     Uses the running gateway, or runs one inside if there is none. Enter sends; Alt-Enter or a backslash
     before Enter begins another line; Ctrl-C cancels a running turn; Ctrl-D leaves.
     """
     check_session_name(session)
-    run_loop(_chat(invocation, session, files))
+    run_loop(_chat(invocation, session, folder, files))
 
 
-async def _chat(invocation: Invocation, session: str, files: tuple[Path, ...]) -> None:
+async def _chat(invocation: Invocation, session: str, folder: str | None, files: tuple[Path, ...]) -> None:
     task = asyncio.current_task()
     assert task is not None
     _cancel_on_signals(task)
@@ -56,7 +63,11 @@ async def _chat(invocation: Invocation, session: str, files: tuple[Path, ...]) -
         import talaria.channels.console.terminal  # noqa: F401
     try:
         async with connect(home, os.environ, session) as client, AsyncExitStack() as scopes:
+            if folder is not None:
+                folder = await client.use_project(session, folder)
             screen = await _terminal(client, home, session, scopes) if is_terminal else _pipe()
+            if folder is not None:
+                screen.say(f"This chat works on {folder}.")
             await TerminalChat(client, session, screen, invocation.command_line, files).run()
     except asyncio.CancelledError:
         if task.uncancel():  # also cancelled for another reason than a signal

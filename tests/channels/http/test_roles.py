@@ -49,6 +49,7 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("GET", "/api/sessions/{x}/entries"): ALL,
     ("GET", "/api/sessions/{x}/files"): ALL,
     ("POST", "/api/sessions/{x}/end"): {CHAT, OPERATE},
+    ("POST", "/api/sessions/{x}/project"): {OPERATE},
     ("POST", "/api/files"): {CHAT, OPERATE},
     ("GET", "/api/files/{id}"): ALL,
     ("GET", "/v1/models"): ALL,

@@ -16,7 +16,14 @@ from msgspec import UNSET
 
 from talaria.access.pairing import Invitation
 from talaria.access.tokens import FreshToken
-from talaria.channels.http.views import AcceptedTurn, ExplainedTurn, SessionList, SessionView, TurnList
+from talaria.channels.http.views import (
+    AcceptedTurn,
+    ExplainedTurn,
+    ProjectView,
+    SessionList,
+    SessionView,
+    TurnList,
+)
 from talaria.core.access import Paired, PairingList, Role
 from talaria.core.backoff import Backoff
 from talaria.core.display import describe_file
@@ -263,6 +270,11 @@ class GatewayClient:
 
     async def end_session(self, name_or_id: str) -> SessionView:
         return _decode(await self._call("POST", f"/api/sessions/{_quote(name_or_id)}/end"), SessionView)
+
+    async def use_project(self, name_or_id: str, folder: str) -> str:
+        """Let a chat work on a project's folder, and return the folder without links in its path."""
+        path = f"/api/sessions/{_quote(name_or_id)}/project"
+        return _decode(await self._call("POST", path, {"folder": folder}), ProjectView).folder
 
     async def listing(self) -> PairingList:
         """Return the paired people and the open requests."""

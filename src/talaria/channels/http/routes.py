@@ -38,7 +38,7 @@ from talaria.channels.http.response import StreamTiming
 from talaria.channels.http.responses_api import DeletedResponse, InputItemList, ResponseApi
 from talaria.channels.http.responses_requests import ResponsesRequest
 from talaria.channels.http.routing import ApiRoute, HttpApp
-from talaria.channels.http.session_api import SessionApi
+from talaria.channels.http.session_api import ProjectBody, SessionApi
 from talaria.channels.http.settings import SESSION_HEADER, HttpSettings
 from talaria.channels.http.status_views import (
     BackupView,
@@ -53,6 +53,7 @@ from talaria.channels.http.views import (
     AcceptedTurn,
     DeletedSession,
     ExplainedTurn,
+    ProjectView,
     SessionList,
     SessionView,
     TurnList,
@@ -278,6 +279,13 @@ def _session_routes(sessions: SessionApi) -> Table:
     entries = Call("The log of a session, oldest first.", EntryPage, fields=_PAGE, errors=unknown)
     sent = Call("The files that a session sent, oldest first.", SentPage, fields=_PAGE, errors=unknown)
     end = Call("End a session. Its history stays.", SessionView, errors=("not_found", "busy"))
+    project = Call(
+        "Let a chat work on a project's folder; on its own again without `folder`.",
+        ProjectView,
+        body=ProjectBody,
+        errors=("not_found", "not_current"),
+        example='{"folder": "/home/ann/site"}',
+    )
     return {
         "/api/sessions": {"GET": ApiRoute(sessions.list, _ALL, listing)},
         "/api/sessions/{x}": {
@@ -287,6 +295,9 @@ def _session_routes(sessions: SessionApi) -> Table:
         "/api/sessions/{x}/entries": {"GET": ApiRoute(sessions.entries, _ALL, entries, "session.read")},
         "/api/sessions/{x}/files": {"GET": ApiRoute(sessions.files, _ALL, sent, "session.read")},
         "/api/sessions/{x}/end": {"POST": ApiRoute(sessions.end, _CHAT, end, "session.end")},
+        "/api/sessions/{x}/project": {
+            "POST": ApiRoute(sessions.use_project, _OPERATE, project, "session.project")
+        },
     }
 
 

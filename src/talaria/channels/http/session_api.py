@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
+
+import msgspec
 
 from talaria.channels.http.callers import HOME_CALLER, ApiCaller
 from talaria.channels.http.request import HttpError, Request, quoted, read_number
 from talaria.channels.http.response import Response, json_response
-from talaria.channels.http.views import DeletedSession, SessionList, SessionView
+from talaria.channels.http.views import DeletedSession, ProjectView, SessionList, SessionView
 from talaria.core.errors import BadRequest, LeaseHeld, NotFound
 from talaria.core.ids import SESSION_PREFIX, ChatKey, SessionId, is_session_name
 from talaria.core.ledger import Page
@@ -16,6 +19,11 @@ from talaria.gateway import Gateway
 
 _MAX_PAGE: Final = 500
 _MAX_CURSOR: Final = 200  # characters
+_MAX_PROJECT_BODY: Final = 16 << 10
+
+
+class ProjectBody(msgspec.Struct):
+    folder: str = ""
 
 
 class SessionLookup:
@@ -83,6 +91,7 @@ class SessionApi:
         self._store = gateway.store
         self._turns = gateway.turns
         self._deletions = gateway.deletions
+        self._folders = gateway.folders
         self._lookup = SessionLookup(gateway)
         self._agent_name = gateway.settings.agent.name
 
@@ -123,6 +132,13 @@ class SessionApi:
             except LeaseHeld:
                 raise _busy(session.id) from None
         return json_response(SessionView.of(session, caller=request.caller))
+
+    async def use_project(self, request: Request) -> Response:
+        """Let a chat work on a project's folder, or on its own again. The chat need not exist yet."""
+        body = await request.json(ProjectBody, _MAX_PROJECT_BODY)
+        chat = await self._lookup.chat(request.params["x"], request)
+        folder = await asyncio.to_thread(self._folders.choose, chat, body.folder)
+        return json_response(ProjectView(chat, str(folder)))
 
 
 def _busy(session_id: SessionId) -> HttpError:

@@ -202,6 +202,13 @@ class SessionList(msgspec.Struct, frozen=True):
     next: str | None
 
 
+class ProjectView(msgspec.Struct, frozen=True):
+    """The folder that a chat works on now."""
+
+    chat_key: ChatKey
+    folder: str
+
+
 class DeletedSession(msgspec.Struct, frozen=True):
     id: SessionId
     deleted: bool = True

@@ -1,0 +1,94 @@
+"""A chat that works on a project's folder, chosen over HTTP."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from channels.http.gateway import Api, run_gateway
+from talaria.core.ids import ChatKey
+from talaria.testing.model_server import ModelServer
+from talaria.workspace.chat_folders import ChatFolders
+
+WRITE = '[[call write_file {"path": "made.txt", "content": "by the agent"}]][[reply ok]]'
+
+
+@pytest.fixture
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    if os.geteuid() == 0:
+        os.chown(folder, 65534, 65534)
+    return folder
+
+
+async def test_a_chat_works_on_the_projects_folder_and_on_its_own_again(api: Api, project: Path) -> None:
+    chosen = await api.post("/api/sessions/site/project", {"folder": str(project)})
+    assert chosen["folder"] == str(project)
+    assert (await api.say("site", WRITE))["reply"] == "ok"
+    assert (project / "made.txt").read_text() == "by the agent"
+    assert (project / "made.txt").stat().st_uid == project.stat().st_uid
+    await api.say("other", WRITE)
+    assert (api.gateway.chat_folder(ChatKey(chosen["chat_key"]))) == project
+    back = await api.post("/api/sessions/site/project", {})
+    assert Path(back["folder"]).parent == api.gateway.home.files
+    await api.say("site", '[[call write_file {"path": "own.txt", "content": "x"}]][[reply ok]]')
+    assert not (project / "own.txt").exists()
+    assert (Path(back["folder"]) / "own.txt").exists()
+
+
+async def test_a_choice_outlasts_the_gateway(tmp_path: Path, model: ModelServer, project: Path) -> None:
+    async with run_gateway(tmp_path, model) as api:
+        await api.post("/api/sessions/site/project", {"folder": str(project)})
+    async with run_gateway(tmp_path, model) as api:
+        await api.say("site", WRITE)
+    assert (project / "made.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("folder", "says"),
+    [
+        ("relative", "is no absolute path"),
+        ("/no/such/folder", "There is no folder /no/such/folder."),
+        ("/", "contains the gateway's home, or lies in it"),
+        ("{home}", "contains the gateway's home, or lies in it"),
+        ("{home}/files", "contains the gateway's home, or lies in it"),
+        ("{home}/..", "contains the gateway's home, or lies in it"),
+        ("/usr", "/usr is a folder of the system."),
+        ("/dev/..", "contains the gateway's home, or lies in it"),
+        ("a\0b", "is no absolute path"),
+    ],
+)
+async def test_a_folder_that_cannot_be_a_project_is_refused(api: Api, folder: str, says: str) -> None:
+    home = api.gateway.home.path
+    (home / "files").mkdir(exist_ok=True)
+    body = {"folder": folder.format(home=home)}
+    refused = await api.post("/api/sessions/site/project", body, 400)
+    assert says in refused["error"]["message"]
+    assert not (home / "projects").exists()
+
+
+def test_a_chat_that_moves_takes_its_files_and_its_choice_along(tmp_path: Path, project: Path) -> None:
+    folders = ChatFolders(tmp_path)
+    old, new = ChatKey("agent:main:telegram:group:-1"), ChatKey("agent:main:telegram:group:-100")
+    folders(old).mkdir(parents=True)
+    (folders(old) / "note").write_text("x")
+    folders.move(old, new)
+    assert (folders(new) / "note").read_text() == "x"
+    folders.choose(new, str(project))
+    folders.move(new, old)
+    assert (folders(old), folders(new).exists()) == (project, False)
+    assert project.is_dir()
+
+
+def test_a_project_of_the_configuration_is_every_chats_that_has_no_other(
+    tmp_path: Path, project: Path
+) -> None:
+    home, other = tmp_path / "home", tmp_path / "other"
+    home.mkdir()
+    other.mkdir()
+    folders = ChatFolders(home, str(project))
+    assert folders(ChatKey("one")) == folders(ChatKey("two")) == project
+    folders.choose(ChatKey("two"), str(other))
+    assert (folders(ChatKey("one")), folders(ChatKey("two"))) == (project, other)
