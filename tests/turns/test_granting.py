@@ -13,6 +13,7 @@ from asking_tools import Danger, calling
 from rig import Rig, inbound, start
 from talaria.access.approvals import Decider, NotEntitled
 from talaria.core.clock import SystemClock
+from talaria.core.events import Queued
 from talaria.core.ledger import Page
 from talaria.core.messages import File, ToolOutcome
 from talaria.core.questions import APPROVE, Span
@@ -269,3 +270,35 @@ async def test_a_tool_learns_which_addresses_were_shown(store: Store, tmp_path: 
         await rig.say("Look at https://a.example/x, please. [[call fetch {}]][[reply done]]")
         await rig.say("go on [[call fetch {}]][[reply done]]")
     assert seen == [[True, True, False], [True, True, True]]
+
+
+# -- answers ------------------------------------------------------------------------------------------------
+
+ASK = '[[call ask_user {"question": "Which?"}]]'
+
+
+async def test_the_next_message_of_the_person_is_the_answer_and_others_wait(
+    store: Store, tmp_path: Path
+) -> None:
+    async with life(store, tmp_path) as rig:
+        live = await park(rig, ASK)
+        other = await rig.turns.submit(replace(inbound("mine"), sender=Sender("other")))
+        queued = await rig.submit("/queue later")
+        answer = await rig.say("red")
+        assert answer.reply == f"Passed on to {live.turn.id}."
+        assert (await rig.turns.wait(live)).reply == "Tool results: red"
+        assert (await rig.turns.wait(other)).reply == "You said: mine"
+        assert (await rig.turns.wait(queued)).reply == "You said: later"
+        assert (await rig.say("red")).reply == "You said: red", "nothing is open any more"
+
+
+async def test_a_message_during_an_approval_waits_and_is_told_for_what(store: Store, tmp_path: Path) -> None:
+    danger = Danger()
+    async with life(store, tmp_path, danger) as rig:
+        live = await park(rig, calling())
+        later = await rig.submit("later")
+        _, told = await anext(later.follow())
+        assert isinstance(told, Queued) and told.ahead == 1
+        assert str(told.waits_for).startswith("This waits for a decision: danger")
+        await decide(rig, live)
+        assert (await rig.turns.wait(later)).reply == "You said: later"

@@ -302,7 +302,9 @@ async def test_later_messages_of_the_chat_wait_and_control_commands_pass(world: 
         assert later.state is LiveState.QUEUED
         await decide(rig, live)
         assert (await rig.turns.wait(later)).reply == "You said: later"
-        assert (await events_of(later))[0] == Queued(1)
+        queued = (await events_of(later))[0]
+        assert isinstance(queued, Queued) and queued.ahead == 1
+        assert "waits for a decision: May act run?" in str(queued.waits_for)
 
 
 @pytest.mark.parametrize("by_command", [True, False], ids=["/stop", "cancel"])

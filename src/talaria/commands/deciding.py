@@ -22,6 +22,13 @@ def name_question(question: Question) -> str:
     return clean_line(question.text, _SHORT)
 
 
+def outcome_words(kind: QuestionKind, text: str, span: Span) -> str:
+    """Return a decision in words, for the place where the question was shown."""
+    if kind is QuestionKind.ANSWER:
+        return f"Answered: {clean_line(text, _SHORT)}"
+    return f"{_SAID[span]}." if text == APPROVE else "Denied."
+
+
 def say_decision(question: Question, text: str, span: Span) -> str:
     """Return what a person is told who has decided: it names what was decided about."""
     if question.kind is QuestionKind.ANSWER:

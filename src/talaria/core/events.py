@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from talaria.core.errors import ErrorInfo
 from talaria.core.files import SentFile
@@ -13,9 +14,11 @@ from talaria.core.units import format_wait
 
 
 class Queued(msgspec.Struct, frozen=True, tag="queued"):
-    """The turn waits behind `ahead` turns of its chat."""
+    """The turn waits behind `ahead` turns of its chat. `waits_for` is a sentence, if the first of those waits
+    for a person."""
 
     ahead: int
+    waits_for: str | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct, frozen=True, tag="delta"):

@@ -11,7 +11,7 @@ from talaria.core.background import Processes
 from talaria.core.delivery import OutgoingMessage
 from talaria.core.events import Event, ModelLoading
 from talaria.core.file_changes import TurnDiff, UndoReport
-from talaria.core.ids import ChatKey, SessionId, TurnId
+from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId
 from talaria.core.ledger import (
     UsageWrite,
 )
@@ -141,6 +141,14 @@ class TurnFeed(Protocol):
 
     async def shown(self, platform_id: str) -> None:
         """Store the id of the message that shows the turn; the final reply will be an edit of it."""
+        ...
+
+    async def question_message(self, question_id: QuestionId) -> str | None:
+        """Return the platform's id of the message that already shows the question, or None."""
+        ...
+
+    async def question_shown(self, question_id: QuestionId, platform_id: str) -> None:
+        """Store the id of the message that shows the question."""
         ...
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from talaria.access.approvals import QuestionClosed
 from talaria.agent.journal import Journal
 from talaria.cluster.leases import LeaseKeeper
 from talaria.commands.command_types import Command, CommandContext, CommandResult, SpecChange
@@ -17,18 +18,20 @@ from talaria.core.entries import Exchange, ReasoningSet, SpecSet, exchanges
 from talaria.core.errors import LeaseHeld, NoModel, NotFound, TalariaError
 from talaria.core.ids import QuestionId, SessionId
 from talaria.core.ledger import AskedQuestion, Begin, Page, TurnEnd, ended_turn
+from talaria.core.questions import QuestionKind
 from talaria.core.specs import PinnedSpec
 from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
 from talaria.models.known import NOTHING_KNOWN
 from talaria.turns.agents import Agents
-from talaria.turns.decisions import Decisions, decider_of
+from talaria.turns.decisions import MAX_ANSWER, Decisions, decider_of
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings
 from talaria.turns.states import LiveState
 
 _log = logging.getLogger("talaria.turns")
 _RECENT = 50  # turns among which `/why` looks for messages
+ANSWER = "answer"  # the command of a message that answers a question; nobody types it
 INTERNAL = TalariaError(
     "Something went wrong inside the gateway.", "The log has the details; please report it."
 )
@@ -73,6 +76,9 @@ class CommandRunner:
         command = parse_command(turn.inbound.text) or Command(turn.command)
         specs: tuple[PinnedSpec, ...] = ()
         try:
+            if turn.command == ANSWER and parse_command(turn.inbound.text) is None:
+                reply = await self._answer(turn)
+                return CommandResult(reply), TurnEnd(TurnState.DONE, reply=reply), ()
             view = await self._view(turn)
             outcome = run_command(command, view)
             if outcome.spec_change is not None:
@@ -88,6 +94,19 @@ class CommandRunner:
             _log.exception("the command of turn %s failed", turn.id)
             return CommandResult(""), TurnEnd.failed(INTERNAL), ()
         return outcome, TurnEnd(TurnState.DONE, reply=outcome.reply, buttons=outcome.buttons), specs
+
+    async def _answer(self, turn: Turn) -> str:
+        """Pass a message on as the answer to the chat's oldest open question of its sender. The answer's own
+        turn has nothing to say where the reply to the question follows in the same chat."""
+        page = await self._decisions.listing(Page(), turn.chat_key)
+        for item in page.items:
+            is_theirs = item.turn.inbound.sender.id == turn.inbound.sender.id
+            is_here = item.turn.chat_key == turn.chat_key
+            if item.question.kind is QuestionKind.ANSWER and is_here and is_theirs:
+                text = turn.inbound.text[:MAX_ANSWER]
+                await self._decisions.decide_as(decider_of(turn), item.question.id, text)
+                return "" if turn.inbound.address is not None else f"Passed on to {item.turn.id}."
+        raise QuestionClosed("Nothing waits for this answer any more.", "Send it again as a message.")
 
     def _respec(self, view: CommandContext, wish: SpecChange) -> tuple[CommandResult, tuple[PinnedSpec, ...]]:
         """Pin the session to the wished model, or to its own model under the current configuration."""

@@ -36,7 +36,7 @@ from talaria.core.delivery import (
 from talaria.core.errors import StoreError, ToolError
 from talaria.core.events import Event
 from talaria.core.failpoints import Failpoint, hit
-from talaria.core.ids import ChatKey, TurnId, channel_of
+from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
 from talaria.core.limits import Limits
 from talaria.core.ports import Outlet
 from talaria.core.store_ports import Store
@@ -385,3 +385,10 @@ class _View:
     async def shown(self, platform_id: str) -> None:
         self._shown_id = platform_id
         await self._store.show(self._live.turn.id, platform_id)
+
+    async def question_message(self, question_id: QuestionId) -> str | None:
+        found = await self._store.find_question(question_id)
+        return None if found is None else found.question.shown_id
+
+    async def question_shown(self, question_id: QuestionId, platform_id: str) -> None:
+        await self._store.show_question(question_id, platform_id)

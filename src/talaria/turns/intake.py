@@ -18,6 +18,7 @@ from talaria.core.ids import EPHEMERAL, ChatAddress, ChatKey, SessionId, TurnId,
 from talaria.core.ledger import Accept, Begin, Binding, Fresh
 from talaria.core.message_redaction import M, redact_messages, weigh_message
 from talaria.core.messages import Message, Text, UserMessage
+from talaria.core.questions import QuestionKind
 from talaria.core.responses import ChainPlace, NewResponse
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
@@ -26,6 +27,7 @@ from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.loop_watch import Load
 from talaria.turns.agents import Agents
+from talaria.turns.command_turns import ANSWER
 from talaria.turns.histories import SentExchange, after_commands, known_exchanges, locate
 from talaria.turns.lanes import Lanes, is_control
 from talaria.turns.lifecycle import SessionLifecycle
@@ -167,6 +169,8 @@ class Intake:
         busy, is_explicit = choose_busy(command, self._settings.busy)
         if is_explicit and command is not None:
             inbound, command = _with_text(inbound, command.args), None
+        elif command is None and self._answers(inbound):
+            busy, command = Busy.QUEUE, Command(ANSWER)
         fresh = Fresh(new_session_id(), self._resolve(inbound.model))
         binding, resume = await self._bind(inbound, command)
         if command is not None and command.name == "branch":
@@ -207,6 +211,13 @@ class Intake:
         )
         self._check_open()
         return await finish(self._accept_in_turn(order, Busy.STEER, is_explicit=True))
+
+    def _answers(self, inbound: Inbound) -> bool:
+        """Return whether the message answers a question that a parked turn of its sender has put."""
+        parked = self._live.running_in(inbound.chat_key)
+        if parked is None or parked.turn.inbound.sender.id != inbound.sender.id or not inbound.text.strip():
+            return False
+        return any(question.kind is QuestionKind.ANSWER for question in parked.open_questions())
 
     async def call(self, call: StatelessCall) -> LiveTurn:
         """Accept a stateless call: an ephemeral session of its own, with the caller's context and tools.

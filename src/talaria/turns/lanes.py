@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from talaria.commands.command_types import Route
 from talaria.commands.slash import SLASH_COMMANDS, canonical
@@ -75,7 +76,7 @@ class Lanes:
             return
         lane = self._lanes.get(key)
         if lane is not None and not is_claimed:
-            live.emit(Queued(max(1, len(lane))))
+            live.emit(Queued(max(1, len(lane)), (lane and lane[0].waits_for()) or UNSET))
             lane.append(live)
             return
         if lane is None:

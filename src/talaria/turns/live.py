@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 import msgspec
 
 from talaria.agent.context import Steer
+from talaria.commands.deciding import name_question
 from talaria.commands.slash import asks_model
 from talaria.core.clock import Clock
 from talaria.core.events import (
@@ -27,7 +28,7 @@ from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
 from talaria.core.ledger import Began
 from talaria.core.messages import UserMessage
 from talaria.core.models import Completion
-from talaria.core.questions import Question
+from talaria.core.questions import Question, QuestionKind
 from talaria.core.spending import Spent
 from talaria.core.turns import Step, Turn, TurnState
 from talaria.observe.metrics import Metrics
@@ -180,6 +181,22 @@ class LiveTurn:
         undecided = (question for key, question in self.questions.items() if key not in self._decided)
         if not any(question.is_open(now) for question in undecided):
             self._move(LiveState.STARTING)
+
+    def open_questions(self) -> list[Question]:
+        """Return the questions that a parked turn waits for and that can be decided now."""
+        if self._state is not LiveState.PARKED:
+            return []
+        now, decided = self._clock.now(), self._decided
+        return [item for key, item in self.questions.items() if key not in decided and item.is_open(now)]
+
+    def waits_for(self) -> str:
+        """Return what a parked turn waits for, in a sentence for those who wait behind it; else ''."""
+        if not (asked := self.open_questions()):
+            return ""
+        what = name_question(asked[0])
+        if asked[0].kind is QuestionKind.ANSWER:
+            return f"This waits until a question is answered: {what}"
+        return f"This waits for a decision: {what} — /approve or /deny decides, /stop drops it."
 
     async def unparked(self) -> None:
         """Wait while the turn is parked."""

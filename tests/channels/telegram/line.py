@@ -22,6 +22,7 @@ from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.telegram_platform import PlatformChat, TelegramUser
 from talaria.testing.telegram_server import TelegramServer
+from talaria.tools.toolset import ToolSet
 
 ADA = 7  # who is allowed
 
@@ -70,6 +71,7 @@ class Recorder:
     def __init__(self, rig: Rig) -> None:
         self.inbounds: list[Inbound] = []
         self._turns = rig.turns
+        self.decisions = rig.turns.decisions
 
     async def submit(self, inbound: Inbound) -> object:
         self.inbounds.append(inbound)
@@ -86,6 +88,7 @@ async def telegram(
     api_url: str = "",
     token: str = "",
     load: Load | None = None,
+    tools: Callable[[ToolSet], ToolSet] = lambda tools: tools,
     **settings: Any,
 ) -> AsyncIterator[Line]:
     """A life of the channel; another one over the same store and server is a restart."""
@@ -95,7 +98,7 @@ async def telegram(
         token=token or server.token, allowed=(ADA,), api_url=api_url or server.url, **settings
     )
     async with AsyncExitStack() as scopes:
-        rig = await scopes.enter_async_context(start(store, folder, clock=clock, load=load))
+        rig = await scopes.enter_async_context(start(store, folder, clock=clock, load=load, tools=tools))
         recorder = Recorder(rig)
         sending = asyncio.create_task(rig.delivery.run(), name="delivery")
         try:

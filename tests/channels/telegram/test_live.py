@@ -55,6 +55,12 @@ class View:
     async def shown(self, platform_id: str) -> None:
         self.shown_id = platform_id
 
+    async def question_message(self, question_id: QuestionId) -> str | None:
+        return None
+
+    async def question_shown(self, question_id: QuestionId, platform_id: str) -> None:
+        pass
+
 
 @dataclass
 class Stage:
@@ -230,7 +236,7 @@ def test_progress_tells_what_was_asked_for(mode: str, shown: str | None) -> None
         assert progress.body() == shown
 
 
-def test_a_tools_output_is_one_line_that_changes_and_a_question_is_shown_whole() -> None:
+def test_a_tools_output_is_one_line_that_changes_and_a_question_is_mentioned() -> None:
     text = LiveText("brief")
     text.take(ToolStarted("1", "terminal", '{"command": "make"}'))
     assert text.take(ToolOutput("1", "first\nsecond\n"))
@@ -241,4 +247,4 @@ def test_a_tools_output_is_one_line_that_changes_and_a_question_is_shown_whole()
     text.take(ToolFinished("1", "terminal", ToolOutcome.OK, ""))
     kind = QuestionKind.APPROVAL
     assert text.take(QuestionAsked(QuestionId("q_1"), kind, "May I?\nReally?", (), "2", "terminal"))
-    assert text.body() == "`⚙ terminal make`\n\nMay I?\nReally? ▌"
+    assert text.body() == "⏸ Waits for a decision.\n\n`⚙ terminal make` ▌"

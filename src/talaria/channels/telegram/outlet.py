@@ -22,6 +22,7 @@ from talaria.channels.telegram.bot_api import (
     Value,
 )
 from talaria.channels.telegram.parse import ChatTarget, button_data
+from talaria.channels.telegram.questions import QuestionBoard
 from talaria.channels.telegram.render import (
     MAX_CAPTION,
     Hosts,
@@ -39,6 +40,8 @@ from talaria.core.events import (
     Event,
     ModelLoading,
     QuestionAsked,
+    QuestionDecided,
+    Queued,
     Reset,
     ToolFinished,
     ToolOutput,
@@ -53,6 +56,7 @@ _log = logging.getLogger("talaria.telegram")
 
 REPEATED = "↻ sent again, the first try may have arrived"
 CURSOR = " ▌"
+WAITS = "⏸ Waits for a decision."
 TYPING_SECONDS = 4.5  # Telegram shows it for five
 QUEUED_SECONDS = 1.0
 FIRST_SECONDS = 0.7  # a turn that ends sooner gets no live message
@@ -287,8 +291,8 @@ class LiveText:
                     return False
                 about = clean_line(note) if outcome is ToolOutcome.OK else outcome
                 self._lines.append(f"⚠ {clean_line(name)}: {about}")
-            case QuestionAsked(text=text):
-                self._add(f"\n\n{text}")
+            case QuestionAsked() | QuestionDecided() | Queued() if self._takes_wait(event):
+                pass
             case _:
                 if isinstance(event, Reset):
                     self._clear()
@@ -302,6 +306,12 @@ class LiveText:
         """Whether a tool has run for so long that its time is shown."""
         is_shown = self._mode != "off" and self._started is not None
         return is_shown and self._now() - (self._started or 0) >= LONG_SECONDS
+
+    def _takes_wait(self, event: QuestionAsked | QuestionDecided | Queued) -> bool:
+        """Note what the turn waits for, and return whether it waits for a person."""
+        waits_for = event.waits_for if isinstance(event, Queued) else ""
+        self._loading = WAITS if isinstance(event, QuestionAsked) else waits_for or ""
+        return bool(self._loading)
 
     def _add(self, text: str) -> bool:
         """Add text and return whether there is more than blanks. Only the end of a long text is kept."""
@@ -343,6 +353,7 @@ class LiveMessage:
         self._view = view
         self._pause = PRIVATE_SECONDS if target.chat > 0 else GROUP_SECONDS
         self._text = text
+        self._board = QuestionBoard(api, clock, target, view)
         self._changed = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
 
@@ -351,11 +362,14 @@ class LiveMessage:
             asyncio.create_task(self._type(), name="telegram typing"),
             asyncio.create_task(self._draw(), name="telegram live message"),
             asyncio.create_task(self._count_seconds(), name="telegram live seconds"),
+            asyncio.create_task(self._board.run(), name="telegram questions"),
         ]
         try:
             async for event in self._view.events():
+                self._board.put(event)
                 if self._text.take(event):
                     self._changed.set()
+            await self._board.join()
         finally:
             for task in tasks:
                 task.cancel()

@@ -11,6 +11,7 @@ from typing import Literal, assert_never
 
 import msgspec
 
+from talaria.access.approvals import Decider
 from talaria.access.authorizer import Actor, Authorized, Authorizer, ChatKind, Denied, Ingress, Stranger
 from talaria.channels.telegram.bot_api import (
     BotApi,
@@ -32,8 +33,17 @@ from talaria.channels.telegram.parse import (
     chat_key,
     parse,
 )
+from talaria.channels.telegram.questions import PressedDecision
+from talaria.commands.deciding import outcome_words
 from talaria.commands.slash import parse_command
-from talaria.core.errors import IdempotencyConflict, LimitReached, Overloaded, StoreError, ToolError
+from talaria.core.errors import (
+    IdempotencyConflict,
+    LimitReached,
+    Overloaded,
+    StoreError,
+    TalariaError,
+    ToolError,
+)
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey
 from talaria.core.messages import Part, Text
@@ -46,6 +56,7 @@ _log = logging.getLogger("talaria.telegram")
 
 MAX_DOWNLOAD = 20 << 20  # the largest file that Telegram hands out to bots
 _TOO_LARGE = "it is larger than 20 MB, the most that Telegram gives to bots"
+_MAX_TOAST = 190  # characters of the note that answers a press; Telegram takes 200
 _DOWNLOADS_AT_ONCE = 3  # files are held in memory as a whole
 
 
@@ -206,8 +217,11 @@ class UpdateHandler:
     async def _on_press(self, press: ButtonPress) -> None:
         verdict = await self._authorizer.check(press.actor, Ingress.BUTTON)
         answer = None
+        decided = PressedDecision.read(press.text) if press.text else None
         if isinstance(verdict, Authorized) and press.text is None:
             answer = "This button is too old."
+        elif isinstance(verdict, Authorized) and decided is not None:
+            answer = await self._decide(press, decided, verdict.sender)
         elif isinstance(verdict, Authorized):
             key = chat_key(self._agent, press.target, press.actor.chat_kind)
             parts, address = (Text(press.text or ""),), press.target.address()
@@ -222,6 +236,24 @@ class UpdateHandler:
             await self._api.call("answerCallbackQuery", msgspec.Raw, **query)
         except BotApiError as error:
             _log.debug("a button press was not answered: %s", error.user_text)
+
+    async def _decide(self, press: ButtonPress, pressed: PressedDecision, sender: Sender) -> str:
+        """Take a decision, if the person may decide, and return what the person is told."""
+        decisions = self._gateway.turns.decisions
+        key = chat_key(self._agent, press.target, press.actor.chat_kind)
+        try:
+            found = await decisions.find(pressed.question_id)
+            text, choices = pressed.text, found.question.choices
+            if pressed.choice is not None:
+                if pressed.choice >= len(choices):
+                    return "This button is too old."
+                text = choices[pressed.choice]
+            await decisions.decide_as(Decider(sender.id, key), pressed.question_id, text, pressed.span)
+        except StoreError:
+            raise
+        except TalariaError as error:
+            return error.user_text[:_MAX_TOAST]
+        return outcome_words(found.question.kind, text, pressed.span)[:_MAX_TOAST]
 
 
 def _missing(file: Attachment, reason: str) -> Text:
