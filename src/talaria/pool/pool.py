@@ -68,8 +68,8 @@ class PoolStats(msgspec.Struct, frozen=True):
     max_bytes: int
     agents: tuple[AgentStats, ...]
     counters: PoolCounters
-    closing: int = 0
-    dropped: int = 0
+    closing: int
+    dropped: int
 
     def reading(self) -> PoolReading:
         """Return the figures for the metrics."""

@@ -342,3 +342,23 @@ async def test_a_message_that_breaks_the_handler_is_left_out(tmp_path: Path, ser
         updates = [decode(each) for each in await api.call("getUpdates", list[msgspec.Raw])]
         await handler.handle([each for each in updates if each is not None], bot)
     assert turns.taken == ["hello"]
+
+
+# -- the connection -----------------------------------------------------------------------------------------
+
+
+async def test_a_redirect_is_not_followed_since_the_address_holds_the_token() -> None:
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 307 Elsewhere\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        async with BotApi(f"http://127.0.0.1:{port}", "1:secret") as api:
+            with pytest.raises(BotApiUnanswered, match="is not one of the Bot API"):
+                await api.call("getMe", User)
+    assert [line.split()[1] for line in asked] == [b"/bot1:secret/getMe"]
