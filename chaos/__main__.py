@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from chaos import sandbox, schema
+from chaos.addresses import AddressRun
 from chaos.attacks import all_attacks
 from chaos.commands_docs import write_commands_docs
 from chaos.disk import DELETED, FAULTS, FROZEN, DiskRun
@@ -18,15 +19,18 @@ from chaos.hostile import HostileRun, Outcome
 from chaos.kills import KillResults, KillRun
 from chaos.limits_docs import render_table, write_limits_docs
 from chaos.loop_disk import why_not
-from chaos.mutants import MUTANTS, Kills, Pauses, Retries, Tests, render, try_all
+from chaos.mutants import MUTANTS, render, try_all
 from chaos.nonces import explore_many
 from chaos.pauses import PauseRun
+from chaos.planted import Kills, Pauses, Retries, Tests
+from chaos.proxy_attacks import ProxyAttackRun, all_proxy_attacks
 from chaos.retries import RetryRun, has_node
 from chaos.stops import CancelRun, DrainRun, PoisonRun
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
 
 PARTS = ("kills", "retries", "nonces", "pauses", "cancels", "sigterm", "poison")
-OUTSIDE = ("hostile", "http", "schema", "disk", "sandbox")  # attacks from outside, with a page of their own
+# Attacks from outside, with a page of their own.
+OUTSIDE = ("hostile", "http", "schema", "addresses", "proxy", "disk", "sandbox")
 
 
 def main() -> None:
@@ -111,6 +115,14 @@ async def _attack(options: argparse.Namespace, progress: Progress) -> tuple[list
         figures += await checked.run()
         if not all(figure.is_reached for figure in figures):
             print(checked.text)
+    if "addresses" in parts:
+        addresses = AddressRun(500 // share, progress, options.seed)
+        figures += await addresses.run()
+        print(*addresses.reached, sep="\n")
+    if "proxy" in parts:
+        attacked = ProxyAttackRun(all_proxy_attacks(300 // share), progress)
+        figures += await attacked.run()
+        print(*attacked.evidence, sep="\n")
     if "disk" in parts and (reason := why_not()):
         print(f"disk: not run, because {reason}")
     elif "disk" in parts:
@@ -175,6 +187,11 @@ small version to watch.
 - *Poison*: a message that kills the process on every attempt.
 - *HTTP*: fuzzed requests and slow or silent connections from four addresses, while chats go on over the same
   server. No turn may fail, no answer may be a 500, and descriptors and memory must come back.
+- *Addresses*: forms of addresses that are not public, in URLs, redirects and answers of DNS that change,
+  through the proxy of commands and a client that fetches pages. What the check lets through is counted
+  instead of connected to.
+- *Proxy*: commands and hosts attack the proxy: endless and smuggled heads, silent and too many connections,
+  chunks without end, tunnels to paths. After each, a good request must be answered.
 - *Disk*: the home is on an ext4 file system of its own, which becomes full, read-only, frozen or slow while
   sixteen chats write, or loses the database file. Needs root and loop devices.
 

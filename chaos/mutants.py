@@ -18,7 +18,9 @@ from random import Random
 import msgspec
 
 from chaos.kills import KillRun
+from chaos.network_faults import NETWORK_FAULTS
 from chaos.pauses import PauseRun
+from chaos.planted import Edit, Kills, Mutant, Pauses, Retries, Tests
 from chaos.retries import RetryRun
 from soak.report import Progress
 from talaria.core.failpoints import Failpoint
@@ -31,45 +33,6 @@ _TESTS_FAILED = 1
 _FILES = "tests/turns/test_files_of_turns.py"
 _COPIES = "tests/workspace/checkpoints"
 _ESCAPES = "tests/workspace/sandbox/test_escapes.py::test_no_escape_works"
-
-
-class Edit(msgspec.Struct, frozen=True):
-    """A replacement in a file below src/talaria."""
-
-    path: str
-    old: str
-    new: str
-
-
-class Kills(msgspec.Struct, frozen=True):
-    """Caught by kills at these points."""
-
-    points: tuple[Failpoint, ...]
-
-
-class Pauses(msgspec.Struct, frozen=True):
-    """Caught by pauses of four processes."""
-
-    count: int = 12
-
-
-class Retries(msgspec.Struct, frozen=True):
-    """Caught by clients that retry, after so many timeouts, cuts and kills."""
-
-    count: int = 40
-
-
-class Tests(msgspec.Struct, frozen=True):
-    """Caught by this test."""
-
-    node: str
-
-
-class Mutant(msgspec.Struct, frozen=True):
-    name: str
-    why: str
-    edits: tuple[Edit, ...]
-    caught_by: Kills | Pauses | Retries | Tests
 
 
 class Caught(msgspec.Struct, frozen=True):
@@ -420,7 +383,7 @@ MUTANTS = (
     Mutant(
         "the network of the machine in bubblewrap",
         "a command reaches servers on this machine and beyond",
-        (Edit("workspace/sandbox/bubblewrap.py", '"--unshare-net", ', ""),),
+        (Edit("workspace/sandbox/bubblewrap.py", 'arguments += ["--unshare-net"]', "pass"),),
         Tests(f"{_ESCAPES}[bubblewrap]"),
     ),
     Mutant(
@@ -491,6 +454,7 @@ MUTANTS = (
         (Edit("workspace/checkpoints/reading.py", '    (".git", ".hg",', '    (".hg",'),),
         Tests(f"{_COPIES}/test_shadow.py::test_a_repository_s_history_is_never_touched"),
     ),
+    *NETWORK_FAULTS,
 )
 
 

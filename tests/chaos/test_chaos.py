@@ -12,9 +12,10 @@ from chaos.disk import DELETED, FROZEN, DiskResults, DiskRun
 from chaos.fuzz import HttpFuzzRun
 from chaos.kills import RANDOM, KillRun
 from chaos.loop_disk import why_not
-from chaos.mutants import MUTANTS, ROOT, EditNotFound, Mutant, attempt, plant
+from chaos.mutants import MUTANTS, ROOT, EditNotFound, attempt, plant
 from chaos.nonces import explore_many
 from chaos.pauses import PauseRun
+from chaos.planted import Mutant
 from chaos.retries import RetryRun
 from chaos.stops import CancelRun, DrainRun, PoisonRun
 from soak.report import Figure, Progress

@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from proxy_world import SESSION, ProxyWorld, open_world
+from chaos.proxy_world import SESSION, ProxyWorld, open_world
 from talaria.core.ports import HostAnswer, HostRequest
 from talaria.net.addresses import Address
 from talaria.net.client_hello import HelloReader

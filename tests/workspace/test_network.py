@@ -156,10 +156,12 @@ async def test_no_escape_works_with_a_network(world: NetworkWorld) -> None:
 async def test_network_ends_with_its_session(world: NetworkWorld) -> None:
     await world.run("true")
     await world.run("true", "ses_2")
-    folder = world.places().network
-    assert find_and_forget(folder)
+    holder = find_holder(world.places().network)
+    assert holder is not None
     await world.networks.end(SessionId("ses_1"))
-    assert not find_and_forget(folder)
+    assert not holder.is_alive
+    holder.forget()
+    assert not find_and_forget(world.places().network)
     assert (await world.run(_fetch(world), "ses_2")).out == b"hello"
     await world.networks.end(SessionId("unknown"))
 
@@ -212,10 +214,14 @@ async def test_holder_that_died_is_replaced(world: NetworkWorld) -> None:
 
 
 async def test_unused_network_is_given_up_and_made_again(world: NetworkWorld) -> None:
-    world.networks = SessionNetworks(world.home, lambda: world.settings, idle_seconds=0.01)
-    assert (await world.run(_fetch(world))).out == b"hello"
-    while world.networks.reading().sessions:
-        await asyncio.sleep(0.001)
+    world.networks = SessionNetworks(world.home, lambda: world.settings, idle_seconds=0)
+    running = await world.command("echo started; sleep 1000")
+    async with open_process(SANDBOX, running) as process:
+        await anext(process.output())
+        await world.networks.sweep()
+        assert world.networks.reading().sessions == 1  # a command uses it
+    await world.networks.sweep()
+    assert world.networks.reading().sessions == 0
     assert not find_and_forget(world.places().network)
     assert (await world.run(_fetch(world))).out == b"hello"
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("talaria.workspace.network")
 _IDLE_SECONDS = 120.0  # after the last command, until the namespace of a session is given up
+_LOOK_SECONDS = 30.0
 _LOCKS = 64  # shared by sessions, so that their number is bounded
 _MOST_TOLD = 4  # refusals in one note
 _LOCAL = "localhost,127.0.0.1,::1"
@@ -90,9 +91,9 @@ class SessionNetworks:
         try:
             async with self._lock(places.session_id):
                 network = await self._get(places)
-                network.used_at = asyncio.get_running_loop().time()
             access = NetworkAccess(network.holder.join, network.holder.users, _environ(is_background))
             await self._prove(sandbox, access)
+            network.used_at = asyncio.get_running_loop().time()
         except (TalariaError, OSError) as error:
             if (why := str(error)) != self._trouble:
                 _log.warning("commands run without a network: %s", why)
@@ -107,6 +108,14 @@ class SessionNetworks:
             session_id = SessionId(unquote(record.parent.parent.name))
             async with self._lock(session_id):
                 await self._find(session_id, record.parent)
+
+    async def sweep(self) -> None:
+        """Give up the networks that no command has used for a while."""
+        now = asyncio.get_running_loop().time()
+        for session_id, network in tuple(self._networks.items()):
+            if now - network.used_at >= self._idle_seconds:
+                async with self._lock(session_id):
+                    await self._give_up(session_id)
 
     def note(self, session_id: SessionId) -> str:
         """Return in a few sentences what the proxy refused the session's commands since the last call, and
@@ -202,7 +211,7 @@ class SessionNetworks:
         network = _Network(holder, listener, asyncio.get_running_loop().time())
         self._networks[session_id] = network
         if self._sweeping is None or self._sweeping.done():
-            self._sweeping = asyncio.create_task(self._sweep(), name="networks of sessions")
+            self._sweeping = asyncio.create_task(self._watch(), name="networks of sessions")
         return network
 
     def _open_proxy(self) -> CommandProxy:
@@ -220,15 +229,11 @@ class SessionNetworks:
             )
         return self._proxy
 
-    async def _sweep(self) -> None:
-        """Give up networks that no command has used for a while. Ends when there is none left."""
-        loop = asyncio.get_running_loop()
+    async def _watch(self) -> None:
+        """Give up unused networks. Ends when there is none left."""
         while self._networks:
-            await asyncio.sleep(self._idle_seconds / 4)
-            for session_id, network in tuple(self._networks.items()):
-                if loop.time() - network.used_at >= self._idle_seconds:
-                    async with self._lock(session_id):
-                        await self._give_up(session_id)
+            await asyncio.sleep(_LOOK_SECONDS)
+            await self.sweep()
 
     async def _give_up(self, session_id: SessionId, *, is_closing: bool = False) -> None:
         """End a network unless a command uses it. With `is_closing` let go of it in any case."""

@@ -1,0 +1,46 @@
+"""The types of planted faults: an edit of the source, and what must catch it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from talaria.core.failpoints import Failpoint
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """A replacement in a file below src/talaria."""
+
+    path: str
+    old: str
+    new: str
+
+
+class Kills(msgspec.Struct, frozen=True):
+    """Caught by kills at these points."""
+
+    points: tuple[Failpoint, ...]
+
+
+class Pauses(msgspec.Struct, frozen=True):
+    """Caught by pauses of four processes."""
+
+    count: int = 12
+
+
+class Retries(msgspec.Struct, frozen=True):
+    """Caught by clients that retry, after so many timeouts, cuts and kills."""
+
+    count: int = 40
+
+
+class Tests(msgspec.Struct, frozen=True):
+    """Caught by this test."""
+
+    node: str
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    name: str
+    why: str
+    edits: tuple[Edit, ...]
+    caught_by: Kills | Pauses | Retries | Tests
