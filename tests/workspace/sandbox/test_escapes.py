@@ -135,6 +135,52 @@ async def test_root_runs_commands_as_the_owner_of_the_folder(sandbox: Sandbox, p
     assert (await run(sandbox, places.command("id -u"))).out.decode() == f"{UID}\n"
 
 
+_TOUCH_OTHERS = """\
+import os, sys
+for attempt in (
+    lambda: os.chmod(sys.argv[1], 0o777),
+    lambda: os.utime(sys.argv[1]),
+    lambda: os.utime(sys.argv[1], (1, 1)),
+    lambda: os.setxattr(sys.argv[1], "user.mark", b"x"),
+    lambda: os.sched_setaffinity(int(sys.argv[2]), {min(os.sched_getaffinity(0))}),
+    lambda: os.setpriority(os.PRIO_PROCESS, int(sys.argv[2]), 19),
+):
+    try:
+        attempt()
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the tests do not run as root")
+@pytest.mark.parametrize("uid", [UID, None], ids=["of a person", "of the chat alone"])
+async def test_root_keeps_commands_from_what_their_user_has_elsewhere(
+    sandbox: Sandbox, places: Places, tmp_path: Path, uid: int | None
+) -> None:
+    """A command in a project's folder runs as a person who owns other files and processes."""
+    if uid is not None:
+        for path in (places.folder, places.home, places.tmp):
+            os.chown(path, uid, uid)
+    user, _ = command_user(places.folder)
+    tmp_path.chmod(0o755)
+    outside = tmp_path / "outside"
+    outside.write_text("")
+    outside.chmod(0o666)
+    if uid is not None:
+        os.chown(outside, user, user)
+    drop = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "cat"]
+    other = subprocess.Popen(drop, stdin=subprocess.PIPE)
+    try:
+        before = outside.stat(), os.listxattr(outside), os.sched_getaffinity(other.pid)
+        command = places.command("/usr/bin/env", "python3", "-c", _TOUCH_OTHERS, str(outside), str(other.pid))
+        await run(sandbox, command)
+        now = outside.stat(), os.listxattr(outside), os.sched_getaffinity(other.pid)
+        assert now == before
+        assert os.getpriority(os.PRIO_PROCESS, other.pid) == os.getpriority(os.PRIO_PROCESS, 0)
+    finally:
+        other.communicate(b"")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="the tests do not run as root")
 def test_folders_are_handed_over_without_following_links(tmp_path: Path) -> None:
     outside = tmp_path / "outside"

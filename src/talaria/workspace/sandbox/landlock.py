@@ -15,7 +15,7 @@ from talaria.workspace.sandbox import launcher
 from talaria.workspace.sandbox.port import Launch, SandboxCommand, SandboxError, open_data
 from talaria.workspace.sandbox.seccomp import MACHINES, build_filter
 from talaria.workspace.sandbox.system import ACCOUNTS, DEVICES, PROC_FILES, system_paths
-from talaria.workspace.sandbox.users import command_user
+from talaria.workspace.sandbox.users import command_user, is_own_uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class LandlockSandbox:
             )
         command.check()
         uid, gid = command_user(command.folder)
-        rules = build_filter(machine, has_namespaces=False, shares_uid=not uid)
+        rules = build_filter(machine, has_namespaces=False, shares_uid=not is_own_uid(uid))
         return _launch(
             command,
             uid=uid,

@@ -100,13 +100,13 @@ _WITHOUT_NAMESPACES = (
     "msgget",
     "mq_open",
 )
-# Nor at these. Under the uid of the gateway they change or watch files outside, by their paths.
+# Nor at these. They change or watch files outside, by their paths.
 _BY_PATH = ("setxattr", "lsetxattr", "setxattrat", "removexattr", "lremovexattr", "removexattrat",
             "file_setattr", "inotify_add_watch")  # fmt: skip
 # So do these. They do nothing and succeed, as on file systems that keep no modes: git and pip go on.
-# fchmod and its like, which take an open file, work.
-_WITHOUT_EFFECT = ("chmod", "fchmodat", "fchmodat2", "chown", "lchown", "fchownat", "utime", "utimes",
-                   "futimesat")  # fmt: skip
+# futimens, fchmod and their like, which take an open file, work.
+_TIMES_BY_PATH = ("utime", "utimes", "futimesat")
+_OWNERS_BY_PATH = ("chmod", "fchmodat", "fchmodat2", "chown", "lchown", "fchownat")
 # Allowed for the process itself, which is number 0 in the argument with this index.
 _OF_ITSELF = {
     "prlimit64": 0, "sched_setaffinity": 0, "sched_setscheduler": 0, "sched_setparam": 0,
@@ -119,21 +119,21 @@ def build_filter(machine: Machine, *, has_namespaces: bool, shares_uid: bool) ->
     """Return the filter as an array of `struct sock_filter`.
 
     With namespaces of its own a command may use sockets of the internet, which lead nowhere but to itself;
-    without them it may not make a socket. `shares_uid` says that processes outside, which the command can
-    name, run under the same uid.
+    without them it may not make a socket, nor change other processes, nor files by their paths. `shares_uid`
+    says that files outside, which the command can name, belong to its uid.
     """
     program = [(_LD, 0, 0, _ARCH), (_JEQ, 1, 0, machine.audit), (_RET, 0, 0, _KILL), (_LD, 0, 0, _NR)]
     if machine is X86_64:
         program += [(_JGE, 0, 1, _X32), (_RET, 0, 0, _KILL)]
     refused = [*REFUSED]
+    ignored = [*_OWNERS_BY_PATH] if shares_uid else []
     if not has_namespaces:
-        refused += _WITHOUT_NAMESPACES
-    if shares_uid:
-        refused += _BY_PATH
+        refused += (*_WITHOUT_NAMESPACES, *_BY_PATH)
+        ignored += _TIMES_BY_PATH
     for name in refused:
         if name in machine.calls:
             program += _on(machine.calls[name], [_fail(errno.EPERM)])
-    for name in _WITHOUT_EFFECT if shares_uid else ():
+    for name in ignored:
         if name in machine.calls:
             program += _on(machine.calls[name], [_fail(0)])
     # The flags of clone3 are in memory, which a filter cannot read: libraries fall back to clone.
@@ -148,7 +148,6 @@ def build_filter(machine: Machine, *, has_namespaces: bool, shares_uid: bool) ->
         # A datagram socket of a pair could still send to any address.
         body = _require(0, (AF_UNIX,)) + _require(1, (_STREAM, _SEQPACKET), mask=0xF) + _PASS
         program += _on(machine.calls["socketpair"], body)
-    if shares_uid:
         for name, index in _OF_ITSELF.items():
             program += _on(machine.calls[name], _require(index, (0,)) + _PASS)
         # utimensat of an open file has no path.

@@ -45,6 +45,11 @@ def hand_over(folders: tuple[Path, ...]) -> None:
             os.chown(folder, uid, gid)
 
 
+def is_own_uid(uid: int) -> bool:
+    """Return whether a user was made for one folder. Any other may own files and processes elsewhere."""
+    return _FIRST_UID <= uid < _FIRST_UID + _UIDS
+
+
 def _own_uid(folder: Path) -> int:
     uid = _FIRST_UID + zlib.crc32(os.fsencode(folder)) % _UIDS
     with open("/proc/self/uid_map") as file:  # noqa: PTH123 - a container may have fewer users
