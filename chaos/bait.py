@@ -9,16 +9,17 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from talaria.workspace.places import remove_tree
 
 _READ_BYTES = 1 << 20
 _SYSTEM = ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sys/kernel/domainname",
@@ -127,8 +128,8 @@ class Victim:
         assert self.process.stdout is not None
         with suppress(BlockingIOError):
             return "got signal " + os.read(self.process.stdout.fileno(), 100).decode().split()[0]
-        now = facts_of(self.pid)
-        changed = [f"{old} became {new}" for old, new in zip(self.before, now, strict=False) if old != new]
+        before, self.before = self.before, (now := facts_of(self.pid))
+        changed = [f"{old} became {new}" for old, new in zip(before, now, strict=False) if old != new]
         return changed[0] if changed else ""
 
 
@@ -216,20 +217,29 @@ class BaitFiles:
     def leaks_below(self, folders: tuple[Path, ...]) -> list[str]:
         """Return the secrets in files that a command has left in its own folders."""
         found: list[str] = []
-        for folder in folders:
-            for parent, _, names in os.walk(folder):
-                for name in names:
-                    found += self.leaks(_begin_of(os.path.join(parent, name)))
+        for path in _walk(map(str, folders)):
+            found += self.leaks(_begin_of(path))
         return found
 
     def _now(self) -> dict[str, tuple[object, ...]]:
         seen: dict[str, tuple[object, ...]] = {}
-        for tree in (*self.trees, *map(Path, _SYSTEM)):
-            _note(str(tree), seen)
-            for parent, folders, names in os.walk(tree):
-                for name in (*folders, *names):
-                    _note(os.path.join(parent, name), seen)
+        for path in _walk([*map(str, self.trees), *_SYSTEM]):
+            _note(path, seen)
         return seen
+
+
+def _walk(paths: Iterable[str]) -> Iterator[str]:
+    """Yield these paths and all below them. Links are not followed, and no path is too deep."""
+    pending = [*paths]
+    while pending:
+        path = pending.pop()
+        yield path
+        with suppress(OSError), os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                else:
+                    yield entry.path
 
 
 def _begin_of(path: str) -> bytes:
@@ -289,7 +299,6 @@ def empty(folder: Path) -> None:
     with suppress(OSError):
         for path in [*folder.iterdir()]:
             if path.is_dir() and not path.is_symlink():
-                subprocess.run(["chmod", "-R", "u+rwX", str(path)], check=False, capture_output=True)
-                shutil.rmtree(path, ignore_errors=True)
+                remove_tree(path)
             else:
                 path.unlink()

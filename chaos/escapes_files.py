@@ -141,6 +141,7 @@ _CHANGE = (
     "chmod 0777 {path}; chmod 0 {path}; chmod 4755 {path}",
     "chmod 0700 $(dirname {path})",
     "chown 0:0 {path}; chgrp 1 {path}",
+    "touch {path}",
     "touch -d @1 {path}",
     "touch -h -d @1 {path}",
     "setfattr -n user.{marker} -v x {path}",

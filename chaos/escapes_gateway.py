@@ -134,7 +134,7 @@ def remembered(around: Surroundings) -> Iterator[Escape]:
         "home": shlex.quote(around.home),
         "folder": shlex.quote(around.folder),
     }
-    each = "d=$(tr '\\0' '\\n' </proc/$$/cmdline | grep -o \"[^ ']*/\\.talaria-[0-9a-f]*\" | head -1);"
+    each = 'd=$(echo "$BASH_EXECUTION_STRING" | grep -o "[^ \']*/\\.talaria-[0-9a-f]*" | head -1);'
     after = (command(f"pwd; env; cat {facts['file']}; ls -la"),)
     for way in _DUMPS:
         yield Escape("what the shell remembers", ((command(way.format(each=each, **facts)),), after))

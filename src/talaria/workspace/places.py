@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
+import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,22 +119,55 @@ def make_private(folder: Path) -> None:
 
 def remove_tree(folder: Path) -> None:
     """Remove a folder with all that is in it, also below folders that their owner has closed. Links are not
-    followed. What cannot be removed stays. Blocks."""
-    if not folder.exists():
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():  # a folder in it may be closed
-        for _, names, _, parent in os.fwalk(folder, follow_symlinks=False):
-            for name in names:
-                _open_up(name, parent)
-        shutil.rmtree(folder, ignore_errors=True)
+    followed. What cannot be removed stays. Blocks.
+
+    A command may have left folders in folders many thousand deep. So each of them is moved to the top
+    before it is emptied, and neither descriptors nor the stack grow with the depth.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(OSError):
+        _open_up(folder.name, str(folder.parent))
+        top = os.open(folder, flags)
+        try:
+            pending = _clear(top, top)
+            while pending:
+                name = pending.pop()
+                with suppress(OSError):
+                    inner = os.open(name, flags, dir_fd=top)
+                    try:
+                        pending += _clear(inner, top)
+                    finally:
+                        os.close(inner)
+                    os.rmdir(name, dir_fd=top)
+        finally:
+            os.close(top)
+        folder.rmdir()
 
 
-def _open_up(name: str, parent: int) -> None:
+def _clear(folder: int, top: int) -> list[str]:
+    """Remove the files of a folder and move the folders in it to `top`. Return their names there."""
+    moved = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.name, dir_fd=folder)
+                    continue
+                _open_up(entry.name, folder)
+                name = secrets.token_hex(16)
+                os.rename(entry.name, name, src_dir_fd=folder, dst_dir_fd=top)
+                moved.append(name)
+    return moved
+
+
+def _open_up(name: str, parent: int | str) -> None:
     """Give the owner of a folder all permissions again. Does nothing to a link."""
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
     with suppress(OSError):
-        fd = os.open(name, flags, dir_fd=parent)
+        if isinstance(parent, str):
+            fd = os.open(os.path.join(parent, name), flags)  # noqa: PTH118
+        else:
+            fd = os.open(name, flags, dir_fd=parent)
         try:
             Path(f"/proc/self/fd/{fd}").chmod(0o700)
         finally:

@@ -201,10 +201,13 @@ class _Reading:
             raise
         except OSError:
             return _state(ItemKind.OPAQUE, listed, Gap.UNREADABLE.encode())
+        # The stat from before the reading: a write beside it makes the next reading look again.
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):  # it took the file's place meanwhile
+            os.close(descriptor)
+            return _state(ItemKind.OPAQUE, status, Gap.SPECIAL.encode())
         with os.fdopen(descriptor, "rb") as file:
-            # The stat from before the reading: a write beside it makes the next reading look again.
-            status = os.fstat(descriptor)
-            gap = self._find_gap(status) if stat.S_ISREG(status.st_mode) else Gap.SPECIAL
+            gap = self._find_gap(status)
             data = b""
             if gap is None:
                 try:
