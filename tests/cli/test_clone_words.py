@@ -57,3 +57,12 @@ def test_a_home_that_was_named_is_part_of_the_commands(talaria: Talaria, home: P
     told = talaria("sessions", "show", "nobody", "--home", str(home)).stderr
     assert f"`talaria sessions --home {home} list`" in told
     assert "`talaria sessions list`" in talaria("sessions", "show", "nobody").stderr
+
+
+def test_the_scripted_model_is_named_by_a_command_that_works(
+    in_clone: dict[str, str], talaria: Talaria, home: Path
+) -> None:
+    """It is no command of the program, so it takes no --home."""
+    (home / "config.toml").write_text("")
+    told = talaria("ask", "hello", "--home", str(home)).stderr
+    assert "run `./dev scripted` in another terminal" in told

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 _NAME = "talaria"
-_COMMAND = re.compile(r"`(?:talaria|\./dev) ([a-z]+)")
+# `./dev scripted` is no command of this program: it has other options.
+_COMMAND = re.compile(r"`(?:talaria|\./dev) (?!scripted\b)([a-z]+)")
 _CLONE = Path(__file__).parents[3]  # of an editable installation
 
 

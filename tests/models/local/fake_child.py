@@ -30,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        for piece in re.findall(r"\S+\s*", text) if body.get("logprobs") else (text[:9], text[9:]):
+        for piece in re.findall(r"\S+\s*", text):
             choice: dict[str, object] = {"delta": {"content": piece}}
             if body.get("logprobs"):  # of a word with a question mark the model is not sure
                 scores = [{"token": piece, "logprob": -1.6 if "?" in piece else -0.01, "bytes": None}]

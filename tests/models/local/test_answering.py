@@ -156,7 +156,7 @@ async def test_where_it_is_not_clear_it_answers_and_says_that_nothing_was_done(l
     assert (await ask(local, "maybe write something")).text.endswith(f"(These are only words: {nothing}")
     plain = await ask(local, "hello", tools=False)
     assert plain.text == "You said: hello"
-    given = await ask(local, "maybe write\n<stdin>\nsomething\n</stdin>", tools=False)
+    given = await ask(local, "maybe write\n\n<stdin>\nsomething\n</stdin>", tools=False)
     assert "nothing was" not in given.text, "the text was in the request"
 
 
@@ -177,8 +177,45 @@ async def test_what_needs_a_file_and_names_none_is_talk_unless_that_is_sure(
     assert asked.text.startswith("You said: likely write a poem")
     named = await ask(local, "likely write a poem to rain.txt", tools=tools)
     assert not named.text.startswith("You said: ")
-    sure = await ask(local, "write a poem about rain", tools=tools)
+    sure = await ask(local, "write down what rain is", tools=tools)
     assert not sure.text.startswith("You said: ")
+
+
+@pytest.mark.parametrize("tools", [True, False])
+async def test_a_text_that_is_wanted_as_the_answer_is_talk_without_a_note(local: Local, tools: bool) -> None:
+    for said in (
+        "please write a poem about the sea, with three verses.",
+        "can you write me a short story?",
+        "likely people read an e-mail: write an e-mail to my landlord",
+        "list it: make a list of ten fruits",
+        "write a function in Python that adds two numbers",
+        "schreib ein Gedicht",
+    ):
+        assert (await ask(local, said, tools=tools)).text == f"You said: {said}"
+        named = await ask(local, f"write {said} and save it as a.txt", tools=tools)
+        assert not named.text.startswith("You said: ")
+    sent = await ask(local, "compose a letter and send it to my bank", tools=tools)
+    assert not sent.text.startswith("You said: ")
+
+
+@pytest.mark.parametrize("tools", [True, False])
+async def test_the_router_knows_that_a_piped_text_is_there(local: Local, tools: bool) -> None:
+    """The words of the piped text are no request: the model has it, and it is no file."""
+    for words in ("how many pears does it list", "edit it: correct the spelling", "read it"):
+        piped = f"{words}\n\n<stdin>\nremember the machine\n</stdin>"
+        asked = await ask(local, piped, tools=tools)
+        assert asked.text == asked.streamed == f"You said: {words}"
+    sent = "send it by mail to people\n\n<stdin>\nhello\n</stdin>"
+    assert "You said" not in (await ask(local, f"people {sent}", tools=tools)).text
+
+
+@pytest.mark.parametrize("tools", [True, False])
+async def test_an_answer_that_repeats_itself_ends(local: Local, tools: bool) -> None:
+    asked = await ask(local, "Leaves are falling.\n" * 9, tools=tools)
+    assert asked.text == asked.streamed
+    assert asked.text.removeprefix("You said: Leaves are falling.\n") == "Leaves are falling.\n" * 3
+    code = "See:\n```\n" + "print(1, 2, 3)\n" * 9 + "```"
+    assert (await ask(local, code, tools=tools)).text == f"You said: {code}"
 
 
 @pytest.mark.parametrize(

@@ -130,3 +130,16 @@ def test_the_router_does_not_see_an_attached_text() -> None:
     assert found.attached == 1
     assert "Delete" not in found.words
     assert found.words.endswith("(a text is attached)")
+
+
+def test_a_piped_text_comes_before_the_words_and_is_none_of_them() -> None:
+    said = UserMessage((Text("How many pears?\n\n<stdin>\napples 3\npears 5\n</stdin>"),))
+    told = body(said)["messages"][-2:]
+    assert [each["content"] for each in told] == [
+        "[The attached text says:]\napples 3\npears 5",
+        "How many pears?",
+    ]
+    found = request(said)
+    assert (found.text, found.attached, found.is_piped) == ("How many pears?", 1, True)
+    talked = request(UserMessage((Text("What is <stdin>?\n\n<stdin>\nand so on"),)))
+    assert (talked.attached, talked.is_piped) == (0, False)

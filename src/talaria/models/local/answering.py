@@ -23,12 +23,13 @@ from talaria.models.failures import DECODE_ERRORS
 from talaria.models.local.certainty import HeldAnswer
 from talaria.models.local.local_chat import (
     SCORED_TALK,
-    UNSEEN,
     LastRequest,
     OfferedTools,
     ToolStep,
     read_request,
 )
+from talaria.models.local.repetition import Repeats, RepetitionGuard
+from talaria.models.local.request_words import asks_for_text, asks_to_invent, asks_to_see, names_file
 from talaria.models.local.router import TOOL_OF, RequestKind, read_kind, router_call
 from talaria.models.local.weights import DEFAULT_MODEL
 
@@ -74,22 +75,12 @@ _CAN_ONLY_TALK = (
     "\n\n(I can't do more than talk: nothing was opened, written, sent, looked up or remembered.)"
 )
 _SEES_NOTHING = "I can't see pictures: I only read text. Tell me in words what is on it."
-_PICTURE = re.compile(  # one that the person points at
-    r"\b(?:this|attached|dies\w*|angehängte\w*|cette|est[ae]|questa)\s(?:picture|pic|photo|image|screenshot|selfie"
-    r"|bild|foto|imagen|immagine)\b",
-    re.IGNORECASE,
-)
 # docs/local-model.md tells with which requests these were chosen.
 _BIAS = 1.0
 _SURE_BIAS = 1.75  # for a model that sorts badly: only what surely needs more than words is refused
 _NO_FILE_BIAS = 3.5  # for a tool that needs a file, where the request names none
 _SURE_NO_FILE_BIAS = 2.2  # the same, for a model that sorts badly and can do none of them
 _CHANGES = frozenset({RequestKind.WRITE, RequestKind.EDIT, RequestKind.SEND})
-_FILE = re.compile(
-    r"\w\.[a-z]\w{0,4}\b|file|folder|\b(?:save|store|download)|datei|ordner|speicher|fichier|dossier|enregistr"
-    r"|archivo|carpeta|guarda",
-    re.IGNORECASE,
-)
 
 
 class LineChange(StrEnum):
@@ -132,13 +123,16 @@ class Answering:
 
         The question costs one token, because the process has read the request.
         """
-        is_clear = await self._ask_for_kind(request.words, 0.0) is RequestKind.TALK
-        is_tiny = self._call.model == DEFAULT_MODEL
-        completion = await (self._talk_if_sure(request) if is_tiny else self._talk())
+        is_clear = (
+            bool(request.attached)  # the model has the text that is meant
+            or asks_for_text(request.text)
+            or await self._ask_for_kind(request.words, 0.0) is RequestKind.TALK
+        )
+        is_judged = self._call.model == DEFAULT_MODEL and not asks_to_invent(request.text)
+        completion = await (self._talk_if_sure(request) if is_judged else self._talk())
         if completion is None:
             return self._say(_UNSURE + self._offer())
-        is_given = request.attached or "<stdin>" in request.text  # the text to look at is in the request
-        if is_clear or is_given or completion.stop != "stop":
+        if is_clear or completion.stop != "stop":
             return completion
         note = _DID_NOTHING if self._tools else _CAN_ONLY_TALK
         self._sink(TextDelta(note))
@@ -168,11 +162,16 @@ class Answering:
 
     async def _find_kind(self, request: LastRequest) -> RequestKind:
         kind = await self._ask_for_kind(request.words, _BIAS if self._tools else _SURE_BIAS)
-        if kind in (_CHANGES if self._tools else TOOL_OF) and not _FILE.search(request.text):
+        is_text = asks_for_text(request.text)
+        if is_text and kind in TOOL_OF and kind is not RequestKind.SEND:
+            return RequestKind.TALK
+        if is_text or (kind in (_CHANGES if self._tools else TOOL_OF) and not names_file(request.text)):
             bias = _NO_FILE_BIAS if self._tools else _SURE_NO_FILE_BIAS
             kind = await self._ask_for_kind(request.words, bias)
-        if request.attached and TOOL_OF.get(kind) in _LOOKS:  # the model has the text that is meant
-            return RequestKind.TALK
+        if TOOL_OF.get(kind) in (
+            TOOL_OF.values() if request.is_piped else _LOOKS if request.attached else ()
+        ):
+            return RequestKind.TALK  # the model has the text that is meant
         if not request.steps or kind is RequestKind.EDIT:
             return kind
         done = "; ".join(
@@ -194,7 +193,13 @@ class Answering:
         return None if held.is_unsure else completion
 
     async def _talk(self, call: ModelCall | None = None, sink: Sink | None = None) -> Completion:
-        completion = await self._complete(call or self._call, sink or self._sink)
+        """Answer in words. An answer that repeats itself ends there."""
+        guard = RepetitionGuard(sink or self._sink)
+        try:
+            completion = await self._complete(call or self._call, guard)
+        except Repeats:
+            message = AssistantMessage(guard.text, model=self._call.model)
+            completion = Completion(message, TokenUsage(output=guard.pieces), "stop")
         self._usage += completion.usage
         if not completion.message.text.strip():
             return self._say("I can't answer that. Please say it in other words.")
@@ -272,11 +277,6 @@ class Answering:
         completion = await self._complete(call, hide)
         self._usage += completion.usage
         return completion
-
-
-def asks_to_see(text: str) -> bool:
-    """Return whether a request is about a picture: one that came with it, or one that did not."""
-    return UNSEEN in text or _PICTURE.search(text) is not None
 
 
 def pick_lines(text: str) -> list[str]:

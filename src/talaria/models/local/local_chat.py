@@ -22,6 +22,7 @@ from talaria.core.messages import (
     File,
     Image,
     Message,
+    Part,
     SystemMessage,
     Text,
     ToolCall,
@@ -51,12 +52,14 @@ _TALK = _STOP + b',"repeat_penalty":1.1'
 # whole passages only. Its words come with their probabilities.
 SCORED_TALK = _STOP + b',"dry_multiplier":0.8,"dry_allowed_length":4,"logprobs":true,"top_logprobs":1'
 _CALLS = "[The program calls "
+_PIPED = "[The attached text says:]\n"
 
 
 class _Source(StrEnum):
     """The `name` of a message that is not in the person's own words."""
 
     FILE = "file"
+    PIPED = "piped"
     CALL = "call"
     RESULT = "result"
     FAILURE = "failure"
@@ -109,7 +112,9 @@ class LocalChat:
         match message:
             case UserMessage(parts=parts):
                 files = [_file(part) for part in parts if isinstance(part, File) and part.text]
-                words = tuple(Text(UNSEEN) if isinstance(part, Image) else part for part in parts)
+                texts = [_split_piped(part.text) for part in parts if isinstance(part, Text)]
+                files += [_note(_Source.PIPED, f"{_PIPED}{piped}") for _, piped in texts if piped]
+                words = tuple(Text(UNSEEN) if isinstance(part, Image) else _words(part) for part in parts)
                 # A small model repeats the time of a message in its answers, so it is not told.
                 said = msgspec.structs.replace(message, parts=words, stamp="")
                 return b",".join([*files, _CHAT.encode(said)])
@@ -180,6 +185,16 @@ def _file(file: File) -> bytes:
     return _note(_Source.FILE, attached_text(file))
 
 
+def _words(part: Part) -> Part:
+    return Text(_split_piped(part.text)[0]) if isinstance(part, Text) else part
+
+
+def _split_piped(text: str) -> tuple[str, str]:
+    """Return the words of a message, and the text that `talaria ask` has put behind them from its stdin."""
+    words, begin, piped = text.partition("\n\n<stdin>\n")
+    return (words, piped.removesuffix("\n</stdin>")) if begin and piped.endswith("\n</stdin>") else (text, "")
+
+
 def _call(call: ToolCall) -> bytes:
     return _note(_Source.CALL, f"{_CALLS}{call.name} {call.arguments or '{}'}]")
 
@@ -217,11 +232,13 @@ class ToolStep(msgspec.Struct, frozen=True):
 
 
 class LastRequest(msgspec.Struct, frozen=True):
-    """The person's last words, the number of texts attached, and what was done since."""
+    """The person's last words, the number of texts that came with them, and what was done since. `is_piped`:
+    one of the texts came through a pipe, so it is no file."""
 
     text: str = ""
     attached: int = 0
     steps: tuple[ToolStep, ...] = ()
+    is_piped: bool = False
 
     @property
     def words(self) -> str:
@@ -238,9 +255,10 @@ def read_request(chunks: Sequence[bytes]) -> LastRequest:
         results[:0] = [each for each in told if each.name in (_Source.RESULT, _Source.FAILURE)]
         words = [each.content for each in told if each.role == "user" and each.name not in _SOURCES]
         if words:
-            files = sum(each.name == _Source.FILE for each in told)
+            files = sum(each.name in (_Source.FILE, _Source.PIPED) for each in told)
             steps = tuple(map(_step, calls, results))
-            return LastRequest(words[-1].strip(), files, steps)
+            is_piped = any(each.name == _Source.PIPED for each in told)
+            return LastRequest(words[-1].strip(), files, steps, is_piped)
     return LastRequest()
 
 
