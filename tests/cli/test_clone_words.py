@@ -63,6 +63,6 @@ def test_the_scripted_model_is_named_by_a_command_that_works(
     in_clone: dict[str, str], talaria: Talaria, home: Path
 ) -> None:
     """It is no command of the program, so it takes no --home."""
-    (home / "config.toml").write_text("")
+    (home / "config.toml").write_text('[model]\nname = "m"\n')
     told = talaria("ask", "hello", "--home", str(home)).stderr
     assert "run `./dev scripted` in another terminal" in told

@@ -1,4 +1,4 @@
-"""What the words of a request tell without a model: a picture is meant, a file is named, a text is wanted.
+"""The words of a request, read without a model: a picture is meant, a file is named, a text is wanted.
 
 The built-in models take "write a poem" for a file to be written. So these few kinds of words are looked for
 by the program, in the languages that the models speak best.
