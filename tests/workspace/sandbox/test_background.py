@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -178,14 +179,34 @@ async def test_the_death_of_its_keeper_ends_it_and_it_is_declared_lost_once(home
     assert home.told == [info.id], "not again"
 
 
-async def test_one_of_another_boot_is_lost_whatever_has_its_pid_now(plain_home: Home) -> None:
+async def test_the_death_of_its_keeper_ends_it_without_a_gateway_too(home: Home) -> None:
+    life = await home.gateway()
+    info = await start(home.of(life), "echo up; sleep 1000")
+    await printed(home.of(life), info.id, "up")
+    (process,) = life
+    record = read_record(process.folder)
+    assert record is not None
+    await life.close()
+    os.kill(record.pid, signal.SIGKILL)
+    await until(lambda: not start_time(record.launch) and not start_time(record.first))
+    await home.gateway()
+    assert home.told == [info.id]
+
+
+@pytest.mark.parametrize("field", ["boot", "start"])
+async def test_one_of_another_boot_or_start_is_lost_whatever_has_its_pid_now(
+    plain_home: Home, field: str
+) -> None:
     life = await plain_home.gateway()
     info = await start(plain_home.of(life), "echo up; cat")
     await printed(plain_home.of(life), info.id, "up")
     (process,) = life
     await life.close()
     kept = (process.folder / "record").read_text()
-    (process.folder / "record").write_text(kept.replace(process.record.boot, "another-boot"))
+    changed = (
+        json.loads(kept) | {"boot": {"boot": "another"}, "start": {"start": 1, "launch_start": 1}}[field]
+    )
+    (process.folder / "record").write_text(json.dumps(changed))
     again = await plain_home.gateway()
     assert (await plain_home.of(again).list())[0].state is ProcessState.LOST
     assert start_time(process.record.pid), "a process that only has the same pid is left alone"
