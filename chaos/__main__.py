@@ -23,12 +23,13 @@ from chaos.mutants import MUTANTS, render, try_all
 from chaos.nonces import explore_many
 from chaos.pauses import PauseRun
 from chaos.planted import Kills, Pauses, Retries, Tests
+from chaos.processes import ProcessKillRun
 from chaos.proxy_attacks import ProxyAttackRun, all_proxy_attacks
 from chaos.retries import RetryRun, has_node
 from chaos.stops import CancelRun, DrainRun, PoisonRun
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
 
-PARTS = ("kills", "retries", "nonces", "pauses", "cancels", "sigterm", "poison")
+PARTS = ("kills", "processes", "retries", "nonces", "pauses", "cancels", "sigterm", "poison")
 # Attacks from outside, with a page of their own.
 OUTSIDE = ("hostile", "http", "schema", "addresses", "proxy", "disk", "sandbox")
 
@@ -77,6 +78,11 @@ async def _run(options: argparse.Namespace, progress: Progress) -> tuple[list[Fi
         kills = options.kills or times(500)
         results = await KillRun(kills, progress, workers=options.workers, seed=options.seed).run()
         figures += results.figures()
+    if "processes" in parts:
+        beside = ProcessKillRun(times(100), progress, options.seed)
+        figures += await beside.run()
+        found = beside.results
+        print(*found.untold, *found.repeated, *found.left, sep="\n")
     if "retries" in parts:
         retries = await RetryRun(times(1000), progress, options.seed, with_node=has_node()).run()
         figures += retries.figures()
@@ -167,6 +173,10 @@ small version to watch.
   run; half of them poll, the others use a webhook. A message is *lost* when nothing is owed any more and
   its chat shows no reply. A tool call appends a line to a file, so a repeated *effect* is visible there.
   After each kill a copy of the database goes through `PRAGMA integrity_check`.
+- *Kills beside processes*: chats run commands and start background processes, half of which wake them, while
+  the gateway is killed, also between a record, a start, a note or a turn and what follows it. A fifth of
+  the kills hits a shim too. Every process that ended must have been told to its session exactly once, as
+  ended or as lost; no command may have run twice; after `/new` no process and no folder is left.
 - *Retries*: clients ask sessions for a tool call with an effect. Their connections are cut, their time limits
   are shorter than most turns, and the gateway is killed. openai-python and openai-node number their
   retries; the AI SDK and a plain client just send the request again. (The clients for node take part where

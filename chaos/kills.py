@@ -53,9 +53,19 @@ _NEEDED = {
 }
 
 
+# No built-in tool asks a person; `chaos.processes` has the points of background processes.
+ELSEWHERE = {
+    Failpoint.PARKED,
+    Failpoint.PROCESS_RECORDED,
+    Failpoint.PROCESS_STARTED,
+    Failpoint.NOTED,
+    Failpoint.WOKEN,
+}
+
+
 def plans(random: Random) -> Iterator[Failpoint | None]:
     """Yield every point in random order, and a kill at random after every second one, without end."""
-    points = [point for point in Failpoint if point is not Failpoint.PARKED]  # no built-in tool asks a person
+    points = [point for point in Failpoint if point not in ELSEWHERE]
     while True:
         for n, point in enumerate(random.sample(points, len(points))):
             yield point

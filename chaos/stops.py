@@ -30,9 +30,14 @@ _TEXTS = (
     "[[chunks 10]][[chunk-delay 0.01]][[words 30]]",
     '[[call write_file {"path": "a.txt", "content": "x"}]][[delay 0.03]][[call list_files {}]][[words 5]]',
     '[[call search_files {"pattern": "x"}]][[call search_files {"pattern": "y"}]][[words 3]]',
+    '[[call terminal {"command": "sleep 5 & echo up; wait"}]][[words 3]]',
+    '[[call terminal {"command": "sleep 0.2", "background": true}]][[delay 0.03]][[words 3]]',
     "[[hang]]",
     "quick",
 )
+
+
+_SETTINGS = {"LIMITS__TOOL_THREADS": str(_TOOL_THREADS), "NETWORK__COMMANDS": "off"}
 
 
 # -- cancels ----------------------------------------------------------------------------------------------
@@ -89,7 +94,7 @@ class CancelRun:
         self.left: dict[str, int] = {}
 
     async def run(self) -> list[Figure]:
-        async with running_gateway({"LIMITS__TOOL_THREADS": str(_TOOL_THREADS)}) as (gateway, model):
+        async with running_gateway(_SETTINGS) as (gateway, model):
             await self._cancel_many(gateway, _WARM_UP)
             before = await take_stock(gateway, model)
             self.ends.clear()

@@ -43,6 +43,7 @@ class Resumes:
         self._progress = progress
         self._seen: dict[str, list[Any]] = {}
         self.evicted = 0
+        self.resumed = 0
         self.differences: list[str] = []
         self.left: list[str] = []
 
@@ -57,7 +58,7 @@ class Resumes:
                 )
                 await self._live(home, model)
                 await self._end(home)
-        named = f"{self.evicted:,} evictions and resumptions, {self._restarts} restarts"
+        named = f"{self.resumed:,} resumptions after evictions, over {self._restarts} restarts"
         return [
             Figure(f"{named}: differences of history, cwd, environment, files, processes",
                    len(self.differences), "", 0),
@@ -97,6 +98,7 @@ class Resumes:
         if messages[: len(before)] != before:
             self._note(name, "the history changed")
         self._seen[name] = messages
+        self.resumed += 1
         told = [message["content"] for message in messages if message["role"] == "tool"][-2:]
         lines = told[0].splitlines()
         if len(lines) < 4 or not lines[0].endswith("/w") or lines[1:4] != [name] * 3:

@@ -16,6 +16,7 @@ from chaos.mutants import MUTANTS, ROOT, EditNotFound, attempt, plant
 from chaos.nonces import explore_many
 from chaos.pauses import PauseRun
 from chaos.planted import Mutant
+from chaos.processes import ProcessKillRun
 from chaos.retries import RetryRun
 from chaos.stops import CancelRun, DrainRun, PoisonRun
 from soak.report import Figure, Progress
@@ -34,6 +35,13 @@ def test_kills_lose_nothing_double_nothing_unmarked_and_repeat_no_effect() -> No
     assert results.total == 25
     assert results.kills[RANDOM] < 25, "no labelled point was reached"
     assert results.report.answered > 25
+
+
+def test_kills_beside_shells_and_processes_tell_every_end_once_and_leave_nothing() -> None:
+    run = ProcessKillRun(5, QUIET)
+    assert missed(asyncio.run(run.run())) == [], run.results
+    assert run.results.kills.total() >= 5
+    assert run.results.told.total() > 3
 
 
 def test_clients_that_retry_repeat_no_effect_over_cuts_timeouts_and_kills() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.gateway import Gateway
 from talaria.parts import PARTS
+from talaria.pool.policy import PoolLimits
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.folder import chat_folder
@@ -220,3 +221,69 @@ async def test_what_a_session_left_that_ended_while_no_gateway_ran_is_ended_at_t
     async with house.open():
         await until(lambda: not process.folder.exists())
         assert not start_time(process.record.pid)
+
+
+# -- rows 37, 38, 40 and 41 of docs/incidents.md, with real shells and processes
+
+
+async def by_cap(life: Life) -> None:
+    inbound = Inbound(ChatAddress("main", "test", "dm", "other").key(), Sender("x"), (Text("hello"),))
+    await life.gateway.turns.wait(await life.gateway.turns.submit(inbound))
+
+
+async def by_idle(life: Life) -> None:
+    life.gateway.pool.change_limits(PoolLimits(max_agents=1, idle_ttl=0, max_bytes=1 << 20))
+    life.gateway.pool.sweep()
+
+
+async def by_drain(life: Life) -> None:
+    await life.gateway.pool.drain()
+
+
+async def by_another_model(life: Life) -> None:
+    await life.say("/model mine/another")
+
+
+async def furnish(life: Life) -> tuple[SessionId, WatchedProcess]:
+    """A session whose shell is elsewhere and has a variable, and that has a process."""
+    await life.say(call("mkdir -p w && cd w && export MARK=here"))
+    return await life.start("sleep 1000")
+
+
+@pytest.mark.parametrize("leave", [by_cap, by_idle, by_drain, by_another_model], ids=lambda way: way.__name__)
+async def test_a_released_agent_leaves_shell_and_processes_and_the_next_one_reaches_them(
+    house: House, leave: Callable[[Life], Awaitable[None]]
+) -> None:
+    with (house.home / "config.toml").open("a") as file:
+        file.write("[pool]\nmax_agents = 1\n")
+    async with house.open() as life:
+        session_id, process = await furnish(life)
+        pool = life.gateway.pool
+        before = pool.counters.builds + pool.counters.rebuilds
+        await leave(life)
+        assert start_time(process.record.pid) == process.record.start, "the process goes on"
+        look = call('pwd; echo "$MARK"') + '[[call process {"action": "list"}]]'
+        turn = await life.say(f"{look}[[reply seen]]")
+        assert pool.counters.builds + pool.counters.rebuilds > before, "it was built again"
+        assert turn.session_id == session_id
+        *_, shell, listed = [
+            message["content"]
+            for message in json.loads(life.model.bodies[-1])["messages"]
+            if message["role"] == "tool"
+        ]
+        assert shell.splitlines()[:2] == [str(life.folder / "w"), "here"]
+        assert f"{process.record.id} runs" in listed
+
+
+async def test_an_end_stops_the_processes_and_resume_brings_the_shell_back(house: House) -> None:
+    async with house.open() as life:
+        session_id, process = await furnish(life)
+        await life.gateway.turns.end(session_id)
+        await until(lambda: not process.folder.exists())
+        assert not start_time(process.record.pid)
+        await life.say(f"/resume {session_id}")
+        turn = await life.say(f'{call("pwd; echo $MARK")}[[call process {{"action": "list"}}]][[reply seen]]')
+        assert turn.session_id == session_id
+        body = life.model.bodies[-1]
+        assert b"There are no background processes" in body
+        assert f"{life.folder / 'w'}\\nhere".encode() in body

@@ -182,8 +182,8 @@ async def test_a_new_session_of_the_chat_has_its_files_and_another_shell(tmp_pat
         new = (await here.rig.say('[[call read_file {"path":"notes.txt"}]]', "a")).session_id
         assert new != old
         assert b"keep me" in here.rig.model.bodies[-1]
-        assert (await here.reach(new)).cwd == "/"
-        assert is_untouched(session)
+        assert (await here.reach(new)).cwd == ""
+        assert (session.cwd, session.processes) == ("/src/project", []), "the session before has ended"
 
 
 class Look:

@@ -158,7 +158,7 @@ async def test_new_binds_later_messages_and_resume_returns(rig: Rig) -> None:
 
 async def test_both_sessions_of_a_chat_stay_warm(rig: Rig) -> None:
     await rig.say("a")
-    await rig.say("/new")
+    await rig.say("/branch")
     await rig.say("b")
     await rig.say("/resume 1")
     await rig.say("c")

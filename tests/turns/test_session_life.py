@@ -12,6 +12,8 @@ from talaria.agent.settings import AgentSettings
 from talaria.core.entries import Hidden
 from talaria.core.store_ports import Store
 from talaria.core.turns import TurnState
+from talaria.tools.builtin import builtin_tools
+from talaria.tools.settings import ToolSettings
 
 
 def last_body(rig: Rig) -> dict[str, Any]:
@@ -89,7 +91,7 @@ async def test_a_session_may_have_fewer_tools_and_cannot_call_the_others(rig: Ri
     assert "tools" not in last_body(rig)
     await rig.say("/tools all")
     await rig.say("full")
-    assert len(last_body(rig)["tools"]) == 7
+    assert len(last_body(rig)["tools"]) == len(builtin_tools(ToolSettings()).specs)
 
 
 # -- /reasoning

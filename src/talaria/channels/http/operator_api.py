@@ -128,6 +128,7 @@ class OperatorApi:
                 ),
                 turns=stats.turns,
                 owed=OwedView(stats.owed, stats.outbox, round(stats.oldest_seconds, 3), stats.unsent),
+                processes=tuple(gateway.notes.processes.infos()),
             )
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from talaria.core.background import ProcessInfo
 from talaria.core.limits import LimitReading
 from talaria.core.tokens import NamedToken
 from talaria.models.local.larger import LargerModel
@@ -92,3 +93,4 @@ class StatusView(msgspec.Struct, frozen=True):
     store: StoreView
     turns: dict[str, int]
     owed: OwedView
+    processes: tuple[ProcessInfo, ...]  # in the background, that run
