@@ -65,13 +65,16 @@ def command(  # noqa: PLR0917 - click passes them by name
     request = AskRequest(message, session or "", model or "", files)
     home = invocation.home()
 
+    def tell(text: str) -> None:
+        click.echo(text, err=True)
+
     async def run() -> None:
         async with StatusLine(sys.stderr, "" if as_json else WAITING) as line:
             notes = sys.stderr if sys.stderr.isatty() and not as_json else None
             renderer = PlainRenderer(sys.stdout, notes, is_live=sys.stdout.isatty(), line=line)
             async with connect(home, os.environ, session) as client:
                 json_out = sys.stdout if as_json else None
-                await ask(client, request, renderer, invocation.command_line, json_out)
+                await ask(client, request, renderer, invocation.command_line, json_out, tell=tell)
 
     run_loop(run())
 

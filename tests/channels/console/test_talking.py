@@ -26,7 +26,7 @@ from talaria.channels.console.gateway_client import (
 )
 from talaria.channels.console.plain import PlainRenderer
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
-from talaria.core.events import EVENT_NAMES, Cancelled, Delta, Done, Event, Failed, Reset
+from talaria.core.events import EVENT_NAMES, Cancelled, Delta, Done, Event, Failed, QuestionAsked, Reset
 
 TOKEN = "a-token-of-sixteen-characters"
 SENT = {"turn_id": "turn_1", "session_id": "ses_1", "state": "accepted"}
@@ -304,6 +304,9 @@ class Script:
         if isinstance(line, str):
             return line
         raise line
+
+    async def decide(self, event: QuestionAsked) -> str | None:
+        return await self.read()
 
 
 class Paper:

@@ -12,9 +12,10 @@ from typing import TextIO
 import msgspec
 
 from talaria.channels.console.gateway_client import GatewayClient, GatewayRefusal, RetryPolicy
-from talaria.channels.console.plain import PlainRenderer
+from talaria.channels.console.plain import PlainRenderer, question_text
 from talaria.core.errors import ErrorInfo, TalariaError
-from talaria.core.events import Cancelled, Done, Failed
+from talaria.core.events import Cancelled, Done, Failed, QuestionAsked
+from talaria.core.questions import QuestionKind
 
 RETRY_SECONDS = 30.0
 # The words of hints for people in a chat, and those for a command line, which takes no slash commands.
@@ -49,17 +50,31 @@ def hint_for_shell(hint: str) -> str:
     return hint
 
 
+def _how_to_decide(event: QuestionAsked, session: str, command_line: Callable[[str], str]) -> str:
+    """Return the whole question, and the commands for another terminal that decide it."""
+    lines = [question_text(event), "This waits for a person. In another terminal:"]
+    if event.kind is QuestionKind.ANSWER:
+        said = ["YOUR ANSWER"]
+    else:
+        said = [f"/approve {event.question_id}", f"/approve {event.question_id} session"]
+        said.append(f"/deny {event.question_id}")
+    lines += ["  " + command_line(f"ask --session {session} '{text}'") for text in said]
+    return "\n".join(lines)
+
+
 async def ask(
     client: GatewayClient,
     request: AskRequest,
     renderer: PlainRenderer,
     command_line: Callable[[str], str] = "talaria {}".format,
     json_out: TextIO | None = None,
+    *,
+    tell: Callable[[str], None] = print,
 ) -> None:
     """Send the message and show its turn; or, with `json_out`, write the finished turn there as JSON.
 
     Raises `TurnFailed` if there is no reply. On cancellation the turn is cancelled too. `command_line`
-    returns how a command of this program is typed.
+    returns how a command of this program is typed. `tell` prints what the turn waits for.
     """
     session = request.session or f"ask-{secrets.token_hex(5)}"
     retry = RetryPolicy(
@@ -76,7 +91,9 @@ async def ask(
                     failure = event.error
                 elif isinstance(event, Cancelled):
                     failure = ErrorInfo("cancelled", "The turn was cancelled.")
-                if json_out is None and not isinstance(event, Failed):
+                if isinstance(event, QuestionAsked):
+                    tell(_how_to_decide(event, session, command_line))
+                elif json_out is None and not isinstance(event, Failed):
                     renderer.show(Done(event.reply) if isinstance(event, Cancelled) else event)
                 if json_out is None and isinstance(event, Done) and event.files:
                     for line in await client.describe_files(sent.turn_id, event.files):

@@ -6,18 +6,19 @@ import asyncio
 import math
 import secrets
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from talaria.channels.console.deciding_keys import TerminalDecisions
 from talaria.channels.console.gateway_client import GatewayBusy, GatewayClient, GatewayGone, RetryPolicy
 from talaria.channels.console.plain import error_text
 from talaria.commands.slash import asks_model, parse_command
 from talaria.core.errors import TalariaError
-from talaria.core.events import FINAL_EVENTS, Done, Event, Failed
+from talaria.core.events import FINAL_EVENTS, Done, Event, Failed, QuestionAsked
 from talaria.core.program import typed
 
 
@@ -28,6 +29,11 @@ class Interrupted(Exception):
 class MessageSource(Protocol):
     async def read(self) -> str | None:
         """Return the next message, or None at the end. Raises `Interrupted`."""
+        ...
+
+    async def decide(self, event: QuestionAsked) -> str | None:
+        """Prompt for the decision about a question, and return what was typed; None at the end. Raises
+        `Interrupted`."""
         ...
 
 
@@ -53,6 +59,12 @@ class TurnRenderer(Protocol):
         ...
 
     def resume(self, text: str) -> None: ...
+
+    def hold(self) -> None:
+        """Draw nothing below the text until `release`, because the person is asked something."""
+        ...
+
+    def release(self) -> None: ...
 
 
 class Screen(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,14 +139,23 @@ class TerminalChat:
         for turn_id in list(self._unread):
             self._screen.say("The reply to your earlier message:")
             renderer = self._screen.renderer(True)
-            await self._show(_ShownTurn(self._client, renderer, self._command_line, turn_id))
+            earlier = _ShownTurn(self._client, renderer, self._command_line, self._read_decision, turn_id)
+            await self._show(earlier)
         command = parse_command(text)
         renderer = self._screen.renderer(asks_model(command.name if command else ""))
-        turn = _ShownTurn(self._client, renderer, self._command_line)
+        turn = _ShownTurn(self._client, renderer, self._command_line, self._read_decision)
         turn.message = (self._session, text, secrets.token_hex(16))
         if command is None:
             turn.files, self._files = self._files, ()
         await self._show(turn)
+
+    async def _read_decision(self, event: QuestionAsked) -> str | None:
+        """Ask the person. Ctrl-C cancels the turn."""
+        try:
+            return await self._screen.messages.decide(event)
+        except Interrupted:
+            self._on_sigint()
+            return None
 
     async def _show(self, turn: _ShownTurn) -> None:
         task = asyncio.create_task(turn.run(), name="chat turn")
@@ -163,10 +184,12 @@ class _ShownTurn:
         client: GatewayClient,
         renderer: TurnRenderer,
         command_line: Callable[[str], str],
+        read_decision: Callable[[QuestionAsked], Awaitable[str | None]],
         turn_id: str = "",
     ) -> None:
         self._client = client
         self._renderer = renderer
+        self._decisions = TerminalDecisions(client, renderer, read_decision)
         self._command_line = command_line
         self._task: asyncio.Task[None] | None = None
         self._cancelling: asyncio.Task[None] | None = None
@@ -190,6 +213,7 @@ class _ShownTurn:
                 async for event in events:
                     self.is_settled = isinstance(event, FINAL_EVENTS)
                     self._renderer.show(self._as_typed(event))
+                    self._decisions.take(event)
                     if isinstance(event, Done) and event.files:
                         for line in await self._client.describe_files(self.turn_id, event.files):
                             self._renderer.attach(line)
@@ -201,6 +225,7 @@ class _ShownTurn:
         finally:
             if self._cancelling is not None:
                 self._cancelling.cancel()
+            await self._decisions.close()
             self._renderer.close()
 
     def _as_typed(self, event: Event) -> Event:

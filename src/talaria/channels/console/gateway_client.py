@@ -28,10 +28,11 @@ from talaria.core.access import Paired, PairingList, Role
 from talaria.core.backoff import Backoff
 from talaria.core.display import describe_file
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
-from talaria.core.events import FINAL_EVENTS, Event
+from talaria.core.events import FINAL_EVENTS, Event, QuestionAsked
 from talaria.core.files import SentFile
 from talaria.core.ids import SessionId
 from talaria.core.ledger import EntryPage
+from talaria.core.questions import QuestionKind, Span
 from talaria.core.tokens import NamedToken
 from talaria.models.local.larger import LargerModel
 from talaria.net.sse import SseEvent, SseOverflow, SseParser
@@ -191,6 +192,13 @@ class GatewayClient:
 
     async def cancel(self, turn_id: str) -> None:
         await self._call("POST", f"/api/turns/{_quote(turn_id)}/cancel")
+
+    async def decide(self, event: QuestionAsked, text: str, span: Span = Span.ONCE) -> None:
+        """Decide a question of a turn: `text` is "approve", "deny" or the answer."""
+        body: dict[str, str] = {"decision": text, "for": span.value}
+        if event.kind is QuestionKind.ANSWER:
+            body = {"answer": text}
+        await self._call("POST", f"/api/approvals/{_quote(event.question_id)}", body)
 
     async def turn(self, turn_id: str) -> bytes:
         """Return the turn as the gateway's JSON."""

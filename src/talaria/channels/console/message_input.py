@@ -8,6 +8,7 @@ import termios
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -20,8 +21,10 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.shortcuts import CompleteStyle
 
 from talaria.channels.console.chat import Interrupted
+from talaria.channels.console.deciding_keys import key_choices, prompt_of
 from talaria.channels.console.larger_offer import LargerOffer
 from talaria.commands.slash import ALIASES, SLASH_COMMANDS, canonical
+from talaria.core.events import QuestionAsked
 
 _MENU_ROWS = 6
 _LOCAL_FLAGS = 3
@@ -89,6 +92,23 @@ class TerminalPrompt:
                 self._offer = None
         return text
 
+    async def decide(self, event: QuestionAsked) -> str | None:
+        """Read one key for an approval, or a line for an answer."""
+        keys = KeyBindings()
+        keys.add("c-c")(lambda pressed: pressed.app.exit(exception=Interrupted))
+        keys.add("c-d")(lambda pressed: pressed.app.exit(exception=EOFError))
+        for choice in key_choices(event.kind):
+            keys.add(choice.key)(partial(_leave_with, choice.key))
+        if key_choices(event.kind):
+            keys.add("<any>")(lambda pressed: None)
+            keys.add("enter")(lambda pressed: None)
+        prompt: PromptSession[str] = PromptSession(key_bindings=keys, history=InMemoryHistory())
+        try:
+            text = FormattedText([("fg:ansiyellow", prompt_of(event))])
+            return await prompt.prompt_async(text, handle_sigint=False)
+        except EOFError:
+            return None
+
     def _prompt(self) -> FormattedText:
         line = "" if self._offer is None or get_app().is_done else self._offer.line()
         return FormattedText([("fg:ansiyellow", f"{line}\n" if line else ""), ("bold", "› ")])
@@ -115,6 +135,10 @@ class PipedLines:
         """Return the next line. Must not be called again after it has returned None."""
         return await self._lines.get()
 
+    async def decide(self, event: QuestionAsked) -> str | None:
+        """Return the next line: it decides, or answers."""
+        return await self._lines.get()
+
     def _pump(self) -> None:
         rest = b""
         with suppress(OSError):
@@ -129,6 +153,10 @@ class PipedLines:
     def _put(self, line: str | None) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
+
+
+def _leave_with(key: str, pressed: KeyPressEvent) -> None:
+    pressed.app.exit(result=key)
 
 
 def _history(path: Path | None) -> History:

@@ -160,6 +160,17 @@ class TerminalRenderer:
         self._calls.clear()
         self._live.stop()
 
+    def hold(self) -> None:
+        """Remove the live part until `release`, so that a prompt has the place."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        self._print(self._blocks.flush())
+        self._live.stop()
+
+    def release(self) -> None:
+        if self._refreshing is not None and self._status:
+            self.open()
+
     async def _refresh(self) -> None:
         while True:
             self._live.refresh()

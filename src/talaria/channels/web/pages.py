@@ -31,6 +31,7 @@ MEDIA_TYPES: Final = {
     "links.js": _SCRIPT,
     "markdown.js": _SCRIPT,
     "model.js": _SCRIPT,
+    "questions.js": _SCRIPT,
     "storage.js": _SCRIPT,
     "transcript.js": _SCRIPT,
     "style.css": b"text/css; charset=utf-8",

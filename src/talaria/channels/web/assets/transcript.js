@@ -3,6 +3,7 @@
 import { copier, make, spoken } from "./elements.js";
 import { card, size } from "./files.js";
 import { show } from "./markdown.js";
+import { decided, question } from "./questions.js";
 
 const BRIEF = 96; // characters
 const PICTURE = /^(data:image\/(png|jpeg|gif|webp);|blob:)/;
@@ -12,6 +13,7 @@ export class Transcript {
   #log;
   #live;
   #tools = new Map(); // by the id of the call
+  #questions = new Map(); // cards by the id of the question
   #files = new Set(); // the ids of the files that are shown
   #text = null; // the part of the answer that is being streamed
   #thought = null;
@@ -94,6 +96,7 @@ export class Transcript {
   endLive() {
     clearInterval(this.#ticking);
     this.#live.replaceChildren();
+    this.#questions.clear();
     this.#text = this.#thought = this.#state = null;
   }
 
@@ -104,8 +107,9 @@ export class Transcript {
       case "tool.started": return this.#start(event);
       case "tool.output": return this.#output(event);
       case "tool.finished": return this.#preview(event);
-      case "approval": return this.#ask(event.text);
-      case "queued": return this.#tell(`Waiting for earlier messages: ${event.ahead}`);
+      case "approval": return this.#ask(event);
+      case "approval.decided": return this.#decide(event);
+      case "queued": return this.#tell(event.waits_for ?? `Waiting for earlier messages: ${event.ahead}`);
       case "model.loading": return this.#tell(loading(event));
       case "retry": return this.#tell(`${event.model}: ${event.reason} Trying again in ${Math.ceil(event.seconds)} s`);
       case "fallback": return this.#put(quiet(`${event.model} instead of ${event.instead_of}: ${event.reason}`));
@@ -119,9 +123,16 @@ export class Transcript {
     return node;
   }
 
-  #ask(text) {
-    this.#put(quiet(text));
+  #ask(event) {
+    const isKnown = this.#questions.has(event.question_id);
+    if (!isKnown) this.#questions.set(event.question_id, this.#put(question(event)));
     this.#tell("Waiting for a decision");
+  }
+
+  #decide(event) {
+    const node = this.#questions.get(event.question_id);
+    if (node) decided(node, event);
+    this.#tell("Working");
   }
 
   #tell(text) {

@@ -1,0 +1,69 @@
+"""Questions on the page: the whole text on a card, three buttons, and what the gateway did afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from browser.visitor import Visit, Visitor
+from talaria.testing.gateway_process import running_gateway
+
+WRITE = '[[call write_file {"path":"a.txt","content":"a\\u202eb"}]][[reply Written.]]'
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def careful(visit: Visit) -> AsyncIterator[Visitor]:
+    """A visitor of a gateway that asks about every call that does not only read."""
+    async with running_gateway({"TOOLS__APPROVALS": "always"}) as (gateway, _):
+        yield await visit(gateway)
+
+
+async def test_calls_are_approved_and_denied_with_buttons(careful: Visitor) -> None:
+    page = careful.page
+    await careful.say(WRITE)
+    card = page.locator("section.question")
+    await card.wait_for()
+    shown = await card.locator("pre").text_content()
+    assert shown.startswith("write_file") and '"content": "a\\u202eb"' in shown and "\u202e" not in shown
+    labels = await card.get_by_role("button").all_text_contents()
+    assert labels == ["Approve once", "Approve for the session", "Deny"]
+    await page.reload()
+    await card.wait_for()
+    await card.get_by_role("button", name="Approve for the session").click()
+    await careful.sees("Written.", "#log .agent")
+    await careful.settled()
+    await careful.say(WRITE + " again")
+    await careful.settled()
+    assert await card.count() == 0, "the session has the grant"
+    await careful.say(WRITE.replace("a.txt", "b.txt"))
+    await card.wait_for()
+    await card.get_by_role("button", name="Deny").click()
+    await careful.settled()
+    await page.locator("details.tool", has_text="Refused by a person").wait_for(state="attached")
+    await careful.say('[[call ask_user {"question":"Which <b>one</b>?","choices":["red","blue"]}]]')
+    await card.wait_for()
+    assert await card.locator("p.asked").text_content() == "Which <b>one</b>?"
+    await card.get_by_role("button", name="blue").click()
+    await careful.sees("Tool results: blue", "#log .agent")
+
+
+async def test_a_question_that_is_closed_says_so_on_its_card(visitor: Visitor) -> None:
+    await visitor.say('[[call ask_user {"question":"Which?","choices":["red"]}]]')
+    card = visitor.page.locator("section.question")
+    await card.wait_for()
+    await visitor.page.route(
+        "**/api/approvals/*",
+        lambda route: route.fulfill(
+            status=409,
+            json={"error": {"type": "question_closed", "message": "It has expired.", "hint": "Ask."}},
+        ),
+    )
+    await card.get_by_role("button", name="red").click()
+    await card.get_by_text("It has expired. Ask.").wait_for()
+    await visitor.page.unroute_all()
+    assert await card.get_by_role("button", name="red").is_enabled()
+    await visitor.say("green")
+    await visitor.sees("Tool results: green", "#log .agent")
+    await visitor.settled()
+    visitor.troubles = [trouble for trouble in visitor.troubles if "409" not in trouble]
