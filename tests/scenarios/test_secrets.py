@@ -106,9 +106,10 @@ async def say(gateway: GatewayProcess, text: str) -> str:
 
 
 def kept_files(home: Path) -> dict[str, str]:
-    """Everything in the home but the configuration, and what commands themselves wrote."""
+    """Everything in the home but the configuration, the files of commands, and the copies of these."""
     own = ("config.toml", "http.token", "leak.txt")
-    files = (path for path in home.rglob("*") if path.is_file() and path.name not in own)
+    found = (path for path in home.rglob("*") if path.is_file() and path.name not in own)
+    files = (path for path in found if "checkpoints" not in path.relative_to(home).parts)
     return {str(path.relative_to(home)): path.read_bytes().decode("utf-8", "replace") for path in files}
 
 
@@ -146,6 +147,7 @@ async def test_no_secret_leaves_by_tools_messages_answers_or_files(
             call("send_file", {"path": "leak.txt"}),
         )
         shown["file"] = await say(gateway, " ".join(steps))
+        shown["diff"] = await say(gateway, "/diff")
         known = [name for name in CANARIES if not name.startswith("UNNAMED")]
         pasted = "\n".join(form for name in known for form in encodings(CANARIES[name]))
         shown["pasted"] = await say(gateway, f"Please read this:\n{pasted}")
@@ -165,6 +167,7 @@ async def test_no_secret_leaves_by_tools_messages_answers_or_files(
     assert "[secret WRITTEN_4]" in shown["long"]
     assert "UNNAMED" not in shown["print"], "a command sees only the variables that are named for it"
     assert "holds a secret of the gateway" in shown["file"]
+    assert "+TOOL_3=[secret TOOL_3]" in shown["diff"]
     for name in ("NAMED_3", "providers.key_2.api_key", "TALARIA_HTTP_TOKEN", "channels.telegram.token"):
         assert f"[secret {name}]" in shown["pasted"], name
 

@@ -25,6 +25,7 @@ def test_the_built_in_tools_say_rightly_what_they_do() -> None:
         "send_file": (Risk.NONE, True, False),
         "terminal": (Risk.FILES, False, False),
         "todo": (Risk.NONE, True, False),
+        "web_fetch": reads,
         "write_file": (Risk.FILES, True, False),
     }
 
@@ -40,6 +41,7 @@ def test_the_built_in_parameters_are_canonical_and_the_contracts() -> None:
         "send_file": {"path"},
         "terminal": {"command", "timeout", "background", "wake", "tty"},
         "todo": {"items"},
+        "web_fetch": {"url"},
         "write_file": {"path", "content"},
     }
     specs = builtin_tools(ToolSettings(FAMILIES)).specs

@@ -74,11 +74,13 @@ class StorePart(GatewayPart[S]):
 
 @dataclass(frozen=True, slots=True)
 class ToolScope:
-    """The arguments for opening a tool part, which is opened before the turns."""
+    """The arguments for opening a tool part, which is opened before the turns. `current` returns the settings
+    of another part as they are now."""
 
     home: Path
     environ: Mapping[str, str]
     clock: Clock
+    current: Callable[[GatewayPart[Any]], Any] = lambda part: part.settings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from talaria.core.clock import SystemClock
 from talaria.core.findings import Finding, ok, warn
-from talaria.core.gateway_part import Examination, GatewayPart, ToolPart
-from talaria.tools.settings import ToolSettings
+from talaria.core.gateway_part import Examination, GatewayPart, ToolPart, ToolScope
+from talaria.net.settings import NetworkSettings
+from talaria.tools.settings import SearchSettings, ToolSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from talaria.core.tools import ToolSource
+    from talaria.net.dialer import Dialer
     from talaria.tools.toolset import ToolSet
 
 
@@ -42,6 +46,36 @@ def _ask(settings: ToolSettings) -> ToolSource:
     from talaria.tools.toolset import Family  # noqa: PLC0415
 
     return Family("ask", ask_tools())
+
+
+def _web(scope: ToolScope, settings: SearchSettings, dialer: Dialer) -> ToolSource:
+    from talaria.net.fetcher import PageFetcher  # noqa: PLC0415
+    from talaria.tools.search_providers import open_search  # noqa: PLC0415
+    from talaria.tools.toolset import Family  # noqa: PLC0415
+    from talaria.tools.web import web_tools  # noqa: PLC0415
+
+    def may_fetch() -> bool:
+        return bool(scope.current(NETWORK).fetch == "public")
+
+    return Family("web", web_tools(PageFetcher(dialer), may_fetch, open_search(settings, scope.environ)))
+
+
+@asynccontextmanager
+async def _open_web(scope: ToolScope, settings: SearchSettings) -> AsyncIterator[ToolSource]:
+    from talaria.net.dialer import Dialer  # noqa: PLC0415
+
+    dialer = Dialer(lambda: scope.current(NETWORK).private_endpoints())
+    try:
+        yield _web(scope, settings, dialer)
+    finally:
+        dialer.close()
+
+
+async def _examine_web(examination: Examination[SearchSettings]) -> AsyncIterator[Finding]:
+    from talaria.tools.web_checks import examine_web  # noqa: PLC0415
+
+    for finding in examine_web(examination):
+        yield finding
 
 
 async def _examine_sandbox(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:
@@ -85,6 +119,16 @@ ASK: Final = ToolPart(
     settings=ToolSettings,
     open=lambda scope, settings: nullcontext(_ask(settings)),
 )
+WEB: Final = ToolPart(
+    name="web",
+    table=("search",),
+    settings=SearchSettings,
+    is_required=True,
+    open=_open_web,
+    findings=_examine_web,
+)
+# The reach of commands and of tools that fetch; it is no part that is opened.
+NETWORK: Final = GatewayPart(name="network", table=("network",), settings=NetworkSettings)
 
 # It has no tools of its own: tools that run commands use it.
 SANDBOX: Final = GatewayPart(
@@ -98,7 +142,10 @@ COMMAND_VARIABLES: Final = GatewayPart(
 
 
 def builtin_sources(settings: ToolSettings) -> tuple[ToolSource, ...]:
-    return (_files(settings), _terminal(settings), _todo(settings), _ask(settings))
+    from talaria.net.dialer import Dialer  # noqa: PLC0415
+
+    web = _web(ToolScope(Path(), {}, SystemClock()), SearchSettings(), Dialer())
+    return (_files(settings), _terminal(settings), web, _todo(settings), _ask(settings))
 
 
 def builtin_tools(settings: ToolSettings) -> ToolSet:

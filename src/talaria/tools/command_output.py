@@ -24,8 +24,9 @@ class CommandOutput:
     """Takes output in pieces. The beginning and the end stay in memory; all of a long output goes to a file
     of the chat's folder as it comes, up to what `read_file` can read and the chat has room for.
 
-    Escape sequences and control characters are taken out before anything else. `share` bounds the part of
-    the event loop that the outputs of all commands take.
+    Escape sequences and control characters are taken out before anything else, and then the gateway's
+    secrets, also those that come in several pieces. `share` bounds the part of the event loop that the
+    outputs of all commands take.
     """
 
     def __init__(self, context: ToolContext, max_bytes: int, share: LoopShare) -> None:
@@ -33,6 +34,7 @@ class CommandOutput:
         self._share = share
         self._kept = max(max_bytes - _NOTE_BYTES, 256)
         self._plain = EscapeFilter()
+        self._redact = context.redactor.stream()
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._emitted = 0
         self._head = bytearray()
@@ -47,13 +49,13 @@ class CommandOutput:
     async def write(self, piece: bytes) -> None:
         """Take the next piece. Raises nothing: what cannot be saved is lost, and the result says so."""
         async with self._share:
-            self._take(self._plain.feed(piece))
+            self._take(self._redact.feed(self._plain.feed(piece)))
         if len(self._waiting) >= _BATCH:
             await self._save()
 
     async def finish(self) -> str:
         """Return the text for the model: all of the output, or its two ends around a note."""
-        self._take(self._plain.end())
+        self._take(self._redact.feed(self._plain.end()) + self._redact.finish())
         if self._emitted < _EMITTED_BYTES:
             self._emit(self._decoder.decode(b"", final=True))
         if self._file is None:
@@ -69,6 +71,7 @@ class CommandOutput:
     async def abandon(self) -> None:
         """Close the file of a command that did not come to an end. It keeps what it has."""
         if self._file is not None:
+            self._take(self._redact.finish())
             await self._save()
             await self._context.resources.in_thread(self._file.close)
 

@@ -1,22 +1,29 @@
-"""`[tools]`: the tools of agents, and the limits of their calls."""
+"""`[tools]` and `[search]`: the tools of agents, and the limits of their calls."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
 from talaria.access.risk import ApprovalMode
-from talaria.core.setting_marks import Check, Mark, command_value
+from talaria.core.api_address import ApiAddress
+from talaria.core.setting_marks import Check, Mark, Unset, command_value, variable_name, web_address
 from talaria.core.units import Size
 from talaria.workspace.sandbox.port import SandboxKind, is_settable
 
-FAMILIES = ("files", "terminal", "todo", "ask")
+FAMILIES = ("files", "terminal", "web", "todo", "ask")
+SEARCH_ADDRESSES = {"brave": "https://api.search.brave.com/res/v1", "tavily": "https://api.tavily.com"}
 
 
 def _command_variable(name: str) -> str | None:
     return None if is_settable(name) else "the name of a variable that a shell can have, such as GITHUB_TOKEN"
+
+
+def _search_address(url: str) -> str | None:
+    return web_address(url) if url else None
 
 
 CommandVariable: TypeAlias = Annotated[str, Check(_command_variable)]
@@ -40,3 +47,24 @@ class ToolSettings(msgspec.Struct, frozen=True):
     command_memory: Size = Size(2 << 30)  # of each process
     command_processes: Annotated[int, msgspec.Meta(ge=1)] = 256
     env: dict[CommandVariable, CommandValue] = {}
+
+
+class SearchSettings(msgspec.Struct, frozen=True):
+    """`[search]`: the provider of `web_search`. Without `base_url` it is the provider's own address."""
+
+    provider: Annotated[Literal["", "searxng", "brave", "tavily"], Unset("no web_search")] = ""
+    base_url: Annotated[str, Check(_search_address), Unset("the provider's own")] = ""
+    api_key: Annotated[str, Mark.SECRET] = ""
+    api_key_env: Annotated[str, Mark.SECRET_VARIABLE, Check(variable_name)] = ""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "base_url", ApiAddress(self.base_url))
+
+    @property
+    def address(self) -> ApiAddress:
+        """The address with its credentials; `base_url` shows it without them."""
+        return ApiAddress(self.base_url or SEARCH_ADDRESSES.get(self.provider, ""))
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.provider == "searxng" and not self.base_url:
+            yield "base_url", 'is missing: expected the address of your SearXNG, as "http://127.0.0.1:8888".'

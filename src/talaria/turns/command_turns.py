@@ -133,7 +133,8 @@ class CommandRunner:
                 report = await checkpoints.undo(workspace, outcome.undo_files)
                 reply = f"{outcome.reply} {describe_undo(report)}"
             else:
-                reply = describe_diff(await checkpoints.last_diff(workspace), outcome.diff)
+                diff = describe_diff(await checkpoints.last_diff(workspace), outcome.diff)
+                reply = self._agents.secrets(diff)  # it has lines of files
         except OSError as error:
             raise TalariaError(
                 f"The copies of files cannot be used: {error}.", "The log has more."

@@ -22,11 +22,17 @@ _HOW_TO_LIST = "`GET /api/approvals` and `/status` list the open ones."
 
 class Decisions:
     """The one way by which questions are decided. `take_up` is called with the chat of a decided question, so
-    that a turn that was left alone is taken up."""
+    that a turn that was left alone is taken up. `redact` takes the gateway's secrets out of answers."""
 
     def __init__(
-        self, store: Store, live: LiveTurns, clock: Clock, take_up: Callable[[ChatKey], None]
+        self,
+        store: Store,
+        live: LiveTurns,
+        clock: Clock,
+        take_up: Callable[[ChatKey], None],
+        redact: Callable[[str], str] = str,
     ) -> None:
+        self._redact = redact
         self._store = store
         self._live = live
         self._clock = clock
@@ -59,6 +65,7 @@ class Decisions:
                 "The person whose message led to the question decides it, in the same chat.",
             )
         _check_fits(found, text, span)
+        text = self._redact(text)
         try:
             await self.record(question_id, Decision(text, decider.id, self._clock.now(), span))
         except IllegalMove:

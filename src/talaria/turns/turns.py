@@ -58,7 +58,7 @@ class Turns:
         self._settings = settings
         self._clock = agents.clock
         self.live = LiveTurns(agents.clock, agents.metrics)
-        self.decisions = Decisions(store, self.live, agents.clock, self._take_up_chat)
+        self.decisions = Decisions(store, self.live, agents.clock, self._take_up_chat, agents.secrets)
         self._runner = Runner(
             store,
             keeper,
