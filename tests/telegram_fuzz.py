@@ -22,6 +22,7 @@ from talaria.core.ids import ChatKey
 from talaria.core.turns import Inbound
 from talaria.store.memory import MemoryStore
 from talaria.testing.telegram_platform import BOT_ID, Json, TelegramPlatform
+from talaria.workspace.chat_folders import ChatFolders
 
 ALLOWED = 7
 KINDS = (
@@ -149,6 +150,7 @@ async def fuzz(count: int, seed: int = 0) -> Fuzzed:
                     turns=SimpleNamespace(submit=note),
                     store=SimpleNamespace(move_chat=move_chat),
                     chat_folder=lambda key: Path(folder) / "chat",
+                    folders=ChatFolders(Path(folder)),
                     settings=Settings(),
                 )
                 updates = UpdateHandler(api, authorizer, gateway, "mention")

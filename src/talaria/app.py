@@ -251,7 +251,10 @@ async def _open_workspaces(start: _Start, threads: FairThreads) -> AsyncIterator
     limits = ProcessLimits(tools.command_memory, tools.command_processes)
     environ = partial(command_environ, tools, start.environ)
     networks = SessionNetworks(
-        home, lambda: start.live.settings.network, count=start.metrics.command_connected
+        home,
+        lambda: start.live.settings.network,
+        threads=threads,
+        count=start.metrics.command_connected,
     )
     start.metrics.watch_network(networks.reading)
     commands = SessionCommands(Sandboxes(tools.sandbox, home), environ, limits, networks, threads)

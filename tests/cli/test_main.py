@@ -76,7 +76,6 @@ def test_every_command_has_help_with_an_example_and_a_home_and_a_version(
         (["jobs", "--help"], "There is no command `talaria jobs`."),
         (["sessions", "lst"], "Did you mean `talaria sessions list`?"),
         (["ask", "--sesion", "x", "hi"], "--session"),
-        (["chat", "--dir", "/tmp"], "No such option '--dir'"),
         (["chat", "--session", "a b"], "'a b' is no session name"),
         (["sessions", "show"], "Missing argument 'NAME_OR_ID'"),
         (["ask", ""], "There is nothing to send"),

@@ -80,7 +80,17 @@ def test_a_body_comes_back_from_its_bytes_as_it_was(body: EntryBody) -> None:
 
 def test_every_kind_of_body_has_its_own_tag() -> None:
     tags = {kind.__struct_config__.tag for kind in get_args(EntryBody)}
-    assert tags == {"system", "user", "assistant", "tool_results", "spec", "title", "reasoning", "hidden"}
+    assert tags == {
+        "system",
+        "user",
+        "assistant",
+        "tool_results",
+        "spec",
+        "title",
+        "reasoning",
+        "hidden",
+        "note",
+    }
 
 
 def test_a_tool_calls_arguments_are_kept_byte_for_byte() -> None:

@@ -17,6 +17,7 @@ from talaria.core.events import (
     FellBack,
     ModelLoading,
     QuestionAsked,
+    QuestionDecided,
     Queued,
     ReasoningDelta,
     RefusalDelta,
@@ -30,11 +31,11 @@ from talaria.core.events import (
 )
 from talaria.core.ids import QuestionId
 from talaria.core.messages import TokenUsage, ToolOutcome
-from talaria.core.questions import QuestionKind
+from talaria.core.questions import QuestionKind, Span
 
 CONTRACT = {
     *("queued", "model.loading", "reasoning", "delta", "tool.started", "tool.output", "tool.finished"),
-    "tool.delta",  # an addition
+    *("tool.delta", "approval.decided"),  # additions
     *("approval", "retry", "fallback", "usage", "reset", "done", "failed", "cancelled"),
 }
 
@@ -46,6 +47,7 @@ EVENTS: list[Event] = [
     ToolStarted("c", "read_file", "{}"),
     ToolOutput("c", "line"),
     QuestionAsked(QuestionId("q"), QuestionKind.APPROVAL, "May it run?", (), "c", "act"),
+    QuestionDecided(QuestionId("q"), "approve", Span.ONCE, "person"),
     ToolFinished("c", "read_file", ToolOutcome.OK, "…"),
     UsageReported(TokenUsage(1, 2, 3, 4), "small"),
     Retrying("openai/gpt", 2, 1.5, "It is busy."),

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from talaria.core.errors import TalariaError
 from talaria.core.ids import SessionId
 from talaria.core.ports import HostAsker
+from talaria.core.slots import FairThreads
 from talaria.net.settings import NetworkSettings
 from talaria.observe.metrics import NetworkReading
 from talaria.workspace.places import SessionPlaces, make_private, session_folder
@@ -53,6 +54,7 @@ class SessionNetworks:
         home: Path,
         settings: Callable[[], NetworkSettings],
         *,
+        threads: FairThreads | None = None,
         count: Callable[[str, int, int], None] = lambda outcome, sent, received: None,
         idle_seconds: float = _IDLE_SECONDS,
     ) -> None:
@@ -60,6 +62,7 @@ class SessionNetworks:
         of every connection that has ended."""
         self._home = Path(os.path.realpath(home))
         self._settings = settings
+        self._threads = threads or FairThreads("talaria-network", lambda: 4)
         self._count = count
         self._idle_seconds = idle_seconds
         self._asker: HostAsker | None = None
@@ -104,7 +107,7 @@ class SessionNetworks:
 
     async def resume(self) -> None:
         """Listen again for sessions whose processes have outlived the last gateway."""
-        for record in await asyncio.to_thread(lambda: [*self._home.glob("sessions/*/network/holder.json")]):
+        for record in await self._threads.run(self, _find_records, self._home):
             session_id = SessionId(unquote(record.parent.parent.name))
             async with self._lock(session_id):
                 await self._find(session_id, record.parent)
@@ -142,9 +145,9 @@ class SessionNetworks:
             network = self._networks.pop(session_id, None)
             if network is not None:
                 await network.listener.close()
-                await asyncio.to_thread(network.holder.end)
-            elif (holder := await asyncio.to_thread(find_holder, folder)) is not None:
-                await asyncio.to_thread(holder.end)
+                await self._threads.run(session_id, network.holder.end)
+            elif (holder := await self._threads.run(session_id, find_holder, folder)) is not None:
+                await self._threads.run(session_id, holder.end)
 
     async def close(self) -> None:
         """Let go of all networks. Those that no command uses end; the others end by themselves later."""
@@ -186,14 +189,15 @@ class SessionNetworks:
         if network is not None:
             del self._networks[places.session_id]
             await network.listener.close()
-            await asyncio.to_thread(network.holder.end)
+            await self._threads.run(places.session_id, network.holder.end)
         folder = places.network
-        await asyncio.to_thread(_make_folder, folder)
+        await self._threads.run(places.session_id, _make_folder, folder)
         found = await self._find(places.session_id, folder)
         if found is not None:
             return found
         user = command_user(places.folder)
-        holder = await asyncio.to_thread(start_holder, folder, user, (self._home,))
+        session_id, hidden = places.session_id, (self._home,)
+        holder = await self._threads.run(session_id, start_holder, folder, user, hidden)
         try:
             return await self._listen(places.session_id, folder, holder)
         except BaseException:
@@ -203,7 +207,7 @@ class SessionNetworks:
     async def _find(self, session_id: SessionId, folder: Path) -> _Network | None:
         from talaria.workspace.network_holder import find_holder  # noqa: PLC0415 - heavy
 
-        holder = await asyncio.to_thread(find_holder, folder)
+        holder = await self._threads.run(session_id, find_holder, folder)
         return await self._listen(session_id, folder, holder) if holder is not None else None
 
     async def _listen(self, session_id: SessionId, folder: Path, holder: NetworkHolder) -> _Network:
@@ -249,7 +253,11 @@ class SessionNetworks:
         if is_used:
             network.holder.forget()
         else:
-            await asyncio.to_thread(network.holder.end)
+            await self._threads.run(session_id, network.holder.end)
+
+
+def _find_records(home: Path) -> list[Path]:
+    return [*home.glob("sessions/*/network/holder.json")]
 
 
 def _make_folder(folder: Path) -> None:

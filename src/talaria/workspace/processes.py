@@ -54,6 +54,7 @@ class BackgroundProcesses:
     ) -> None:
         self._home = Path(os.path.realpath(home))
         self._commands = commands
+        self.threads = commands.threads
         self._limits = limits or Limits()
         self._clock = clock or SystemClock()
         self._all: dict[SessionId, dict[str, WatchedProcess]] = {}
@@ -78,7 +79,7 @@ class BackgroundProcesses:
 
     async def recover(self) -> Sequence[SessionId]:
         """Find the processes of earlier gateways again. Return the sessions that have any."""
-        await self._find(await asyncio.to_thread(_find_all, self._home))
+        await self._find(await self.threads.run(self, _find_all, self._home))
         return tuple(self._all)
 
     async def _find(self, found: Sequence[_Found]) -> None:
@@ -99,7 +100,7 @@ class BackgroundProcesses:
             process.is_told = True
         await asyncio.gather(*(process.kill() for process in doomed.values()))
         for process in doomed.values():
-            await asyncio.to_thread(remove_tree, process.folder)
+            await self.threads.run(session_id, remove_tree, process.folder)
 
     async def close(self) -> None:
         """Watch nothing any more. All processes go on."""
@@ -117,7 +118,7 @@ class BackgroundProcesses:
         """The session knows that the process has ended."""
         process.is_told = True
         with suppress(OSError):  # it is told again by the next gateway then, if the log does not have it
-            await asyncio.to_thread(write_whole, process.folder / TOLD, "")
+            await self.threads.run(process.record.session_id, write_whole, process.folder / TOLD, "")
 
     # -- starting -------------------------------------------------------------------------------------------
 
@@ -162,7 +163,7 @@ class BackgroundProcesses:
         over = [each for each in self.of_session(session_id) if each.gone.is_set() and each.is_told]
         for process in over[: max(0, len(over) - ENDED_KEPT + 1)]:
             del self._all[session_id][process.record.id]
-            await asyncio.to_thread(remove_tree, process.folder)
+            await self.threads.run(session_id, remove_tree, process.folder)
 
     async def _start(self, facts: ProcessFacts, places: SessionPlaces) -> WatchedProcess:
         folder = places.processes / facts.id
@@ -223,11 +224,12 @@ class SessionProcesses:
 
     async def poll(self, process_id: str) -> ProcessOutput:
         process = self._find(process_id)
-        return await asyncio.to_thread(_poll, process, process.state is not ProcessState.RUNNING)
+        is_last = process.state is not ProcessState.RUNNING
+        return await self._all.threads.run(self.session_id, _poll, process, is_last)
 
     async def log(self, process_id: str, offset: int | None, limit: int) -> ProcessOutput:
         process = self._find(process_id)
-        part = await asyncio.to_thread(read_ring, process.folder, offset, limit)
+        part = await self._all.threads.run(self.session_id, read_ring, process.folder, offset, limit)
         wanted = part.begin if offset is None else offset
         return _output(process, part, wanted, is_last=process.state is not ProcessState.RUNNING)
 

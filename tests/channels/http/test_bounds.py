@@ -294,6 +294,9 @@ async def test_followers_that_do_not_read_share_one_reply_and_are_cut_off(
             assert tracemalloc.get_traced_memory()[1] < 12 << 20
         finally:
             tracemalloc.stop()
+        async with asyncio.timeout(20):
+            while (await api.get(f"/api/turns/{turn}"))["state"] == "running":
+                await asyncio.sleep(0.01)
         assert (await api.get(f"/api/turns/{turn}"))["state"] == "done"
 
 
