@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -61,6 +61,7 @@ from talaria.turns.agents import Agents
 from talaria.turns.crashes import RestartGuard, leave_wedged
 from talaria.turns.deletion import Deletions
 from talaria.turns.delivery import Delivery
+from talaria.turns.host_questions import HostQuestions
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.process_notes import ProcessNotes
 from talaria.turns.settings import TurnSettings
@@ -245,8 +246,10 @@ async def _open_models(start: _Start) -> AsyncIterator[_Models]:
 
 
 @asynccontextmanager
-async def _open_workspaces(start: _Start, threads: FairThreads) -> AsyncIterator[ChatWorkspaces]:
-    """Open the files and shells of sessions. Leaving ends no session."""
+async def _open_workspaces(
+    start: _Start, threads: FairThreads
+) -> AsyncIterator[tuple[ChatWorkspaces, SessionNetworks]]:
+    """Open the files, shells and networks of sessions. Leaving ends no session."""
     home, tools = start.home.path, start.settings.tools
     limits = ProcessLimits(tools.command_memory, tools.command_processes)
     environ = partial(command_environ, tools, start.environ)
@@ -265,7 +268,7 @@ async def _open_workspaces(start: _Start, threads: FairThreads) -> AsyncIterator
     workspaces = ChatWorkspaces(home, (networks,), commands, folders, start.limits)
     try:
         await networks.resume()
-        yield workspaces
+        yield workspaces, networks
     finally:
         await workspaces.close()
 
@@ -331,7 +334,8 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
     async with AsyncExitStack() as scopes:
         workers = ToolWorkers(start.limits)
         scopes.callback(workers.threads.close)
-        workspaces = await scopes.enter_async_context(_open_workspaces(start, workers.threads))
+        places = await scopes.enter_async_context(_open_workspaces(start, workers.threads))
+        workspaces, networks = places
         folders = workspaces.folders
         turn_settings = TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, zone)
         notes = ProcessNotes(store, workspaces.processes, turn_settings, clock)
@@ -341,19 +345,15 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         scopes.push_async_callback(sessions.drain)
         keeper, watch = await scopes.enter_async_context(_keep_leases(start, store))
         agents = replace(agents, notes=notes)
-        turns = Turns(store, keeper, agents, sessions, turn_settings, load=watch.load)
+        hosts = _host_questions(start)
+        turns = Turns(store, keeper, agents, sessions, turn_settings, load=watch.load, hosts=hosts)
+        networks.use_asker(turns.hosts)
         delivery = Delivery(
             store, turns.live, settings.delivery, partial(_read_sent, folders), limits=start.limits
         )
         uploads = Uploads(home.files, folders, clock, workers.threads, workers.quota)
-        loops = {
-            "delivery": delivery.run,
-            "deadlines": turns.watch,
-            "orphans": turns.watch_orphans,
-            "answers": turns.requests.run,
-            "expiry": sessions.run,
-            "config": start.reloader.run,
-        }
+        loops = _turn_loops(turns, delivery, sessions)
+        loops["config"] = start.reloader.run
         await scopes.enter_async_context(run_loops(clock, loops))
         gateway = Gateway(
             home=home,
@@ -386,6 +386,37 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             if isinstance(part, ServicePart):
                 await scopes.enter_async_context(part.open(gateway, settings.of(part)))
         yield gateway
+
+
+def _turn_loops(
+    turns: Turns, delivery: Delivery, sessions: SessionLifecycle
+) -> dict[str, Callable[[], Awaitable[None]]]:
+    """Return the loops that run beside the turns."""
+    return {
+        "delivery": delivery.run,
+        "deadlines": turns.watch,
+        "orphans": turns.watch_orphans,
+        "answers": turns.requests.run,
+        "expiry": sessions.run,
+    }
+
+
+def _host_questions(start: _Start) -> Callable[..., HostQuestions]:
+    """Return what makes the questions about hosts, of a store, live turns and a clock."""
+    asks = start.settings.tools.approvals != "never"
+    return partial(HostQuestions, asks=asks, allow_always=partial(_allow_host, start))
+
+
+def _allow_host(start: _Start, host: str, port: int) -> None:
+    """Write a host to `network.allow`. The change counts at once, like any other of the file. Blocks."""
+    from talaria.config.edit import change_key  # noqa: PLC0415 - rarely needed
+    from talaria.net.host_rules import write_rule  # noqa: PLC0415
+
+    rule = write_rule(host, port)
+    allowed = start.live.settings.network.allow
+    if rule not in allowed:
+        home = start.home.path
+        change_key(home, ("network", "allow"), [*allowed, rule], start.environ, start.parts)
 
 
 def _make_lifecycle(

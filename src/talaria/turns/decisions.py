@@ -14,7 +14,9 @@ from talaria.core.questions import APPROVE, DENY, Decision, QuestionKind, Span
 from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.turns import Turn
+from talaria.turns.host_questions import HostQuestions
 from talaria.turns.live import LiveTurns
+from talaria.turns.states import LiveState
 
 MAX_ANSWER = 16 << 10  # characters
 _HOW_TO_LIST = "`GET /api/approvals` and `/status` list the open ones."
@@ -30,6 +32,8 @@ class Decisions:
         live: LiveTurns,
         clock: Clock,
         take_up: Callable[[ChatKey], None],
+        hosts: HostQuestions,
+        *,
         redact: Callable[[str], str] = str,
     ) -> None:
         self._redact = redact
@@ -37,6 +41,7 @@ class Decisions:
         self._live = live
         self._clock = clock
         self._take_up = take_up
+        self._hosts = hosts
 
     async def listing(self, page: Page, within: str = "") -> QuestionPage:
         """Return the open questions, oldest first, in chats whose key begins with `within`."""
@@ -66,10 +71,14 @@ class Decisions:
             )
         _check_fits(found, text, span)
         text = self._redact(text)
+        span = self._hosts.span_of(found, text, span)
+        decision = Decision(text, decider.id, self._clock.now(), span)
         try:
-            await self.record(question_id, Decision(text, decider.id, self._clock.now(), span))
+            await self.record(question_id, decision)
         except IllegalMove:
             raise closed(await self.find(question_id), self._clock.now()) from None
+        if found.question.kind is QuestionKind.HOST:
+            await self._hosts.decided(found, decision)
         return found
 
     async def record(self, question_id: QuestionId, decision: Decision) -> Turn:
@@ -86,9 +95,10 @@ class Decisions:
             raise IllegalMove(f"question {question_id}", "closed", "decided")
         turn = await self._store.decide(question_id, decision)
         self._take_up(turn.chat_key)
-        if (live := self._live.get(turn.id)) is not None:
-            live.emit(QuestionDecided(question_id, decision.text, decision.span, decision.by))
-            live.decide(question_id)
+        for live in self._live:
+            if live.turn.session_id == turn.session_id and live.state is not LiveState.QUEUED:
+                live.emit(QuestionDecided(question_id, decision.text, decision.span, decision.by))
+                live.decide(question_id)
         return turn
 
 

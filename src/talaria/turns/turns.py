@@ -19,6 +19,7 @@ from talaria.observe.loop_watch import Load
 from talaria.turns.agents import Agents
 from talaria.turns.decisions import Decisions
 from talaria.turns.histories import SentExchange
+from talaria.turns.host_questions import HostQuestions
 from talaria.turns.intake import Intake, StatelessCall
 from talaria.turns.lanes import Lanes
 from talaria.turns.lifecycle import SessionLifecycle
@@ -50,7 +51,9 @@ class Turns:
         settings: TurnSettings,
         *,
         load: Load | None = None,
+        hosts: Callable[..., HostQuestions] = HostQuestions,
     ) -> None:
+        """`hosts` makes the questions about hosts, of a store, live turns and a clock."""
         self._store = store
         self._keeper = keeper
         self._pending = agents.pending
@@ -58,7 +61,9 @@ class Turns:
         self._settings = settings
         self._clock = agents.clock
         self.live = LiveTurns(agents.clock, agents.metrics)
-        self.decisions = Decisions(store, self.live, agents.clock, self._take_up_chat, agents.secrets)
+        self.hosts = hosts(store, self.live, agents.clock)
+        take_up, redact = self._take_up_chat, agents.secrets
+        self.decisions = Decisions(store, self.live, agents.clock, take_up, self.hosts, redact=redact)
         self._runner = Runner(
             store,
             keeper,

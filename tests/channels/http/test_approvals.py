@@ -12,6 +12,7 @@ import pytest
 from asking_tools import Danger, calling
 from channels.http.gateway import Api, run_gateway
 from channels.http.test_roles import add_token, bearer
+from talaria.core.ports import HostRequest
 from talaria.testing.model_server import ModelServer
 
 
@@ -150,3 +151,15 @@ async def test_an_operator_decides_in_another_chat_by_the_id(api: Api, danger: D
     assert (await api.say("two", f"/deny {asked['id']}"))["reply"].startswith("Denied: danger")
     await settled(api, turn_id)
     assert danger.ran == []
+
+
+async def test_a_host_is_allowed_for_always_in_the_configuration(api: Api) -> None:
+    turn_id = await api.begin("one", "hello")
+    session_id = (await settled(api, turn_id))["session_id"]
+    hosts = api.gateway.turns.hosts
+    asking = asyncio.create_task(hosts.ask(HostRequest(session_id, "a.example", 8443)))
+    [asked] = await waiting(api)
+    assert (asked["kind"], asked["tool"]) == ("host", "network")
+    await api.post(f"/api/approvals/{asked['id']}", {"decision": "approve", "for": "always"})
+    assert (await asking).is_admitted
+    assert "a.example:8443" in api.gateway.home.config.read_text()

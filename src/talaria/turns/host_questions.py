@@ -1,0 +1,137 @@
+"""`HostQuestions`: asks people about hosts that commands of a session want to reach.
+
+The turn does not wait: its command is held at the proxy for a short while. A decision that comes later is a
+grant for the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from talaria.access.approvals import host_digest
+from talaria.core.clock import Clock
+from talaria.core.events import QuestionAsked
+from talaria.core.ids import QuestionId, SessionId, TurnId, new_question_id
+from talaria.core.ledger import AskedQuestion, Page
+from talaria.core.ports import HostAnswer, HostRequest
+from talaria.core.questions import APPROVE, Decision, Question, QuestionKind, Span
+from talaria.core.store_ports import Store
+from talaria.core.turns import Turn
+from talaria.tools.visible import visible_text
+from talaria.turns.live import LiveTurn, LiveTurns
+from talaria.turns.states import LiveState
+
+_log = logging.getLogger("talaria.turns")
+
+NETWORK = "network"  # the name of these questions in the place of a tool's
+_ASK_SECONDS = 86_400.0
+_MOST_DENIED = 256
+_REFUSED = HostAnswer(False, "A person refused it.")
+_UNASKED = HostAnswer(False, "It is not in network.allow, and nobody can be asked.")
+_LEFT_OPEN = HostAnswer(False, "A person is asked; try again once they have agreed.")
+
+
+class HostQuestions:
+    """Implements `core.ports.HostAsker`. With `asks` False nobody is asked: such a host is refused.
+    `allow_always` writes a host to the configuration; it may block."""
+
+    def __init__(
+        self,
+        store: Store,
+        live: LiveTurns,
+        clock: Clock,
+        *,
+        asks: bool = True,
+        allow_always: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._live = live
+        self._clock = clock
+        self._asks = asks
+        self._allow_always = allow_always
+        self._waiters: dict[QuestionId, set[asyncio.Future[HostAnswer]]] = {}
+        self._denied: OrderedDict[tuple[TurnId, str], None] = OrderedDict()  # a denial lasts for its turn
+
+    async def ask(self, request: HostRequest) -> HostAnswer:
+        digest = host_digest(request.host, request.port)
+        if await self._store.is_granted(request.session_id, digest):
+            return HostAnswer(True)
+        turn = await self._turn_of(request.session_id)
+        if not self._asks or turn is None or turn.inbound.is_unattended is True:
+            return _UNASKED
+        if (turn.id, digest) in self._denied:
+            return _REFUSED
+        question = await self._put(turn, request, digest)
+        if request.is_background:
+            return _LEFT_OPEN
+        waiter: asyncio.Future[HostAnswer] = asyncio.get_running_loop().create_future()
+        waiters = self._waiters.setdefault(question.id, set())
+        waiters.add(waiter)
+        try:
+            return await waiter
+        finally:
+            waiters.discard(waiter)
+            if not waiters:
+                self._waiters.pop(question.id, None)
+
+    def span_of(self, asked: AskedQuestion, text: str, span: Span) -> Span:
+        """Return how far a decision reaches: if no command is held any more, once is for the session."""
+        is_late = asked.question.kind is QuestionKind.HOST and asked.question.id not in self._waiters
+        return Span.SESSION if is_late and text == APPROVE and span is Span.ONCE else span
+
+    async def decided(self, asked: AskedQuestion, decision: Decision) -> None:
+        """Let the held commands go on, or be refused. A host that is allowed for always is written down."""
+        question = asked.question
+        is_admitted = decision.text == APPROVE
+        if not is_admitted:
+            self._denied[asked.turn.id, question.digest] = None
+            while len(self._denied) > _MOST_DENIED:
+                self._denied.popitem(last=False)
+        for waiter in tuple(self._waiters.get(question.id, ())):
+            if not waiter.done():
+                waiter.set_result(HostAnswer(True) if is_admitted else _REFUSED)
+        if is_admitted and decision.span is Span.ALWAYS and self._allow_always is not None:
+            host, _, port = question.digest.removeprefix("host:").rpartition(":")
+            try:
+                await asyncio.to_thread(self._allow_always, host, int(port))
+            except Exception:  # the grant for the session stands
+                _log.exception("%s could not be written to network.allow", host)
+
+    async def _turn_of(self, session_id: SessionId) -> Turn | None:
+        """Return the session's running turn, or its last one."""
+        for live in self._lives(session_id):
+            if live.state is LiveState.RUNNING:
+                return live.turn
+        recent = await self._store.recent_of_session(session_id, 1)
+        return recent[0] if recent else None
+
+    async def _put(self, turn: Turn, request: HostRequest, digest: str) -> Question:
+        """Return the open question about this host, which is put if there is none."""
+        page = await self._store.open_questions(Page(500), turn.chat_key)
+        for item in page.items:
+            is_same = item.question.kind is QuestionKind.HOST and item.question.digest == digest
+            if is_same and item.turn.session_id == request.session_id:
+                self._tell(request.session_id, item.question)
+                return item.question
+        now, place = self._clock.now(), visible_text(f"{request.host}:{request.port}")
+        why = "A command of this session wants to connect to it, and it is not in network.allow."
+        question = Question(
+            *(new_question_id(), turn.id, 0, "", QuestionKind.HOST, f"{place}\n\n{why}"),
+            *(now, now + _ASK_SECONDS),
+            name=NETWORK,
+            digest=digest,
+        )
+        await self._store.ask(question)
+        self._tell(request.session_id, question)
+        return question
+
+    def _tell(self, session_id: SessionId, question: Question) -> None:
+        for live in self._lives(session_id):
+            if live.state is LiveState.RUNNING:
+                live.emit(QuestionAsked.of(question, NETWORK))
+
+    def _lives(self, session_id: SessionId) -> Iterable[LiveTurn]:
+        return (live for live in self._live if live.turn.session_id == session_id)
