@@ -10,12 +10,13 @@ from statistics import median
 from bench import pieces, streams
 from bench.accepts import group_commit_gain, http_accept_cpu
 from bench.agents import warm_agent_costs
+from bench.commands import MODEL_SECONDS, command_costs, output_costs
 from bench.load import Client, bare_call_cpu, fresh_names, sdk_call_cpu
 from bench.processes import gateway, model_server
 from bench.table import Row, Wanted
 from bench.turns import SESSIONS, SHORT, TurnLoad, measure_turns
 
-PARTS = ("calls", "turns", "streams", "pieces", "latency", "chats", "accepts", "agents")
+PARTS = ("calls", "turns", "streams", "pieces", "latency", "chats", "accepts", "agents", "commands")
 ROUNDS = 3  # the best counts: other work of the machine can only add to it
 LENGTH = 1000  # messages of a long conversation
 CHATS = 50
@@ -45,6 +46,7 @@ class Suite:
             self._measure_chats,
             self._measure_accepts,
             self._measure_agents,
+            self._measure_commands,
         )
         for part, measure in zip(PARTS, measures, strict=True):
             if part in parts:
@@ -180,3 +182,24 @@ class Suite:
         self._add_cpu("agent built from 100 messages", build, Wanted.AT_MOST, 2)
         allowed = 3 * transcript + 20_000
         self.rows.append(Row("agent in memory over its allowance", held / allowed, "×", Wanted.AT_MOST, 1))
+
+    async def _measure_commands(self) -> None:
+        self._say("commands of the terminal")
+        costs = await command_costs(self._rounds, self._times(40))
+        self.rows.append(Row("command `true`, until its result", costs.wall * 1000, "ms", Wanted.AT_MOST, 40))
+        self._add_cpu("command `true`, in the gateway", costs.cpu, Wanted.AT_MOST, 4)
+        megabytes = 100 if self._is_long else 10
+        self._say(f"{megabytes} MB of output")
+        output = await output_costs(megabytes)
+        self.rows += [
+            Row(
+                f"gateway's growth by {megabytes} MB of output", output.growth / 1e6, "MB", Wanted.AT_MOST, 5
+            ),
+            Row(
+                f"first token of a {MODEL_SECONDS:g} s model beside it",
+                output.delay,
+                "×",
+                Wanted.AT_MOST,
+                1.1,
+            ),
+        ]

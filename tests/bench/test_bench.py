@@ -61,6 +61,10 @@ ALL = [
     "durable accepts, 64 tasks over one",
     "durable accept through HTTP, 64 at once",
     *AGENTS,
+    "command `true`, until its result",
+    "command `true`, in the gateway",
+    "gateway's growth by 10 MB of output",
+    "first token of a 0.2 s model beside it",
 ]
 
 

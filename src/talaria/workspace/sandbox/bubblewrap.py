@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -103,11 +104,7 @@ def _namespaces(*, is_root: bool) -> list[str]:
 
 def _mounts(hidden: tuple[Path, ...], command: SandboxCommand) -> Iterator[str]:
     yield from ("--perms", "0755", "--dir", "/etc", "--perms", "0755", "--dir", "/run")
-    for path in system_paths(hidden):
-        if path.is_symlink() and path.parent == Path("/"):
-            yield from ("--symlink", str(path.readlink()), str(path))
-        else:
-            yield from ("--ro-bind", str(path), str(path))
+    yield from _system_mounts(hidden)
     yield from ("--proc", "/proc", "--dev", "/dev", *_SHARED_MEMORY, "--remount-ro", "/dev")
     yield from ("--bind", str(command.tmp), _TMP)
     folders = dict.fromkeys((*command.readable, command.folder, command.home))
@@ -116,6 +113,19 @@ def _mounts(hidden: tuple[Path, ...], command: SandboxCommand) -> Iterator[str]:
         yield from ("--perms", "0755", "--dir", str(parent))
     for path in folders:
         yield from ("--ro-bind" if path in command.readable else "--bind", str(path), str(path))
+
+
+@cache
+def _system_mounts(hidden: tuple[Path, ...]) -> tuple[str, ...]:
+    """Return the mounts of the system's folders as they are when this is first called: finding them takes
+    longer than all the rest. One that is gone by then is left out."""
+    words: list[str] = []
+    for path in system_paths(hidden):
+        if path.is_symlink() and path.parent == Path("/"):
+            words += ("--symlink", str(path.readlink()), str(path))
+        else:
+            words += ("--ro-bind-try", str(path), str(path))
+    return tuple(words)
 
 
 def _exports(command: SandboxCommand) -> bytes:
