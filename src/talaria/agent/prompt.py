@@ -19,12 +19,17 @@ this conversation's own folder, which lasts. A result that was cut names the fil
 When a result says that its outcome is unknown, find out what happened before you try again."""
 
 
+_TERMINAL = """\
+Commands of `terminal` run in a sandbox in the same folder; the working directory and exported variables \
+last. Nobody can type into a program that runs there."""
+
+
 def render_prompt(name: str, extra: str, tools: Sequence[str], *, is_plain: bool = False) -> str:
     """Return the prompt. A plain one says nothing of tools and of the times of messages, which a built-in
     model is not told."""
     parts = [_IDENTITY.format(name=name) + ("" if is_plain else _TIMES)]
     if tools and not is_plain:
-        parts.append(_TOOLS)
+        parts.append(f"{_TOOLS} {_TERMINAL}" if "terminal" in tools else _TOOLS)
     if extra.strip():
         parts.append(extra.strip())
     return "\n\n".join(parts)

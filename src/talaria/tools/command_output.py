@@ -16,7 +16,7 @@ from talaria.tools.result import RESULTS, prune_results
 from talaria.workspace.folder import MAX_READ_BYTES, Folder
 
 _EMITTED_BYTES = 64 << 10  # a call shows no more while it runs
-_BATCH = 1 << 20
+_BATCH = 256 << 10
 _NOTE_BYTES = 400
 
 

@@ -199,8 +199,8 @@ class SandboxedProcess:
             self._told += (heard := os.read(self._launch.status, _MAX_STATUS))
             if not heard or len(self._told) > _MAX_STATUS:
                 loop.remove_reader(self._launch.status)
-        first = self._status().get("child-pid")
-        if isinstance(first, int) and not self._has_first:
+        first = None if self._has_first else self._status().get("child-pid")
+        if isinstance(first, int):
             self._has_first = True
             with suppress(ProcessLookupError):
                 self._running.add(fd := os.pidfd_open(first))
