@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -26,6 +27,9 @@ from talaria.pool.policy import PoolLimits
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.folder import chat_folder
+from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
+from talaria.workspace.sandbox.choice import choose
+from talaria.workspace.sandbox.port import PATH
 from talaria.workspace.shim import start_time
 from talaria.workspace.watched_process import WatchedProcess
 
@@ -287,3 +291,22 @@ async def test_an_end_stops_the_processes_and_resume_brings_the_shell_back(house
         body = life.model.bodies[-1]
         assert b"There are no background processes" in body
         assert f"{life.folder / 'w'}\\nhere".encode() in body
+
+
+async def test_a_server_in_the_background_is_reached_by_the_sessions_commands_also_after_a_restart(
+    house: House,
+) -> None:
+    if not isinstance((await choose("auto", house.home)).sandbox, BubblewrapSandbox):
+        pytest.skip("only bubblewrap gives a session a network of its own")
+    text = (house.home / "config.toml").read_text()
+    (house.home / "config.toml").write_text(text.replace('commands = "off"', 'commands = "ask"'))
+    if shutil.which("python3", path=PATH) is None or shutil.which("curl", path=PATH) is None:
+        pytest.skip("there is no python3 or no curl for commands")
+    serve = "python3 -m http.server --bind 127.0.0.1 8123"
+    look = "for n in $(seq 100); do curl -sf http://127.0.0.1:8123/here && break; sleep 0.1; done"
+    async with house.open() as life:
+        await life.say(call("echo reached >here"))
+        await life.start(serve)
+        assert "reached" in str((await life.say(call(look))).reply)
+    async with house.open() as life:
+        assert "reached" in str((await life.say(call(look))).reply)
