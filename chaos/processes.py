@@ -84,7 +84,7 @@ class ProcessKillRun:
             await self._settle(gateway)
             self._judge(gateway.home)
             await self._end(gateway)
-        self.results.left += [f"pid {pid}" for pid in self._running()]
+        self.results.left += [f"pid {pid}" for pid in running_with(self._token)]
         return self.results.figures()
 
     # -- one life -------------------------------------------------------------------------------------------
@@ -205,15 +205,16 @@ class ProcessKillRun:
             self.results.left += map(str, left())
         await gateway.kill(signal.SIGTERM)
 
-    def _running(self) -> Iterator[int]:
-        """Yield the processes of commands that this run started."""
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                words = path.read_bytes()
-            except OSError:
-                continue
-            if self._token.encode() in words:
-                yield int(path.parent.name)
+
+def running_with(token: str) -> Iterator[int]:
+    """Yield the processes that have the token in their command line."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes()
+        except OSError:
+            continue
+        if token.encode() in words:
+            yield int(path.parent.name)
 
 
 def _call(command: str, **more: object) -> str:

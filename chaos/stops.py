@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from chaos.processes import running_with
 from soak.report import Figure, Progress
 from talaria.core.failpoints import Failpoint
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
@@ -25,13 +26,14 @@ _POOLED_THREADS = _TOOL_THREADS + min(32, (os.cpu_count() or 1) + 4)
 _CHATS = 16
 _POOLED_CONNECTIONS = _CHATS  # to the model, kept open for the next call
 _WARM_UP = 32
+_TOKEN = f"cancels{os.getpid()}"  # in the words of every process of a command
 _TEXTS = (
     "[[delay 0.05]] let me see",
     "[[chunks 10]][[chunk-delay 0.01]][[words 30]]",
     '[[call write_file {"path": "a.txt", "content": "x"}]][[delay 0.03]][[call list_files {}]][[words 5]]',
     '[[call search_files {"pattern": "x"}]][[call search_files {"pattern": "y"}]][[words 3]]',
-    '[[call terminal {"command": "sleep 5 & echo up; wait"}]][[words 3]]',
-    '[[call terminal {"command": "sleep 0.2", "background": true}]][[delay 0.03]][[words 3]]',
+    f'[[call terminal {{"command": ": {_TOKEN}; sleep 5 & echo up; wait"}}]][[words 3]]',
+    f'[[call terminal {{"command": ": {_TOKEN}; sleep 0.2", "background": true}}]][[delay 0.03]][[words 3]]',
     "[[hang]]",
     "quick",
 )
@@ -54,6 +56,7 @@ class Holdings:
     permits: int  # running and waiting calls at endpoints
     owed: int
     answering: int  # connections with an unfinished answer of the model
+    commands: int = 0  # processes of commands, whatever their parent is
 
     def left_over(self, before: Holdings) -> dict[str, int]:
         """Return the resources that are there now and were not before, by name."""
@@ -65,6 +68,7 @@ class Holdings:
             "permits": self.permits,
             "turns owed": self.owed,
             "model connections": self.answering,
+            "processes of commands": self.commands,
         }
         return {name: count for name, count in grown.items() if count}
 
@@ -82,6 +86,7 @@ async def take_stock(gateway: GatewayProcess, model: ModelServer) -> Holdings:
         permits=sum(one["busy"] + one["waiting"] for one in status["endpoints"].values()),
         owed=status["owed"]["turns"],
         answering=model.answering,
+        commands=sum(1 for _ in running_with(_TOKEN)),
     )
 
 

@@ -29,9 +29,11 @@ from talaria.workspace.processes import BackgroundProcesses, SessionProcesses
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.landlock import NoSandbox
 from talaria.workspace.sandbox.port import Sandbox
+from talaria.workspace.sandbox.process import open_process
 from talaria.workspace.shell import SessionCommands
 from talaria.workspace.shim import start_time
 from talaria.workspace.watched_process import WatchedProcess
+from workspace.sandbox.conftest import Holders, Places
 
 KEY = ChatAddress("main", "test", "dm", "one").key()
 SESSION = SessionId("ses_one")
@@ -328,3 +330,15 @@ def test_a_ring_that_is_overwritten_while_it_is_read_gives_whole_bytes(tmp_path:
         file.seek(RESERVED_AT)
         file.write((18).to_bytes(8, "little"))
     assert read_ring(tmp_path, 0, 100)[:2] == (8, b"89abcde")
+
+
+async def test_a_command_that_is_ended_while_it_starts_leaves_nothing(
+    any_sandbox: Sandbox, places: Places, holders: Holders
+) -> None:
+    """bubblewrap's first process once waited for ever for a launcher that was killed at the wrong moment."""
+    command = places.command(f"exec 9>{holders.path}; sleep 1000")
+    for rounds in range(0, 400, 10):
+        async with asyncio.timeout(30), open_process(any_sandbox, command):
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+    assert not holders.alive()

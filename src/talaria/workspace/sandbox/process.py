@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from talaria.workspace.sandbox.port import Launch, Sandbox, SandboxCommand, SandboxError
@@ -23,6 +24,7 @@ _PIECE = 64 << 10
 _PIECES = 4  # of output that wait to be read, before the command has to wait
 _PATIENCE = 5.0  # seconds until a supervisor that does not end is killed itself
 _MAX_STATUS = 64 << 10
+_STOPPING = 1000  # milliseconds until a process has stopped
 _SCREEN = (24, 80)  # lines and columns of a terminal
 
 
@@ -156,7 +158,11 @@ class SandboxedProcess:
 
     async def kill(self) -> None:
         """End every process of the command. Returns when they are gone."""
-        self._end()
+        if self._ended.is_set():
+            return
+        if self._launch.ends_all == signal.SIGKILL:
+            await self._end_children()
+        self._process.send_signal(self._launch.ends_all)  # nothing happens if it has been reaped
         try:
             async with asyncio.timeout(_PATIENCE):
                 await self._ended.wait()
@@ -206,8 +212,25 @@ class SandboxedProcess:
                 self._running.add(fd := os.pidfd_open(first))
                 loop.add_reader(fd, self._reap, fd)
 
-    def _end(self) -> None:
-        self._process.send_signal(self._launch.ends_all)  # nothing happens if it has been reaped
+    async def _end_children(self) -> None:
+        """Kill what the launcher has started, and keep it from starting more.
+
+        The first process of a namespace dies with the launcher only once it has asked the kernel for that.
+        Before, it waits for the launcher, and would wait for ever if that was killed.
+        """
+        self._process.send_signal(signal.SIGSTOP)
+        stat, children = (Path(f"/proc/{self.pid}/{name}") for name in ("stat", f"task/{self.pid}/children"))
+        for _ in range(_STOPPING):
+            if (
+                self._process.returncode is not None
+                or stat.read_text().rpartition(")")[2].split()[0] in "TtZ"
+            ):
+                break
+            await asyncio.sleep(0.001)
+        if self._process.returncode is None:
+            with suppress(OSError):  # a kernel without this file
+                for child in children.read_text().split():
+                    os.kill(int(child), signal.SIGKILL)
 
     def _status(self) -> dict[str, Any]:
         """Return what the launcher told about the command: documents of JSON, one after the other."""
