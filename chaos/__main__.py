@@ -22,7 +22,7 @@ from chaos.loop_disk import why_not
 from chaos.mutants import MUTANTS, render, try_all
 from chaos.nonces import explore_many
 from chaos.pauses import PauseRun
-from chaos.planted import Kills, Pauses, Retries, Tests
+from chaos.planted import Commands, Kills, Pauses, Retries, Tests
 from chaos.processes import ProcessKillRun
 from chaos.proxy_attacks import ProxyAttackRun, all_proxy_attacks
 from chaos.retries import RetryRun, has_node
@@ -232,6 +232,8 @@ def _faults() -> str:
                 how = f"{count} pauses"
             case Retries(count=count):
                 how = f"{count} cuts, timeouts and kills of clients that retry"
+            case Commands(families=families):
+                how = f"hostile commands: {', '.join(families)}"
             case Tests(node=node):
                 how = f"`{node}`"
         lines.append(f"| {mutant.name} | {mutant.why} | {how} |")

@@ -248,8 +248,12 @@ def _begin_of(path: str) -> bytes:
         fd = os.open(path, flags)
     except OSError:
         return b""
-    with os.fdopen(fd, "rb") as file:
-        return file.read(_READ_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    try:
+        return os.read(fd, _READ_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
 
 
 def _note(path: str, seen: dict[str, tuple[object, ...]]) -> None:

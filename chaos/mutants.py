@@ -7,6 +7,7 @@ code.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 import tempfile
@@ -20,8 +21,10 @@ import msgspec
 from chaos.kills import KillRun
 from chaos.network_faults import NETWORK_FAULTS
 from chaos.pauses import PauseRun
-from chaos.planted import Edit, Kills, Mutant, Pauses, Retries, Tests
+from chaos.planted import Commands, Edit, Kills, Mutant, Pauses, Retries, Tests
 from chaos.retries import RetryRun
+from chaos.sandbox import SandboxRun, Setting
+from chaos.sandbox_faults import SANDBOX_FAULTS
 from soak.report import Progress
 from talaria.core.failpoints import Failpoint
 
@@ -455,6 +458,7 @@ MUTANTS = (
         Tests(f"{_COPIES}/test_shadow.py::test_a_repository_s_history_is_never_touched"),
     ),
     *NETWORK_FAULTS,
+    *SANDBOX_FAULTS,
 )
 
 
@@ -495,6 +499,8 @@ async def attempt(mutant: Mutant) -> Caught:
                 results = await run.run()
                 how = f"{len(results.repeated)} effects repeated, {results.doubled} turns too many"
                 return Caught(mutant, not results.is_good, how)
+            case Commands():
+                return await _commanded(mutant, mutant.caught_by, copy / "src")
             case Tests(node=node):
                 return await _tested(mutant, node, copy)
 
@@ -517,6 +523,22 @@ async def _killed(mutant: Mutant, points: Sequence[Failpoint], source: Path) -> 
                 mutant, True, f"{results.total} kills at {', '.join(points)}: {found or 'still owed'}"
             )
     return Caught(mutant, False, f"{_KILLS * len(_SEEDS)} kills found nothing")
+
+
+async def _commanded(mutant: Mutant, commands: Commands, source: Path) -> Caught:
+    source.parent.chmod(0o755)  # an ordinary user runs it too
+    setting = Setting(commands.backend, is_root=os.geteuid() == 0)
+    run = SandboxRun(
+        commands.count,
+        Progress(is_quiet=True),
+        settings=(setting,),
+        families=commands.families,
+        source=source,
+    )
+    figures = await run.run()
+    missed = [figure.name for figure in figures if not figure.is_reached]
+    how = f"{len(run.outcomes[0].found)} escapes of {run.outcomes[0].ran} hostile commands"
+    return Caught(mutant, bool(missed) and bool(run.outcomes[0].found), how)
 
 
 async def _tested(mutant: Mutant, node: str, copy: Path) -> Caught:

@@ -39,8 +39,16 @@ class Tests(msgspec.Struct, frozen=True):
     node: str
 
 
+class Commands(msgspec.Struct, frozen=True):
+    """Caught by so many hostile commands of these families in one sandbox."""
+
+    backend: str
+    families: tuple[str, ...]
+    count: int = 16
+
+
 class Mutant(msgspec.Struct, frozen=True):
     name: str
     why: str
     edits: tuple[Edit, ...]
-    caught_by: Kills | Pauses | Retries | Tests
+    caught_by: Kills | Pauses | Retries | Commands | Tests

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -179,6 +180,7 @@ class Arena:
     around: Surroundings
     uid: int  # of the commands
     descendants: int = 0
+    known: frozenset[int] = frozenset()  # processes that were there before the first command
 
     @property
     def own(self) -> tuple[Path, ...]:
@@ -219,13 +221,16 @@ class Arena:
         if harm := self.victim.harm():
             found.append(f"a process outside {harm}")
         found += [f"{path} was made" for path in marked_places(self.around.marker)]
-        found += [f"process {each} was left" for each in self._left()]
+        for each in self._left():
+            found.append(f"process {each} was left")
+            with suppress(OSError):
+                os.kill(int(each.split()[0]), signal.SIGKILL)
         for folder in self.own:
             empty(folder)
         return found
 
     def _left(self) -> list[str]:
-        known = {self.victim.pid, self.gateway.pid}
+        known = {self.victim.pid, self.gateway.pid, *self.known}
         sleeper = str(100_000 + int(self.around.marker[-4:], 16)).encode()
 
         def is_of_command(uid: int, line: bytes) -> bool:
@@ -326,6 +331,7 @@ async def open_arena(setting: Setting, source: Path | None = None) -> AsyncItera
         )  # fmt: skip
         arena = Arena(gateway, model, bait, listeners, victim, around, uid)
         bait.remember(outside, *others, *bait.files)
+        arena.known = frozenset(int(each.split()[0]) for each in arena._left())
         arena.descendants = arena._count()
         yield arena
 

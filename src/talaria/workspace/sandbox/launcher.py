@@ -120,7 +120,8 @@ def _become(uid: int, gid: int) -> None:
     bit = 1 << _CAP_READ_SEARCH
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     data = (ctypes.c_uint32 * 6)(bit, bit, bit, 0, 0, 0)
-    _call("capset", _libc.capset(header, data))
+    if _libc.capset(header, data) < 0:  # a container's root has few capabilities
+        raise OSError("root has no CAP_DAC_READ_SEARCH here: run as another user, or add this capability")
     _prctl("keep a capability", _AMBIENT, _AMBIENT_RAISE, _CAP_READ_SEARCH)
 
 
