@@ -33,6 +33,7 @@ MEDIA_TYPES: Final = {
     "model.js": _SCRIPT,
     "questions.js": _SCRIPT,
     "storage.js": _SCRIPT,
+    "tools.js": _SCRIPT,
     "transcript.js": _SCRIPT,
     "style.css": b"text/css; charset=utf-8",
     "icon.svg": b"image/svg+xml",

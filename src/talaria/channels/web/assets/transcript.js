@@ -4,10 +4,10 @@ import { copier, make, spoken } from "./elements.js";
 import { card, size } from "./files.js";
 import { show } from "./markdown.js";
 import { decided, question } from "./questions.js";
+import { ToolCard } from "./tools.js";
 
 const BRIEF = 96; // characters
 const PICTURE = /^(data:image\/(png|jpeg|gif|webp);|blob:)/;
-const OUTCOMES = { ok: "done", error: "failed", unknown: "outcome unknown", cancelled: "stopped" };
 
 export class Transcript {
   #log;
@@ -38,7 +38,7 @@ export class Transcript {
   add(entries, files = []) {
     for (const { seq, turn_id: turn, body } of entries) {
       if (body.type === "hidden") this.#hide(body.first, body.last);
-      for (const { call_id: id, outcome, text } of body.results ?? []) this.#finish(id, outcome, text);
+      for (const { call_id: id, outcome, text } of body.results ?? []) this.#tools.get(id)?.finish(outcome, text);
       for (const node of this.#nodes(body, seq, turn)) this.#log.append(Object.assign(node, { seq, turn }));
     }
     for (const file of files.filter(({ id }) => !this.#files.has(id))) this.#send(file);
@@ -105,7 +105,7 @@ export class Transcript {
       case "delta": return this.#say(event.text);
       case "reasoning": return this.#think(event.text);
       case "tool.started": return this.#start(event);
-      case "tool.output": return this.#output(event);
+      case "tool.output": return this.#tools.get(event.call_id)?.write(event.text);
       case "tool.finished": return this.#preview(event);
       case "approval": return this.#ask(event);
       case "approval.decided": return this.#decide(event);
@@ -163,48 +163,28 @@ export class Transcript {
 
   #start({ call_id: id, name, arguments: given }) {
     this.#tell(`Using ${name}`);
-    if (this.#log.contains(this.#tools.get(id) ?? null)) { // the log has this step, and so the text before it
+    if (this.#log.contains(this.#tools.get(id)?.node ?? null)) { // the log has this step, and so the text before it
       for (const node of [...this.#live.children]) if (node !== this.#state) node.remove();
       this.#text = this.#thought = null;
     } else {
       this.#put(this.#tool(id, name, given));
     }
+    this.#tools.get(id).start();
   }
 
   // -- tools
 
   #tool(id, name, given) {
-    const brief = make("span", { className: "brief", textContent: shorten(given) });
-    const outcome = make("span", { className: "outcome", textContent: "running" });
-    const line = make("summary", {}, make("b", { textContent: name }), " ", brief, " ", outcome);
-    const node = make("details", { className: "tool" }, line, make("pre", { textContent: pretty(given), tabIndex: 0 }));
-    this.#tools.set(id, node);
-    return node;
-  }
-
-  /** Shows output while a call runs; the result replaces it. */
-  #output({ call_id: id, text }) {
-    const node = this.#tools.get(id);
-    if (!node || node.dataset.outcome) return;
-    const output = node.querySelector(".result") ?? make("pre", { className: "result", tabIndex: 0 });
-    output.append(text);
-    node.append(output);
+    const card = new ToolCard(name, given);
+    this.#tools.set(id, card);
+    return card.node;
   }
 
   /** Events are streamed again after a reload. The log has the whole result, an event only its beginning. */
-  #preview({ call_id: id, outcome, preview }) {
-    const node = this.#tools.get(id);
+  #preview({ call_id: id, outcome, preview, note }) {
+    const card = this.#tools.get(id);
     this.#tell("Working");
-    if (!(node?.dataset.outcome && this.#log.contains(node))) this.#finish(id, outcome, preview);
-  }
-
-  #finish(id, outcome, text) {
-    const node = this.#tools.get(id);
-    if (!node) return;
-    node.dataset.outcome = outcome;
-    node.querySelector(".outcome").textContent = OUTCOMES[outcome] ?? outcome;
-    node.querySelector(".result")?.remove();
-    node.append(make("pre", { className: "result", textContent: text, tabIndex: 0 }));
+    if (card && !(card.isOver && this.#log.contains(card.node))) card.finish(outcome, preview, note || undefined);
   }
 }
 
@@ -285,26 +265,4 @@ export function wait(seconds) {
 
 export function megabytes(bytes) {
   return Math.round(bytes / 1e6);
-}
-
-function shorten(given) {
-  const parsed = parse(given);
-  const brief = (value) => (typeof value === "string" ? value : JSON.stringify(value));
-  const text = parsed ? Object.values(parsed).map(brief).join(", ") : given;
-  return text.replace(/\s+/g, " ").slice(0, BRIEF);
-}
-
-function pretty(given) {
-  const parsed = parse(given);
-  return parsed ? JSON.stringify(parsed, null, 2) : given;
-}
-
-/** Arguments are text that the model wrote, so they may be invalid JSON. */
-function parse(given) {
-  try {
-    const parsed = JSON.parse(given);
-    return parsed && typeof parsed === "object" ? parsed : null;
-  } catch {
-    return null;
-  }
 }

@@ -1,0 +1,80 @@
+"""Tool calls on the page: a card that streams output, folds when the call has ended and can be opened."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from browser.visitor import Visitor
+
+
+def call(command: str) -> str:
+    return f"[[call terminal {json.dumps({'command': command})}]]"
+
+
+async def test_a_command_streams_into_its_card_and_folds_with_its_exit_code(visitor: Visitor) -> None:
+    await visitor.say(
+        call("echo begun; until test -e go; do sleep 0.05; done; echo over; exit 3") + "[[reply Ran it.]]"
+    )
+    card = visitor.page.locator("details.call")
+    await card.locator(".result", has_text="begun").wait_for()
+    assert await card.locator(".result").is_visible(), "it is open while it runs"
+    assert "over" not in (await card.locator(".result").text_content() or "")
+    assert (await card.locator(".given").text_content() or "").startswith("$ echo begun")
+    name = await visitor.name()
+    session = await visitor.gateway.call("GET", f"/api/sessions/{name}")
+    key = session["chat_key"]
+    folder = next(
+        path for path in (visitor.gateway.home / "files").iterdir() if name in path.name or path.name in key
+    )
+    (folder / "go").touch()
+    await visitor.sees("Ran it.", "#log .agent")
+    await visitor.settled()
+    assert await card.locator(".outcome").inner_text() == "exit code 3"
+    assert await card.get_attribute("data-outcome") == "error"
+    assert not await card.locator(".result").is_visible(), "it folds by itself"
+    await card.locator("summary").click()
+    assert await card.locator(".result").inner_text() == "begun\nover\n[Exit code 3.]"
+    await visitor.page.reload()
+    await visitor.sees("Ran it.", "#log .agent")
+    assert await card.locator(".outcome").inner_text() == "exit code 3"
+
+
+async def test_output_is_harmless_bounded_and_healed_over_a_reconnect(visitor: Visitor) -> None:
+    started = {"type": "tool.started", "call_id": "c", "name": "terminal", "arguments": '{"command":"make"}'}
+    text = "\x1b[31mred\x1b[0m\x1b]0;title\x07\n10 %\r99 %\n<img src=x onerror=alert(1)>\u202egnp.exe\n"
+    output = {"type": "tool.output", "call_id": "c", "text": text}
+    flood = {"type": "tool.output", "call_id": "c", "text": "x" * 200_000}
+    tries: list[Any] = []
+
+    def stream(*events: dict[str, str]) -> str:
+        return "".join(f"id: {n}\ndata: {json.dumps(event)}\n\n" for n, event in enumerate(events, 1))
+
+    async def answer(route: Any) -> None:
+        tries.append(route)
+        later = flood if len(tries) == 2 else output  # the second connection begins with the call again
+        if len(tries) <= 2:
+            await route.fulfill(content_type="text/event-stream", body=stream(started, later))
+        else:
+            await route.continue_()
+
+    await visitor.page.route("**/events", answer)
+    await visitor.say("hello")
+    result = visitor.page.locator("#live details.call .result")
+    await result.get_by_text("99 %").wait_for()
+    assert await result.text_content() == "red\n99 %\n<img src=x onerror=alert(1)>gnp.exe\n"
+    flooded = visitor.page.locator("#live details.call .result", has_text="xxx")
+    await flooded.wait_for()
+    assert await flooded.evaluate("(node) => node.textContent.length") == 131072
+    await visitor.settled()
+
+
+async def test_a_card_that_a_person_opened_stays_open(visitor: Visitor) -> None:
+    given = '{"path":"a.txt","content":"one\\ntwo"}'
+    await visitor.say(f"[[call write_file {given}]][[chunks 20]][[chunk-delay 0.05]][[words 40]]")
+    card = visitor.page.locator("details.call")
+    await card.wait_for()
+    await card.locator("summary").click()
+    assert await card.locator(".given").inner_text() == "path: a.txt\ncontent:\n  one\n  two"
+    await visitor.sees("word40")
+    await visitor.settled()
