@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -14,7 +15,10 @@ def call(command: str) -> str:
 
 async def test_a_command_streams_into_its_card_and_folds_with_its_exit_code(visitor: Visitor) -> None:
     await visitor.say(
-        call("echo begun; until test -e go; do sleep 0.05; done; echo over; exit 3") + "[[reply Ran it.]]"
+        call(
+            "echo begun; echo and waiting for a file; until test -e go; do sleep 0.05; done; echo over; exit 3"
+        )
+        + "[[reply Ran it.]]"
     )
     card = visitor.page.locator("details.call")
     await card.locator(".result", has_text="begun").wait_for()
@@ -34,7 +38,7 @@ async def test_a_command_streams_into_its_card_and_folds_with_its_exit_code(visi
     assert await card.get_attribute("data-outcome") == "error"
     assert not await card.locator(".result").is_visible(), "it folds by itself"
     await card.locator("summary").click()
-    assert await card.locator(".result").inner_text() == "begun\nover\n[Exit code 3.]"
+    assert await card.locator(".result").inner_text() == "begun\nand waiting for a file\nover\n[Exit code 3.]"
     await visitor.page.reload()
     await visitor.sees("Ran it.", "#log .agent")
     assert await card.locator(".outcome").inner_text() == "exit code 3"
@@ -45,17 +49,19 @@ async def test_output_is_harmless_bounded_and_healed_over_a_reconnect(visitor: V
     text = "\x1b[31mred\x1b[0m\x1b]0;title\x07\n10 %\r99 %\n<img src=x onerror=alert(1)>\u202egnp.exe\n"
     output = {"type": "tool.output", "call_id": "c", "text": text}
     flood = {"type": "tool.output", "call_id": "c", "text": "x" * 200_000}
+    is_seen = asyncio.Event()
     tries: list[Any] = []
 
-    def stream(*events: dict[str, str]) -> str:
-        return "".join(f"id: {n}\ndata: {json.dumps(event)}\n\n" for n, event in enumerate(events, 1))
+    def stream(first: int, *events: dict[str, str]) -> str:
+        return "".join(f"id: {n}\ndata: {json.dumps(event)}\n\n" for n, event in enumerate(events, first))
 
     async def answer(route: Any) -> None:
         tries.append(route)
         later = flood if len(tries) == 2 else output  # the second connection begins with the call again
         if len(tries) <= 2:
-            await route.fulfill(content_type="text/event-stream", body=stream(started, later))
+            await route.fulfill(content_type="text/event-stream", body=stream(2 * len(tries), started, later))
         else:
+            await is_seen.wait()
             await route.continue_()
 
     await visitor.page.route("**/events", answer)
@@ -66,6 +72,7 @@ async def test_output_is_harmless_bounded_and_healed_over_a_reconnect(visitor: V
     flooded = visitor.page.locator("#live details.call .result", has_text="xxx")
     await flooded.wait_for()
     assert await flooded.evaluate("(node) => node.textContent.length") == 131072
+    is_seen.set()
     await visitor.settled()
 
 

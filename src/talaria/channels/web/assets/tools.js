@@ -87,8 +87,11 @@ export class ToolCard {
 /** Output of a program as it stands on a screen: without escape sequences, and of a line that was written anew only
  * its last state. */
 export function plain(text) {
-  const rows = text.replace(ESCAPES, "").replace(/\r+\n/g, "\n").replace(/[^\n]*\r(?=[^\n\r])/g, "");
-  return rows.replace(UNSEEN, "");
+  const rows = text.replace(ESCAPES, "").split("\n").map((row) => {
+    const end = row.endsWith("\r") ? row.length - 1 : row.length;
+    return row.slice(row.lastIndexOf("\r", end - 1) + 1, end); // no pattern: this one takes linear time
+  });
+  return rows.join("\n").replace(UNSEEN, "");
 }
 
 /** "Exit code 1. More." becomes "exit code 1". */
