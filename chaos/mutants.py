@@ -18,6 +18,7 @@ from random import Random
 
 import msgspec
 
+from chaos.approval_faults import APPROVAL_FAULTS
 from chaos.kills import KillRun
 from chaos.network_faults import NETWORK_FAULTS
 from chaos.pauses import PauseRun
@@ -459,6 +460,7 @@ MUTANTS = (
     ),
     *NETWORK_FAULTS,
     *SANDBOX_FAULTS,
+    *APPROVAL_FAULTS,
 )
 
 

@@ -84,6 +84,20 @@ def test_no_built_in_tool_is_asked_about() -> None:
     assert all(find_question(tool, call("x")) is None for tool in builtin_tools(ToolSettings()))
 
 
+@pytest.mark.parametrize(
+    ("action", "asks"),
+    [("list", False), ("poll", False), ("log", False), ("write", True), ("kill", True)],
+)
+def test_without_a_sandbox_input_to_a_process_is_asked_about_and_a_look_is_not(
+    action: str, asks: bool
+) -> None:
+    process = builtin_tools(ToolSettings()).get("process")
+    assert process is not None
+    draft = find_question(process, call("process", action=action, id="p"), ToolSettings(sandbox="none"))
+    assert (draft is not None) is asks
+    assert find_question(process, call("process", action=action, id="p")) is None
+
+
 def test_a_call_with_wrong_arguments_is_not_asked_about() -> None:
     assert find_question(Shell(), call("shell")) is None
     assert find_question(Shell(), ToolCall("c1", "shell", "{")) is None

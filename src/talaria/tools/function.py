@@ -33,13 +33,18 @@ _KINDS: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """A tool made of a spec and a function, which gets arguments that were checked against the spec."""
+    """A tool made of a spec and a function, which gets arguments that were checked against the spec. `reads`
+    tells of which arguments a call changes nothing, although the spec is not `read_only`."""
 
     spec: ToolSpec
     handler: Handler
+    reads: Callable[[Arguments], bool] = lambda arguments: False
 
     async def run(self, arguments: Arguments, context: ToolContext) -> Content:
         return await self.handler(arguments, context)
+
+    def only_reads(self, arguments: Arguments) -> bool:
+        return self.reads(arguments)
 
 
 def in_thread(function: Callable[[Arguments, ToolContext], Content]) -> Handler:

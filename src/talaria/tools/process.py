@@ -12,6 +12,7 @@ from talaria.core.tools import Risk, Tool, ToolContext, ToolSpec
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
 
 _ACTIONS = ("list", "poll", "log", "write", "kill")
+_READING = ("list", "poll", "log")  # actions that change nothing, so that nobody is asked about them
 _PAGE = 12 << 10  # bytes of a page of the log
 _SHOWN = 100  # characters of a command in the list
 
@@ -34,12 +35,13 @@ PROCESS = ToolSpec(
         required=["action"],
     ),
     risk=Risk.FILES,
+    runs_commands=True,
 )
 
 
 def process_tools() -> tuple[Tool, ...]:
     """Return the tools for background processes."""
-    return (FunctionTool(PROCESS, _process),)
+    return (FunctionTool(PROCESS, _process, lambda arguments: arguments["action"] in _READING),)
 
 
 async def start_process(arguments: Arguments, context: ToolContext) -> str:
