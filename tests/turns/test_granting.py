@@ -134,8 +134,10 @@ async def test_an_approval_for_the_session_covers_exactly_the_same_call(store: S
     async with life(store, tmp_path, danger) as rig:
         assert (await rig.say(calling("a"))).reply == "done", "the grant is a row"
         await rig.turns.end(live.turn.session_id)
-        await rig.say("/resume 1")
-        await rig.turns.cancel(await park(rig, calling("a")))
+        await rig.say(f"/resume {live.turn.session_id}")
+        again = await park(rig, calling("a"))
+        assert again.turn.session_id == live.turn.session_id
+        await rig.turns.cancel(again)
     assert danger.ran == ["a", "a", "a"], "the end of the session voids it"
 
 
