@@ -165,7 +165,9 @@ class Caller:
         context.metrics.tokens_used(spec.provider, completion.usage)
         self._watch_cache(completion.usage)
         self.said.clear()
-        message = redact_message(completion.message, context.redactor)
+        message = redact_message(
+            completion.message, context.redactor
+        )  # no await: a cancel would lose its cost
         message = msgspec.structs.replace(message, provider=spec.provider)
         return msgspec.structs.replace(completion, message=message)
 

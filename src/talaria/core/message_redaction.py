@@ -23,6 +23,7 @@ from talaria.core.models import CallDelta, ModelDelta, TextDelta, ThoughtDelta
 from talaria.core.redaction import Redactor
 
 M = TypeVar("M", bound=Message)
+_TEXTS = (TextDelta, ThoughtDelta)
 
 
 def redact_parts(parts: tuple[Part, ...], redactor: Redactor) -> tuple[Part, ...]:
@@ -96,38 +97,37 @@ class DeltaRedactor:
     """
 
     def __init__(self, redactor: Redactor, sink: Callable[[ModelDelta], None]) -> None:
-        self._redactor = redactor
         self._sink = sink
         self._stream = redactor.stream()
         self._last: TextDelta | ThoughtDelta | CallDelta | None = None
 
     def __call__(self, delta: ModelDelta) -> None:
-        if not isinstance(delta, TextDelta | ThoughtDelta | CallDelta):
+        last = self._last
+        if isinstance(delta, _TEXTS):
+            if type(delta) is not type(last):
+                self.finish()
+            self._last = delta
+            text = self._stream.feed_text(delta.text)
+            if text == delta.text:
+                self._sink(delta)
+            elif text:
+                self._sink(msgspec.structs.replace(delta, text=text))
+        elif isinstance(delta, CallDelta):
+            if not isinstance(last, CallDelta) or last.index != delta.index:
+                self.finish()
+            self._last = delta
+            arguments = self._stream.feed_text(delta.arguments)
+            if arguments or delta.name:
+                self._sink(msgspec.structs.replace(delta, arguments=arguments))
+        else:
             self._sink(delta)
-            return
-        if self._last is not None and _kind(delta) != _kind(self._last):
-            self.finish()
-        self._last = delta
-        self._pass_on(delta, self._stream.feed_text(_text(delta)))
 
     def finish(self) -> None:
         """Pass on what waits."""
         last, self._last = self._last, None
-        rest = self._stream.finish_text()
-        if last is not None and rest:
-            self._pass_on(CallDelta(last.index, "", "", "") if isinstance(last, CallDelta) else last, rest)
-
-    def _pass_on(self, delta: TextDelta | ThoughtDelta | CallDelta, text: str) -> None:
-        if isinstance(delta, CallDelta):
-            if text or delta.name:
-                self._sink(msgspec.structs.replace(delta, arguments=text))
-        elif text:
-            self._sink(delta if text == delta.text else msgspec.structs.replace(delta, text=text))
-
-
-def _kind(delta: TextDelta | ThoughtDelta | CallDelta) -> tuple[type, int]:
-    return type(delta), delta.index if isinstance(delta, CallDelta) else 0
-
-
-def _text(delta: TextDelta | ThoughtDelta | CallDelta) -> str:
-    return delta.arguments if isinstance(delta, CallDelta) else delta.text
+        if last is None or not (rest := self._stream.finish_text()):
+            return
+        if isinstance(last, CallDelta):
+            self._sink(CallDelta(last.index, "", "", rest))
+        else:
+            self._sink(msgspec.structs.replace(last, text=rest))

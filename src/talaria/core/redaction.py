@@ -27,6 +27,7 @@ _PUBLIC = 16  # characters in which the beginning that all keys of a provider sh
 _WORD = 4  # bytes that are compared at once; a text of 7 bytes has a whole word at a multiple of 4
 _SIEVED = 2 * _WORD - 1
 _BLOCK = 4096  # words; only anchors with a word in a block are searched for in it
+_BEGINNING = 6  # bytes of a form by which it is looked up
 _MAX_HELD = 64 << 10
 _RECENT = 16
 _BREAK = re.compile(rb"[\r\n][ \t\r\n]*")
@@ -87,6 +88,10 @@ class Redactor:
                     anchors.setdefault(form.data[start:end], []).append(_Anchored(form.data, start, name))
         self._anchors = {anchor: tuple(found) for anchor, found in anchors.items()}
         self._starts = {first: tuple(forms) for first, forms in starts.items()}
+        lengths = range(1, _BEGINNING + 1)
+        self._beginnings = frozenset(
+            form[:length] for forms in starts.values() for form in forms for length in lengths
+        )
         self._longest = max((len(form) for forms in starts.values() for form in forms), default=0)
         self._shortest = min(map(len, anchors), default=0)
         # Whichever way an anchor lies in a text, one of its first four words is at a multiple of four there.
@@ -155,13 +160,13 @@ class Redactor:
 
     def _unfinished(self, data: bytes) -> int:
         """Return where the longest end of the text begins that may be the beginning of a secret."""
-        for at in range(max(0, len(data) - self._longest), len(data)):
-            forms = self._starts.get(data[at])
-            if forms is not None:
+        size, beginnings = len(data), self._beginnings
+        for at in range(max(0, size - self._longest), size):
+            if data[at : at + _BEGINNING] in beginnings:
                 end = data[at:]
-                if any(form.startswith(end) for form in forms):
+                if any(form.startswith(end) for form in self._starts[data[at]]):
                     return at
-        return len(data)
+        return size
 
     def __repr__(self) -> str:
         return f"Redactor({len(self._names)} secrets)"
@@ -184,7 +189,7 @@ class StreamRedactor:
         redactor = self._redactor
         if not redactor:
             return data
-        whole = self._held + data
+        whole = self._held + data if self._held else data
         lower, joined = _normalised(whole)
         spans = redactor._spans(joined) if len(joined) >= redactor._shortest else []
         cut = redactor._unfinished(joined)
@@ -198,7 +203,8 @@ class StreamRedactor:
         if len(whole) - cut > max(_MAX_HELD, 2 * redactor._longest):
             cut = len(whole)
         self._held = whole[cut:]
-        return _replace(whole[:cut], [span for span in spans if span.end <= cut])
+        shown = whole[:cut]
+        return _replace(shown, [span for span in spans if span.end <= cut]) if spans else shown
 
     def finish(self) -> bytes:
         rest, self._held = self._held, b""
