@@ -368,6 +368,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             turns=turns,
             deletions=Deletions(store, clock, sessions, folders),
             folders=folders,
+            networks=networks,
             delivery=delivery,
             notes=notes,
             budgets=agents.budgets,

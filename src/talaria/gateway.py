@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from talaria.turns.delivery import Delivery
     from talaria.turns.process_notes import ProcessNotes
     from talaria.turns.turns import Turns
+    from talaria.workspace.network import SessionNetworks
     from talaria.workspace.uploads import Uploads
 
 _SNAPSHOT_SECONDS = 60.0  # in which a caller opens its copy of the database
@@ -106,6 +107,7 @@ class Gateway:
     budgets: Budgets
     uploads: Uploads
     folders: ChatFolders
+    networks: SessionNetworks
     metrics: Metrics
     health: Health
     limits: Limits

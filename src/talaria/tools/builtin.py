@@ -95,6 +95,26 @@ async def _examine_environment(examination: Examination[ToolSettings]) -> AsyncI
         yield finding
 
 
+async def _examine_network(examination: Examination[NetworkSettings]) -> AsyncIterator[Finding]:
+    settings = examination.settings
+    status = examination.status or {}
+    if trouble := status.get("network", {}).get("trouble"):
+        yield warn("network", f"The last command had no network: {trouble}", "See docs/network.md.")
+    if settings.commands == "off":
+        yield ok("network", 'Commands have no network (network.commands = "off").')
+        return
+    import asyncio  # noqa: PLC0415
+
+    from talaria.workspace.network_holder import try_holder  # noqa: PLC0415
+
+    if why := await asyncio.to_thread(try_holder):
+        yield warn("network", f"Commands run without a network: {why}", "See docs/network.md.")
+        return
+    asked = "every other one is a question" if settings.commands == "ask" else "so does every public one"
+    private = f" {len(settings.allow_private)} private addresses are named." if settings.allow_private else ""
+    yield ok("network", f"Commands reach {len(settings.allow)} hosts by name; {asked}.{private}")
+
+
 FILES: Final = ToolPart(
     name="files",
     table=("tools",),
@@ -133,6 +153,11 @@ NETWORK: Final = GatewayPart(name="network", table=("network",), settings=Networ
 # It has no tools of its own: tools that run commands use it.
 SANDBOX: Final = GatewayPart(
     name="sandbox", table=("tools",), settings=ToolSettings, findings=_examine_sandbox
+)
+
+# Commands run in it, and tools that fetch pages obey it.
+NETWORK: Final = GatewayPart(
+    name="network", table=("network",), settings=NetworkSettings, findings=_examine_network
 )
 
 # It has no tools either: tools that run commands give them these variables.

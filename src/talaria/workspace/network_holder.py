@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ PROXY_PORT, BACKGROUND_PORT = 3128, 3129  # inside the namespace
 _RECORD, _USERS = "holder.json", "users.lock"
 _INSIDE = "/run/talaria"
 _PATIENCE = 10.0  # seconds until a holder that does not tell anything is given up
+_NOBODY = 65534
 _GET_USERNS = 0xB701  # ioctl: the user namespace that owns another namespace
 
 
@@ -128,6 +130,19 @@ def start_holder(folder: Path, user: tuple[int, int], hidden: tuple[Path, ...]) 
         holder.end()
         raise
     return holder
+
+
+def try_holder() -> str:
+    """Make a network and end it. Return why that does not work here, or an empty text. Blocks."""
+    with tempfile.TemporaryDirectory(prefix="talaria-network-") as name:
+        folder = Path(name)
+        user = (0, 0) if os.geteuid() else (_NOBODY, _NOBODY)
+        folder.chmod(0o711)
+        try:
+            start_holder(folder, user, ()).end()
+        except (SandboxError, OSError) as error:
+            return str(error)
+    return ""
 
 
 def _hold(

@@ -55,7 +55,7 @@ class SessionCommands:
         `threads` run what blocks."""
         self.sandboxes = sandboxes
         self.threads = threads or FairThreads("talaria-shell", lambda: 4)
-        self._networks = networks
+        self.networks = networks
         self._environ = environ
         self._limits = limits or ProcessLimits()
 
@@ -75,9 +75,9 @@ class SessionCommands:
         """
         await self.threads.run(places, places.make)
         network = None
-        if self._networks is not None:
+        if self.networks is not None:
             sandbox = await self.sandboxes.get()
-            network = await self._networks.access(places, sandbox, is_background=is_background)
+            network = await self.networks.access(places, sandbox, is_background=is_background)
         environ = {"SHELL": find_shell(), **self._environ(), **state.changed}
         return SandboxCommand(
             argv=argv,
@@ -91,7 +91,7 @@ class SessionCommands:
 
     def network_note(self, places: SessionPlaces) -> str:
         """Return what the model should know of the network since the last command; empty if nothing."""
-        return self._networks.note(places.session_id) if self._networks is not None else ""
+        return self.networks.note(places.session_id) if self.networks is not None else ""
 
     async def make_background(self, places: SessionPlaces, text: str) -> tuple[Sandbox, SandboxCommand]:
         """Return the sandbox and a command without a time limit, which begins where the session's shell is

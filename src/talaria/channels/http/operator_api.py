@@ -117,6 +117,7 @@ class OperatorApi:
                 config=gateway.reloader.status(),
                 limits=gateway.limits.readings(),
                 loop=gateway.loop_watch.reading(),
+                network=gateway.networks.reading(),
                 store=StoreView(
                     stats.engine,
                     stats.schema,

@@ -11,7 +11,7 @@ from talaria.core.limits import LimitReading
 from talaria.core.tokens import NamedToken
 from talaria.models.local.larger import LargerModel
 from talaria.observe.health import GatewayPhase
-from talaria.observe.metrics import EndpointReading, LoopReading
+from talaria.observe.metrics import EndpointReading, LoopReading, NetworkReading
 
 
 class HealthView(msgspec.Struct, frozen=True):
@@ -90,6 +90,7 @@ class StatusView(msgspec.Struct, frozen=True):
     config: dict[str, Any]
     limits: dict[str, LimitReading]
     loop: LoopReading
+    network: NetworkReading
     store: StoreView
     turns: dict[str, int]
     owed: OwedView
