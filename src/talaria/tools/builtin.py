@@ -147,15 +147,12 @@ WEB: Final = ToolPart(
     open=_open_web,
     findings=_examine_web,
 )
-# The reach of commands and of tools that fetch; it is no part that is opened.
-NETWORK: Final = GatewayPart(name="network", table=("network",), settings=NetworkSettings)
-
 # It has no tools of its own: tools that run commands use it.
 SANDBOX: Final = GatewayPart(
     name="sandbox", table=("tools",), settings=ToolSettings, findings=_examine_sandbox
 )
 
-# Commands run in it, and tools that fetch pages obey it.
+# The reach of commands and of tools that fetch; it is no part that is opened.
 NETWORK: Final = GatewayPart(
     name="network", table=("network",), settings=NetworkSettings, findings=_examine_network
 )
