@@ -120,7 +120,11 @@ def _system_mounts(hidden: tuple[Path, ...]) -> tuple[str, ...]:
     """Return the mounts of the system's folders as they are when this is first called: finding them takes
     longer than all the rest. One that is gone by then is left out."""
     words: list[str] = []
-    for path in system_paths(hidden):
+    paths = [*system_paths(hidden)]
+    # bubblewrap would close those that it makes by itself, such as /etc/ssl, to the commands' user.
+    for folder in sorted({parent for path in paths for parent in path.parents} - {Path("/")}):
+        words += ("--perms", "0755", "--dir", str(folder))
+    for path in paths:
         if path.is_symlink() and path.parent == Path("/"):
             words += ("--symlink", str(path.readlink()), str(path))
         else:
