@@ -138,9 +138,10 @@ class Chooser:
         return self._with_every_family(chosen, count)
 
     def _with_every_family(self, chosen: Sequence[Escape], count: int) -> list[Escape]:
-        first = {each.family: each for each in chosen}
-        rest = [each for each in chosen if first[each.family] is not each]
-        return [*first.values(), *rest][: max(count, len(first))]
+        """Put one command of each family first, so that none is cut off."""
+        first = {each.family: n for n, each in enumerate(chosen)}
+        rest = [each for n, each in enumerate(chosen) if first[each.family] != n]
+        return [*(chosen[n] for n in first.values()), *rest][: max(count, len(first))]
 
     def _dressed(self, name: str, made: str | Escape, random: Random, n: int) -> Escape:
         if isinstance(made, Escape):

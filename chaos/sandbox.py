@@ -44,7 +44,7 @@ BACKENDS = ("bubblewrap", "landlock")
 ORDINARY_UID = 41_983
 _PROCESSES = 64
 _SESSION_COMMANDS = 25
-_MOST_GROWTH = 12e6
+_MOST_GROWTH = 6e6
 _SLACK_PROCESSES = 12  # the launcher, and threads that are just ending
 _CONTROLS = frozenset(range(32)) - {9, 10, 13}
 
@@ -70,9 +70,15 @@ class Holes:
     families: Counter[str] = field(default_factory=Counter)
     found: list[str] = field(default_factory=list)
     unclear: list[str] = field(default_factory=list)
-    growth: float = 0.0
+    memory: list[float] = field(default_factory=list)  # of the gateway, at the end of each session
     most_processes: int = 0
     is_gone: bool = False  # the gateway does not answer any more
+
+    @property
+    def growth(self) -> float:
+        """The growth of the gateway's memory in the second half of the run, in bytes."""
+        half = len(self.memory) // 2
+        return max(0.0, self.memory[-1] - min(self.memory[half:])) if half else 0.0
 
 
 def why_not() -> str:
@@ -143,14 +149,12 @@ class SandboxRun:
             chosen = Chooser(arena.around, self._seed, self._families).choose(self._count)
             for n, escape in enumerate(chosen, 1):
                 await arena.attempt(escape, holes)
-                if n == max(1, len(chosen) // 4):
-                    warm = arena.rss()
                 if n % _SESSION_COMMANDS == 0 or n == len(chosen):
                     await arena.end_session(holes)
+                    holes.memory.append(arena.rss())
                 self._progress.tell(setting.name, n, len(chosen))
                 if holes.is_gone:
                     break
-            holes.growth = max(0.0, arena.rss() - warm)
             arena.judge_end(holes)
         return holes
 
@@ -161,7 +165,12 @@ def _figures(holes: Holes) -> list[Figure]:
         Figure(f"{holes.ran} hostile commands in {holes.setting.name}: escapes", len(holes.found), "", 0),
         Figure("… without a clear result", len(holes.unclear), "", 0),
         Figure("… most processes of a command at once", holes.most_processes, "", most),
-        Figure("… growth of the gateway's memory", holes.growth / 1e6, "MB", _MOST_GROWTH / 1e6),
+        Figure(
+            "… growth of the gateway's memory in the second half",
+            holes.growth / 1e6,
+            "MB",
+            _MOST_GROWTH / 1e6,
+        ),
     ]
 
 

@@ -43,15 +43,16 @@ SANDBOX_FAULTS = (
         Edit(_BUBBLEWRAP, '"--unshare-pid", ', ""),
     ),
     _hole(
-        "bubblewrap: a folder above the chat's",
-        "a command reads and changes the files of other chats",
+        "bubblewrap: the folder of the gateway's home",
+        "a command reads and changes files of others",
         Commands("bubblewrap", ("files outside", "writes outside")),
         Edit(
             _BUBBLEWRAP,
             '    yield from ("--bind", str(command.tmp), _TMP)\n',
             '    yield from ("--bind", str(command.tmp), _TMP)\n'
-            "    above = str(command.folder.parents[1])\n"
-            '    yield from ("--bind", above, above)\n',
+            "    if len(command.folder.parents) > 4:\n"
+            "        above = str(command.folder.parents[2])\n"
+            '        yield from ("--bind", above, above)\n',
         ),
     ),
     _hole(
