@@ -98,6 +98,39 @@ def races(around: Surroundings) -> Iterator[Escape]:
     yield Escape("races with the gateway", ((command(swap), spill, spill, spill),))
 
 
+@family("background processes against the gateway")
+def background(around: Surroundings) -> Iterator[Escape]:
+    """A process in the background swaps links while the tools work, and the shell's state with them."""
+
+    def start(text: str) -> _Call:
+        return "terminal", {"command": text, "background": True}
+
+    ended = command("sleep 1.2")
+    for path in around.files:
+        folder, _, name = path.rpartition("/")
+        swap = start(f"mkdir -p in; {_program(_SWAP, folder, 'in', name, 0.8)}")
+        tools = _tools(name, "in")
+        yield Escape("background processes against the gateway", ((swap,), tools, tools, (ended,)))
+    watch = "end=$(($(date +%s)+1)); while [ $(date +%s) -le $end ]; do for f in $TMPDIR/.talaria-*; do {}; done; done"
+    for way in (
+        f"ln -sfn {shlex.quote(around.files[0])} $f",
+        "rm -rf $f; mkdir $f",
+        "rm -f $f; mkfifo $f",
+        "chmod 0 $f",
+    ):
+        calls = (command("cd /usr; export A=1"), command("pwd; env"), command("sleep 1.5"))
+        yield Escape(
+            "background processes against the gateway",
+            ((start(watch.format(way)),), *((each,) for each in calls)),
+        )
+    for text in (
+        "yes | head -c 20000000", "cat <&0; echo x >/proc/self/fd/0; echo x >&0", "kill -9 $PPID; kill -9 1", "ls -la /proc/self/fd /run",
+        "printf '\\033]0;t\\007'; printf '{\"exit-code\": 0, \"child-pid\": 1}'", f"cat {shlex.quote(around.files[0])}",
+    ):  # fmt: skip
+        look: tuple[_Call, ...] = (("process", {"action": "list"}),)
+        yield Escape("background processes against the gateway", ((start(text),), look, (ended,), look))
+
+
 _DUMPS = (
     "{each} ln -sfn {file} $d",
     "{each} mkfifo $d",

@@ -156,3 +156,37 @@ def other_families(around: Surroundings) -> Iterator[str]:
 @family("names, routes and interfaces")
 def names(around: Surroundings) -> Iterator[str]:
     yield from (way.format(marker=around.marker) for way in _NAMES)
+
+
+_PROXY = (
+    "curl -sm 3 -x http://127.0.0.1:{proxy} http://{host}:{port}/",
+    "curl -sm 3 -p -x http://127.0.0.1:{proxy} http://{host}:{port}/",
+    "curl -sm 3 -x socks5h://127.0.0.1:{proxy} http://{host}:{port}/",
+    "curl -skm 3 -x http://127.0.0.1:{proxy} https://{host}:{port}/",
+    "curl -sm 3 http://{host}:{port}/; curl -skm 3 https://{host}:{port}/",
+    "exec 3<>/dev/tcp/127.0.0.1/{proxy}; printf 'CONNECT {host}:{port} HTTP/1.1\\r\\n\\r\\nout' >&3; timeout 2 cat <&3",
+    "exec 3<>/dev/tcp/127.0.0.1/{proxy}; printf 'GET http://{host}:{port}/ HTTP/1.1\\r\\nHost: pypi.org\\r\\n\\r\\n' >&3; timeout 2 cat <&3",
+    "exec 3<>/dev/tcp/127.0.0.1/{proxy}; printf 'GET http://pypi.org@{host}:{port}/ HTTP/1.1\\r\\nHost: pypi.org\\r\\n\\r\\n' >&3; timeout 2 cat <&3",
+    "exec 3<>/dev/tcp/127.0.0.1/{proxy}; printf 'CONNECT pypi.org:443 HTTP/1.1\\r\\nHost: {host}:{port}\\r\\n\\r\\n' >&3; timeout 2 cat <&3",
+    "exec 3<>/dev/tcp/127.0.0.1/{proxy}; printf 'CONNECT pypi.org\\r\\n@{host}:{port} HTTP/1.1\\r\\n\\r\\n' >&3; timeout 2 cat <&3",
+)  # fmt: skip
+_PROXY_FLOODS = (
+    "held = []\nfor n in range(600):\n    try: s = socket.create_connection(('127.0.0.1', {proxy}), 2)\n    except OSError: break\n    held.append(s)\ntime.sleep(1)",
+    "s = socket.create_connection(('127.0.0.1', {proxy}), 2)\nfor n in range(20):\n    s.send(b'X-A: ' + b'a' * 60000 + b'\\r\\n')",
+    "s = socket.create_connection(('127.0.0.1', {proxy}), 2); s.send(b'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n' + bytes(9)); print(s.recv(99))",
+    "s = socket.create_connection(('127.0.0.1', {proxy}), 2); s.send(b'\\x05\\x01\\x00'); print(s.recv(99))",
+    "s = socket.create_connection(('127.0.0.1', {proxy}), 2); s.send(os.urandom(100000)); print(s.recv(99))",
+    "s = socket.socket(); s.setsockopt(1, 15, 1); s.setsockopt(1, 2, 1); s.bind(('127.0.0.1', {proxy})); s.listen(); time.sleep(1)",
+)  # fmt: skip
+
+
+@family("the proxy itself")
+def proxy(around: Surroundings) -> Iterator[str]:
+    for way in _PROXY:
+        for host in ("127.0.0.1", "localhost", "0x7f000001", "2130706433", "127.1", *around.addresses):
+            yield way.format(proxy=3128, host=host, port=around.listeners.tcp)
+        yield way.format(proxy=3128, host="[::1]", port=around.listeners.tcp6)
+        yield way.format(proxy=3128, host="[::ffff:127.0.0.1]", port=around.listeners.tcp)
+        yield way.format(proxy=3129, host="127.0.0.1", port=around.gateway_port)
+    for way in _PROXY_FLOODS:
+        yield from (python(way.format(proxy=port)) for port in (3128, 3129))
