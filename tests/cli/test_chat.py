@@ -65,6 +65,35 @@ def test_ctrl_c_cancels_the_turn_and_the_chat_goes_on(chat: Terminal) -> None:
     chat.until("You said: typed ahead", "›")
 
 
+def test_the_keyboard_is_live_while_a_turn_runs(chat: Terminal) -> None:
+    """Typed text is shown, a command is answered at once, and a message waits, and says so."""
+    chat.send("[[hang]]")
+    chat.until("thinking… (Ctrl-C cancels)")
+    chat.type("/whoanyi")
+    chat.until("thinking…", "› /whoanyi")
+    chat.press("BSpace", "BSpace", "BSpace")
+    chat.type("mi")
+    chat.until("› /whoami")
+    chat.press("Enter")
+    chat.until("You are", "thinking… (Ctrl-C cancels)")
+    chat.send("and then")
+    chat.until("› and then", "(it waits for the running turn)", "thinking… (Ctrl-C cancels)")
+    chat.send("/stop")
+    chat.until("(cancelled)", "You said: and then", "›")
+
+
+def test_ctrl_d_while_a_turn_runs_says_how_to_leave(chat: Terminal) -> None:
+    chat.send("[[hang]]")
+    chat.until("thinking… (Ctrl-C cancels)")
+    chat.type("text")
+    chat.press("C-d")
+    chat.until("› text")
+    chat.press("C-u", "C-d")
+    chat.until("A turn is running. Ctrl-D again leaves, its reply is kept", "thinking… (Ctrl-C cancels)")
+    chat.press("C-d")
+    chat.until("LEFT WITH 0")
+
+
 def test_a_session_shows_its_own_model(terminal: Terminal, home: Path, talaria: Talaria) -> None:
     assert talaria("ask", "--session", "terminal", "hello").returncode == 0
     config = (home / "config.toml").read_text()

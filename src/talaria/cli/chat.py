@@ -85,18 +85,21 @@ def _cancel_on_signals(task: asyncio.Task[None]) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        task.cancel()
+        if not task.cancelling():  # two signals may have come before the handler was removed
+            task.cancel()
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, leave)
 
 
 async def _terminal(client: GatewayClient, home: Home, session: str, scopes: AsyncExitStack) -> Screen:
+    from prompt_toolkit.input import create_input
     from rich.console import Console
     from rich.text import Text
 
-    from talaria.channels.console.message_input import TerminalPrompt, quiet_keyboard
+    from talaria.channels.console.message_input import TerminalPrompt
     from talaria.channels.console.terminal import FoldedCalls, TerminalRenderer
+    from talaria.channels.console.typed_ahead import TypedAhead
     from talaria.core.display import clean
     from talaria.models.local.weights import describe_model, is_built_in
 
@@ -122,12 +125,14 @@ async def _terminal(client: GatewayClient, home: Home, session: str, scopes: Asy
     if client.is_inside:
         say(spoken("No gateway runs, so this chat runs one itself until you leave; `talaria serve` stays."))
     say("Enter sends, /help lists commands, Ctrl-D leaves.")
-    folded = FoldedCalls()
+    folded, typed = FoldedCalls(), TypedAhead(create_input(sys.stdin))
     return Screen(
-        messages=TerminalPrompt(home.path / HISTORY, models, offer, lambda: say(folded.unfold())),
-        renderer=lambda is_markdown: TerminalRenderer(console, is_markdown=is_markdown, folded=folded),
+        messages=TerminalPrompt(home.path / HISTORY, models, offer, lambda: say(folded.unfold()), typed),
+        renderer=lambda is_markdown: TerminalRenderer(
+            console, is_markdown=is_markdown, folded=folded, typed=lambda: typed.text
+        ),
         say=say,
-        guard=lambda: quiet_keyboard(sys.stdin.fileno()),
+        guard=typed.reading,
     )
 
 

@@ -388,6 +388,12 @@ def asks_model(name: str) -> bool:
     return name in ("", "retry")
 
 
+def is_control(command: str) -> bool:
+    """Return whether the command passes its chat's lane. An unknown command does, and says that it is."""
+    spec = SLASH_COMMANDS.get(canonical(command)) if command else None
+    return bool(command) and (spec is None or spec.route is Route.CONTROL)
+
+
 def unknown_command(name: str) -> str:
     near = nearest(name, [*SLASH_COMMANDS, *ALIASES])
     guess = f" Did you mean /{near}?" if near else ""

@@ -10,7 +10,7 @@ import msgspec
 
 from talaria.cluster.leases import LeaseKeeper
 from talaria.commands.command_types import Command
-from talaria.commands.slash import canonical, find_session, parse_command
+from talaria.commands.slash import canonical, find_session, is_control, parse_command
 from talaria.core.entries import EntryBody, settled_bodies
 from talaria.core.errors import HeadMoved, LimitReached, NoModel, TalariaError
 from talaria.core.events import Queued
@@ -29,7 +29,7 @@ from talaria.observe.loop_watch import Load
 from talaria.turns.agents import Agents
 from talaria.turns.command_turns import ANSWER
 from talaria.turns.histories import SentExchange, after_commands, known_exchanges, locate
-from talaria.turns.lanes import Lanes, is_control
+from talaria.turns.lanes import Lanes
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import NO_OPTIONS, CallOptions, LiveTurn
 from talaria.turns.retries import ClientRequest, RecentRequests

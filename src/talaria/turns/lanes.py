@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from talaria.commands.command_types import Route
-from talaria.commands.slash import SLASH_COMMANDS, canonical
+from talaria.commands.slash import is_control
 from talaria.core.events import Queued
 from talaria.core.ids import ChatKey
 from talaria.turns.live import LiveTurn, LiveTurns
@@ -162,9 +161,3 @@ class Lanes:
                     self.put_freed(steer)
                 else:
                     self.live.let_go(steer)
-
-
-def is_control(command: str) -> bool:
-    """Return whether the command passes its chat's lane. An unknown command does, and says that it is."""
-    spec = SLASH_COMMANDS.get(canonical(command)) if command else None
-    return bool(command) and (spec is None or spec.route is Route.CONTROL)

@@ -18,8 +18,8 @@ from talaria.channels.console.message_input import (
     CommandCompleter,
     PipedLines,
     TerminalPrompt,
-    quiet_keyboard,
 )
+from talaria.channels.console.typed_ahead import quiet_keyboard
 
 ALT_ENTER, CTRL_C, CTRL_D = "\x1b\r", "\x03", "\x04"
 

@@ -16,10 +16,13 @@ import msgspec
 from talaria.channels.console.deciding_keys import TerminalDecisions
 from talaria.channels.console.gateway_client import GatewayBusy, GatewayClient, GatewayGone, RetryPolicy
 from talaria.channels.console.plain import error_text
-from talaria.commands.slash import asks_model, parse_command
+from talaria.commands.slash import asks_model, is_control, parse_command
 from talaria.core.errors import TalariaError
 from talaria.core.events import FINAL_EVENTS, Done, Event, Failed, QuestionAsked
 from talaria.core.program import typed
+
+_WAITS = "(it waits for the running turn)"
+_MESSAGES = {"queue": _WAITS, "steer": "(the running turn reads it next)"}  # commands that send a message
 
 
 class Interrupted(Exception):
@@ -34,6 +37,16 @@ class MessageSource(Protocol):
     async def decide(self, event: QuestionAsked) -> str | None:
         """Prompt for the decision about a question, and return what was typed; None at the end. Raises
         `Interrupted`."""
+        ...
+
+
+class TurnKeys(Protocol):
+    """Takes what is typed while a turn is shown."""
+
+    def take_line(self, text: str) -> None: ...
+
+    def take_end(self) -> None:
+        """Handle Ctrl-D on an empty line."""
         ...
 
 
@@ -71,13 +84,14 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
     """The chat's input and output.
 
     `renderer` returns a renderer for one turn; its argument is False for the answer of a command, which is no
-    markdown. `say` prints a line of the chat itself. `guard` is held while a turn is shown.
+    markdown. `say` prints a line of the chat itself. `guard` is held while a turn is shown, and passes on
+    the lines that are typed meanwhile.
     """
 
     messages: MessageSource
     renderer: Callable[[bool], TurnRenderer]
     say: Callable[[str], None]
-    guard: Callable[[], AbstractContextManager[None]] = nullcontext
+    guard: Callable[[TurnKeys], AbstractContextManager[None]] = lambda _: nullcontext()
 
 
 class TerminalChat:
@@ -85,7 +99,7 @@ class TerminalChat:
     command of this program is typed.
 
     The first Ctrl-C cancels the running turn. The second stops waiting for it; its reply is then shown before
-    the next message is sent.
+    the next message is sent. A line that is typed while a turn is shown is sent at once.
     """
 
     def __init__(
@@ -103,6 +117,10 @@ class TerminalChat:
         self._files = files
         self._running: _ShownTurn | None = None
         self._unread: list[str] = []  # turns whose reply has not been shown
+        # Turns that are shown after the running one, and whether their replies are markdown.
+        self._waiting: list[tuple[str, bool]] = []
+        self._sending: set[asyncio.Task[None]] = set()
+        self._ends = 0  # times that Ctrl-D was pressed while a turn is shown
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -128,6 +146,59 @@ class TerminalChat:
                 return
             if text.strip():
                 await self._answer(text)
+                await self._show_waiting()
+            if self._ends > 1:
+                return
+
+    async def _show_waiting(self) -> None:
+        """Show the turns of messages that were sent while another turn was shown."""
+        while True:
+            if self._sending:
+                await asyncio.wait(self._sending)
+            if not self._waiting or self._ends > 1:
+                return
+            turn_id, is_markdown = self._waiting.pop(0)
+            await self._show(self._turn(self._screen.renderer(is_markdown), turn_id))
+
+    def take_line(self, text: str) -> None:
+        """Send a line that was typed while a turn is shown."""
+        self._screen.say(f"› {text}")
+        task = asyncio.create_task(self._send_aside(text), name="chat line")
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    def take_end(self) -> None:
+        """Leave the running turn alone and end the chat, if Ctrl-D is pressed a second time."""
+        self._ends += 1
+        if self._ends > 1 and self._running is not None:
+            self._running.leave()
+        else:
+            self._screen.say(
+                "A turn is running. Ctrl-D again leaves, its reply is kept; Ctrl-C cancels it."
+            )
+
+    async def _send_aside(self, text: str) -> None:
+        """Send a message beside the running turn. A command that need not wait is answered here."""
+        command = parse_command(text)
+        name = command.name if command is not None else ""
+        is_message = command is None or (command.name in _MESSAGES and command.args)
+        try:
+            sent = await self._client.send(self._session, text, secrets.token_hex(16))
+            if is_message or not is_control(name):
+                self._waiting.append((sent.turn_id, bool(is_message) or asks_model(name)))
+                self._screen.say(_MESSAGES.get(name, _WAITS))
+                return
+            async with aclosing(self._client.follow(sent.turn_id)) as events:
+                async for event in events:
+                    if isinstance(event, Done):
+                        self._screen.say(event.reply)
+                    elif isinstance(event, Failed):
+                        self._screen.say(error_text(event.error))
+        except TalariaError as error:
+            self._screen.say(error_text(error.info()))
+
+    def _turn(self, renderer: TurnRenderer, turn_id: str = "") -> _ShownTurn:
+        return _ShownTurn(self._client, renderer, self._command_line, self._read_decision, turn_id)
 
     def _on_sigint(self) -> None:
         """Pass Ctrl-C to the running turn. Without one, Ctrl-C is a key of the prompt."""
@@ -138,12 +209,10 @@ class TerminalChat:
         """Send one message and show its reply. An error is shown and does not end the chat."""
         for turn_id in list(self._unread):
             self._screen.say("The reply to your earlier message:")
-            renderer = self._screen.renderer(True)
-            earlier = _ShownTurn(self._client, renderer, self._command_line, self._read_decision, turn_id)
-            await self._show(earlier)
+            await self._show(self._turn(self._screen.renderer(True), turn_id))
         command = parse_command(text)
         renderer = self._screen.renderer(asks_model(command.name if command else ""))
-        turn = _ShownTurn(self._client, renderer, self._command_line, self._read_decision)
+        turn = self._turn(renderer)
         turn.message = (self._session, text, secrets.token_hex(16))
         if command is None:
             turn.files, self._files = self._files, ()
@@ -159,9 +228,9 @@ class TerminalChat:
 
     async def _show(self, turn: _ShownTurn) -> None:
         task = asyncio.create_task(turn.run(), name="chat turn")
-        self._running = turn
+        self._running, self._ends = turn, 0
         try:
-            with self._screen.guard():
+            with self._screen.guard(self):
                 await asyncio.wait((task,))
         finally:
             self._running = None
@@ -246,6 +315,11 @@ class _ShownTurn:
             return
         self._renderer.notice("Cancelling… (Ctrl-C again stops waiting)")
         self._cancelling = asyncio.create_task(self._cancel(), name="chat cancel")
+
+    def leave(self) -> None:
+        """Stop waiting for the turn, which goes on."""
+        if self._task is not None:
+            self._task.cancel()
 
     async def _cancel(self) -> None:
         try:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import termios
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,11 +22,11 @@ from prompt_toolkit.shortcuts import CompleteStyle
 from talaria.channels.console.chat import Interrupted
 from talaria.channels.console.deciding_keys import key_choices, prompt_of
 from talaria.channels.console.larger_offer import LargerOffer
+from talaria.channels.console.typed_ahead import TypedAhead
 from talaria.commands.slash import ALIASES, SLASH_COMMANDS, canonical
 from talaria.core.events import QuestionAsked
 
 _MENU_ROWS = 6
-_LOCAL_FLAGS = 3
 _REFRESH_SECONDS = 0.5
 
 
@@ -55,7 +54,7 @@ class CommandCompleter(Completer):
 class TerminalPrompt:
     """Reads messages from the keyboard. Enter sends; Alt-Enter or a backslash before Enter begins another
     line; pasted lines stay one message. `offer` is shown above the prompt while a message is written. Ctrl-O
-    calls `unfold`, which prints above the prompt."""
+    calls `unfold`, which prints above the prompt. The text of `typed`, from a turn before, stands in it."""
 
     def __init__(
         self,
@@ -63,8 +62,10 @@ class TerminalPrompt:
         models: Sequence[str] = (),
         offer: LargerOffer | None = None,
         unfold: Callable[[], None] | None = None,
+        typed: TypedAhead | None = None,
     ) -> None:
         self._offer = offer
+        self._typed = typed
         self._draft = ""
         self._session: PromptSession[str] = PromptSession(
             history=_history(history),
@@ -81,6 +82,8 @@ class TerminalPrompt:
 
     async def read(self) -> str | None:
         draft, self._draft = self._draft, ""
+        if self._typed is not None:
+            draft += self._typed.take()
         try:
             # The chat handles SIGINT itself; at the prompt Ctrl-C is a key.
             text = await self._session.prompt_async(self._prompt, default=draft, handle_sigint=False)
@@ -203,22 +206,3 @@ def _bindings(
             event.app.exit(exception=Interrupted, style="class:aborting")
 
     return keys
-
-
-@contextmanager
-def quiet_keyboard(descriptor: int) -> Iterator[None]:
-    """Switch the echo off. Ctrl-C stays a signal. Keys that are typed meanwhile wait for the prompt, also
-    across a Ctrl-C, which normally discards them."""
-    try:
-        before = termios.tcgetattr(descriptor)
-    except termios.error:
-        yield
-        return
-    quiet = list(before)
-    quiet[_LOCAL_FLAGS] = before[_LOCAL_FLAGS] & ~termios.ECHO | termios.NOFLSH
-    termios.tcsetattr(descriptor, termios.TCSANOW, quiet)
-    try:
-        yield
-    finally:
-        with suppress(termios.error):  # the terminal was closed
-            termios.tcsetattr(descriptor, termios.TCSANOW, before)

@@ -115,6 +115,7 @@ class TerminalRenderer:
     Finished blocks of the reply are printed as markdown. Below them the live part is redrawn: the unfinished
     block as plain text, running tools with their output, and the status. `is_markdown` is False for the
     answer of a command, which is printed as it is. The output of a call that has ended goes to `folded`.
+    The live part ends with the line that `typed` returns: the person's next message, as far as it is written.
     """
 
     def __init__(
@@ -124,8 +125,10 @@ class TerminalRenderer:
         is_markdown: bool = True,
         clock: Callable[[], float] = time.monotonic,
         folded: FoldedCalls | None = None,
+        typed: Callable[[], str] = str,
     ) -> None:
         self._console = console
+        self._typed = typed
         self._folded = folded or FoldedCalls()
         self._is_markdown = is_markdown
         self._clock = clock
@@ -298,6 +301,8 @@ class TerminalRenderer:
         if self._status:
             self._spinner.update(text=Text(self._status, style="dim"))
             yield self._spinner
+        if typed := clean(self._typed()):
+            yield Text(f"› {typed}")
 
 
 class BlockSplitter:
