@@ -173,9 +173,7 @@ class TerminalChat:
         if self._ends > 1 and self._running is not None:
             self._running.leave()
         else:
-            self._screen.say(
-                "A turn is running. Ctrl-D again leaves, its reply is kept; Ctrl-C cancels it."
-            )
+            self._screen.say("A turn is running. Ctrl-D again leaves, its reply is kept; Ctrl-C cancels it.")
 
     async def _send_aside(self, text: str) -> None:
         """Send a message beside the running turn. A command that need not wait is answered here."""
