@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from contracts.store_orders import (
     CHAT,
@@ -27,10 +28,10 @@ from contracts.store_orders import (
 )
 from talaria.core.entries import TitleSet
 from talaria.core.errors import BadRequest, IllegalMove, LeaseHeld, NotFound, StaleFence, StoreError
-from talaria.core.ids import ChatKey, QuestionId, TurnId
+from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId
 from talaria.core.ledger import Begin, Binding, Commit, Page, Renewal, TurnEnd
 from talaria.core.messages import AssistantMessage
-from talaria.core.questions import DENY, Decision, Question, QuestionKind
+from talaria.core.questions import DENY, Decision, Question, QuestionKind, Span
 from talaria.core.spending import Reserve, SpendingQuery
 from talaria.core.store_ports import Store
 from talaria.core.turns import StepState, TurnState
@@ -440,3 +441,63 @@ class StoreQuestionsSuite:
         await store.commit(Commit(turn.turn.session_id, fence, None, (TitleSet("kept"),), release=True))
         assert (await session_of(store, turn.turn.session_id)).title == "kept"
         assert (await store.current_session(CHAT)) is not None
+
+    # -- hosts and grants
+
+    async def test_a_question_about_a_host_needs_no_waiting_turn(self, store: Store) -> None:
+        turn, lease = await begun(store)
+        host = asking(turn, 0, kind=QuestionKind.HOST, name="network", digest="host:a.example:443")
+        await store.ask(host)
+        assert (await store.open_questions(Page())).questions == (host,)
+        found = await store.find_question(host.id)
+        assert found is not None and (found.question, found.turn.id) == (host, turn.turn.id)
+        assert await store.find_question(QuestionId("q_none")) is None
+        await store.commit(ending(turn, lease))
+        assert (await store.open_questions(Page())).questions == (host,), "it stays open for the session"
+        with pytest.raises(NotFound):
+            await store.ask(asking(turn, 0, turn_id=TurnId("turn_none"), id=QuestionId("q_2")))
+
+    async def test_an_approval_for_the_session_is_a_grant_until_its_end(self, store: Store) -> None:
+        turn, lease = await begun(store)
+        session_id = turn.turn.session_id
+        for n, span in enumerate(Span):
+            host = asking(turn, 0, id=QuestionId(f"q_{n}"), kind=QuestionKind.HOST, digest=span.value)
+            await store.ask(host)
+            await store.decide(host.id, replace(approved(), span=span))
+            assert await store.is_granted(session_id, span.value) is (span is not Span.ONCE)
+        assert not await store.is_granted(SessionId("ses_other"), "session")
+        denied = asking(turn, 0, id=QuestionId("q_d"), kind=QuestionKind.HOST, digest="denied")
+        await store.ask(denied)
+        await store.decide(denied.id, Decision(DENY, "person", START, Span.SESSION))
+        assert not await store.is_granted(session_id, "denied")
+        late = asking(turn, 0, id=QuestionId("q_late"), kind=QuestionKind.HOST, digest="late")
+        await store.ask(late)
+        await store.commit(ending(turn, lease))
+        fence = await store.hold(session_id, ME, LEASE)
+        await store.end_session(session_id, fence)
+        assert not await store.is_granted(session_id, "session"), "no grant outlasts its session"
+        assert (await store.open_questions(Page())).questions == ()
+        with pytest.raises(IllegalMove):
+            await store.decide(late.id, approved())
+
+    async def test_a_decision_that_the_store_gets_too_late_does_not_count(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        _, _, (question,) = await parked(store)
+        clock.forward(question.expires_at - clock.now() + 1)
+        with pytest.raises(IllegalMove):
+            await store.decide(question.id, approved(START))
+        assert await open_ids(store) == []
+
+    async def test_open_questions_are_listed_by_the_beginning_of_the_chats_key(self, store: Store) -> None:
+        mine, _, (question,) = await parked(store)
+        await parked(store, accepting(chat=OTHER_CHAT))
+        assert len((await store.open_questions(Page())).items) == 2
+        assert (await store.open_questions(Page(), mine.turn.chat_key)).questions == (question,)
+
+    async def test_the_message_that_shows_a_question_is_kept(self, store: Store) -> None:
+        turn, _, (question,) = await parked(store)
+        await store.show_question(question.id, "m7")
+        assert (await store.questions(turn.turn.id))[0].shown_id == "m7"
+        with pytest.raises(NotFound):
+            await store.show_question(QuestionId("q_none"), "m8")

@@ -91,7 +91,8 @@ class QuestionBoard:
                 await self._close(*asked, told)
         elif isinstance(event, FINAL_EVENTS):
             for asked in self._shown.values():
-                await self._close(*asked, _CLOSED)
+                if asked[0].kind is not QuestionKind.HOST:  # that stays open for the session
+                    await self._close(*asked, _CLOSED)
             self._shown.clear()
 
     async def _ask(self, event: QuestionAsked) -> str:
