@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from cli.conftest import Serve, Talaria
-from talaria.cli.top import render
+from talaria.cli.top import render, render_processes
 
 
 def test_one_look_shows_pool_turns_and_memory(serve: Serve, talaria: Talaria) -> None:
@@ -45,6 +45,20 @@ def test_an_endpoint_is_told_with_its_queue_and_its_rest(endpoint: dict[str, obj
     with console.capture() as seen:
         console.print(render(status, pool))
     assert f"acme ({told})" in seen.get()
+
+
+def test_background_processes_are_listed() -> None:
+    process = {
+        "id": "p1",
+        "session_id": "ses_1",
+        "command": "npm\x1b dev",
+        "started_at": 1.0,
+        "written": 2048,
+    }
+    console = Console(width=200)
+    with console.capture() as seen:
+        console.print(render_processes([process], now=13.0))
+    assert seen.get().splitlines()[1].split() == ["p1", "ses_1", "npm", "dev", "12", "s", "2.0", "KiB"]
 
 
 def test_without_a_gateway_it_says_what_to_do(talaria: Talaria) -> None:

@@ -118,6 +118,18 @@ async def test_reasoning_is_of_the_session_and_never_of_the_prefix(store: Store,
         assert "low, medium or high" in str((await rig.say("/reasoning much")).reply)
 
 
+# -- /status
+
+
+async def test_status_tells_of_the_workspace_and_gives_it_back(rig: Rig) -> None:
+    turn = await rig.say("hello")
+    handle = rig.workspaces.open(turn.session_id, turn.chat_key)
+    handle.session.cwd = "/src"
+    handle.release()
+    reply = str((await rig.say("/status")).reply)
+    assert "Working directory: /src\nProcesses: none running\nSandbox: " in reply
+
+
 # -- /undo
 
 

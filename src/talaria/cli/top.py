@@ -1,10 +1,11 @@
-"""`talaria top`: a live view of the running gateway with its pool, turns, endpoints and memory."""
+"""`talaria top`: a live view of the running gateway with its pool, turns, endpoints, memory and processes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
+import time
 from typing import Any
 
 import click
@@ -15,10 +16,12 @@ from rich.table import Table
 from talaria.cli.home_gateway import running_gateway
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.text import count
+from talaria.core.display import clean_line
 from talaria.core.errors import NotFound
-from talaria.core.units import format_size
+from talaria.core.units import format_age, format_size
 
 _MAX_AGENTS = 15
+_COMMAND_WIDTH = 48
 _REFRESH_SECONDS = 1.0
 
 
@@ -59,7 +62,22 @@ def render(status: dict[str, Any], pool: dict[str, Any]) -> RenderableType:
             f"{agent['idle_seconds']:.0f} s",
             agent["revision"],
         )
-    return Group(facts, "", agents)
+    views: list[RenderableType] = [facts, "", agents]
+    if running := status.get("processes"):
+        views += ["", render_processes(running, time.time())]
+    return Group(*views)
+
+
+def render_processes(running: list[dict[str, Any]], now: float) -> Table:
+    """Return the background processes of all sessions, the newest first."""
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for head in ("PROCESS", "SESSION", "COMMAND", "TIME", "PRINTED"):
+        table.add_column(head, justify="right" if head in ("TIME", "PRINTED") else "left", no_wrap=True)
+    for process in sorted(running, key=lambda each: -each["started_at"])[:_MAX_AGENTS]:
+        age = format_age(max(0.0, now - process["started_at"]))
+        command = clean_line(process["command"], _COMMAND_WIDTH)
+        table.add_row(process["id"], process["session_id"], command, age, format_size(process["written"]))
+    return table
 
 
 def _facts(status: dict[str, Any], pool: dict[str, Any]) -> list[tuple[str, str]]:

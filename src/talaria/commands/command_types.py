@@ -7,6 +7,7 @@ from enum import Enum, auto
 
 import msgspec
 
+from talaria.commands.workspace_status import WorkspaceStatus
 from talaria.core.delivery import Button
 from talaria.core.entries import EntryBody, Exchange
 from talaria.core.ids import QuestionId, SessionId, TurnId
@@ -44,7 +45,7 @@ class CommandContext(msgspec.Struct, frozen=True):
     come from the session's log and are filled in for commands with `reads_log`; `account` is filled in for
     `/usage`, and `recent`, the session's last turns, newest first, for `/why`. `is_parked` says that the turn
     under way waits for a person's decision. `questions` are the open questions of the chat, and the one that
-    the command names, for commands with `reads_questions`.
+    the command names, for commands with `reads_questions`. `workspace` is filled in for `/status`.
     """
 
     summary: ChatSummary
@@ -65,6 +66,7 @@ class CommandContext(msgspec.Struct, frozen=True):
     account: Account | None = None
     recent: tuple[Turn, ...] = ()
     is_parked: bool = False
+    workspace: WorkspaceStatus | None = None
     questions: tuple[AskedQuestion, ...] = ()
 
     @property

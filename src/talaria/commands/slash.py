@@ -18,6 +18,7 @@ from talaria.commands.command_types import (
     SpecChange,
 )
 from talaria.commands.deciding import approve, deny, waiting_lines
+from talaria.commands.workspace_status import describe_workspace
 from talaria.core.delivery import Button
 from talaria.core.display import clean_line
 from talaria.core.entries import Hidden, ReasoningSet, TitleSet
@@ -232,6 +233,7 @@ def _status(context: CommandContext, args: str) -> CommandResult:
         f"Session {session.id} ({session.title or 'untitled'}), revision {session.revision}.\n"
         f"Agent {context.agent} with {context.model}{about}; {context.warm or 'not in memory'}.\n"
         f"Turns: {context.summary.turns - 1} before this one, {turn}.{waiting_lines(context)}"
+        + ("" if context.workspace is None else f"\n{describe_workspace(context.workspace)}")
     )
 
 

@@ -68,3 +68,8 @@ class Shell(Protocol):
     async def state(self) -> ShellState:
         """Return the state as the next command will find it. Does not need a sandbox."""
         ...
+
+    @property
+    def confinement(self) -> str:
+        """The sandbox that commands run in, in a sentence; empty if no command has needed one yet."""
+        ...

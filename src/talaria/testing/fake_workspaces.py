@@ -46,6 +46,10 @@ class FakeShell:
         self._session = session
         self._folder = folder
 
+    @property
+    def confinement(self) -> str:
+        return "Commands run in no sandbox: they are not run at all."
+
     async def state(self) -> ShellState:
         return ShellState(self._session.cwd, dict(self._session.environment))
 

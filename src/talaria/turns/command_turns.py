@@ -13,6 +13,7 @@ from talaria.cluster.leases import LeaseKeeper
 from talaria.commands.command_types import Command, CommandContext, CommandResult, SpecChange
 from talaria.commands.file_changes import NO_COPIES, describe_diff, describe_undo
 from talaria.commands.slash import SLASH_COMMANDS, canonical, parse_command, run_command
+from talaria.commands.workspace_status import WorkspaceStatus
 from talaria.core.backoff import Backoff
 from talaria.core.entries import Exchange, ReasoningSet, SpecSet, exchanges
 from talaria.core.errors import LeaseHeld, NoModel, NotFound, TalariaError
@@ -196,6 +197,7 @@ class CommandRunner:
             exchanges=seen,
             reasoning=reasoning,
             recent=await self._recent(turn),
+            workspace=await self._workspace(turn),
             is_parked=running is not None and running.state is LiveState.PARKED,
             questions=await self._questions(turn),
             account=await agents.budgets.account(turn) if canonical(turn.command) == "usage" else None,
@@ -215,6 +217,18 @@ class CommandRunner:
             if found is not None and found.question.is_open(self._agents.clock.now()):
                 items.append(found)
         return tuple(items)
+
+    async def _workspace(self, turn: Turn) -> WorkspaceStatus | None:
+        if canonical(turn.command) != "status":
+            return None
+        workspace = self._agents.builder.workspaces.open(turn.session_id, turn.chat_key)
+        try:
+            state, processes = await workspace.shell.state(), await workspace.processes.list()
+            cwd, sandbox = state.cwd or str(workspace.folder), workspace.shell.confinement
+            return WorkspaceStatus(cwd, tuple(processes), sandbox, self._agents.clock.now())
+        finally:
+            if (rest := workspace.release()) is not None:
+                await rest
 
     async def _recent(self, turn: Turn) -> tuple[Turn, ...]:
         if canonical(turn.command) != "why":

@@ -111,6 +111,11 @@ class SessionShell:
         self._commands = commands
         self._patience = patience
 
+    @property
+    def confinement(self) -> str:
+        choice = self._commands.sandboxes.status
+        return "" if choice is None else choice.reason
+
     async def state(self) -> ShellState:
         return await self._commands.threads.run(self._places, load_state, self._places.shell_state)
 
