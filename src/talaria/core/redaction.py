@@ -32,6 +32,7 @@ _MAX_HELD = 64 << 10
 _RECENT = 16
 _BREAK = re.compile(rb"[\r\n][ \t\r\n]*")
 _INDENT = re.compile(rb"[\r\n][ \t]")
+_IN_WORD = re.compile(rb"[^ \t\r\n]{2}")
 
 
 class Secret(NamedTuple):
@@ -276,7 +277,9 @@ def _longest(agrees: Callable[[int], bool], most: int) -> int:
 
 
 def _spread(spans: list[_Span], lower: bytes) -> list[_Span]:
-    """Return the spans in the text with its line breaks."""
+    """Return the spans in the text with its line breaks. Takes long for a long text with many lines."""
+    if not spans:
+        return []
     places, removed = [0], [0]
     for found in _BREAK.finditer(lower):
         places.append(found.start() - removed[-1])
@@ -290,7 +293,20 @@ def _spread(spans: list[_Span], lower: bytes) -> list[_Span]:
 
 def _place(lower: bytes, at: int, size: int) -> int:
     """Return the place of one character in the text with its line breaks; `size` is that without them."""
-    return len(lower) if at == size else _spread([_Span(at, at + 1, "")], lower)[0].start
+    if at == size:
+        return len(lower)
+    # The place is nearly always close to the end, so only as much of the text is looked at. It is cut
+    # inside a word, where no line break is cut.
+    for room in (1 << 12, 1 << 14, len(lower)):
+        begin = max(0, len(lower) - room)
+        if begin:
+            inside = _IN_WORD.search(lower, begin)
+            begin = inside.start() + 1 if inside is not None else 0
+        rest = lower[begin:]
+        before = size - (len(rest) - sum(len(found) for found in _BREAK.findall(rest)))
+        if at > before or not begin:
+            break
+    return begin + _spread([_Span(at - before, at - before + 1, "")], rest)[0].start
 
 
 def _replace(whole: bytes, spans: list[_Span]) -> bytes:
