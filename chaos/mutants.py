@@ -361,6 +361,39 @@ MUTANTS = (
         Tests("tests/tools/test_leaks.py::test_no_secret_is_left_in_results_their_files_parts_and_errors"),
     ),
     Mutant(
+        "long output as the command printed it",
+        "the file of a long output has the secrets that were printed",
+        (
+            Edit(
+                "tools/command_output.py",
+                "self._take(self._redact.feed(self._plain.feed(piece)))",
+                "self._take(self._plain.feed(piece))",
+            ),
+        ),
+        Tests("tests/tools/test_leaks.py::test_no_secret_is_left_in_the_file_of_a_long_output"),
+    ),
+    Mutant(
+        "any address after a page",
+        "a page makes the model carry data away in an address",
+        (
+            Edit(
+                "tools/web.py",
+                "if await context.trust.is_tainted() and not await context.trust.has_shown(url):",
+                "if False:",
+            ),
+        ),
+        Tests("tests/tools/test_web.py::test_after_content_from_outside_only_shown_addresses_are_fetched"),
+    ),
+    Mutant(
+        "pages unpacked without a limit",
+        "a small page becomes gigabytes",
+        (
+            Edit("net/fetcher.py", "            if room <= 0:\n                return False\n", ""),
+            Edit("net/fetcher.py", "decompress(chunk, min(room, _MAX_STEP))", "decompress(chunk)"),
+        ),
+        Tests("tests/net/test_fetcher.py::test_a_page_costs_no_more_than_its_limit"),
+    ),
+    Mutant(
         "messages as people wrote them",
         "a secret that somebody pasted goes to the log and to the model",
         (Edit("turns/intake.py", "inbound, parts=said[0].parts)", "inbound)"),),

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
+from talaria.core.loop_share import LoopShare
 from talaria.core.messages import Content, File, Text, ToolCall, ToolOutcome
 from talaria.core.redaction import Secret, SecretRegistry
 from talaria.core.tools import ToolContext
 from talaria.tools.builtin import builtin_tools
+from talaria.tools.command_output import CommandOutput
 from talaria.tools.function import parameters
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
-from tools.conftest import bound, tool
+from tools.conftest import bound, context, tool
 
 SECRETS = SecretRegistry([Secret("GITHUB_TOKEN", "ghp_Q7rT2vX9bL4mN8pW3zK6yH1c"), Secret("PIN", "hunter22")])
 
@@ -65,3 +68,13 @@ async def test_a_file_with_a_secret_is_not_sent(tmp_path: Path) -> None:
     result = await bound(tools, tmp_path, secrets=SECRETS).run(call)
     assert result.outcome is ToolOutcome.ERROR
     assert "a.bin holds a secret of the gateway (PIN)" in result.text
+
+
+async def test_no_secret_is_left_in_the_file_of_a_long_output(tmp_path: Path) -> None:
+    redactor = SECRETS.redactor
+    output = CommandOutput(replace(context(tmp_path), redactor=redactor), 4096, LoopShare())
+    for piece in (b"x\n" * 5000, b"it is ghp_Q7rT2vX9bL4m\x1b[0m", b"N8pW3zK6yH1c.\n", b"y\n" * 5000):
+        await output.write(piece)
+    await output.finish()
+    (kept,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert "it is [secret GITHUB_TOKEN].\n" in kept.read_text()
