@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
-from talaria.workspace.network_holder import find_holder
+from talaria.workspace.network_holder import NetworkHolder, find_holder
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
 from talaria.workspace.sandbox.proof import prove
 
@@ -25,6 +25,10 @@ async def _run(gateway: GatewayProcess, command: str, **more: object) -> dict[st
     ended = await gateway.ended_turn(turn["turn_id"])
     assert ended["state"] == "done", ended
     return ended
+
+
+def _lives(holder: NetworkHolder) -> bool:
+    return holder.is_alive
 
 
 async def test_a_network_outlives_a_kill_with_its_process_and_ends_with_its_session() -> None:
@@ -49,7 +53,7 @@ async def test_a_network_outlives_a_kill_with_its_process_and_ends_with_its_sess
         holder = find_holder(record.parent)
         assert holder is not None
         await gateway.kill()
-        assert holder.is_alive
+        assert _lives(holder)
         await gateway.start()
         (folder,) = (gateway.home / "files").glob("*")
         (folder / "go").touch()
@@ -59,7 +63,7 @@ async def test_a_network_outlives_a_kill_with_its_process_and_ends_with_its_sess
         assert (folder / "done").read_text() == "hello"
         await gateway.call("POST", f"/api/sessions/{started['session_id']}/end")
         async with asyncio.timeout(60):
-            while holder.is_alive or record.parent.exists():
+            while _lives(holder) or record.parent.exists():
                 await asyncio.sleep(0.01)
         holder.forget()
         assert (await gateway.call("GET", "/api/status"))["network"]["sessions"] == 0
