@@ -47,6 +47,18 @@ def test_a_conversation(chat: Terminal, home: Path) -> None:
     assert not (home / "gateway.json").exists()
 
 
+def test_a_command_folds_unfolds_and_is_undone(chat: Terminal, home: Path) -> None:
+    command = json.dumps({"command": "seq 30 > made.txt; cat made.txt; exit 4"})
+    chat.send(f"[[call terminal {command}]] [[reply It ran.]]")
+    screen = chat.until("… exit code 4 · 30 lines (Ctrl-O shows them)", "It ran.", "›")
+    assert "  29" not in screen.splitlines()
+    chat.press("C-o")
+    chat.until("  29", "  30", "›")
+    chat.send("/undo")
+    chat.until("Put back: `made.txt`.", "›")
+    assert not list((home / "files").rglob("made.txt"))
+
+
 def test_a_file_that_is_sent_is_told_with_its_place(chat: Terminal, home: Path) -> None:
     write = '[[call write_file {"path": "plan.md", "content": "the plan"}]]'
     chat.send(f'{write}[[call send_file {{"path": "plan.md"}}]][[reply Here it is.]]')
