@@ -10,7 +10,7 @@ import signal
 import struct
 import subprocess
 import termios
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -231,6 +231,9 @@ class SandboxedProcess:
             with suppress(OSError):  # a kernel without this file
                 for child in children.read_text().split():
                     os.kill(int(child), signal.SIGKILL)
+        for fd in self._running:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
 
     def _status(self) -> dict[str, Any]:
         """Return what the launcher told about the command: documents of JSON, one after the other."""
@@ -293,10 +296,10 @@ async def open_process(sandbox: Sandbox, command: SandboxCommand) -> AsyncIterat
             os.close(fd)
     running = SandboxedProcess(process, launch, command.limits.seconds, terminal and terminal[0])
     try:
-        await running.connect()
+        await _whole(running.connect())  # in the middle of it, nobody would know who closes the pipes
         yield running
     finally:
-        await _finish(running)
+        await _whole(running.close())
 
 
 def _open_terminal(command: SandboxCommand) -> tuple[int, int]:
@@ -333,13 +336,13 @@ def _start(launch: Launch, terminal: tuple[int, int] | None) -> subprocess.Popen
     )
 
 
-async def _finish(running: SandboxedProcess) -> None:
-    """Close, whatever is cancelled meanwhile."""
-    closing = asyncio.ensure_future(running.close())
+async def _whole(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work to its end, whatever is cancelled meanwhile."""
+    doing = asyncio.ensure_future(work)
     try:
-        await asyncio.shield(closing)
+        await asyncio.shield(doing)
     except asyncio.CancelledError:
-        await closing
+        await doing
         raise
 
 
