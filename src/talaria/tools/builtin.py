@@ -103,11 +103,11 @@ async def _examine_network(examination: Examination[NetworkSettings]) -> AsyncIt
     if settings.commands == "off":
         yield ok("network", 'Commands have no network (network.commands = "off").')
         return
-    import asyncio  # noqa: PLC0415
 
+    from talaria.core.slots import FairThreads  # noqa: PLC0415
     from talaria.workspace.network_holder import try_holder  # noqa: PLC0415
 
-    if why := await asyncio.to_thread(try_holder):
+    if why := await FairThreads("talaria-doctor", lambda: 1).run("doctor", try_holder):
         yield warn("network", f"Commands run without a network: {why}", "See docs/network.md.")
         return
     asked = "every other one is a question" if settings.commands == "ask" else "so does every public one"
