@@ -83,7 +83,7 @@ async def test_a_cap_stops_a_turn_in_the_middle_and_the_log_stays_whole(store: S
 
 async def test_the_next_day_begins_anew(tmp_path: Path) -> None:
     clock = FakeClock(NOON)
-    budgets = BudgetSettings(per_user_daily_usd=0.014)
+    budgets = BudgetSettings(per_user_daily_usd=0.018)
     async with start(
         MemoryStore(clock), tmp_path, clock=clock, budgets=budgets, prices=PRICES, model=ScriptedModel(clock)
     ) as rig:
