@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,12 +14,14 @@ import pytest
 
 from talaria.core.file_changes import UndoReport
 from talaria.core.ids import SessionId, TurnId
-from talaria.workspace.checkpoints.checkpoints import _find_records
+from talaria.core.slots import FairThreads
+from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints, _find_records
 from talaria.workspace.checkpoints.diffs import describe_changes
 from talaria.workspace.checkpoints.reading import CopyLimits, read_tree
 from talaria.workspace.checkpoints.restoring import Move, put_back
 from talaria.workspace.checkpoints.shadow import Shadow
 from talaria.workspace.checkpoints.tree import Tree
+from talaria.workspace.workspaces import ChatWorkspaces
 
 SESSION = SessionId("ses_1")
 
@@ -319,6 +322,17 @@ def test_the_oldest_turns_are_forgotten_with_their_contents(copied: Copied) -> N
     assert copied.undo(*(TurnId(f"turn_{number:03}") for number in range(1, 7))).restored == ("a",)
     assert (copied.root / "a").read_text() == "4" * 1000, "as it was before the oldest turn that is kept"
     assert (copied.root / "other").read_text() == "z" * 300
+
+
+async def test_records_go_with_their_session_and_contents_with_the_next_pruning(copied: Copied) -> None:
+    copied.turn(lambda: (copied.root / "a").write_text("x"))
+    await ChatWorkspaces(copied.home).forget(SESSION)
+    assert _find_records(copied.home / "sessions") == {}
+    assert copied.undo() == UndoReport()
+    threads = FairThreads("copying", lambda: 1)
+    FolderCheckpoints(copied.home, threads).prune(time.time() + 30 * 86_400, 0.0)
+    threads.close()
+    assert [path for path in copied.home.rglob("*") if path.is_file()] == []
 
 
 def test_an_idle_folder_keeps_only_what_turns_changed(copied: Copied) -> None:
