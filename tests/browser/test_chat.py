@@ -33,6 +33,23 @@ async def test_an_answer_streams_in(visitor: Visitor) -> None:
     await visitor.page.locator("#chats a[aria-current]").get_by_text("[[chunks 16]]").wait_for()
 
 
+async def test_a_steered_message_is_shown_once_and_a_queued_one_says_that_it_waits(visitor: Visitor) -> None:
+    look = '[[call list_files {"path":"."}]]'
+    await visitor.say(f"[[chunks 30]][[chunk-delay 0.1]][[words 60]]{look}[[reply Looked.]]")
+    await visitor.page.locator("#live").get_by_text("word1 word2").wait_for()
+    await visitor.say("/steer beta")
+    await visitor.say("gamma")
+    await visitor.page.get_by_text("waits for the answer before it").wait_for()
+    await visitor.sees("You said: gamma", "#log .agent")
+    await visitor.settled()
+    before = await visitor.conversation()
+    assert sum("beta" in said for said in before) <= 2, before
+    assert not any("/steer" in said for said in before)
+    await visitor.page.reload()
+    await visitor.sees("You said: gamma", "#log .agent")
+    assert await visitor.conversation() == before
+
+
 async def test_a_tool_call_is_a_line_that_opens(visitor: Visitor) -> None:
     await visitor.say('[[think aha]][[call write_file {"path":"a.txt","content":"hi"}]][[reply Written.]]')
     await visitor.sees("Written.", "#log .agent")

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.conftest import Serve
+from cli.conftest import Serve, Talaria
 from contracts.store_orders import accepting, answered
 from talaria.cli import machine_checks
 from talaria.cli.machine_checks import check_gateway
@@ -143,6 +143,20 @@ def test_the_price_of_the_model_is_told(doctor: Doctor, home: Path) -> None:
         config.write('[prices."scripted/*"]\ninput = 1.5\noutput = 3\n')
     text = doctor(home)[1]["price"]["text"]
     assert text == "scripted/m: $1.50 in, $1.50 from the cache, $3.00 out, for a million tokens."
+
+
+def test_a_cap_that_refuses_every_call_is_told(doctor: Doctor, home: Path, talaria: Talaria) -> None:
+    with (home / "config.toml").open("a") as config:
+        config.write('[prices."scripted/*"]\ninput = 1.5\noutput = 3\n')
+    assert "budget" not in doctor(home)[1]
+    told = talaria("config", "set", "budgets.per_day_usd", "0.001").stderr
+    refused = "budgets.per_day_usd is $0.001, and one answer of scripted/m may cost up to $0.098"
+    assert f"But {refused}" in told
+    found = doctor(home)[1]["budget"]
+    assert (found["level"], found["text"].partition(",")[0]) == ("warn", "budgets.per_day_usd is $0.001")
+    assert found["command"].endswith(" set budgets.per_day_usd 0.98")
+    assert not talaria("config", "set", "budgets.per_day_usd", "0.98").stderr
+    assert "budget" not in doctor(home)[1]
 
 
 def test_in_words_it_ends_with_a_verdict(

@@ -22,8 +22,9 @@ from talaria.config.home import Home
 from talaria.config.issues import dotted
 from talaria.config.load import Loaded, held_secrets, load, load_text, read_config
 from talaria.config.origins import key_lines, read_overrides
-from talaria.config.settings import settings_type
+from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ConfigError, NotFound
+from talaria.core.program import spoken
 from talaria.core.setting_marks import SECRET_MARKS, KeyPath, Mark
 from talaria.parts import PARTS
 
@@ -111,7 +112,19 @@ def _set(invocation: Invocation, key: str, value: str | None) -> None:
         value = ask_hidden(dotted(path)) if is_secret else str(click.prompt(dotted(path)))
     home = invocation.home()
     parsed = edit.parse_value(kind, path, value)
-    _tell(home, path, edit.change_key(home.path, path, parsed, os.environ, PARTS), parsed)
+    change = edit.change_key(home.path, path, parsed, os.environ, PARTS)
+    _tell(home, path, change, parsed)
+    if path[0] == "budgets" and change.loaded is not None:
+        _tell_caps(change.loaded.settings)
+
+
+def _tell_caps(settings: Settings) -> None:
+    """Tell which caps refuse every call to the configured model."""
+    from talaria.cli.model_checks import find_tight_caps
+    from talaria.models.catalog import ModelChoice
+
+    for text, fix in find_tight_caps(ModelChoice(settings.model.provider, settings.model.name), settings):
+        click.echo(spoken(f"But {text} `{fix}` raises it."), err=True)
 
 
 @command.verb("unset", "talaria config unset pool.max_agents")

@@ -15,7 +15,7 @@ from talaria.config.settings import Settings
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ModelRefused, TalariaError
 from talaria.core.findings import Finding, Level, end_command, failed, ok, problem, shell, type_key, warn
-from talaria.core.spending import FREE, price_command, show_usd
+from talaria.core.spending import FREE, NANO, from_usd, most, price_command, show_usd
 from talaria.models.catalog import Catalog, ModelChoice, fallback_chain
 from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
 from talaria.models.known import Prices
@@ -76,7 +76,8 @@ async def check_agent(
             about = f"Known of it: {known}." if known else "What it can do is not known."
             if not told:
                 yield ok("model", f"{choice}; its key is there or not needed. {about}")
-            yield _check_price(choice, settings)
+            for finding in _check_spending(choice, settings):
+                yield finding
             is_reached = True
             for provider in dict.fromkeys((choice.provider, *_fallbacks(settings, providers))):
                 finding = await _check_server(provider, providers.base_url(provider), settings)
@@ -120,6 +121,28 @@ def _check_price(choice: ModelChoice, settings: Settings) -> Finding:
         f"{show_usd(price.input)} in, {show_usd(price.cached)} from the cache, {show_usd(price.output)} out"
     )
     return ok("price", f"{choice}: {paid}, for a million tokens.")
+
+
+def _check_spending(choice: ModelChoice, settings: Settings) -> Iterator[Finding]:
+    yield _check_price(choice, settings)
+    for text, command in find_tight_caps(choice, settings):
+        yield warn("budget", text, "", command)
+
+
+def find_tight_caps(choice: ModelChoice, settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield each cap that is less than one answer of the model may cost, and the command that raises it."""
+    price, budgets = Prices(settings.prices).find(choice.provider, choice.model), settings.budgets
+    if price is None or price == FREE:
+        return
+    amount = most(0, price.max_output or budgets.assumed_output, price)
+    for name in ("per_day_usd", "per_user_daily_usd", "per_session_usd"):
+        limit = from_usd(getattr(budgets, name))
+        if 0 < limit < amount:
+            text = (
+                f"budgets.{name} is {show_usd(limit)}, and one answer of {choice} may cost up to "
+                f"{show_usd(amount)}, so every call is refused."
+            )
+            yield text, f"talaria config set budgets.{name} {max(10 * amount / NANO, 0.01):.2f}"
 
 
 def _is_fetching(running: Mapping[str, Any]) -> bool:

@@ -210,6 +210,7 @@ export class Chat {
     const asked = isLogged || !item.key ? [] : [bubble(item)];
     if (event.type === "failed") transcript.remark(item.turn, ...asked, trouble(event.error));
     else if (event.type === "cancelled") transcript.remark(item.turn, ...asked, quiet("Stopped."));
+    else if (isSteer(item)) { /* the log has it in the turn that has read it */ }
     else if (!isLogged && item.text?.startsWith("/")) transcript.remark(item.turn, ...asked, answer(spoken(event.reply)));
     else if (words !== undefined && event.reply.startsWith(words)) {
       const note = event.reply.slice(words.length).trim(); // for example: another model answered
@@ -222,12 +223,26 @@ export class Chat {
 
   /** Draws everything but the transcript. */
   draw() {
-    this.page.draw(this, this.#queue.filter((item) => item !== this.watching && item.key).map(bubble));
+    this.page.draw(this, this.#queue.filter((item) => item !== this.watching && item.key).map(waiting));
   }
 }
 
 function isAnswer(body) {
   return body.type === "assistant" && !body.tool_calls.length && !body.interrupted;
+}
+
+function isSteer(item) {
+  return /^\/steer\s+\S/i.test(item.text ?? "");
+}
+
+function waiting(item) {
+  const node = bubble(item);
+  if (item.turn && !isSteer(item)) node.querySelector(".bubble").append(note("waits", "waits for the answer before it"));
+  return node;
+}
+
+function note(className, textContent) {
+  return make("small", { className, textContent });
 }
 
 function bubble(item) {
@@ -238,6 +253,6 @@ function bubble(item) {
     if (url) parts.push({ type: "image", url });
   }
   const node = said(parts, item.turn);
-  if (!item.turn) node.querySelector(".bubble").append(make("small", { className: "late", textContent: "waits for the gateway" }));
+  if (!item.turn) node.querySelector(".bubble").append(note("late", "waits for the gateway"));
   return node;
 }
