@@ -76,8 +76,7 @@ async def check_agent(
             about = f"Known of it: {known}." if known else "What it can do is not known."
             if not told:
                 yield ok("model", f"{choice}; its key is there or not needed. {about}")
-            for finding in _check_spending(choice, settings):
-                yield finding
+            yield _check_price(choice, settings)
             is_reached = True
             for provider in dict.fromkeys((choice.provider, *_fallbacks(settings, providers))):
                 finding = await _check_server(provider, providers.base_url(provider), settings)
@@ -85,7 +84,7 @@ async def check_agent(
                 yield finding
             if calls and is_reached:
                 yield await _call(providers, choice, settings)
-        for finding in _check_aliases(catalog, settings):
+        for finding in (*_check_caps(choice, settings), *_check_aliases(catalog, settings)):
             yield finding
     yield _check_tools(settings)
 
@@ -123,9 +122,8 @@ def _check_price(choice: ModelChoice, settings: Settings) -> Finding:
     return ok("price", f"{choice}: {paid}, for a million tokens.")
 
 
-def _check_spending(choice: ModelChoice, settings: Settings) -> Iterator[Finding]:
-    yield _check_price(choice, settings)
-    for text, command in find_tight_caps(choice, settings):
+def _check_caps(choice: ModelChoice | None, settings: Settings) -> Iterator[Finding]:
+    for text, command in find_tight_caps(choice, settings) if choice is not None else ():
         yield warn("budget", text, "", command)
 
 
