@@ -15,7 +15,6 @@ its input. If the shim is killed, the launcher ends the command, because its par
 
 from __future__ import annotations
 
-import ctypes
 import marshal
 import os
 import select
@@ -122,6 +121,8 @@ def _json(text: str) -> str:
 
 
 def _prctl(option: int, value: int) -> None:
+    import ctypes  # noqa: PLC0415 - not for the gateway, which reads the constants of this module
+
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
