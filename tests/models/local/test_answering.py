@@ -91,6 +91,17 @@ async def test_a_tool_is_called_with_arguments_by_its_schema(local: Local, said:
     assert (asked.streamed, asked.completion.stop) == ("", "tool_calls")
 
 
+async def test_a_file_name_in_the_message_is_the_one_that_is_used(local: Local) -> None:
+    for tool, said in (
+        ("write_file", "write plan.md"),
+        ("read_file", "read plan.md."),
+        ("send_file", "send plan.md"),
+    ):
+        name, arguments = (await ask(local, said)).call
+        assert (name, msgspec.convert(arguments, dict[str, str])["path"]) == (tool, "plan.md")
+    assert (await ask(local, "please list plan.md")).call == ("list_files", {"path": "a path"})
+
+
 @pytest.mark.parametrize("kind", ["remember", "internet", "clock", "people", "machine"])
 async def test_the_program_itself_says_what_is_not_possible_and_what_is(local: Local, kind: str) -> None:
     asked = await ask(local, f"use the {kind}")

@@ -29,7 +29,13 @@ from talaria.models.local.local_chat import (
     read_request,
 )
 from talaria.models.local.repetition import Repeats, RepetitionGuard
-from talaria.models.local.request_words import asks_for_text, asks_to_invent, asks_to_see, names_file
+from talaria.models.local.request_words import (
+    asks_for_text,
+    asks_to_invent,
+    asks_to_see,
+    file_names,
+    names_file,
+)
 from talaria.models.local.router import TOOL_OF, RequestKind, read_kind, router_call
 from talaria.models.local.weights import DEFAULT_MODEL
 
@@ -223,7 +229,11 @@ class Answering:
 
     async def _fill(self, tool: str) -> Completion:
         names = [part.partition(" ")[0] for part in _FIELDS[tool].split("; ")]
-        arguments = await self._arguments(tool, dict.fromkeys(names, _TEXT))
+        properties: dict[str, Any] = dict.fromkeys(names, _TEXT)
+        named = file_names(read_request(self._call.chunks).text)
+        if named and _FIELDS[tool].startswith(_PATH):  # a small model spells a name anew
+            properties["path"] = {"enum": named}
+        arguments = await self._arguments(tool, properties)
         if arguments is None:
             return self._say(_TOO_LONG)
         if tool == "search_files":

@@ -21,6 +21,7 @@ _FILE = re.compile(
     r"|archivo|carpeta|guarda",
     re.IGNORECASE,
 )
+_NAME = re.compile(r"(?<![\w./@-])[\w-]{1,60}\.[a-z]{2,4}\b(?![\w/@-]|\.\w)")
 _MAKE = (
     r"write|make|create|compose|draft|generate|invent|give|tell|schreib\w*|verfass\w*|dichte|erfinde|erstell\w*"
     r"|mach\w*|écri\w*|ecri\w*|rédige\w*|invente\w*|fais|escrib\w*|redacta\w*|inventa\w*|haz|scrivi\w*|crea"
@@ -61,6 +62,11 @@ def asks_to_see(text: str) -> bool:
 def names_file(text: str) -> bool:
     """Return whether a request has the name of a file, or a word for files."""
     return _FILE.search(text) is not None
+
+
+def file_names(text: str) -> list[str]:
+    """Return the names of files in a request, each once."""
+    return list(dict.fromkeys(_NAME.findall(text[:_MOST_READ])))
 
 
 def asks_for_text(text: str) -> bool:
