@@ -23,6 +23,9 @@ def test_one_look_shows_pool_turns_and_memory(serve: Serve, talaria: Talaria) ->
     ):
         assert part in seen.stdout
     assert "main:http:api:demo" in seen.stdout
+    long = "a-chat-with-a-name-that-is-far-too-long-for-a-table-of-eighty-columns"
+    assert talaria("ask", "hello", "--session", long).returncode == 0
+    assert f"main:http:api:{long}" in talaria("top", "--once").stdout
 
 
 @pytest.mark.parametrize(

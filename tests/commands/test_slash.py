@@ -97,7 +97,7 @@ def test_what_is_a_command(text: str, command: Command | None) -> None:
             "reasoning; $0.0125.\nYou today: 4 model calls,",
         ),
         ("/usage", "25 out, 5 of them reasoning; $0.0125, and 1 of the calls have no known price.\n"),
-        ("/usage", "Everyone today: 1 model call, 9 tokens in (0 % from the provider's cache), 1 out, "),
+        ("/usage", "Everyone today: 1 model call, 9 tokens in (0 % from the provider's cache), 1 out; "),
         ("/usage", "; the price is not known.\nOn the gateway's machine `"),
         (
             "/usage",

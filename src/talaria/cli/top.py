@@ -22,6 +22,7 @@ from talaria.core.units import format_age, format_size
 
 _MAX_AGENTS = 15
 _COMMAND_WIDTH = 48
+_PIPED_WIDTH = 200  # columns, so that nothing is cut where there is no screen
 _REFRESH_SECONDS = 1.0
 
 
@@ -38,7 +39,7 @@ async def _watch(invocation: Invocation, once: bool) -> None:
             raise NotFound("No gateway is running on this home.", "Start one with `talaria serve`.")
         view = render(await client.status(), await client.pool())
         if once or not sys.stdout.isatty():  # a pipe gets one view: the screen of a terminal cannot be piped
-            Console().print(view)
+            Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH).print(view)
             return
         with Live(view, auto_refresh=False, screen=True) as live:
             while True:

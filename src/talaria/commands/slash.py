@@ -300,10 +300,8 @@ def _describe_spent(spent: Spent) -> str:
     if spent.estimated:
         whose = "A call" if spent.estimated == 1 else f"{spent.estimated} of the calls"
         estimate = f" {whose} broke off or reported no usage, so that part is an estimate."
-    return (
-        f"{calls}, {tokens.input} tokens in{share}, {tokens.output} out, "
-        f"{tokens.reasoning} of them reasoning; {money}.{estimate}"
-    )
+    reasoning = f", {tokens.reasoning} of them reasoning" if tokens.reasoning else ""
+    return f"{calls}, {tokens.input} tokens in{share}, {tokens.output} out{reasoning}; {money}.{estimate}"
 
 
 # -- the table --------------------------------------------------------------------------------------------
