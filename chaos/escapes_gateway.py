@@ -124,7 +124,7 @@ def background(around: Surroundings) -> Iterator[Escape]:
             ((start(watch.format(way)),), *((each,) for each in calls)),
         )
     for text in (
-        "yes | head -c 20000000", "cat <&0; echo x >/proc/self/fd/0; echo x >&0", "kill -9 $PPID; kill -9 1", "ls -la /proc/self/fd /run",
+        "yes | head -c 20000000", "timeout 1 cat; echo x >/proc/self/fd/0; echo x >&0", "kill -9 $PPID; kill -9 1", "ls -la /proc/self/fd /run",
         "printf '\\033]0;t\\007'; printf '{\"exit-code\": 0, \"child-pid\": 1}'", f"cat {shlex.quote(around.files[0])}",
     ):  # fmt: skip
         look: tuple[_Call, ...] = (("process", {"action": "list"}),)

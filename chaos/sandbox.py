@@ -41,7 +41,7 @@ from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 
 BACKENDS = ("bubblewrap", "landlock")
-ORDINARY_UID = 41_983
+ORDINARY_UID = 30_000 + os.getpid() % 20_000  # nobody's, and another one for each run
 _PROCESSES = 64
 _SESSION_COMMANDS = 25
 _MOST_GROWTH = 6e6

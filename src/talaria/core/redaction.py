@@ -32,7 +32,6 @@ _MAX_HELD = 64 << 10
 _RECENT = 16
 _BREAK = re.compile(rb"[\r\n][ \t\r\n]*")
 _INDENT = re.compile(rb"[\r\n][ \t]")
-_IN_WORD = re.compile(rb"[^ \t\r\n]{2}")
 
 
 class Secret(NamedTuple):
@@ -292,21 +291,21 @@ def _spread(spans: list[_Span], lower: bytes) -> list[_Span]:
 
 
 def _place(lower: bytes, at: int, size: int) -> int:
-    """Return the place of one character in the text with its line breaks; `size` is that without them."""
+    """Return the place of one character in the text with its line breaks; `size` is that without them.
+
+    It is near the end, so lines are looked at from there: a text of short lines would cost much otherwise.
+    """
     if at == size:
         return len(lower)
-    # The place is nearly always close to the end, so only as much of the text is looked at. It is cut
-    # inside a word, where no line break is cut.
-    for room in (1 << 12, 1 << 14, len(lower)):
-        begin = max(0, len(lower) - room)
-        if begin:
-            inside = _IN_WORD.search(lower, begin)
-            begin = inside.start() + 1 if inside is not None else 0
-        rest = lower[begin:]
-        before = size - (len(rest) - sum(len(found) for found in _BREAK.findall(rest)))
-        if at > before or not begin:
-            break
-    return begin + _spread([_Span(at - before, at - before + 1, "")], rest)[0].start
+    begin, window = len(lower), 4 * (size - at) + 64
+    while begin:
+        begin = max(0, lower.rfind(b"\n", 0, max(0, len(lower) - window)))
+        tail = lower[begin:]
+        before = size - (len(tail) - sum(len(found[0]) for found in _BREAK.finditer(tail)))
+        if before <= at:
+            return begin + _spread([_Span(at - before, at - before + 1, "")], tail)[0].start
+        window *= 4
+    return 0
 
 
 def _replace(whole: bytes, spans: list[_Span]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import signal
 import subprocess
@@ -259,3 +260,18 @@ async def test_folders_that_a_command_could_replace_by_a_link_are_refused(
         await run(any_sandbox, Places(places.folder, link, places.tmp).command("true"))
     with pytest.raises(SandboxError, match="is gone"):
         await run(any_sandbox, Places(places.folder, places.home, tmp_path / "no").command("true"))
+
+
+async def test_a_command_that_prints_faster_than_it_is_read_runs_out_of_time(
+    any_sandbox: Sandbox, places: Places
+) -> None:
+    limits = ProcessLimits(seconds=0.1)
+    pieces = 0
+    async with open_process(any_sandbox, places.command("exec yes", limits=limits)) as process:
+        async for _ in process.output():
+            pieces += 1
+            await asyncio.to_thread(hashlib.sha256, bytes(4 << 20))  # so there is always a next piece
+            if pieces > 100:
+                break
+        assert pieces <= 100
+        assert (await process.wait()).timed_out

@@ -120,8 +120,7 @@ class SandboxedProcess:
         open_streams = len(self._readers)
         while open_streams:
             try:
-                async with asyncio.timeout_at(until):
-                    piece = await self._pieces.get()
+                piece = await self._next(until)
             except TimeoutError:
                 if self._timed_out:
                     return  # a process that left the command holds the pipe open
@@ -133,6 +132,13 @@ class SandboxedProcess:
                 open_streams -= 1
             else:
                 yield piece
+
+    async def _next(self, until: float) -> Output | None:
+        """Return the next piece, None for the end of a stream. Raises `TimeoutError`."""
+        if asyncio.get_running_loop().time() >= until:  # a piece that is there is taken without a look at it
+            raise TimeoutError
+        async with asyncio.timeout_at(until):
+            return await self._pieces.get()
 
     async def wait(self) -> Ending:
         """Return how the command ended. Its output has to be read first.
