@@ -105,20 +105,20 @@ def background(around: Surroundings) -> Iterator[Escape]:
     def start(text: str) -> _Call:
         return "terminal", {"command": text, "background": True}
 
-    ended = command("sleep 1.2")
+    ended = command("sleep 2")
     for path in around.files:
         folder, _, name = path.rpartition("/")
         swap = start(f"mkdir -p in; {_program(_SWAP, folder, 'in', name, 0.8)}")
         tools = _tools(name, "in")
         yield Escape("background processes against the gateway", ((swap,), tools, tools, (ended,)))
-    watch = "end=$(($(date +%s)+1)); while [ $(date +%s) -le $end ]; do for f in $TMPDIR/.talaria-*; do {}; done; done"
+    watch = "timeout 1.2 sh -c 'while :; do for f in $TMPDIR/.talaria-*; do {}; done; done' 2>/dev/null"
     for way in (
         f"ln -sfn {shlex.quote(around.files[0])} $f",
         "rm -rf $f; mkdir $f",
         "rm -f $f; mkfifo $f",
         "chmod 0 $f",
     ):
-        calls = (command("cd /usr; export A=1"), command("pwd; env"), command("sleep 1.5"))
+        calls = (command("cd /usr; export A=1"), command("pwd; env"), command("sleep 2.5"))
         yield Escape(
             "background processes against the gateway",
             ((start(watch.format(way)),), *((each,) for each in calls)),
