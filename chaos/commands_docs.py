@@ -32,7 +32,8 @@ outside:
 - Listeners for TCP, UDP, IPv6, Unix and abstract sockets hear nothing.
 - A process outside, under the user of the commands, gets no signal, and its limits, priority and tracer stay.
 - No process is left, and no folder of an ended session. While a command runs, its processes are counted.
-- The gateway answers every call, its log has no control characters, and its memory stays flat.
+- The gateway answers every call, and its log has no control characters. Its memory is read at the end of each
+  session; the figure is its growth over the second half of the run.
 - A few commands find out themselves that they got through, such as a call of the kernel that was let in, and
   print a word that stands in no command.
 
