@@ -33,7 +33,7 @@ home = Path(sys.argv[1])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=700", "tmpfs", str(home)], check=True)
 environ = {**os.environ, "TALARIA_HOME": str(home), "TALARIA_HTTP__PORT": "0", "TALARIA_LOG__LEVEL": "error"}
 serve = [sys.executable, "-m", "talaria", "serve"]
-gateway = subprocess.Popen(serve, env=environ, stdout=subprocess.PIPE, text=True)
+gateway = subprocess.Popen(serve, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 url = gateway.stdout.readline().split()[2].partition("/#")[0]
 token = (home / "http.token").read_text().strip()
 
@@ -73,13 +73,13 @@ for _ in range(200):
     time.sleep(0.1)
 well = {"ready": call("/readyz")[0], "accepted": call("/api/sessions/one/messages", {"text": "again"})[0]}
 gateway.send_signal(signal.SIGKILL)
-gateway.wait()
+log = gateway.communicate()[1]
 again = subprocess.Popen(serve, env=environ, stdout=subprocess.PIPE, text=True)
 url = again.stdout.readline().split()[2].partition("/#")[0]
 store = call("/api/status")[1]["store"]
 again.send_signal(signal.SIGTERM)
 again.wait()
-print(json.dumps({"before": accepted[0], "full": full, "well": well, "store": store}))
+print(json.dumps({"before": accepted[0], "full": full, "well": well, "store": store, "log": log}))
 """
 
 
@@ -107,6 +107,9 @@ def test_a_full_disk_refuses_and_is_over_when_there_is_room(tmp_path: Path) -> N
     assert "full" in seen["full"]["reasons"][0]
     assert seen["well"] == {"ready": 200, "accepted": 202}
     assert (seen["store"]["integrity"], seen["store"]["trouble"]) == ("whole", "")
+    told = [line for line in seen["log"].splitlines() if "talaria.http" in line]
+    assert len(told) == 1 and message in told[0] and hint in told[0], seen["log"]
+    assert "Traceback" not in seen["log"]
 
 
 FULL_START = """

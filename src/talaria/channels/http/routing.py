@@ -114,7 +114,8 @@ class HttpApp:
         return response.status
 
     def _log_failure(self, request: Request, error: Exception) -> None:
-        """Log an error, with its traceback, at most every ten seconds for each kind and route."""
+        """Log an error at most every ten seconds for each kind and route: in its own words if they say what
+        to do, as for a full disk, else with its traceback."""
         key, now = (request.route, type(error)), time.monotonic()
         logged_at, hidden = self._failures.get(key, (-math.inf, 0))
         if now - logged_at < _LOG_SECONDS:
@@ -122,7 +123,10 @@ class HttpApp:
             return
         self._failures[key] = (now, 0)
         more = f", and {hidden} times since it was last logged" if hidden else ""
-        _log.exception("%s %s (%s) failed%s", request.method, request.route, request.id.decode(), more)
+        is_explained = isinstance(error, TalariaError) and bool(error.hint)
+        why, trace = (f": {error}", None) if is_explained else ("", error)
+        called = request.method, request.route, request.id.decode()
+        _log.error("%s %s (%s) failed%s%s", *called, more, why, exc_info=trace)
 
     async def _handle(self, request: Request) -> AnyResponse:
         if (webhook := self._webhooks.get(request.path)) is not None:
