@@ -41,6 +41,7 @@ def test_get_says_where_a_value_comes_from(talaria: Talaria, config: Path) -> No
         ("http.port", {}, "8765", "(default: 8765, or the next free port)"),
         ("http.port", {"TALARIA_HTTP__PORT": "0"}, "0", "(environment: TALARIA_HTTP__PORT)"),
         ("model.provider", {}, "local", "(default: local, the built-in model)"),
+        ("model.provider", {"TALARIA_MODEL__NAME": "m"}, "", "(default: what model.name has before a /)"),
         ("agent.timezone", {}, "", "(default: the machine's time zone)"),
         ("prices", {}, "", "(not set: prices has no value, and no default)"),
         ("providers.mine.base_url", {}, "http://127.0.0.1:9/v1", "(config.toml line 6)"),

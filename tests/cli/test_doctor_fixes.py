@@ -195,6 +195,7 @@ CASES: dict[str, Case] = {
     "variable unknown": Case("config", "TALARIA_POOL__COLOUR", {"TALARIA_POOL__COLOUR": "x"}),
     # models
     "provider misspelt": Case("config", 'provider is "mina"', replaced('r = "mine"', 'r = "mina"')),
+    "key of the model misspelt": Case("config", "providr is not", replaced("provider =", "providr =")),
     "no model name": Case("config", "model.name is missing", replaced('name = "good-1"', ""), f"{MODEL}\n"),
     "no address": Case(
         "config", "base_url is missing", replaced("base_url", "# base_url"), f"MODEL_URL\n{MODEL}\n"

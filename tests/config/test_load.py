@@ -77,7 +77,14 @@ def test_loading_twice_shares_nothing_mutable(tmp_path: Path) -> None:
             '[pool]\n"\\u001b[2J" = 1\n',
             'line 2: pool."\\u001b[2J" is not a known key and has no effect.',
         ),
-        ('[model]\nname = "m"\n', "line 2: model.name has no effect without model.provider."),
+        (
+            '[model]\nname = "m"\n',
+            "line 2: model.name needs model.provider; without either, the built-in model answers.",
+        ),
+        (
+            '[model]\nprovidr = "ollama"\nname = "m"\n',
+            "line 2: model.providr is not a known key and has no effect. Did you mean provider?",
+        ),
         (
             '[providers.x]\nbase_url = "http://x"\napi_key_env = "NOT_SET"\n',
             "line 3: providers.x.api_key_env names NOT_SET, which is not set.",
@@ -90,6 +97,12 @@ def test_what_has_no_effect_is_a_warning_with_the_nearest_key(
     write(tmp_path, text)
 
     assert load(tmp_path, {}, PARTS).warnings == (f"config.toml {warning}",)
+
+
+def test_a_name_with_its_provider_in_it_needs_no_other(tmp_path: Path) -> None:
+    write(tmp_path, '[model]\nname = "ollama/m"\n')
+
+    assert load(tmp_path, {}, PARTS).warnings == ()
 
 
 def test_literal_and_named_secrets_are_collected_for_the_redactor(tmp_path: Path) -> None:

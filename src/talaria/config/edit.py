@@ -290,7 +290,9 @@ def shown_values(settings: Settings, text: str, environ: Mapping[str, str]) -> I
     """Yield every key, in the order of the settings. Secrets are not shown."""
     tree = tomllib.loads(text) if text else {}
     lines, overrides = key_lines(text), read_overrides(environ, tree)
-    for path, value, marks in values_of(settings):
+    values = [*values_of(settings)]
+    given = {path: value for path, value, _ in values}
+    for path, value, marks in values:
         if path in overrides:
             origin = f"environment: {overrides[path].variable}"
         elif path in lines:
@@ -303,6 +305,8 @@ def shown_values(settings: Settings, text: str, environ: Mapping[str, str]) -> I
         is_hidden = holds_secret(value, marks)
         notes = hint.notes if hint is not None and value in (None, "", ()) else ()
         unset = next((note for note in notes if isinstance(note, Unset)), None)
+        if unset is not None and unset.other and given.get((*path[:-1], unset.other)):
+            unset = Unset(unset.beside)
         yield ShownValue(path, '"(not shown)"' if is_hidden else toml, origin, unset)
 
 

@@ -107,6 +107,11 @@ class IssueCollector:
         key = moved or (dotted((*path[:-1], sibling)) if sibling else "")
         self.warn(path, text, key, IssueKind.UNKNOWN)
 
+    def is_misspelt(self, path: KeyPath) -> bool:
+        """Return whether an unknown key was probably meant to be this one, or the table of this one."""
+        meant = {issue.instead for issue in self._warnings if issue.kind is IssueKind.UNKNOWN}
+        return any(dotted(path[:end]) in meant for end in range(1, len(path) + 1))
+
     @property
     def warnings(self) -> tuple[Issue, ...]:
         return tuple(sorted(self._warnings, key=_by_place))

@@ -140,8 +140,10 @@ def _check_model(settings: Settings, tree: Mapping[str, Any], issues: IssueColle
     needs_name = model.provider not in ("", SCRIPTED) and not is_built_in
     if needs_name and not model.name:
         issues.missing(("model",), "name", 'the model\'s name, such as "gpt-5"', model.provider)
-    if model.name and not model.provider:
-        issues.warn(("model", "name"), "model.name has no effect without model.provider.")
+    is_alone = model.name and not model.provider and model.name.partition("/")[0] not in known
+    if is_alone and not issues.is_misspelt(("model", "provider")):
+        text = "model.name needs model.provider; without either, the built-in model answers."
+        issues.warn(("model", "name"), text)
 
 
 def _check_providers(settings: Settings, issues: IssueCollector) -> None:

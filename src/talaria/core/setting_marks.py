@@ -43,10 +43,15 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Unset:
-    """The meaning of an empty key in a few words, and the `value` that counts then, if there is one."""
+    """The meaning of an empty key in a few words, and the `value` that counts then, if there is one.
+
+    If the key `other` of the same table is set, the key means `beside` instead.
+    """
 
     meaning: str
     value: str = ""
+    other: str = ""
+    beside: str = ""
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ ModelPattern = Annotated[
 AliasTarget = Annotated[str, Check(matching(r"(?s:.*\S.*)", "some text"))]
 SCRIPTED = "scripted"
 LOCAL = "local"  # the built-in model, unless the operator has a provider of this name
+_IN_NAME = "what model.name has before a /"
 
 
 class FallbackSettings(msgspec.Struct, frozen=True):
@@ -28,9 +29,10 @@ class FallbackSettings(msgspec.Struct, frozen=True):
 
 
 class ModelSettings(msgspec.Struct, frozen=True):
-    """An empty `provider` means the built-in model. `fallback` is tried in its order, anew in each turn."""
+    """No `provider` and no `name` mean the built-in model. `fallback` is tried in its order, anew in
+    each turn."""
 
-    provider: Annotated[str, Mark.LIVE, Unset("the built-in model", LOCAL)] = ""
+    provider: Annotated[str, Mark.LIVE, Unset("the built-in model", LOCAL, "name", _IN_NAME)] = ""
     name: Annotated[str, Mark.LIVE, Unset("the built-in model needs none")] = ""
     reasoning: Literal["none", "low", "medium", "high"] = "none"
     fallback: tuple[FallbackSettings, ...] = ()
