@@ -7,6 +7,7 @@ by the program, in the languages that the models speak best.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from talaria.models.local.local_chat import UNSEEN
 
@@ -47,10 +48,9 @@ _OTHER = (
     r"|phrases?|noms|listes?|recettes?|fonctions?|frases?|listas?|recetas?|funci(?:ón|ones)|ricetta"
 )
 # "Write me a short poem", not "write down my poem": a text that there is has to be looked up.
-_WANTED = re.compile(
+_WANTED = (
     rf"\b(?:{_MAKE})(?:\s{_FOR})*\s{_SOME}\s(?:[\w'-]{{1,30}}\s){{0,4}}?"
-    rf"(?:(?P<invented>{_INVENTED})|{_OTHER})\b",
-    re.IGNORECASE,
+    rf"(?:(?P<invented>{_INVENTED})|{_OTHER})\b"
 )
 
 
@@ -80,4 +80,10 @@ def asks_to_invent(text: str) -> bool:
 
 
 def _find_wanted(text: str) -> re.Match[str] | None:
-    return None if names_file(text) else _WANTED.search(" ".join(text[:_MOST_READ].split()))
+    return None if names_file(text) else _wanted().search(" ".join(text[:_MOST_READ].split()))
+
+
+@cache
+def _wanted() -> re.Pattern[str]:
+    """Compiled on first use: it takes ten milliseconds, and few gateways run a built-in model."""
+    return re.compile(_WANTED, re.IGNORECASE)
