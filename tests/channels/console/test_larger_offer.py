@@ -105,14 +105,14 @@ async def test_the_key_fetches_it_once_and_then_begins_a_session() -> None:
     gateway.states = [as_state(LargerState.FETCHING, done=1)]
     async with offered(gateway, ABSENT) as offer:
         assert not offer.is_taken_by("/new")
-        assert offer.press() is None
-        assert offer.press() is None
+        assert await offer.press() is None
+        assert await offer.press() is None
         await until(lambda: offer.line().startswith("Fetching"))
-        assert offer.press() is None
+        assert await offer.press() is None
         assert not offer.is_taken_by("/new")
         gateway.states = [as_state(LargerState.READY)]
         await until(lambda: offer.line().startswith("The larger model is here"))
-        assert offer.press() == "/new"
+        assert await offer.press() == "/new"
         assert [offer.is_taken_by(text) for text in (" /new ", "/reset", "/model x", "hello")] == [
             True, True, False, False,
         ]  # fmt: skip
@@ -130,12 +130,12 @@ async def test_nothing_is_offered_to_a_session_with_another_model(larger: Larger
         gateway.usual = "mine/gpt-5"
         offer.note("/new")
         await until(lambda: offer.line() == "")
-        assert offer.press() is None
+        assert await offer.press() is None
         gateway.usual = "local/tiny"
         offer.note(" /reset ")
         await until(lambda: offer.line() != "")
         offer.note("/model mine/gpt-5")
-        assert (offer.line(), offer.press()) == ("", None)
+        assert (offer.line(), await offer.press()) == ("", None)
     assert gateway.fetched == []
 
 
@@ -143,7 +143,7 @@ async def test_a_download_that_another_client_began_is_followed() -> None:
     gateway = Gateway()
     gateway.states = [as_state(LargerState.READY)]
     async with offered(gateway, as_state(LargerState.FETCHING)) as offer:
-        assert offer.press() is None
+        assert await offer.press() is None
         await until(lambda: offer.line().startswith("The larger model is here"))
     assert gateway.fetched == []
 
@@ -155,20 +155,41 @@ async def test_where_another_model_is_configured_it_is_for_this_session_alone(st
     gateway.states = [as_state(LargerState.READY)]
     async with offered(gateway, as_state(state)) as offer:
         await until(lambda: offer.line() == "The larger model is here. Ctrl-G uses it in this session.")
-        assert offer.press() == f"/model {MODEL}"
+        assert await offer.press() == f"/model {MODEL}"
         assert offer.is_taken_by(f"/model {MODEL}")
         assert not offer.is_taken_by("/new")
+
+
+async def test_the_key_keeps_its_promise_after_another_model_was_configured() -> None:
+    gateway = Gateway()
+    gateway.states = [as_state(LargerState.READY)]
+    async with offered(gateway, as_state(LargerState.READY)) as offer:
+        assert offer.line() == "The larger model is here. Ctrl-G begins a new session with it."
+        gateway.usual = "mine/gpt-5"
+        assert await offer.press() is None, "a new session would have another model"
+        assert offer.line() == "The larger model is here. Ctrl-G uses it in this session."
+        assert await offer.press() == f"/model {MODEL}"
+
+
+async def test_a_model_that_was_configured_is_noticed_with_the_next_message() -> None:
+    gateway = Gateway()
+    gateway.states = [as_state(LargerState.READY)]
+    async with offered(gateway, as_state(LargerState.READY)) as offer:
+        gateway.usual = "mine/gpt-5"
+        offer.note("hello")
+        await until(lambda: offer.line() == "The larger model is here. Ctrl-G uses it in this session.")
 
 
 async def test_a_refusal_is_told_and_can_be_tried_again() -> None:
     gateway = Gateway()
     gateway.is_refusing = True
     async with offered(gateway, ABSENT) as offer:
-        offer.press()
+        await offer.press()
         await until(lambda: offer.line() == "Another model is being fetched. Ctrl-G tries again.")
         gateway.is_refusing = False
         gateway.states = [as_state(LargerState.FETCHING)]
-        await until(lambda: offer.press() is None and len(gateway.fetched) == 2)
+        assert await offer.press() is None
+        await until(lambda: len(gateway.fetched) == 2)
         await until(lambda: offer.line().startswith("Fetching the larger model"))
     assert gateway.fetched == [NAME, NAME]
 
@@ -176,6 +197,6 @@ async def test_a_refusal_is_told_and_can_be_tried_again() -> None:
 async def test_a_model_that_does_not_fit_is_not_fetched() -> None:
     gateway = Gateway()
     async with offered(gateway, as_state(LargerState.REFUSED)) as offer:
-        assert offer.press() is None
+        assert await offer.press() is None
         assert not offer.is_taken_by("/new")
     assert gateway.fetched == []

@@ -75,12 +75,17 @@ class LargerOffer:
         cost = f"{larger.size / 1e9:.1f} GB download, {larger.memory / 1e9:.0f} GB of memory"
         return f"{why} {KEY} tries again." if why else f"{KEY}: use the larger model ({cost})"
 
-    def press(self) -> str | None:
-        """Handle the key. Returns a message for the chat to send, if there is one."""
+    async def press(self) -> str | None:
+        """Handle the key. Returns a message for the chat to send, if there is one.
+
+        There is none if another model was configured meanwhile: the line then says what the key does now.
+        """
         if self._is_withdrawn:
             return None
         if self._larger.state is LargerState.READY:
-            return self._switch
+            promised = self._switch
+            await self._look_at_switch()
+            return self._switch if self._switch == promised else None
         if self._larger.state is LargerState.ABSENT and (self._watching is None or self._watching.done()):
             self._watch(is_wanted=True)
         return None
@@ -93,6 +98,12 @@ class LargerOffer:
             self._looking = asyncio.create_task(self._look_at_usual(), name="usual model")
         elif command == "/model" and name.strip():
             self._is_withdrawn = True
+        elif self._larger.state is LargerState.READY:
+            self._looking = asyncio.create_task(self._look_at_switch(), name="switch to the larger model")
+
+    async def _look_at_switch(self) -> None:
+        with contextlib.suppress(TalariaError):  # the gateway restarts: the offer stays as it is
+            await self._choose_switch()
 
     async def _look_at_usual(self) -> None:
         with contextlib.suppress(TalariaError):  # the offer stays as it is

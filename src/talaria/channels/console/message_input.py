@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app, run_in_terminal
@@ -116,9 +117,10 @@ class TerminalPrompt:
         line = "" if self._offer is None or get_app().is_done else self._offer.line()
         return FormattedText([("fg:ansiyellow", f"{line}\n" if line else ""), ("bold", "› ")])
 
-    def _take_offer(self, event: KeyPressEvent) -> None:
+    async def _take_offer(self, event: KeyPressEvent) -> None:
         """Handle the key of the offer. The text that was written so far stays for the next prompt."""
-        if self._offer is not None and (message := self._offer.press()) is not None:
+        message = None if self._offer is None else await self._offer.press()
+        if message is not None and event.app.is_running and not event.app.is_done:
             self._draft = event.current_buffer.text
             event.app.exit(result=message)
 
@@ -175,7 +177,8 @@ def _history(path: Path | None) -> History:
 
 
 def _bindings(
-    take_offer: Callable[[KeyPressEvent], None] | None = None, unfold: Callable[[], None] | None = None
+    take_offer: Callable[[KeyPressEvent], Coroutine[Any, Any, None]] | None = None,
+    unfold: Callable[[], None] | None = None,
 ) -> KeyBindings:
     keys = KeyBindings()
     if unfold is not None:
