@@ -56,7 +56,7 @@ class Scene:
         return item
 
     async def decide(self, text: str = APPROVE, span: Span = Span.ONCE) -> None:
-        decider = Decider("tester", self.live.turn.chat_key)
+        decider = Decider("tester", self.live.turn.chat_key, is_operator=span is Span.ALWAYS)
         await self.rig.turns.decisions.decide_as(decider, (await self.asked()).question.id, text, span)
 
     async def end(self) -> None:

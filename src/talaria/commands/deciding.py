@@ -42,7 +42,9 @@ def approve(context: CommandContext, args: str) -> CommandResult:
     spans = [_SPANS[word] for word in words if word in _SPANS]
     named = [word for word in words if word not in _SPANS]
     if len(spans) > 1 or len(named) > 1:
-        return CommandResult("Say `/approve`, `/approve ID` or `/approve ID session`.")
+        return CommandResult(
+            "Say `/approve`, `/approve ID`, `/approve ID session` or, for a host, `/approve ID always`."
+        )
     return _decide(context, "".join(named), APPROVE, spans[0] if spans else Span.ONCE)
 
 

@@ -331,8 +331,8 @@ _ROWS = (
     ),
     CommandSpec(
         "approve",
-        "/approve [ID] [session]",
-        "let the call run that is asked about, once or for the session",
+        "/approve [ID] [session|always]",
+        "let the call run that is asked about, once or for the session; an operator allows a host for always",
         Route.CONTROL,
         approve,
         reads_questions=True,

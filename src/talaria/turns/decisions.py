@@ -70,6 +70,11 @@ class Decisions:
                 "The person whose message led to the question decides it, in the same chat.",
             )
         _check_fits(found, text, span)
+        if span is Span.ALWAYS and not decider.is_operator:
+            raise NotEntitled(
+                "Only an operator can allow a host for always: that counts for every chat.",
+                "Approve it for the session, or ask the operator to add it to `network.allow`.",
+            )
         text = self._redact(text)
         span = self._hosts.span_of(found, text, span)
         decision = Decision(text, decider.id, self._clock.now(), span)

@@ -163,3 +163,22 @@ async def test_a_host_is_allowed_for_always_in_the_configuration(api: Api) -> No
     await api.post(f"/api/approvals/{asked['id']}", {"decision": "approve", "for": "always"})
     assert (await asking).is_admitted
     assert "a.example:8443" in api.gateway.home.config.read_text()
+
+
+async def test_only_an_operator_allows_a_host_for_always(api: Api) -> None:
+    mine: dict[str, Any] = {"headers": bearer(await add_token(api, "guest", "chat"))}
+    ticket = await api.post("/api/sessions/one/messages", {"text": "hello"}, 202, **mine)
+    session_id = (await settled(api, ticket["turn_id"]))["session_id"]
+    asking = asyncio.create_task(api.gateway.turns.hosts.ask(HostRequest(session_id, "a.example", 443)))
+    [asked] = await waiting(api, **mine)
+    path = f"/api/approvals/{asked['id']}"
+    refused = await api.post(path, {"decision": "approve", "for": "always"}, 403, **mine)
+    assert refused["error"]["type"] == "forbidden" and "operator" in refused["error"]["message"]
+    ticket = await api.post("/api/sessions/one/messages", {"text": "/approve always"}, 202, **mine)
+    command = await settled(api, ticket["turn_id"])
+    assert command["state"] == "failed" and "operator" in command["error"]["message"]
+    assert "session" in command["error"]["hint"]
+    assert [item["id"] for item in await waiting(api, **mine)] == [asked["id"]], "it is still open"
+    assert not api.gateway.home.config.exists(), "nothing was written to it"
+    await api.post(path, {"decision": "approve", "for": "session"}, **mine)
+    assert (await asking).is_admitted

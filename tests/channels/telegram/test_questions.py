@@ -15,11 +15,13 @@ from channels.telegram.line import Line, telegram
 from talaria.channels.telegram.questions import MAX_TEXT, PressedDecision
 from talaria.core.clock import SystemClock
 from talaria.core.ids import QuestionId
+from talaria.core.ports import HostRequest
 from talaria.core.questions import Span
 from talaria.store.memory import MemoryStore
 from talaria.testing.telegram_platform import PlatformChat, ShownMessage
 from talaria.testing.telegram_server import TelegramServer
 from talaria.tools.toolset import ToolSet
+from turns.test_stopping import Gate
 
 
 @pytest.fixture
@@ -175,6 +177,31 @@ async def test_a_message_that_waits_behind_a_question_is_told_so(
         )
         here.ada.presses(shown, "Deny")
         await server.until(lambda: "You said: and this?" in here.chat.replies)
+
+
+async def test_a_paired_person_allows_a_host_for_the_session_at_most(
+    tmp_path: Path, server: TelegramServer
+) -> None:
+    gate = Gate("gate")
+    async with telegram(tmp_path, server, tools=lambda known: ToolSet([*known, gate])) as here:
+        here.ada.says("[[call gate {}]][[reply done]]")
+        await gate.entered.wait()
+        [live] = here.rig.live
+        request = HostRequest(live.turn.session_id, "a.example", 443)
+        asking = asyncio.create_task(here.rig.turns.hosts.ask(request))
+        [shown] = await asked(here)
+        assert [name for name, _ in shown.buttons] == ["Approve once", "For the session", "Deny"]
+        shown.buttons = (*shown.buttons, ("Always", f"{shown.buttons[0][1]} always"))  # of an older release
+        query = here.ada.presses(shown, "Always")
+        await server.until(lambda: server.platform.queries[query] is not None)
+        assert "operator" in str(server.platform.queries[query])
+        here.ada.says("/approve always")
+        await server.until(lambda: any("operator" in text for text in here.chat.replies))
+        assert not asking.done()
+        here.ada.presses(shown, "For the session")
+        assert (await asking).is_admitted
+        gate.opened.set()
+        await until_done(here)
 
 
 @pytest.mark.parametrize(

@@ -27,15 +27,14 @@ _IN_FILE = "The whole text is in the file above; read it before you decide."
 
 
 def question_buttons(event: QuestionAsked) -> tuple[Button, ...]:
-    """Return the buttons of a question. Each names the question, so that an old one decides nothing else."""
+    """Return the buttons of a question. Each names the question, so that an old one decides nothing else.
+    No button allows a host for always: that is for operators, and nobody in Telegram is one."""
     key = event.question_id
     if event.kind is QuestionKind.ANSWER:
         return tuple(Button(text, f"/answer {key} {n}") for n, text in enumerate(event.choices))
-    always = (Button("Always", f"/approve {key} always"),) if event.kind is QuestionKind.HOST else ()
     return (
         Button("Approve once", f"/approve {key}"),
         Button("For the session", f"/approve {key} session"),
-        *always,
         Button("Deny", f"/deny {key}"),
     )
 
