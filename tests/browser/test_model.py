@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from browser.visitor import Visitor
+from talaria.models.local.larger import LargerModel, LargerState, offer_sentence
 
 TINY, LARGER = "local/qwen2.5-coder-0.5b", "local/qwen2.5-coder-1.5b"
 LOOK = "document.dispatchEvent(new Event('visibilitychange'))"
@@ -52,6 +53,13 @@ class Status:
             await self._visitor.page.evaluate(LOOK)
 
 
+async def answered_by_the_tiny_model(route: Any) -> None:
+    log = await (await route.fetch()).json()
+    for entry in log["entries"]:
+        entry["body"] |= {"provider": "local", "model": TINY[6:]}
+    await route.fulfill(json=log)
+
+
 async def test_the_badge_tells_what_answers_in_this_chat(visitor: Visitor) -> None:
     badge = visitor.page.locator("#badge")
     assert not await badge.is_visible()
@@ -74,12 +82,6 @@ async def test_the_badge_tells_what_answers_in_this_chat(visitor: Visitor) -> No
 async def test_the_larger_model_is_fetched_with_one_button_and_then_a_new_chat_begins(
     visitor: Visitor,
 ) -> None:
-    async def answered_by_the_tiny_model(route: Any) -> None:
-        log = await (await route.fetch()).json()
-        for entry in log["entries"]:
-            entry["body"] |= {"provider": "local", "model": TINY[6:]}
-        await route.fulfill(json=log)
-
     offer = visitor.page.locator("#offer")
     status = await Status.of(visitor)
     await visitor.page.route("**/entries?*", answered_by_the_tiny_model)
@@ -114,6 +116,16 @@ async def test_where_the_tiny_model_is_configured_this_chat_can_change(
         await visitor.page.get_by_role("button", name="Use it in this chat").click()
     assert (await sent.value).post_data_json["text"] == f"/model {LARGER}"
     await visitor.settled()
+
+
+async def test_a_refusal_of_the_tiny_model_names_the_button(visitor: Visitor) -> None:
+    absent = offer_sentence(LargerModel(LARGER[6:], 1_117_320_768, 2_000_000_000, LargerState.ABSENT))
+    await visitor.say(f"[[reply I can't do that: I only talk. {absent}]]")
+    for _ in ("as it comes", "from the log"):
+        await visitor.sees("2 GB of memory). “Use the larger model” below fetches it.", ".agent")
+        assert "model pull" not in await visitor.page.locator(".agent").inner_text()
+        await visitor.settled()
+        await visitor.page.reload()
 
 
 async def test_a_download_that_failed_says_why_and_can_be_tried_again(visitor: Visitor) -> None:

@@ -27,6 +27,8 @@ from talaria.channels.console.gateway_client import (
 from talaria.channels.console.plain import PlainRenderer
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
 from talaria.core.events import EVENT_NAMES, Cancelled, Delta, Done, Event, Failed, QuestionAsked, Reset
+from talaria.core.program import program_name
+from talaria.models.local.larger import LargerModel, LargerState, offer_sentence
 
 TOKEN = "a-token-of-sixteen-characters"
 SENT = {"turn_id": "turn_1", "session_id": "ses_1", "state": "accepted"}
@@ -254,6 +256,21 @@ async def test_a_cancelled_turn_is_no_success() -> None:
     out, _, failure = await answer([Cancelled("so far")])
     assert out == "so far\n"
     assert failure is not None
+
+
+async def test_a_refusal_of_the_tiny_model_names_options_of_the_command_line() -> None:
+    ready = LargerModel("big", 1_100_000_000, 2_000_000_000, LargerState.READY)
+    for state, said in [
+        (LargerState.READY, "files. It is here: add `--model local/big`."),
+        (LargerState.FETCHING, "files. It is being fetched: ask again when it is here."),
+        (LargerState.ABSENT, f"First `{program_name()} model pull big`, then add `--model local/big`."),
+    ]:
+        text = f"I only talk. {offer_sentence(msgspec.structs.replace(ready, state=state))}"
+        for is_live in (False, True):
+            out, _, _ = await answer([Delta(text), Done(text)], is_live=is_live)
+            assert out.endswith(f"{said}\n") and out.count("larger") == 1
+    words = "Write: It is here: send `/model local/big`."
+    assert await answer([Delta(words), Done(words)]) == (f"{words}\n", "", None), "the model's own"
 
 
 async def test_json_is_the_turn_and_nothing_else() -> None:

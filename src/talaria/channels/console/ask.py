@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import Callable
 from contextlib import aclosing
@@ -14,8 +15,10 @@ import msgspec
 from talaria.channels.console.gateway_client import GatewayClient, GatewayRefusal, RetryPolicy
 from talaria.channels.console.plain import PlainRenderer, question_text
 from talaria.core.errors import ErrorInfo, TalariaError
-from talaria.core.events import Cancelled, Done, Failed, QuestionAsked
+from talaria.core.events import Cancelled, Delta, Done, Event, Failed, QuestionAsked
 from talaria.core.questions import QuestionKind
+from talaria.models.local.larger import LARGER_CAN
+from talaria.models.settings import LOCAL
 
 RETRY_SECONDS = 30.0
 # The words of hints for people in a chat, and those for a command line, which takes no slash commands.
@@ -27,6 +30,13 @@ _INSTEAD = (
     ("Start a new one with /new", "Begin another session: leave --session out"),
     ("Send /new for a session with a budget of its own", "Begin another session, with a budget of its own"),
     ("Ask to go on from there, or send /retry to have it answered anew", "Ask again"),
+)
+
+
+_OFFER_INSTEAD = (
+    (r"send `/model (\S+)`\.$", r"add `--model \1`."),
+    (r"send /new when it is here\.$", "ask again when it is here."),
+    (r"( model pull (\S+)`), and when it is here send /new\.$", rf"\1, then add `--model {LOCAL}/\2`."),
 )
 
 
@@ -48,6 +58,25 @@ def hint_for_shell(hint: str) -> str:
     for typed, instead in _INSTEAD:
         hint = hint.replace(typed, instead)
     return hint
+
+
+def _reply_for_shell(reply: str) -> str:
+    """Return the reply with options in the offer of the larger model, if it ends with that offer."""
+    words, offer, how = reply.rpartition(LARGER_CAN)
+    for typed, instead in _OFFER_INSTEAD if offer else ():
+        how = re.sub(typed, instead, how)
+    return words + offer + how
+
+
+def _event_for_shell(event: Event) -> Event:
+    match event:
+        case Delta():
+            return msgspec.structs.replace(event, text=_reply_for_shell(event.text))
+        case Done():
+            return msgspec.structs.replace(event, reply=_reply_for_shell(event.reply))
+        case Cancelled():
+            return Done(event.reply)
+    return event
 
 
 def _how_to_decide(event: QuestionAsked, session: str, command_line: Callable[[str], str]) -> str:
@@ -94,7 +123,7 @@ async def ask(
                 if isinstance(event, QuestionAsked):
                     tell(_how_to_decide(event, session, command_line))
                 elif json_out is None and not isinstance(event, Failed):
-                    renderer.show(Done(event.reply) if isinstance(event, Cancelled) else event)
+                    renderer.show(_event_for_shell(event))
                 if json_out is None and isinstance(event, Done) and event.files:
                     for line in await client.describe_files(sent.turn_id, event.files):
                         renderer.attach(line)

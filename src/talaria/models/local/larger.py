@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
 from talaria.core.errors import ModelRefused
+from talaria.core.program import spoken_afar
 from talaria.models.local.runtime import memory_limit, missing_requirement
 from talaria.models.local.weights import (
     DEFAULT_MODEL,
@@ -18,10 +19,12 @@ from talaria.models.local.weights import (
     WeightsCache,
     find_weights,
 )
+from talaria.models.settings import LOCAL
 
 if TYPE_CHECKING:
     from talaria.models.local.downloads import WeightsDownloads
 
+LARGER_CAN = "The larger built-in model knows more, and can work with files"
 _SHARE = 0.8  # of a machine's memory that a model may take
 
 
@@ -75,6 +78,24 @@ def choose_built_in(cache: WeightsCache, limit: Callable[[], int | None] = memor
     larger = find_weights(LARGER_MODEL)
     fits = cache.has(larger) and lack_of_memory(larger, limit) is None
     return LARGER_MODEL if fits else DEFAULT_MODEL
+
+
+def offer_sentence(larger: LargerModel) -> str:
+    """Return what the tiny model says of the larger one, for people in a chat. A channel that is no chat or
+    has a button for it words the end anew, behind `LARGER_CAN`."""
+    match larger.state:
+        case LargerState.READY:
+            return f"{LARGER_CAN}. It is here: send `/model {LOCAL}/{larger.name}`."
+        case LargerState.FETCHING:
+            return f"{LARGER_CAN}. It is being fetched: send /new when it is here."
+        case LargerState.ABSENT:
+            needs = f"{larger.size / 1e9:.1f} GB to fetch, {larger.memory / 1e9:.0f} GB of memory"
+            get = f"First `talaria model pull {larger.name}`, and when it is here send /new."
+            return spoken_afar(f"{LARGER_CAN} ({needs}). {get}")
+        case LargerState.REFUSED:
+            return spoken_afar(f"{larger.why} `talaria setup` sets another model.")
+        case _:
+            assert_never(larger.state)
 
 
 def describe_larger(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,17 +15,16 @@ from talaria.core.clock import Clock
 from talaria.core.errors import ModelRefused, ModelUnavailable, NotFound
 from talaria.core.events import ModelLoading
 from talaria.core.models import Completion, ModelCall, ModelDelta
-from talaria.core.program import spoken_afar
 from talaria.models.limiter import CallLimiter, FairSemaphore
 from talaria.models.local.answering import Answering
 from talaria.models.local.downloads import WeightsDownloads
 from talaria.models.local.larger import (
     LargerModel,
-    LargerState,
     OtherDownload,
     choose_built_in,
     describe_larger,
     lack_of_memory,
+    offer_sentence,
 )
 from talaria.models.local.local_chat import LocalChat, is_session
 from talaria.models.local.runtime import ChildAddress, ModelProcess, memory_limit, missing_requirement
@@ -36,7 +35,6 @@ from talaria.observe.metrics import EndpointReading
 if TYPE_CHECKING:
     from talaria.models.endpoint import Endpoint
 
-LARGER_CAN = "The larger built-in model knows more, and can work with files"
 _LOOK_SECONDS = 15.0
 _FIRST_TOKEN = timedelta(minutes=5)  # a long conversation is read at a hundred tokens a second
 
@@ -145,19 +143,7 @@ class LocalEndpoint:
         larger = self.larger()
         if model == larger.name:
             return "`/tools all` gives me tools for files."
-        match larger.state:
-            case LargerState.READY:
-                return f"{LARGER_CAN}. It is here: send `/model {LOCAL}/{larger.name}`."
-            case LargerState.FETCHING:
-                return f"{LARGER_CAN}. It is being fetched: send /new when it is here."
-            case LargerState.ABSENT:
-                needs = f"{larger.size / 1e9:.1f} GB to fetch, {larger.memory / 1e9:.0f} GB of memory"
-                get = f"First `talaria model pull {larger.name}`, and when it is here send /new."
-                return spoken_afar(f"{LARGER_CAN} ({needs}). {get}")
-            case LargerState.REFUSED:
-                return spoken_afar(f"{larger.why} `talaria setup` sets another model.")
-            case _:
-                assert_never(larger.state)
+        return offer_sentence(larger)
 
     def larger(self) -> LargerModel:
         return describe_larger(self._cache, self.downloads, self._memory, self._requirement)
