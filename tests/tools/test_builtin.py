@@ -1,9 +1,15 @@
 from __future__ import annotations
 
-import msgspec
+from pathlib import Path
 
+import msgspec
+import pytest
+
+from talaria.core.findings import Level
+from talaria.core.gateway_part import Examination
 from talaria.core.tools import Risk
-from talaria.tools.builtin import builtin_sources, builtin_tools
+from talaria.net.settings import NetworkSettings
+from talaria.tools.builtin import NETWORK, builtin_sources, builtin_tools
 from talaria.tools.settings import FAMILIES, ToolSettings
 
 
@@ -57,3 +63,13 @@ def test_the_built_in_parameters_are_canonical_and_the_contracts() -> None:
 def test_a_set_built_again_has_the_same_bytes() -> None:
     one, other = (builtin_tools(ToolSettings(FAMILIES)) for _ in range(2))
     assert one.fingerprint == other.fingerprint
+
+
+async def test_doctor_says_that_commands_have_a_localhost_of_their_own(tmp_path: Path) -> None:
+    assert NETWORK.findings is not None
+    named = NetworkSettings(allow_private=("127.0.0.1:8080", "127.0.0.2:8080"))
+    found = [finding async for finding in NETWORK.findings(Examination(tmp_path, named, {}))]
+    if any("without a network" in finding.text for finding in found):
+        pytest.skip("no network namespace can be made here")
+    assert [finding.level for finding in found] == [Level.WARN, Level.OK]
+    assert "names 127.0.0.1:8080" in found[0].text

@@ -110,6 +110,14 @@ async def _examine_network(examination: Examination[NetworkSettings]) -> AsyncIt
     if why := await FairThreads("talaria-doctor", lambda: 1).run("doctor", try_holder):
         yield warn("network", f"Commands run without a network: {why}", "See docs/network.md.")
         return
+    for entry in settings.allow_private:
+        if entry.startswith(("127.0.0.1:", "[::1]:")):
+            yield warn(
+                "network",
+                f"network.allow_private names {entry}. Commands have a localhost of their own, so they do not "
+                "reach this machine's by that address.",
+                "Let the service listen on 127.0.0.2 or another address of this machine, and name that one.",
+            )
     asked = "every other one is a question" if settings.commands == "ask" else "so does every public one"
     private = f" {len(settings.allow_private)} private addresses are named." if settings.allow_private else ""
     yield ok("network", f"Commands reach {len(settings.allow)} hosts by name; {asked}.{private}")
