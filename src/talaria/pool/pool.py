@@ -19,6 +19,7 @@ from talaria.core.clock import Clock
 from talaria.core.closer import Closer
 from talaria.core.entries import Revision
 from talaria.core.ids import ChatKey, SessionId, SpecId
+from talaria.core.ports import WorkspaceHandle
 from talaria.observe.metrics import PoolReading
 from talaria.pool.policy import AgentState, AgentView, Cause, PoolLimits, plan_eviction
 
@@ -204,6 +205,11 @@ class Pool:
             closing=len(self._closer),
             dropped=self._closer.dropped,
         )
+
+    def give_back(self, workspace: WorkspaceHandle) -> None:
+        """Release a handle that was opened without an agent, as that of an agent is released: the caller does
+        not wait, and a failure is only logged."""
+        self._closer.close(workspace.session_id, workspace.release)
 
     def describe(self, session_id: SessionId) -> str:
         """Return a text for people about the session's agent; empty if the pool has none."""

@@ -114,7 +114,7 @@ async def _examine_network(examination: Examination[NetworkSettings]) -> AsyncIt
         if entry.startswith(("127.0.0.1:", "[::1]:")):
             yield warn(
                 "network",
-                f"network.allow_private names {entry}. Commands have a localhost of their own, so they do not "
+                f"network.allow_private names {entry}. Commands have a localhost of their own, and do not "
                 "reach this machine's by that address.",
                 "Let the service listen on 127.0.0.2 or another address of this machine, and name that one.",
             )

@@ -141,8 +141,7 @@ class CommandRunner:
                 f"The copies of files cannot be used: {error}.", "The log has more."
             ) from error
         finally:
-            if (rest := workspace.release()) is not None:
-                await rest
+            self._agents.pool.give_back(workspace)
         return msgspec.structs.replace(outcome, reply=reply)
 
     async def _settle(
@@ -227,8 +226,7 @@ class CommandRunner:
             cwd, sandbox = state.cwd or str(workspace.folder), workspace.shell.confinement
             return WorkspaceStatus(cwd, tuple(processes), sandbox, self._agents.clock.now())
         finally:
-            if (rest := workspace.release()) is not None:
-                await rest
+            self._agents.pool.give_back(workspace)
 
     async def _recent(self, turn: Turn) -> tuple[Turn, ...]:
         if canonical(turn.command) != "why":
