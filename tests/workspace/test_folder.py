@@ -57,22 +57,48 @@ def test_writing_makes_parent_folders_and_says_whether_the_file_is_new(tmp_path:
 
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o077, 0o777])
-def test_modes_do_not_follow_the_umask(tmp_path: Path, umask: int) -> None:
-    (tmp_path / "run.sh").write_text("old")
-    (tmp_path / "run.sh").chmod(0o755)
-    (tmp_path / "open.txt").write_text("old")
-    (tmp_path / "open.txt").chmod(0o666)
+def test_new_modes_do_not_follow_the_umask_and_old_ones_stay(tmp_path: Path, umask: int) -> None:
+    modes = {"run.sh": 0o755, "open.txt": 0o666, "secret.txt": 0o644, "locked.txt": 0o440}
+    for name, mode in modes.items():
+        (tmp_path / name).write_text("old")
+        (tmp_path / name).chmod(mode)
     before = os.umask(umask)
     try:
-        for path in ("run.sh", "open.txt", "new/deep/file.txt"):
+        for path in (*modes, "new/deep/file.txt"):
             put(Folder(tmp_path), path, b"new")
         put(Folder(tmp_path / "made" / "chat"), "note.txt", b"new")
     finally:
         os.umask(before)
     assert [permissions(tmp_path / name) for name in ("new", "new/deep", "made", "made/chat")] == [0o700] * 4
-    assert [permissions(tmp_path / name) for name in ("open.txt", "new/deep/file.txt")] == [0o600] * 2
-    assert permissions(tmp_path / "made/chat/note.txt") == 0o600
-    assert permissions(tmp_path / "run.sh") == 0o700  # still executable
+    assert (
+        permissions(tmp_path / "new/deep/file.txt") == permissions(tmp_path / "made/chat/note.txt") == 0o600
+    )
+    assert {name: permissions(tmp_path / name) for name in modes} == modes
+
+
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+def test_new_modes_in_a_projects_folder_follow_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        for path in ("new/deep/file.txt", ".talaria/output/1.txt"):
+            put(Folder(tmp_path, private=False), path, b"new")
+    finally:
+        os.umask(before)
+    assert [permissions(tmp_path / name) for name in ("new", "new/deep")] == [0o777 & ~umask] * 2
+    assert permissions(tmp_path / "new/deep/file.txt") == 0o666 & ~umask
+    assert [permissions(tmp_path / name) for name in (".talaria", ".talaria/output")] == [0o700] * 2
+    assert permissions(tmp_path / ".talaria/output/1.txt") == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("owner", [(0, 65533), (65533, 0), (65533, 65533)])
+def test_a_replaced_file_keeps_its_owner_and_group(tmp_path: Path, owner: tuple[int, int]) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    (tmp_path / "x").write_text("old")
+    os.chown(tmp_path / "x", *owner)
+    put(Folder(tmp_path), "x", b"new")
+    status = (tmp_path / "x").stat()
+    assert (status.st_uid, status.st_gid) == owner
 
 
 def test_a_reader_keeps_the_whole_old_content_while_the_file_is_replaced(tmp_path: Path) -> None:

@@ -194,6 +194,11 @@ class WorkspaceHandle(Protocol):
         ...
 
     @property
+    def is_project(self) -> bool:
+        """Whether that folder is a project's, which people use beside the chat."""
+        ...
+
+    @property
     def shell(self) -> Shell:
         """The session's shell. It starts nothing before a command is run."""
         ...

@@ -82,12 +82,13 @@ class FakeShell:
 class FakeWorkspace:
     """A handle, which must be released exactly once."""
 
-    __slots__ = ("_owner", "folder", "session_id")
+    __slots__ = ("_owner", "folder", "is_project", "session_id")
 
     def __init__(self, owner: FakeWorkspaces, session_id: SessionId, folder: Path) -> None:
         self._owner = owner
         self.session_id = session_id
         self.folder = folder
+        self.is_project = False
 
     @property
     def session(self) -> FakeSession:

@@ -6,9 +6,10 @@ used, so a link that is swapped in meanwhile is never followed. Where the kernel
 same rules in one call. Links are refused even when they point inside: a rule without exceptions leaves
 nothing for a race to bend. A file with a second name (a hard link) is refused too, since that name may be
 outside. Files are opened without blocking and must be regular. A write goes to a new file that is renamed
-over the old one, so nothing is written *through* a name. Folders and files belong to one user alone (0700,
-0600), whatever the umask says: the gateway's, and as root the owner of the folder in which they are made,
-who is the user of the chat's commands.
+over the old one, so nothing is written *through* a name; it gets the old one's permissions and owner. New
+folders and files belong to one user alone (0700, 0600), whatever the umask says: the gateway's, and as root
+the owner of the folder in which they are made, who is the user of the chat's commands. In a project's folder
+their permissions follow the umask.
 
 Every function here blocks. Every failure that a model could cause is a `ToolError`.
 """
@@ -40,6 +41,7 @@ from talaria.core.tools import FileQuota, ToolContext
 from talaria.core.units import format_size
 from talaria.workspace.openat2 import find_openat2
 from talaria.workspace.pace import Pace
+from talaria.workspace.rights import PRIVATE_FOLDER, give, keep_rights, make_folder, new_owner
 
 MAX_READ_BYTES = 64 << 20
 MAX_WRITE_BYTES = 16 << 20
@@ -49,11 +51,10 @@ _MAX_NAME_BYTES = 255
 _MAX_DEPTH = 64
 _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER = _ROOT | os.O_NOFOLLOW
-_ONLY_PATH: int = getattr(os, "O_PATH", 0)  # of Linux alone
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER_MODE = 0o700
 _FILE_MODE = 0o600
+_OPEN_FILE_MODE = 0o666
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # half surrogate pairs too
 _RELATIVE_HINT = "Paths are relative to the chat's folder."
 _NOT_REGULAR_HINT = "Pipes, sockets and devices cannot be used."
@@ -141,18 +142,21 @@ class Folder:
     """The folder at `root`, made when it is first needed. Links above it are the operator's choice.
 
     Writes are counted by `quota`, if there is one. With `by_kernel` paths are walked by openat2 where the
-    kernel has it.
+    kernel has it. A project's folder is not `private`: others may read what is new in it, as the umask says.
     """
 
-    def __init__(self, root: Path, quota: FileQuota | None = None, *, by_kernel: bool = True) -> None:
+    def __init__(
+        self, root: Path, quota: FileQuota | None = None, *, by_kernel: bool = True, private: bool = True
+    ) -> None:
         self._quota = quota
+        self._is_private = private
         self._open_below = find_openat2() if by_kernel else None
         self.root = Path(os.path.abspath(root))  # noqa: PTH100 - lexical: links in the root are followed
 
     @classmethod
     def of(cls, context: ToolContext) -> Folder:
         """Return the folder of the chat in which a tool is called. Writes count towards the chat's room."""
-        return cls(context.folder, context.resources.quota)
+        return cls(context.folder, context.resources.quota, private=not context.workspace.is_project)
 
     def resolve(self, path: str) -> FolderPath:
         """Make a model's path lexical. Raises `ToolError` if it leaves the folder or cannot exist."""
@@ -208,7 +212,7 @@ class Folder:
     def write(self, path: FolderPath, data: bytes, max_bytes: int = MAX_WRITE_BYTES) -> bool:
         """Replace the content of a file, or make it with its parent folders. Return True if it is new.
 
-        Readers see the old content or the new one, never a mix. An existing file stays executable if it is.
+        Readers see the old content or the new one, never a mix. An existing file keeps its permissions.
         Raises `ToolError`; `FolderFull` if the chat's folder has no room.
         """
         if len(data) > max_bytes:
@@ -216,9 +220,9 @@ class Folder:
             raise ToolError(f"{format_size(len(data))} is too much for one file.", f"The limit is {limit}.")
         with self._parent(path, make=True) as parent, _explained(path):
             old = _status_of(path, parent)
-            mode = _FILE_MODE if old is None or not old.st_mode & stat.S_IXUSR else _FOLDER_MODE
+            mode = _FILE_MODE if self._is_private or path.is_private else _OPEN_FILE_MODE
             with self._charged(len(data) - (old.st_size if old else 0), 0 if old else 1):
-                _replace(parent, path.name, data, mode, _owner(old or os.fstat(parent)))
+                _replace(parent, path.name, data, old or mode)
         return old is None
 
     def create(self, path: FolderPath) -> BinaryIO:
@@ -229,7 +233,7 @@ class Folder:
                 os.unlink(path.name, dir_fd=parent)
             descriptor = os.open(path.name, _CREATE, _FILE_MODE, dir_fd=parent)
             try:
-                _give(descriptor, _owner(os.fstat(parent)))
+                give(descriptor, new_owner(os.fstat(parent)))
                 return os.fdopen(descriptor, "wb", buffering=0)
             except BaseException:
                 os.close(descriptor)
@@ -318,7 +322,8 @@ class Folder:
             else:
                 for depth, name in enumerate(path.parts, start=1):
                     with _explained(FolderPath(path.parts[:depth])):
-                        inner = self._enter(descriptor, name, make=make)
+                        mode = PRIVATE_FOLDER if self._is_private or path.is_private else None
+                        inner = self._enter(descriptor, name, mode, make=make)
                     os.close(descriptor)
                     descriptor = inner
             yield descriptor
@@ -334,7 +339,7 @@ class Folder:
         except OSError:
             return None
 
-    def _enter(self, parent: int, name: str, *, make: bool) -> int:
+    def _enter(self, parent: int, name: str, mode: int | None, *, make: bool) -> int:
         try:
             return os.open(name, _FOLDER, dir_fd=parent)
         except FileNotFoundError:
@@ -346,7 +351,7 @@ class Folder:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
             raise
         with self._charged(0, 1), suppress(FileExistsError):
-            make_folder(name, parent)
+            make_folder(name, parent, mode)
         return os.open(name, _FOLDER, dir_fd=parent)
 
     def _open_root(self) -> int:
@@ -358,56 +363,20 @@ class Folder:
         return os.open(self.root, _ROOT)
 
 
-def make_folder(name: str, parent: int | None = None) -> None:
-    """Make a folder that belongs to this user alone, or to the owner of the folder it is in, whatever the
-    umask says. Raises `OSError`."""
-    os.mkdir(name, _FOLDER_MODE, dir_fd=parent)
-    owner = None if parent is None else _owner(os.fstat(parent))
-    set_folder_mode(name, _FOLDER_MODE, parent, owner)
-
-
-def set_folder_mode(
-    name: str, mode: int, parent: int | None = None, owner: tuple[int, int] | None = None
-) -> None:
-    """Set the permissions of a folder, and its owner if one is given. A link is not followed. Raises
-    `OSError`."""
-    # A name may lead elsewhere by now. Linux opens a folder without permissions only by O_PATH, and such a
-    # descriptor takes a mode only by its path.
-    descriptor = os.open(name, _FOLDER | _ONLY_PATH, dir_fd=parent)
-    try:
-        if owner is not None:
-            os.chown(f"/proc/self/fd/{descriptor}" if _ONLY_PATH else descriptor, *owner)
-        if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o777 == mode:
-            return
-        if _ONLY_PATH:
-            Path(f"/proc/self/fd/{descriptor}").chmod(mode)
-        else:
-            os.fchmod(descriptor, mode)
-    finally:
-        os.close(descriptor)
-
-
-def _owner(status: os.stat_result) -> tuple[int, int] | None:
-    """Return the user and group for a new file beside or in place of this one; None to leave it as it is.
-
-    A gateway that runs as root must not leave files that the chat's commands cannot change.
-    """
-    return (status.st_uid, status.st_gid) if os.geteuid() == 0 and status.st_uid else None
-
-
-def _give(descriptor: int, owner: tuple[int, int] | None) -> None:
-    if owner is not None:
-        os.fchown(descriptor, *owner)
-
-
-def _replace(parent: int, name: str, data: bytes, mode: int, owner: tuple[int, int] | None) -> None:
-    """Write a new file and rename it to `name`. After an error nothing is left of it."""
+def _replace(parent: int, name: str, data: bytes, like: os.stat_result | int) -> None:
+    """Write a new file, with the rights of an old one or a mode, and rename it to `name`. After an error
+    nothing is left of it."""
     unfinished = f"{PRIVATE}-{secrets.token_hex(8)}"
+    mode = like if isinstance(like, int) else _FILE_MODE
     try:
-        descriptor = os.open(unfinished, _CREATE, _FILE_MODE, dir_fd=parent)
+        descriptor = os.open(unfinished, _CREATE, mode, dir_fd=parent)
         with os.fdopen(descriptor, "wb") as file:
-            _give(descriptor, owner)
-            os.fchmod(descriptor, mode)
+            if isinstance(like, int):
+                give(descriptor, new_owner(os.fstat(parent)))
+                if mode == _FILE_MODE:
+                    os.fchmod(descriptor, mode)
+            else:
+                keep_rights(descriptor, like)
             file.write(data)
         os.replace(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
     except BaseException:

@@ -11,7 +11,8 @@ from urllib.parse import quote, unquote
 
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey, SessionId
-from talaria.workspace.folder import chat_name, make_folder
+from talaria.workspace.folder import chat_name
+from talaria.workspace.rights import make_folder
 from talaria.workspace.sandbox.users import hand_over
 
 _TMP, _PROCESSES, _NETWORK = "tmp", "processes", "network"

@@ -28,9 +28,10 @@ from talaria.core.messages import File, Part
 from talaria.core.slots import FairThreads
 from talaria.core.tools import FileQuota
 from talaria.core.units import format_size
-from talaria.workspace.folder import Folder, make_folder, printable
+from talaria.workspace.folder import Folder, printable
 from talaria.workspace.pictures import look_at, picture_part
 from talaria.workspace.quota import FolderFull, FolderQuota
+from talaria.workspace.rights import make_folder
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -53,6 +53,10 @@ class ChatWorkspace:
         return self._owner.folders(self._chat_key)
 
     @property
+    def is_project(self) -> bool:
+        return self._owner.folders.find_project(self._chat_key) is not None
+
+    @property
     def places(self) -> SessionPlaces:
         """The folders of the session's commands."""
         real = Path(os.path.realpath(self._owner.home))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,27 @@ async def test_a_chat_works_on_the_projects_folder_and_on_its_own_again(api: Api
     await api.say("site", '[[call write_file {"path": "own.txt", "content": "x"}]][[reply ok]]')
     assert not (project / "own.txt").exists()
     assert (Path(back["folder"]) / "own.txt").exists()
+
+
+async def test_files_of_a_project_keep_their_modes_and_new_ones_follow_the_umask(
+    api: Api, project: Path
+) -> None:
+    for name, mode in (("run.sh", 0o755), ("secret.txt", 0o644)):
+        (project / name).write_text("old\n")
+        (project / name).chmod(mode)
+    await api.post("/api/sessions/site/project", {"folder": str(project)})
+    edit = '[[call edit_file {"path": "run.sh", "old": "old", "new": "new"}]]'
+    write = '[[call write_file {"path": "%s", "content": "new\\n"}]]'
+    before = os.umask(0o022)
+    try:
+        said = edit + write % "secret.txt" + write % "made/here.txt" + "[[reply ok]]"
+        assert (await api.say("site", said))["reply"] == "ok"
+    finally:
+        os.umask(before)
+    names = ("run.sh", "secret.txt", "made", "made/here.txt")
+    modes = [stat.S_IMODE((project / name).stat().st_mode) for name in names]
+    assert modes == [0o755, 0o644, 0o755, 0o644]
+    assert (project / "run.sh").read_text() == (project / "made/here.txt").read_text() == "new\n"
 
 
 async def test_a_choice_outlasts_the_gateway(tmp_path: Path, model: ModelServer, project: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from talaria.core.files import PRIVATE
 from talaria.workspace.checkpoints.reading import open_folder
 from talaria.workspace.checkpoints.tree import FileChange, Gap, ItemKind, ItemState, Tree, is_same
-from talaria.workspace.folder import set_folder_mode
+from talaria.workspace.rights import set_folder_mode
 
 _UNFINISHED = f"{PRIVATE}-undo"  # readings leave it out, and a repeated undo replaces it
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
