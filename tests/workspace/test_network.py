@@ -183,11 +183,11 @@ async def test_network_outlives_the_gateway_with_its_processes_and_leads_to_the_
         second = world.restarted()
         await second.resume()
         assert second.reading().sessions == 1
-        fd = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        fd = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)  # the command may not have opened it yet
         os.write(fd, b"go\n")
-        os.close(fd)
         assert b"".join([piece.content async for piece in output]) == b"hello"
         await process.wait()
+        os.close(fd)
     await second.end(SessionId("ses_1"))
     assert not find_and_forget(folder)
     await second.close()
