@@ -45,8 +45,10 @@ class Scene:
     def session_id(self) -> SessionId:
         return self.live.turn.session_id
 
-    def ask(self, host: str = "a.example", *, is_background: bool = False) -> asyncio.Task[HostAnswer]:
-        request = HostRequest(self.session_id, host, 443, is_background)
+    def ask(
+        self, host: str = "a.example", port: int = 443, *, is_background: bool = False
+    ) -> asyncio.Task[HostAnswer]:
+        request = HostRequest(self.session_id, host, port, is_background)
         return asyncio.create_task(self.rig.turns.hosts.ask(request))
 
     async def asked(self) -> AskedQuestion:
@@ -70,27 +72,44 @@ async def begin(rig: Rig, gate: Gate) -> Scene:
     return Scene(rig, live, gate)
 
 
-def life(store: Store, folder: Path, gate: Gate) -> Any:
-    return start(store, folder, tools=lambda known: ToolSet([*known, gate]))
+def life(store: Store, folder: Path, *gates: Gate) -> Any:
+    return start(store, folder, tools=lambda known: ToolSet([*known, *gates]))
 
 
-async def test_a_held_command_goes_on_after_the_approval_and_once_is_once(
+async def test_a_held_command_goes_on_after_the_approval_and_once_is_its_call(
     store: Store, tmp_path: Path
 ) -> None:
-    gate = Gate("gate")
-    async with life(store, tmp_path, gate) as rig:
-        scene = await begin(rig, gate)
+    gate, second = Gate("gate"), Gate("second")
+    async with life(store, tmp_path, gate, second) as rig:
+        live = await rig.submit("[[call gate {}]][[call second {}]][[reply done]]")
+        await gate.entered.wait()
+        scene = Scene(rig, live, second)
         asking, again = scene.ask(), scene.ask()
         item = await scene.asked()
         assert (item.question.kind, item.turn.id) == (QuestionKind.HOST, scene.live.turn.id)
-        assert item.question.text.startswith("a.example:443")
+        assert item.question.text.startswith("a.example (ports 80 and 443)")
         await scene.decide()
         assert [await asking, await again] == [ADMITTED, ADMITTED], "connections share a question"
+        assert await scene.ask() == ADMITTED, "the same call connects again"
+        assert await scene.ask(port=80) == ADMITTED, "the other port of the web"
+        gate.opened.set()
+        await second.entered.wait()
         later = scene.ask()
         await scene.decide(DENY)
         assert (await later).is_admitted is False
         assert (await scene.ask()).is_admitted is False, "a denial lasts for the turn"
         assert (await store.open_questions(Page())).items == ()
+        await scene.end()
+
+
+async def test_an_approval_for_a_call_is_not_for_background_processes(store: Store, tmp_path: Path) -> None:
+    gate = Gate("gate")
+    async with life(store, tmp_path, gate) as rig:
+        scene = await begin(rig, gate)
+        asking = scene.ask()
+        await scene.decide()
+        assert await asking == ADMITTED
+        assert (await scene.ask(is_background=True)).is_admitted is False
         await scene.end()
 
 

@@ -10,6 +10,7 @@ from talaria.core.errors import TalariaError
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.messages import ToolCall
 from talaria.core.turns import Turn
+from talaria.net.host_rules import WEB_PORTS
 
 
 class NotEntitled(TalariaError):
@@ -59,5 +60,6 @@ def call_digest(session_id: SessionId, requester: str, call: ToolCall, around: S
 
 
 def host_digest(host: str, port: int) -> str:
-    """Return the name of a host's grant. A host is granted to the session, whoever asks."""
-    return f"host:{host}:{port}"
+    """Return the name of a host's grant, the same for both ports of the web. A host is granted to the
+    session, whoever asks."""
+    return f"host:{host}:{WEB_PORTS[-1] if port in WEB_PORTS else port}"

@@ -14,7 +14,7 @@ from talaria.net.addresses import AddressRefused, parse_host, write_address
 if TYPE_CHECKING:
     from talaria.net.settings import NetworkSettings
 
-_Key: TypeAlias = tuple[str, str, int]
+_Key: TypeAlias = tuple[str, str]  # a session, and the rule that would admit what it wants
 
 # Registries of packages and hosts of code, by exact name. Left out on purpose: hosts of pages and files that
 # anyone can write (gist.github.com, raw.githubusercontent.com, *.github.io), hosts of uploads
@@ -97,7 +97,7 @@ class NetworkGate:
         return await self._ask(request, self.asker)
 
     async def _ask(self, request: HostRequest, asker: HostAsker) -> HostAnswer:
-        key = (request.session_id, request.host, request.port)
+        key = (request.session_id, write_rule(request.host, request.port))
         asking = self._open.get(key)
         if asking is None:
             asking = asyncio.create_task(self._hold(key, request, asker), name="ask about a host")

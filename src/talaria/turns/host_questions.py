@@ -1,7 +1,7 @@
 """`HostQuestions`: asks people about hosts that commands of a session want to reach.
 
-The turn does not wait: its command is held at the proxy for a short while. A decision that comes later is a
-grant for the session.
+The turn does not wait: its command is held at the proxy for a short while. An approval for once counts for
+the tool call that runs then. A decision that comes later is a grant for the session.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from talaria.access.approvals import host_digest
 from talaria.core.clock import Clock
@@ -20,18 +22,29 @@ from talaria.core.ports import HostAnswer, HostRequest
 from talaria.core.questions import APPROVE, Decision, Question, QuestionKind, Span
 from talaria.core.store_ports import Store
 from talaria.core.turns import Turn
+from talaria.net.host_rules import WEB_PORTS
 from talaria.tools.visible import visible_text
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.states import LiveState
 
 _log = logging.getLogger("talaria.turns")
 
+_Kept = TypeVar("_Kept")
+
 NETWORK = "network"  # the name of these questions in the place of a tool's
 _ASK_SECONDS = 86_400.0
-_MOST_DENIED = 256
+_MOST_REMEMBERED = 256
 _REFUSED = HostAnswer(False, "A person refused it.")
 _UNASKED = HostAnswer(False, "It is not in network.allow, and nobody can be asked.")
 _LEFT_OPEN = HostAnswer(False, "A person is asked; try again once they have agreed.")
+
+
+@dataclass(slots=True)
+class _Held:
+    """The connections that wait for a decision. `call` is the tool call that wanted the last of them."""
+
+    waiters: set[asyncio.Future[HostAnswer]] = field(default_factory=set)
+    call: int | None = None
 
 
 class HostQuestions:
@@ -52,8 +65,9 @@ class HostQuestions:
         self._clock = clock
         self._asks = asks
         self._allow_always = allow_always
-        self._waiters: dict[QuestionId, set[asyncio.Future[HostAnswer]]] = {}
-        self._denied: OrderedDict[tuple[TurnId, str], None] = OrderedDict()  # a denial lasts for its turn
+        self._held: dict[QuestionId, _Held] = {}
+        self._denied: OrderedDict[tuple[TurnId, str], bool] = OrderedDict()  # a denial lasts for its turn
+        self._once: OrderedDict[tuple[TurnId, str], int] = OrderedDict()  # an approval for a call, with it
 
     async def ask(self, request: HostRequest) -> HostAnswer:
         digest = host_digest(request.host, request.port)
@@ -64,33 +78,38 @@ class HostQuestions:
             return _UNASKED
         if (turn.id, digest) in self._denied:
             return _REFUSED
+        call = None if request.is_background else self._running_call(turn)
+        if call is not None and self._once.get((turn.id, digest)) == call:
+            return HostAnswer(True)
         question = await self._put(turn, request, digest)
         if request.is_background:
             return _LEFT_OPEN
         waiter: asyncio.Future[HostAnswer] = asyncio.get_running_loop().create_future()
-        waiters = self._waiters.setdefault(question.id, set())
-        waiters.add(waiter)
+        held = self._held.setdefault(question.id, _Held())
+        held.waiters.add(waiter)
+        held.call = call
         try:
             return await waiter
         finally:
-            waiters.discard(waiter)
-            if not waiters:
-                self._waiters.pop(question.id, None)
+            held.waiters.discard(waiter)
+            if not held.waiters:
+                self._held.pop(question.id, None)
 
     def span_of(self, asked: AskedQuestion, text: str, span: Span) -> Span:
         """Return how far a decision reaches: if no command is held any more, once is for the session."""
-        is_late = asked.question.kind is QuestionKind.HOST and asked.question.id not in self._waiters
+        is_late = asked.question.kind is QuestionKind.HOST and asked.question.id not in self._held
         return Span.SESSION if is_late and text == APPROVE and span is Span.ONCE else span
 
     async def decided(self, asked: AskedQuestion, decision: Decision) -> None:
         """Let the held commands go on, or be refused. A host that is allowed for always is written down."""
         question = asked.question
         is_admitted = decision.text == APPROVE
+        held = self._held.get(question.id, _Held())
         if not is_admitted:
-            self._denied[asked.turn.id, question.digest] = None
-            while len(self._denied) > _MOST_DENIED:
-                self._denied.popitem(last=False)
-        for waiter in tuple(self._waiters.get(question.id, ())):
+            _remember(self._denied, (asked.turn.id, question.digest), True)
+        elif decision.span is Span.ONCE and held.call is not None:
+            _remember(self._once, (asked.turn.id, question.digest), held.call)
+        for waiter in tuple(held.waiters):
             if not waiter.done():
                 waiter.set_result(HostAnswer(True) if is_admitted else _REFUSED)
         if is_admitted and decision.span is Span.ALWAYS and self._allow_always is not None:
@@ -116,7 +135,9 @@ class HostQuestions:
             if is_same and item.turn.session_id == request.session_id:
                 self._tell(request.session_id, item.question)
                 return item.question
-        now, place = self._clock.now(), visible_text(f"{request.host}:{request.port}")
+        is_web = request.port in WEB_PORTS
+        ports = f" (ports {WEB_PORTS[0]} and {WEB_PORTS[1]})" if is_web else f":{request.port}"
+        now, place = self._clock.now(), visible_text(f"{request.host}{ports}")
         why = "A command of this session wants to connect to it, and it is not in network.allow."
         question = Question(
             *(new_question_id(), turn.id, 0, "", QuestionKind.HOST, f"{place}\n\n{why}"),
@@ -128,6 +149,9 @@ class HostQuestions:
         self._tell(request.session_id, question)
         return question
 
+    def _running_call(self, turn: Turn) -> int | None:
+        return next((live.running_call() for live in self._live if live.turn.id == turn.id), None)
+
     def _tell(self, session_id: SessionId, question: Question) -> None:
         for live in self._lives(session_id):
             if live.state is LiveState.RUNNING:
@@ -135,3 +159,10 @@ class HostQuestions:
 
     def _lives(self, session_id: SessionId) -> Iterable[LiveTurn]:
         return (live for live in self._live if live.turn.session_id == session_id)
+
+
+def _remember(known: OrderedDict[tuple[TurnId, str], _Kept], key: tuple[TurnId, str], value: _Kept) -> None:
+    known[key] = value
+    known.move_to_end(key)
+    while len(known) > _MOST_REMEMBERED:
+        known.popitem(last=False)

@@ -22,7 +22,9 @@ from talaria.core.events import (
     ReasoningDelta,
     Reset,
     ToolCallDelta,
+    ToolFinished,
     ToolOutput,
+    ToolStarted,
 )
 from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
 from talaria.core.ledger import Began
@@ -257,6 +259,17 @@ class LiveTurn:
             return
         events.append(event)
         self._wake()
+
+    def running_call(self) -> int | None:
+        """Return the number of the event that began the tool call that runs; None if no call runs."""
+        ended: set[str] = set()
+        for number in range(len(self._events), 0, -1):
+            event = self._events[number - 1]
+            if isinstance(event, ToolFinished):
+                ended.add(event.call_id)
+            elif isinstance(event, ToolStarted):
+                return None if event.call_id in ended else number
+        return None
 
     async def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, Event], None]:
         """Yield the events numbered above `after`, up to the final one. Leaving early costs nothing.
