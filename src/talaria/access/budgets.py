@@ -81,8 +81,9 @@ class Budgets:
     def of(self, turn: Turn) -> TurnBudget:
         return TurnBudget(self, turn)
 
-    async def account(self, turn: Turn | None = None) -> Account:
-        """Return what was spent today; with a turn, also by its session and its user."""
+    async def account(self, turn: Turn | None = None, model: str = "") -> Account:
+        """Return what was spent today; with a turn, also by its session and its user. `model` is that of the
+        session."""
         since, until = day_of(self._clock.now(), self._zone)
         whose = (
             SpendingQuery(SessionId(""), "", since)
@@ -90,7 +91,9 @@ class Budgets:
             else SpendingQuery(turn.session_id, user_of(turn), since)
         )
         spending = await self._store.spending(whose)
-        return Account(spending, self.caps, self._moment(until))
+        provider, _, name = model.partition("/")
+        is_priced = bool(name) and self._price(provider, name) is not None
+        return Account(spending, self.caps, self._moment(until), is_priced)
 
     async def status(self) -> dict[str, object]:
         """Return what was spent today, what is reserved, and the caps, for operators."""

@@ -269,7 +269,10 @@ def _usage(context: CommandContext, args: str) -> CommandResult:
         f"You today: {_describe_spent(spending.user)}",
         f"Everyone today: {_describe_spent(spending.everyone)}",
     ]
-    if any(each.unpriced for each in (spending.session, spending.user, spending.everyone)):
+    counted = (spending.session, spending.user, spending.everyone)
+    if any(each.estimated for each in counted):
+        lines.append("For calls that broke off or reported no usage, an estimate is counted.")
+    if not account.is_priced and any(each.unpriced for each in counted):
         command = spoken_afar(price_command(str(context.model)))
         lines.append(f"On the gateway's machine {command} sets a price, in dollars for a million tokens.")
     if account.caps:
@@ -296,12 +299,8 @@ def _describe_spent(spent: Spent) -> str:
     if spent.unpriced:
         money += f", and {spent.unpriced} of the calls have no known price"
         money = "the price is not known" if spent.unpriced == spent.calls else money
-    estimate = ""
-    if spent.estimated:
-        whose = "A call" if spent.estimated == 1 else f"{spent.estimated} of the calls"
-        estimate = f" {whose} broke off or reported no usage, so that part is an estimate."
     reasoning = f", {tokens.reasoning} of them reasoning" if tokens.reasoning else ""
-    return f"{calls}, {tokens.input} tokens in{share}, {tokens.output} out{reasoning}; {money}.{estimate}"
+    return f"{calls}, {tokens.input} tokens in{share}, {tokens.output} out{reasoning}; {money}."
 
 
 # -- the table --------------------------------------------------------------------------------------------

@@ -225,8 +225,10 @@ class Spending(msgspec.Struct, frozen=True):
 
 
 class Account(msgspec.Struct, frozen=True):
-    """The spending of a session and a user today, the caps that apply, and when the day ends."""
+    """The spending of a session and a user today, the caps that apply, when the day ends, and whether the
+    price of the session's model is known now."""
 
     spending: Spending
     caps: tuple[Cap, ...]
     resets: str
+    is_priced: bool = False

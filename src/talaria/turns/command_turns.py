@@ -199,7 +199,7 @@ class CommandRunner:
             workspace=await self._workspace(turn),
             is_parked=running is not None and running.state is LiveState.PARKED,
             questions=await self._questions(turn),
-            account=await agents.budgets.account(turn) if canonical(turn.command) == "usage" else None,
+            account=await agents.budgets.account(turn, model) if canonical(turn.command) == "usage" else None,
         )
 
     async def _questions(self, turn: Turn) -> tuple[AskedQuestion, ...]:
