@@ -238,6 +238,8 @@ def test_a_chat_works_on_the_folder_that_it_is_given_and_keeps_it(
 ) -> None:
     project = tmp_path / "site"
     project.mkdir()
+    if os.geteuid() == 0:
+        os.chown(project, 65534, 65534)
     write = '[[call write_file {"path": "%s", "content": "x"}]][[reply done]]\n'
     first = talaria("chat", "--dir", str(project), stdin=write % "one.txt")
     assert f"This chat works on {project}." in first.stderr
@@ -246,3 +248,9 @@ def test_a_chat_works_on_the_folder_that_it_is_given_and_keeps_it(
     refused = talaria("chat", "--dir", str(home), stdin="hello\n")
     assert refused.returncode == 1
     assert f"{home} contains the gateway's home, or lies in it" in refused.stderr
+    back = talaria("chat", "--own-folder", stdin=write % "three.txt")
+    own = home / "files" / "agent%3Amain%3Ahttp%3Aapi%3Aterminal"
+    assert f"This chat works on {own}." in back.stderr
+    assert ((own / "three.txt").exists(), (project / "three.txt").exists()) == (True, False)
+    both = talaria("chat", "--own-folder", "--dir", str(project), stdin="hello\n")
+    assert (both.returncode, "--dir and --own-folder" in both.stderr) == (2, True)

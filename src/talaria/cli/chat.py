@@ -40,15 +40,22 @@ HISTORY = "chat.history"
     type=click.Path(file_okay=False, exists=True, resolve_path=True),
     help="Work on this project's folder, from now on and in this chat.",
 )
+@click.option(
+    "--own-folder", "is_own", is_flag=True, help="Leave the project: work on the chat's own folder."
+)
 @files_option("Send a file along with the first message.")
-def command(invocation: Invocation, session: str, folder: str | None, files: tuple[Path, ...]) -> None:
+def command(
+    invocation: Invocation, session: str, folder: str | None, is_own: bool, files: tuple[Path, ...]
+) -> None:
     """Chat in the terminal.
 
     Uses the running gateway, or runs one inside if there is none. Enter sends; Alt-Enter or a backslash
     before Enter begins another line; Ctrl-C cancels a running turn; Ctrl-D leaves.
     """
     check_session_name(session)
-    run_loop(_chat(invocation, session, folder, files))
+    if is_own and folder is not None:
+        raise click.UsageError("--dir and --own-folder exclude each other.")
+    run_loop(_chat(invocation, session, "" if is_own else folder, files))
 
 
 async def _chat(invocation: Invocation, session: str, folder: str | None, files: tuple[Path, ...]) -> None:

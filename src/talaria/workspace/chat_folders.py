@@ -11,6 +11,8 @@ from talaria.core.errors import BadRequest
 from talaria.core.ids import ChatKey
 from talaria.workspace.folder import chat_folder, chat_name
 from talaria.workspace.places import make_private
+from talaria.workspace.sandbox.port import SandboxError
+from talaria.workspace.sandbox.users import command_user
 
 _SYSTEM = frozenset({
     "", "bin", "boot", "dev", "etc", "home", "lib", "lib64", "opt", "proc", "root", "run", "sbin", "srv",
@@ -84,4 +86,8 @@ def check_project(home: Path, project: str) -> Path:
         raise BadRequest(text, "Name a project's own folder.")
     if folder.parent == Path("/") and folder.name in _SYSTEM:
         raise BadRequest(f"{folder} is a folder of the system.", "Name a project's own folder.")
+    try:
+        command_user(folder)
+    except SandboxError as error:
+        raise BadRequest(error.user_text, error.hint) from error
     return folder

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from channels.http.gateway import Api, run_gateway
+from talaria.core.errors import BadRequest
 from talaria.core.ids import ChatKey
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.chat_folders import ChatFolders
@@ -91,6 +92,17 @@ async def test_a_folder_that_cannot_be_a_project_is_refused(api: Api, folder: st
     assert not (home / "projects").exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only a gateway of root's could run commands as root")
+async def test_a_folder_of_roots_is_refused_before_a_command_is(api: Api, project: Path) -> None:
+    os.chown(project, 0, 0)
+    refused = await api.post("/api/sessions/site/project", {"folder": str(project)}, 400)
+    assert "belongs to root" in refused["error"]["message"]
+    assert f"chown -R nobody {project}" in refused["error"]["hint"]
+    assert not (api.gateway.home.path / "projects").exists()
+    with pytest.raises(BadRequest, match="belongs to root"):
+        ChatFolders(api.gateway.home.path, str(project))
+
+
 def test_a_chat_that_moves_takes_its_files_and_its_choice_along(tmp_path: Path, project: Path) -> None:
     folders = ChatFolders(tmp_path)
     old, new = ChatKey("agent:main:telegram:group:-1"), ChatKey("agent:main:telegram:group:-100")
@@ -110,6 +122,8 @@ def test_a_project_of_the_configuration_is_every_chats_that_has_no_other(
     home, other = tmp_path / "home", tmp_path / "other"
     home.mkdir()
     other.mkdir()
+    if os.geteuid() == 0:
+        os.chown(other, 65534, 65534)
     folders = ChatFolders(home, str(project))
     assert folders(ChatKey("one")) == folders(ChatKey("two")) == project
     folders.choose(ChatKey("two"), str(other))
