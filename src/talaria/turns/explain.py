@@ -10,11 +10,12 @@ from talaria.core.delivery import OutboxRow, OutboxState
 from talaria.core.history import StepUsage, TurnHistory
 from talaria.core.ids import EPHEMERAL, ChatAddress
 from talaria.core.ledger import TurnRecord
-from talaria.core.questions import APPROVE, DENY, Question, QuestionKind
+from talaria.core.questions import APPROVE, DENY, Question, QuestionKind, Span
 from talaria.core.spending import price_command, show_usd
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
 
 _PREVIEW = 80
+_SPANS = {Span.ONCE: "once", Span.SESSION: "for the session", Span.ALWAYS: "for always"}
 _DECISIONS = {APPROVE: "approved it", DENY: "denied it"}
 
 
@@ -72,11 +73,30 @@ def _attempts(history: TurnHistory) -> Iterator[HistoryLine]:
 
 
 def _steps(record: TurnRecord, usage: dict[int, StepUsage]) -> Iterator[HistoryLine]:
+    lines: list[HistoryLine] = []
     for step in record.steps:
         for question in record.questions:
-            if question.n == step.n:
-                yield from _question(question, record.turn)
-        yield from _step(step, usage.get(step.n))
+            if question.n == step.n and question.kind is not QuestionKind.HOST:
+                lines += _question(question, record.turn)
+        lines += _step(step, usage.get(step.n))
+    for question in record.questions:
+        for told in _host_question(question) if question.kind is QuestionKind.HOST else ():
+            later = (n for n, line in enumerate(lines) if line.at is not None and line.at > (told.at or 0))
+            lines.insert(next(later, len(lines)), told)
+    yield from lines
+
+
+def _host_question(question: Question) -> Iterator[HistoryLine]:
+    """Tell a question about a host, for which no turn waits, and its decision. It belongs to no step."""
+    place = question.text.partition("\n")[0]
+    yield HistoryLine(
+        question.asked_at, "asked", f"Asked a person whether commands may reach {_shortened(place)}."
+    )
+    if (decision := question.decision) is None:
+        return
+    told = _DECISIONS.get(decision.text, "denied it")
+    told += f", {_SPANS[decision.span]}" if decision.text == APPROVE else ""
+    yield HistoryLine(decision.decided_at, "decided", f"{decision.by} {told}: {_shortened(place)}.")
 
 
 def _step(step: Step, usage: StepUsage | None) -> Iterator[HistoryLine]:

@@ -182,3 +182,21 @@ async def test_only_an_operator_allows_a_host_for_always(api: Api) -> None:
     assert not api.gateway.home.config.exists(), "nothing was written to it"
     await api.post(path, {"decision": "approve", "for": "session"}, **mine)
     assert (await asking).is_admitted
+
+
+async def test_the_story_of_a_turn_has_its_questions_about_hosts(api: Api) -> None:
+    turn_id = await api.begin("one", "hello")
+    session_id = (await settled(api, turn_id))["session_id"]
+    for decision in ({"decision": "approve", "for": "session"}, {"decision": "deny"}):
+        host = f"{decision['decision']}.example"
+        asking = asyncio.create_task(api.gateway.turns.hosts.ask(HostRequest(session_id, host, 443)))
+        [asked] = await waiting(api)
+        await api.post(f"/api/approvals/{asked['id']}", decision)
+        await asking
+    story = [line["text"] for line in (await api.get(f"/api/turns/{turn_id}"))["story"]]
+    assert [text for text in story if ".example" in text] == [
+        "Asked a person whether commands may reach approve.example (ports 80 and 443).",
+        "api approved it, for the session: approve.example (ports 80 and 443).",
+        "Asked a person whether commands may reach deny.example (ports 80 and 443).",
+        "api denied it: deny.example (ports 80 and 443).",
+    ]
