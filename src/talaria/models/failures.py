@@ -245,7 +245,7 @@ class ProviderErrors:
     def __init__(self, provider: str, model: str, redact: Redactor | None = None) -> None:
         self._provider = provider
         self._model = model
-        self._redact = redact or Redactor()
+        self._redact = Redactor() if redact is None else redact
 
     def from_status(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
         """Return the error for a response whose status is no success."""
