@@ -32,6 +32,19 @@ def test_a_variable_may_name_a_home_that_is_new(talaria: Talaria, tmp_path: Path
     assert (tmp_path / "new" / "config.toml").is_file()
 
 
+def test_a_variable_with_a_home_that_is_not_there_is_told_by_commands_that_read(
+    talaria: Talaria, tmp_path: Path
+) -> None:
+    typo = tmp_path / "hmoe"
+    reading = (["sessions", "list"], ["why"], ["logs"], ["top"], ["backup", str(tmp_path / "saved")])
+    for command in reading:
+        done = talaria(*command, env={"TALARIA_HOME": str(typo)})
+        assert done.returncode == 1
+        assert f"The home {typo} does not exist." in done.stderr, command
+    assert not typo.exists()
+    assert not (tmp_path / "saved").exists()
+
+
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 def test_in_a_terminal_the_user_is_asked(terminal: Terminal, tmp_path: Path) -> None:
     new = tmp_path / "new"

@@ -90,11 +90,16 @@ def test_wrong_codes_are_counted_over_processes_and_then_locked(
 
 
 def test_a_wrong_code_is_told_with_the_home(talaria: Talaria, home: Path) -> None:
-    nowhere = talaria("pair", "approve", NO_CODE, env={"TALARIA_HOME": str(home / "mistyped")})
-    assert nowhere.returncode == 1
-    assert f"No request has this code: there is no folder {home / 'mistyped'}.\n" in nowhere.stderr
-    assert "--home or TALARIA_HOME" in nowhere.stderr
+    mistyped = talaria("pair", "approve", NO_CODE, env={"TALARIA_HOME": str(home / "mistyped")})
+    assert mistyped.returncode == 1
+    assert f"The home {home / 'mistyped'} does not exist." in mistyped.stderr
     assert not (home / "mistyped").exists()
+    usual = home.parent / ".talaria"
+    nowhere = talaria("pair", "approve", NO_CODE, env={"TALARIA_HOME": "", "HOME": str(usual.parent)})
+    assert nowhere.returncode == 1
+    assert f"No request has this code: there is no folder {usual}.\n" in nowhere.stderr
+    assert "--home or TALARIA_HOME" in nowhere.stderr
+    assert not usual.exists()
     fresh = talaria("pair", "approve", NO_CODE)
     assert f"No request has this code: there is no database {home / 'talaria.db'}.\n" in fresh.stderr
     code_for(home, "1001")

@@ -44,7 +44,7 @@ def command(invocation: Invocation, path: str | None, force: bool) -> None:
     service and the logs are not in it; config.toml is, with whatever keys are written there, and so are the
     secrets of chat platforms.
     """
-    home = invocation.home()
+    home = invocation.read_home()
     target = _target(path)
     manifest = run_loop(_backup(home, target, force))
     size = format_size(target.stat().st_size)

@@ -120,7 +120,8 @@ def ask_home(
     """Call `use` with the running gateway or the store of the home, and return its result."""
 
     async def run() -> T:
-        async with gateway_or_store(invocation.home(), make=make) as found:
+        home = invocation.home() if make else invocation.read_home()
+        async with gateway_or_store(home, make=make) as found:
             return await use(found)
 
     return run_loop(run())

@@ -164,7 +164,7 @@ def command(invocation: Invocation, follow: bool, lines: int, as_json: bool) -> 
 
 def _find(invocation: Invocation) -> Path:
     """Return the log file. Tells on stderr if the running gateway writes elsewhere. Raises `NotFound`."""
-    home = invocation.home()
+    home = invocation.read_home()
     running = _running_elsewhere(home)
     for name in (GATEWAY_LOG, CONSOLE_LOG):
         if (home.logs / name).is_file():

@@ -32,7 +32,7 @@ def command(invocation: Invocation, print_only: bool) -> None:
 
 
 async def _new_link(invocation: Invocation) -> str:
-    async with running_gateway(invocation.home(), os.environ) as client:
+    async with running_gateway(invocation.read_home(), os.environ) as client:
         if client is None:
             raise NotFound(
                 "No gateway runs on this home, so there is no page to open.",

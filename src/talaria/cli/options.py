@@ -41,6 +41,16 @@ class Invocation:
             _make_named(home)
         return home
 
+    def read_home(self) -> Home:
+        """Return the home for a command that reads it: one that TALARIA_HOME names has to exist too.
+
+        Raises what `home` raises.
+        """
+        home = self.home()
+        if os.environ.get("TALARIA_HOME") and not home.path.exists():
+            _make_named(home)
+        return home
+
     def any_home(self) -> Home:
         """Return the home, whether it exists or not. Raises `ConfigError` and `UntrustedHome`."""
         from talaria.config.trust import check_trusted

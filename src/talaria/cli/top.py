@@ -34,7 +34,7 @@ def command(invocation: Invocation, once: bool) -> None:
 
 
 async def _watch(invocation: Invocation, once: bool) -> None:
-    async with running_gateway(invocation.home(), os.environ) as client:
+    async with running_gateway(invocation.read_home(), os.environ) as client:
         if client is None:
             raise NotFound("No gateway is running on this home.", "Start one with `talaria serve`.")
         view = render(await client.status(), await client.pool())
