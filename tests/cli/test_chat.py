@@ -55,7 +55,7 @@ def test_a_command_folds_unfolds_and_is_undone(chat: Terminal, home: Path) -> No
     chat.press("C-o")
     chat.until("  29", "  30", "›")
     chat.send("/undo")
-    chat.until("Put back: `made.txt`.", "›")
+    chat.until("Removed: `made.txt`.", "›")
     assert not list((home / "files").rglob("made.txt"))
 
 

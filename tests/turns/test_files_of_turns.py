@@ -59,7 +59,7 @@ async def test_undo_puts_back_what_the_last_turn_did_to_files(rig: Rig, folder: 
         write("a.txt", "two\n") + write("kept.txt", "overwritten") + write("b/new.txt", "x") + "again"
     )
     reply = await command(rig, "/undo")
-    assert "Put back: `a.txt`, `b`, `b/new.txt`, `kept.txt`." in reply
+    assert "Put back: `a.txt`, `kept.txt`.\nRemoved: `b`, `b/new.txt`." in reply
     assert contents(folder) == {"a.txt": "one\n", "kept.txt": "as it was\n"}
     assert not (folder / "b").exists()
 
@@ -67,7 +67,9 @@ async def test_undo_puts_back_what_the_last_turn_did_to_files(rig: Rig, folder: 
 async def test_undo_of_several_turns_goes_back_to_before_the_oldest(rig: Rig, folder: Path) -> None:
     for text in ("one", "two", "three"):
         await rig.say(write("a.txt", text) + text)
-    assert "Put back: `a.txt`." in await command(rig, "/undo 3")
+    reply = await command(rig, "/undo 3")
+    assert "Removed: `a.txt`." in reply
+    assert "Put back" not in reply
     assert contents(folder) == {"kept.txt": "as it was\n"}
 
 
@@ -75,7 +77,7 @@ async def test_a_file_that_was_changed_since_stays_and_is_named(rig: Rig, folder
     await rig.say(write("a.txt", "by the turn") + write("b.txt", "by the turn") + "go")
     (folder / "a.txt").write_text("by hand")
     reply = await command(rig, "/undo")
-    assert "Put back: `b.txt`." in reply
+    assert "Removed: `b.txt`." in reply
     assert "Not put back: `a.txt` (it was changed since)." in reply
     assert contents(folder) == {"a.txt": "by hand", "kept.txt": "as it was\n"}
 
@@ -161,7 +163,7 @@ async def test_what_a_stopped_call_left_is_put_back(
         await entered.wait()
         await rig.say("/stop")
         await rig.turns.wait(turn)
-        assert "Put back: `half.txt`." in await command(rig, "/undo")
+        assert "Removed: `half.txt`." in await command(rig, "/undo")
     assert contents(folder) == {"kept.txt": "as it was\n"}
 
 

@@ -17,13 +17,15 @@ _OTHER_EFFECTS = "Other effects of tools stay as they are."
 
 
 def describe_undo(report: UndoReport) -> str:
-    """Say which files were put back, which were not and why, and what was not covered."""
+    """Say which files were put back or removed, which were not and why, and what was not covered."""
     if not report.turns:
         return f"No files were changed. {_OTHER_EFFECTS}"
     lines = [_OTHER_EFFECTS]
-    if report.restored:
-        lines.append(f"Put back: {_named(map(_quoted, report.restored), len(report.restored))}.")
-    elif not report.kept:
+    back = [path for path in report.restored if path not in set(report.removed)]
+    for what, paths in (("Put back", back), ("Removed", report.removed)):
+        if paths:
+            lines.append(f"{what}: {_named(map(_quoted, paths), len(paths))}.")
+    if not report.restored and not report.kept:
         lines.append("No files were changed.")
     if report.kept:
         lines.append(f"Not put back: {_named(map(_explained, report.kept), len(report.kept))}.")

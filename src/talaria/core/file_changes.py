@@ -18,14 +18,15 @@ class KeptPath(msgspec.Struct, frozen=True):
 
 class UndoReport(msgspec.Struct, frozen=True):
     """The outcome of an undo. `turns` counts the turns of which a copy was found. `restored` are the paths
-    that are as they were before, `kept` those that the turns changed and that stay, `uncovered` those without
-    a copy.
+    that are as they were before, `removed` those of them that are gone again, `kept` those that the turns
+    changed and that stay, `uncovered` those without a copy.
     """
 
     turns: int = 0
     restored: tuple[str, ...] = ()
     kept: tuple[KeptPath, ...] = ()
     uncovered: tuple[KeptPath, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 class ChangeKind(StrEnum):

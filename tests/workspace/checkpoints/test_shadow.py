@@ -89,7 +89,7 @@ def test_a_repository_s_history_is_never_touched(copied: Copied) -> None:
     assert head.read_text() == "ref: refs/heads/other\n"
     assert copied.gaps(report) == {".git": "such folders are not copied"}
     assert copied.reasons(report) == {
-        "clone": "it has other files in it",
+        "clone": "clone/.git stays in it: remove the folder by hand to make it again",
         "clone/.git": "such folders are not copied",
     }
     assert not (copied.root / "a").exists() and not (copied.root / "clone" / "b").exists()
@@ -135,6 +135,28 @@ def test_a_large_file_that_the_turn_made_goes(tmp_path: Path) -> None:
     copied.turn(lambda: (copied.root / "large").write_bytes(b"x" * 1000))
     assert copied.undo().restored == ("large",)
     assert not (copied.root / "large").exists()
+
+
+def make_clone(root: Path) -> None:
+    (root / "calc" / "src").mkdir(parents=True)
+    (root / "calc" / ".git").mkdir()
+    (root / "calc" / ".git" / "HEAD").write_text("ref: refs/heads/main")
+    (root / "calc" / "src" / "calc.py").write_text("x")
+
+
+def test_the_rest_of_a_clone_is_named_with_what_to_do(copied: Copied) -> None:
+    copied.turn(partial(make_clone, copied.root))
+    report = copied.undo()
+    assert report.restored == report.removed == ("calc/src", "calc/src/calc.py")
+    by_hand = "calc/.git stays in it: remove the folder by hand to make it again"
+    assert copied.reasons(report) == {"calc": by_hand, "calc/.git": "such folders are not copied"}
+    assert copied.reasons(copied.undo()) == copied.reasons(report)
+
+
+def test_nobody_is_told_to_remove_a_folder_with_other_files(copied: Copied) -> None:
+    copied.turn(partial(make_clone, copied.root))
+    (copied.root / "calc" / "mine.txt").write_text("by hand")
+    assert copied.reasons(copied.undo())["calc"] == "it has other files in it"
 
 
 def test_a_folder_with_more_files_than_are_copied_is_left_alone(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from talaria.core.files import PRIVATE
 from talaria.workspace.checkpoints.reading import open_folder
 from talaria.workspace.checkpoints.tree import FileChange, Gap, ItemKind, ItemState, Tree, is_same
+from talaria.workspace.folder import printable
 from talaria.workspace.rights import set_folder_mode
 
 _UNFINISHED = f"{PRIVATE}-undo"  # readings leave it out, and a repeated undo replaces it
@@ -120,6 +121,25 @@ def _find_obstacle(current: ItemState | None, target: ItemState | None) -> str |
     if gap is not None and (gap is Gap.EXCLUDED or is_folder):
         return GAP_REASONS[gap]
     return None
+
+
+def explain_rests(plan: UndoPlan, failed: dict[str, str], now: Tree) -> dict[str, str]:
+    """Return a better reason for each folder that the turns made and that stays only because of folders in it
+    that are not copied, such as the `.git` of a clone. Pure."""
+    gone = {move.path for move in plan.moves if move.target is None}
+    stuck = {path for path in gone if failed.get(path) == _NOT_EMPTY}
+    rests: dict[str, str] = {}
+    others: set[str] = set()
+    for path in sorted(now.items) if stuck else ():
+        if path in stuck or (path in gone and path not in failed):
+            continue
+        above = stuck.intersection(path[:at] for at, char in enumerate(path) if char == "/")
+        if plan.kept.get(path) != GAP_REASONS[Gap.EXCLUDED]:
+            others |= above
+        for folder in above:
+            rests.setdefault(folder, path)
+    advice = "stays in it: remove the folder by hand to make it again"
+    return {folder: f"{printable(rest)} {advice}" for folder, rest in rests.items() if folder not in others}
 
 
 def put_back(root: Path, moves: Sequence[Move], get: Callable[[bytes], bytes | None]) -> dict[str, str]:

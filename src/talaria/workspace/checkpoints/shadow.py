@@ -26,7 +26,7 @@ from talaria.core.file_changes import KeptPath, UndoReport
 from talaria.core.ids import SessionId, TurnId
 from talaria.workspace.checkpoints.blobs import Blobs, write_whole
 from talaria.workspace.checkpoints.reading import CopyLimits, read_tree
-from talaria.workspace.checkpoints.restoring import GAP_REASONS, plan_undo, put_back
+from talaria.workspace.checkpoints.restoring import GAP_REASONS, explain_rests, plan_undo, put_back
 from talaria.workspace.checkpoints.tree import (
     FileChange,
     Gap,
@@ -154,9 +154,13 @@ class Shadow:
             }
             if not found:
                 return UndoReport()
-            plan = plan_undo([record.changes_by_path() for record in found.values()], self._read())
+            now = self._read()
+            plan = plan_undo([record.changes_by_path() for record in found.values()], now)
             failed = put_back(self.folder, plan.moves, self.blobs.get)
-            moved = [move.path for move in plan.moves if move.path not in failed]
+            failed |= explain_rests(plan, failed, now)
+            moved = [move for move in plan.moves if move.path not in failed]
+            removed = [move.path for move in moved if move.target is None]
+            removed += [path for path in plan.done if path not in now.items]
             for turn_id, record in found.items():
                 if record.changes:
                     self._write(session_id, turn_id, msgspec.structs.replace(record, is_undone=True))
@@ -164,9 +168,10 @@ class Shadow:
             uncovered = {gap.path: gap for record in found.values() for gap in record.uncovered()}
             return UndoReport(
                 len(found),
-                tuple(printable(path) for path in sorted([*moved, *plan.done])),
+                tuple(printable(path) for path in sorted([*(move.path for move in moved), *plan.done])),
                 tuple(KeptPath(printable(path), reason) for path, reason in sorted(kept.items())),
                 tuple(uncovered.values()),
+                tuple(printable(path) for path in sorted(removed)),
             )
 
     def last_change(self, session_id: SessionId) -> tuple[TurnId, ChangeRecord] | None:
