@@ -199,6 +199,7 @@ async def start(
         lambda key, path: Folder(folder).read(Folder(folder).resolve(path)),
         random,
     )
+    turns.hosts.use_messages(delivery.show_host_question)
     if is_held:
         turns.hold()
     await turns.recover(takes_up)

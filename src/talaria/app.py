@@ -351,6 +351,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         delivery = Delivery(
             store, turns.live, settings.delivery, partial(_read_sent, folders), limits=start.limits
         )
+        turns.hosts.use_messages(delivery.show_host_question)
         uploads = Uploads(home.files, folders, clock, workers.threads, workers.quota)
         loops = _turn_loops(turns, delivery, sessions)
         loops["config"] = start.reloader.run

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from talaria.commands.command_types import CommandContext, CommandResult, DecisionWish
+from talaria.core.delivery import Button
 from talaria.core.display import clean_line
+from talaria.core.ids import QuestionId
 from talaria.core.ledger import AskedQuestion
 from talaria.core.questions import APPROVE, DENY, Question, QuestionKind, Span
 
@@ -15,6 +17,25 @@ _SAID = {
     Span.SESSION: "Approved for this session",
     Span.ALWAYS: "Approved for always",
 }
+
+
+HOST_TITLE = "May commands reach this host?"
+
+
+def decision_buttons(question_id: QuestionId) -> tuple[Button, ...]:
+    """Return the buttons that approve or deny. None of them allows a host for always: that is for operators,
+    and nobody is one on a platform with buttons."""
+    return (
+        Button("Approve once", f"/approve {question_id}"),
+        Button("For the session", f"/approve {question_id} session"),
+        Button("Deny", f"/deny {question_id}"),
+    )
+
+
+def host_message(question: Question, outcome: str = "") -> str:
+    """Return the markdown of a message with a question about a host, and its outcome if it is decided."""
+    place, _, why = question.text.partition("\n\n")
+    return "\n\n".join(filter(None, (HOST_TITLE, f"`{place}`", why, outcome)))
 
 
 def name_question(question: Question) -> str:

@@ -20,6 +20,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from random import Random
 
+from talaria.commands.deciding import decision_buttons, host_message
 from talaria.core.backoff import Backoff
 from talaria.core.delivery import (
     LONGEST_WAIT,
@@ -39,6 +40,7 @@ from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
 from talaria.core.limits import Limits
 from talaria.core.ports import Outlet
+from talaria.core.questions import Question
 from talaria.core.store_ports import Store
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.core.turns import Turn
@@ -96,6 +98,7 @@ class Delivery:
         self._sends: dict[tuple[str, str], asyncio.Task[None]] = {}  # by channel and address
         self._waiting: set[int] = set()  # replies that the store has kept waiting
         self._shows: dict[tuple[str, TurnId], asyncio.Task[None]] = {}  # by channel and turn
+        self._questions: dict[QuestionId, asyncio.Task[None]] = {}  # that are being sent
         self._woken = asyncio.Event()
         self._new_outlets: set[str] = set()  # channels whose next due row is not known
         self._alarms: list[float] = []  # a heap of the times at which to look
@@ -148,7 +151,7 @@ class Delivery:
                 await self._look()
                 await self._woken.wait()
         finally:
-            tasks = [ticking, *self._sends.values(), *self._shows.values()]
+            tasks = [ticking, *self._sends.values(), *self._shows.values(), *self._questions.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -359,6 +362,48 @@ class Delivery:
         if not task.done():
             task.cancel()
             await asyncio.wait((task,))
+
+    # -- questions ------------------------------------------------------------------------------------------
+
+    def show_host_question(self, turn: Turn, question: Question, outcome: str = "") -> None:
+        """Send a question about a host to the turn's chat or, with `outcome`, let its message tell that. For
+        a question that no running turn shows. Without an outlet for the chat nothing is sent."""
+        outlet, address = self._outlets.get(channel_of(turn.chat_key)), turn.inbound.address
+        if outlet is None or address is None or question.id in self._questions:
+            return
+        work = self._put_question(outlet, address, question, outcome)
+        task = asyncio.create_task(work, name=f"show {question.id}")
+        self._questions[question.id] = task
+        task.add_done_callback(lambda _: self._questions.pop(question.id, None))
+
+    async def _put_question(self, outlet: Outlet, address: str, question: Question, outcome: str) -> None:
+        """Try until the platform has taken or refused the message. An attempt of which nothing is known is
+        the last one, since a second message would confuse."""
+        try:
+            found = await self._store.find_question(question.id)
+            shown = found.question.shown_id if found is not None else None
+            if (shown is not None) is not bool(outcome):
+                return
+            buttons = () if outcome else decision_buttons(question.id)
+            body = host_message(question, outcome)
+            post = OutgoingMessage(address, body, question.id, shown, buttons)
+            platform_id = await self._insist(outlet, post)
+            if not outcome:
+                await self._store.show_question(question.id, platform_id)
+        except Exception:
+            _log.warning("question %s is not shown as it should be", question.id, exc_info=True)
+
+    async def _insist(self, outlet: Outlet, post: OutgoingMessage) -> str:
+        attempts = 0
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.timeout.total_seconds()):
+                    return await outlet.deliver(post)
+            except DeliveryDelayed as error:
+                attempts += 1
+                wish = error.retry_after
+                pause = pause_after(attempts, self._random) if wish is None else wish + _WISH_MARGIN
+                await self._clock.sleep(min(pause, LONGEST_WAIT))
 
 
 class _View:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from talaria.access.approvals import host_digest
+from talaria.commands.deciding import outcome_words
 from talaria.core.clock import Clock
 from talaria.core.events import QuestionAsked
 from talaria.core.ids import QuestionId, SessionId, TurnId, new_question_id
@@ -65,9 +66,14 @@ class HostQuestions:
         self._clock = clock
         self._asks = asks
         self._allow_always = allow_always
+        self._send: Callable[[Turn, Question, str], None] = lambda turn, question, outcome: None
         self._held: dict[QuestionId, _Held] = {}
         self._denied: OrderedDict[tuple[TurnId, str], bool] = OrderedDict()  # a denial lasts for its turn
         self._once: OrderedDict[tuple[TurnId, str], int] = OrderedDict()  # an approval for a call, with it
+
+    def use_messages(self, send: Callable[[Turn, Question, str], None]) -> None:
+        """Have `send` show the questions that no running turn shows, and their outcomes, in the chat."""
+        self._send = send
 
     async def ask(self, request: HostRequest) -> HostAnswer:
         digest = host_digest(request.host, request.port)
@@ -112,6 +118,8 @@ class HostQuestions:
         for waiter in tuple(held.waiters):
             if not waiter.done():
                 waiter.set_result(HostAnswer(True) if is_admitted else _REFUSED)
+        if not self._running(asked.turn.session_id):
+            self._send(asked.turn, question, outcome_words(question.kind, decision.text, decision.span))
         if is_admitted and decision.span is Span.ALWAYS and self._allow_always is not None:
             host, _, port = question.digest.removeprefix("host:").rpartition(":")
             try:
@@ -121,9 +129,8 @@ class HostQuestions:
 
     async def _turn_of(self, session_id: SessionId) -> Turn | None:
         """Return the session's running turn, or its last one."""
-        for live in self._lives(session_id):
-            if live.state is LiveState.RUNNING:
-                return live.turn
+        if running := self._running(session_id):
+            return running[0].turn
         recent = await self._store.recent_of_session(session_id, 1)
         return recent[0] if recent else None
 
@@ -133,7 +140,7 @@ class HostQuestions:
         for item in page.items:
             is_same = item.question.kind is QuestionKind.HOST and item.question.digest == digest
             if is_same and item.turn.session_id == request.session_id:
-                self._tell(request.session_id, item.question)
+                self._tell(item.turn, item.question)
                 return item.question
         is_web = request.port in WEB_PORTS
         ports = f" (ports {WEB_PORTS[0]} and {WEB_PORTS[1]})" if is_web else f":{request.port}"
@@ -146,19 +153,22 @@ class HostQuestions:
             digest=digest,
         )
         await self._store.ask(question)
-        self._tell(request.session_id, question)
+        self._tell(turn, question)
         return question
 
     def _running_call(self, turn: Turn) -> int | None:
         return next((live.running_call() for live in self._live if live.turn.id == turn.id), None)
 
-    def _tell(self, session_id: SessionId, question: Question) -> None:
-        for live in self._lives(session_id):
-            if live.state is LiveState.RUNNING:
-                live.emit(QuestionAsked.of(question, NETWORK))
+    def _tell(self, turn: Turn, question: Question) -> None:
+        running = self._running(turn.session_id)
+        for live in running:
+            live.emit(QuestionAsked.of(question, NETWORK))
+        if not running and question.shown_id is None:
+            self._send(turn, question, "")
 
-    def _lives(self, session_id: SessionId) -> Iterable[LiveTurn]:
-        return (live for live in self._live if live.turn.session_id == session_id)
+    def _running(self, session_id: SessionId) -> list[LiveTurn]:
+        turns = (live for live in self._live if live.turn.session_id == session_id)
+        return [live for live in turns if live.state is LiveState.RUNNING]
 
 
 def _remember(known: OrderedDict[tuple[TurnId, str], _Kept], key: tuple[TurnId, str], value: _Kept) -> None:

@@ -15,6 +15,7 @@ from channels.telegram.line import Line, telegram
 from talaria.channels.telegram.questions import MAX_TEXT, PressedDecision
 from talaria.core.clock import SystemClock
 from talaria.core.ids import QuestionId
+from talaria.core.ledger import Page
 from talaria.core.ports import HostRequest
 from talaria.core.questions import Span
 from talaria.store.memory import MemoryStore
@@ -202,6 +203,35 @@ async def test_a_paired_person_allows_a_host_for_the_session_at_most(
         assert (await asking).is_admitted
         gate.opened.set()
         await until_done(here)
+
+
+async def test_the_question_of_a_background_process_is_sent_to_the_chat(
+    tmp_path: Path, server: TelegramServer
+) -> None:
+    async with telegram(tmp_path, server) as here:
+        here.ada.says("[[reply done]]")
+        await until_done(here)
+        session = await here.rig.store.current_session(here.inbounds[0].chat_key)
+        assert session is not None
+        request = HostRequest(session.id, "a.example", 443, is_background=True)
+        assert not (await here.rig.turns.hosts.ask(request)).is_admitted
+        assert not (await here.rig.turns.hosts.ask(request)).is_admitted
+        [shown] = await asked(here)
+        assert shown.text.startswith("May commands reach this host?") and "a.example" in shown.text
+        assert [name for name, _ in shown.buttons] == ["Approve once", "For the session", "Deny"]
+
+        async def is_noted() -> bool:
+            [item] = (await here.rig.store.open_questions(Page())).items
+            return item.question.shown_id is not None
+
+        while not await is_noted():
+            await asyncio.sleep(0)
+        assert not (await here.rig.turns.hosts.ask(request)).is_admitted
+        here.ada.presses(shown, "For the session")
+        await server.until(lambda: not here.chat.messages[shown.id].buttons)
+        assert here.chat.messages[shown.id].text.endswith("Approved for this session.")
+        assert (await here.rig.turns.hosts.ask(request)).is_admitted
+        assert len([text for text in here.chat.replies if text.startswith("May commands")]) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import msgspec
 
 from talaria.channels.telegram.bot_api import BotApi, BotApiError, BotApiRefused, PostedMessage, Value
 from talaria.channels.telegram.parse import ChatTarget
-from talaria.commands.deciding import outcome_words
+from talaria.commands.deciding import HOST_TITLE, decision_buttons, outcome_words
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.delivery import Button
@@ -27,16 +27,11 @@ _IN_FILE = "The whole text is in the file above; read it before you decide."
 
 
 def question_buttons(event: QuestionAsked) -> tuple[Button, ...]:
-    """Return the buttons of a question. Each names the question, so that an old one decides nothing else.
-    No button allows a host for always: that is for operators, and nobody in Telegram is one."""
+    """Return the buttons of a question. Each names the question, so that an old one decides nothing else."""
     key = event.question_id
     if event.kind is QuestionKind.ANSWER:
         return tuple(Button(text, f"/answer {key} {n}") for n, text in enumerate(event.choices))
-    return (
-        Button("Approve once", f"/approve {key}"),
-        Button("For the session", f"/approve {key} session"),
-        Button("Deny", f"/deny {key}"),
-    )
+    return decision_buttons(key)
 
 
 def title_of(event: QuestionAsked) -> str:
@@ -44,7 +39,7 @@ def title_of(event: QuestionAsked) -> str:
         case QuestionKind.APPROVAL:
             return "May this run?"
         case QuestionKind.HOST:
-            return "May commands reach this host?"
+            return HOST_TITLE
         case QuestionKind.ANSWER:
             return "Your answer is needed (a button, or your next message):"
 
