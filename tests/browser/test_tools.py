@@ -9,8 +9,8 @@ from typing import Any
 from browser.visitor import Visitor
 
 
-def call(command: str) -> str:
-    return f"[[call terminal {json.dumps({'command': command})}]]"
+def call(command: str, **more: object) -> str:
+    return f"[[call terminal {json.dumps({'command': command, **more})}]]"
 
 
 async def test_a_command_streams_into_its_card_and_folds_with_its_exit_code(visitor: Visitor) -> None:
@@ -40,6 +40,14 @@ async def test_a_command_streams_into_its_card_and_folds_with_its_exit_code(visi
     await visitor.page.reload()
     await visitor.sees("Ran it.", "#log .agent")
     assert await card.locator(".outcome").inner_text() == "exit code 3"
+
+
+async def test_the_line_of_a_command_has_only_the_command(visitor: Visitor) -> None:
+    await visitor.say(call("echo one && echo two", timeout=60) + "[[reply Ran it.]]")
+    await visitor.sees("Ran it.", "#log .agent")
+    card = visitor.page.locator("details.call")
+    assert await card.locator(".brief").text_content() == "echo one && echo two"
+    assert await card.locator(".given").text_content() == "$ echo one && echo two\ntimeout: 60"
 
 
 async def test_output_is_harmless_bounded_and_healed_over_a_reconnect(visitor: Visitor) -> None:

@@ -68,6 +68,8 @@ class Life:
     async def start(self, command: str, **more: object) -> tuple[SessionId, WatchedProcess]:
         turn = await self.say(call(command, background=True, **more))
         assert "Started in the background" in (turn.reply or ""), turn.reply
+        then = "you get a turn of your own" if more.get("wake") else "you are told with the next message"
+        assert f"When it ends, {then}; if you are at work then, you are told at once." in (turn.reply or "")
         return turn.session_id, self.gateway.notes.processes.of_session(turn.session_id)[-1]
 
     @property

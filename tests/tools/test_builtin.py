@@ -9,12 +9,29 @@ from talaria.core.findings import Level
 from talaria.core.gateway_part import Examination
 from talaria.core.tools import Risk
 from talaria.net.settings import NetworkSettings
-from talaria.tools.builtin import NETWORK, builtin_sources, builtin_tools
+from talaria.tools.builtin import NETWORK, builtin_sources, builtin_tools, describe_reach
 from talaria.tools.settings import FAMILIES, ToolSettings
 
 
 def test_the_built_in_families_are_the_ones_that_config_may_name() -> None:
     assert {source.name for source in builtin_sources(ToolSettings())} == set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("allow", "private", "told"),
+    [
+        (1, 0, "Commands reach 1 host by name; every other one is a question."),
+        (2, 1, "Commands reach 2 hosts by name; every other one is a question. 1 private address is named."),
+        (
+            2,
+            2,
+            "Commands reach 2 hosts by name; every other one is a question. 2 private addresses are named.",
+        ),
+    ],
+)
+def test_what_commands_reach_is_told_with_the_right_number(allow: int, private: int, told: str) -> None:
+    hosts, addresses = ("a.example", "b.example")[:allow], ("10.0.0.1:80", "10.0.0.2:80")[:private]
+    assert describe_reach(NetworkSettings("ask", allow=hosts, allow_private=addresses)) == told
 
 
 def test_the_built_in_tools_say_rightly_what_they_do() -> None:

@@ -118,9 +118,17 @@ async def _examine_network(examination: Examination[NetworkSettings]) -> AsyncIt
                 "reach this machine's by that address.",
                 "Let the service listen on 127.0.0.2 or another address of this machine, and name that one.",
             )
+    yield ok("network", describe_reach(settings))
+
+
+def describe_reach(settings: NetworkSettings) -> str:
+    """Return in a sentence or two what commands reach. Pure."""
+    hosts, private = len(settings.allow), len(settings.allow_private)
     asked = "every other one is a question" if settings.commands == "ask" else "so does every public one"
-    private = f" {len(settings.allow_private)} private addresses are named." if settings.allow_private else ""
-    yield ok("network", f"Commands reach {len(settings.allow)} hosts by name; {asked}.{private}")
+    named = (
+        f" {private} private {'address is' if private == 1 else 'addresses are'} named." if private else ""
+    )
+    return f"Commands reach {hosts} {'host' if hosts == 1 else 'hosts'} by name; {asked}.{named}"
 
 
 FILES: Final = ToolPart(

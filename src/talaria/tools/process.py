@@ -48,9 +48,10 @@ async def start_process(arguments: Arguments, context: ToolContext) -> str:
     """Start the command of a `terminal` call in the background, and say how to go on with it."""
     order = ProcessStart(arguments["command"], context.turn_id, wakes=bool(arguments.get("wake")))
     info = await context.workspace.processes.start(order)
-    then = "you get a turn" if order.wakes else "you are told with the next message"
+    then = "you get a turn of your own" if order.wakes else "you are told with the next message"
     return (
-        f"Started in the background as {info.id}. When it ends, {then}, or at once if you are at work then. "
+        f"Started in the background as {info.id}. When it ends, {then}; if you are at work then, "
+        f"you are told at once. "
         f"`process` shows its output (poll), gives it input (write) and ends it (kill)."
     )
 

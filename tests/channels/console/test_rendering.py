@@ -137,7 +137,7 @@ def test_without_a_screen_a_call_is_a_line_with_its_exit_code() -> None:
         ToolFinished("1", "terminal", ToolOutcome.OK, "much", note="Ended by SIGKILL (exit code 137)."),
         Done("Done."),
     ]
-    assert plain(events) == "⚙ terminal make … ended by sigkill (exit code 137)\nDone.\n"
+    assert plain(events) == "⚙ terminal make … ended by SIGKILL (exit code 137)\nDone.\n"
 
 
 def test_of_a_tools_output_the_last_lines_are_shown() -> None:
@@ -156,11 +156,30 @@ def test_of_a_tools_output_the_last_lines_are_shown() -> None:
     assert lines == ["⚙ terminal …", *rows, "⚙ terminal … ok · 51 lines (Ctrl-O shows them)"]
 
 
+@pytest.mark.parametrize(
+    ("note", "told"),
+    [
+        ("Exit code 0. Network: Example.org has no address.", "exit code 0"),
+        ("Ended by SIGTERM (exit code 143).", "ended by SIGTERM (exit code 143)"),
+        (
+            "Ended after 2.5 seconds.",
+            "ended after 2.5 seconds",
+        ),
+        ("Rscript waited for input. Give it.", "Rscript waited for input"),
+    ],
+)
+def test_the_line_of_a_call_tells_the_first_sentence_of_its_end(note: str, told: str) -> None:
+    end = ToolFinished("1", "terminal", ToolOutcome.OK, "out", note=note)
+    assert scrollback([ToolStarted("1", "terminal", '{"command": "make"}'), end]) == [
+        f"⚙ terminal make … {told}"
+    ]
+
+
 def test_a_question_is_shown_whole_with_its_choices() -> None:
     text = "Which colour?\nIt is for the " + "very " * 40 + "end."
     asked = QuestionAsked(QuestionId("q_1"), QuestionKind.ANSWER, text, ("red", "blue"), "1", "ask_user")
     shown = plain([asked])
-    assert shown == f"? {text}\n  - red\n  - blue\n"
+    assert shown == f"? {text}\n  1. red\n  2. blue\n"
     assert " ".join(" ".join(scrollback([asked])).split()) == " ".join(shown.split())
 
 

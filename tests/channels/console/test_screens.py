@@ -77,7 +77,7 @@ def test_the_status_says_what_is_waited_for() -> None:
     assert screen.after(loading)[0] == ["Hel", f"{loading.sentence()} (Ctrl-C cancels)"]
     assert screen.after(ModelLoading("m", "reading"))[0] == ["Hel", thinking]
     live, printed = screen.after(QUESTION)
-    assert printed == ["Hel", "? May I?", "  - yes"]
+    assert printed == ["Hel", "? May I?", "  1. yes"]
     assert len(live) == 1
     assert live != [thinking]
     live, printed = screen.after(FellBack("a/b", "c/d", "Down."))
@@ -245,7 +245,7 @@ def test_a_plain_reply_and_its_notes_are_apart(is_live: bool) -> None:
     assert out.getvalue() == ("look\nall\na.txt\n" if is_live else "all\na.txt\n")
     first, *rest = notes.getvalue().splitlines()
     assert first.startswith("⚙ terminal make … ")
-    assert rest == ["? May I?", "  - yes"]
+    assert rest == ["? May I?", "  1. yes"]
 
 
 def test_a_plain_reply_that_begins_again_or_ends_early_is_told() -> None:

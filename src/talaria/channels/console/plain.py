@@ -228,8 +228,9 @@ def error_text(error: ErrorInfo) -> str:
 
 
 def question_text(event: QuestionAsked) -> str:
-    """Return the whole question, and its choices on lines of their own."""
-    return clean("\n".join([f"? {event.text}", *(f"  - {choice}" for choice in event.choices)]))
+    """Return the whole question, and its choices on lines of their own, with the numbers that choose them."""
+    choices = (f"  {number}. {choice}" for number, choice in enumerate(event.choices, 1))
+    return clean("\n".join([f"? {event.text}", *choices]))
 
 
 def trouble_text(event: Retrying | FellBack | ModelLoading) -> str:
@@ -243,6 +244,12 @@ def trouble_text(event: Retrying | FellBack | ModelLoading) -> str:
 
 def outcome_text(event: ToolFinished) -> str:
     if event.outcome is ToolOutcome.OK:
-        return clean_line(event.note).rstrip(".").lower() if event.note else "ok"
+        return _first_sentence(event.note) if event.note else "ok"
     first = clean_line(event.preview.strip().partition("\n")[0].removeprefix("Error: "), 100)
     return f"{event.outcome.value}: {first}" if first else event.outcome.value
+
+
+def _first_sentence(note: str) -> str:
+    """Return how a command ended, without what else its note tells, to stand within a line."""
+    told = clean_line(note).partition(". ")[0].rstrip(".")
+    return told[0].lower() + told[1:] if told.startswith(("Exit code", "Ended")) else told

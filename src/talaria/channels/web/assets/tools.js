@@ -100,10 +100,11 @@ function brief(note) {
   return first.charAt(0).toLowerCase() + first.slice(1);
 }
 
+/** The arguments in one line: of a command only the command. */
 function shorten(given) {
   const parsed = parse(given);
   const short = (value) => (typeof value === "string" ? value : JSON.stringify(value));
-  const text = parsed ? Object.values(parsed).map(short).join(", ") : given;
+  const text = typeof parsed?.command === "string" ? parsed.command : parsed ? Object.values(parsed).map(short).join(", ") : given;
   return plain(text.replace(/\s+/g, " ")).slice(0, BRIEF);
 }
 
