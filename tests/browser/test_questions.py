@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest_asyncio
 
@@ -67,3 +69,31 @@ async def test_a_question_that_is_closed_says_so_on_its_card(visitor: Visitor) -
     await visitor.sees("Tool results: green", "#log .agent")
     await visitor.settled()
     visitor.troubles = [trouble for trouble in visitor.troubles if "409" not in trouble]
+
+
+async def test_the_question_of_a_background_process_is_a_card_without_a_turn(visitor: Visitor) -> None:
+    await visitor.say("hello")
+    await visitor.settled()
+    name = visitor.page.url.partition("#chat=")[2]
+    session = await visitor.gateway.call("GET", f"/api/sessions/{name}")
+    item = {"id": "q_1", "kind": "host", "text": "a.example", "choices": [], "session_id": session["id"]}
+    sent: list[str] = []
+
+    async def answer(route: Any) -> None:
+        if route.request.method == "POST":
+            sent.append(route.request.post_data)
+            await route.fulfill(json={})
+        else:
+            items = [item, {**item, "id": "q_2", "session_id": "ses_other"}] if not sent else []
+            await route.fulfill(json={"items": items, "next": None})
+
+    await visitor.page.route(re.compile("/api/approvals"), answer)
+    await visitor.page.reload()
+    card = visitor.page.locator("section.question")
+    await card.wait_for()
+    assert await card.count() == 1, "that of another session is not shown"
+    assert await card.locator("pre").text_content() == "a.example"
+    await card.get_by_role("button", name="Approve for the session").click()
+    await card.get_by_text("Approved for this session.").wait_for()
+    assert sent == ['{"decision":"approve","for":"session"}']
+    await visitor.page.unroute_all()

@@ -8,6 +8,7 @@ import { askToDelete } from "./deletion.js";
 import { $, make, spoken } from "./elements.js";
 import { show } from "./markdown.js";
 import { drawModel, fetchLarger, isDownloading } from "./model.js";
+import { drawOpen } from "./questions.js";
 import { drafts, forgetAll, login, newName, outbox, titles } from "./storage.js";
 import { Transcript, trouble } from "./transcript.js";
 
@@ -111,13 +112,14 @@ function enter(here, isNew = false) {
   transcript.endLive();
   composer.open(here.name);
   $("elsewhere").hidden = true;
+  $("asked").replaceChildren();
   here.draw();
   drawChats(here.ref);
   if (!narrow.matches) $("text").focus();
   if (isNew) return;
   $("scroll").dataset.loading = "";
   const arrived = () => { if (chat === here) delete $("scroll").dataset.loading; };
-  here.catchUp().then(() => (here.name ? null : explain(here.session))).catch(fail).finally(arrived);
+  here.catchUp().then(drawAsked).then(() => (here.name ? null : explain(here.session))).catch(fail).finally(arrived);
 }
 
 /** Says why a session can only be read: it is not the current one of its chat, or of another channel. */
@@ -203,6 +205,7 @@ async function refresh() {
     drawChats(chat.ref);
     chat.draw();
     if (!chat.isBusy && chats.some((session) => chat.isBehind(session))) await chat.catchUp();
+    await drawAsked();
     if (await learnTitles()) {
       drawChats(chat?.ref);
       chat?.draw();
@@ -210,6 +213,10 @@ async function refresh() {
   } catch (error) {
     fail(error);
   }
+}
+
+function drawAsked() {
+  return drawOpen($("asked"), () => chat?.session?.id, (id) => transcript.asks(id));
 }
 
 function draw(here, waiting) {
@@ -245,7 +252,7 @@ $("offer-take").onclick = () => {
 };
 
 const grown = new ResizeObserver(() => { if (isPinned) $("scroll").scrollTop = $("scroll").scrollHeight; });
-["log", "live", "waiting", "scroll"].forEach((id) => grown.observe($(id)));
+["log", "live", "asked", "waiting", "scroll"].forEach((id) => grown.observe($(id)));
 let seen = { top: 0, height: 0 };
 /** A reader leaves the end by scrolling up. The conversation also moves when it grows or shrinks. */
 $("scroll").onscroll = () => {

@@ -10,15 +10,35 @@ const TITLES = {
 };
 const SPANS = { once: "Approved, once.", session: "Approved for this session.", always: "Approved for always." };
 
-/** A card for the event `approval`. Every character of the text is shown; none of it is taken for markup. */
-export function question(event) {
+let open = new Map(); // the cards of `drawOpen`, by the id of the question
+
+/** Shows in `box` the questions about hosts that are open in a session and that no running turn shows, such as those
+ * of background processes. No event tells their decisions. */
+export async function drawOpen(box, session, isShown) {
+  const { items } = await call("GET", "/api/approvals?limit=500");
+  const isDue = (item) => item.kind === "host" && item.session_id === session() && !isShown(item.id);
+  const cards = items.filter(isDue).map((item) => [item.id, open.get(item.id) ?? openCard(item)]);
+  open = new Map(cards);
+  box.replaceChildren(...open.values());
+}
+
+function openCard({ id, ...more }) {
+  const node = question({ ...more, question_id: id }, (body) => {
+    decided(node, { decision: body.decision, span: body.for });
+  });
+  return node;
+}
+
+/** A card for the event `approval`. Every character of the text is shown; none of it is taken for markup. `after` is
+ * called with a decision that was made on the card. */
+export function question(event, after = () => {}) {
   const isAnswer = event.kind === "answer";
   const text = make(isAnswer ? "p" : "pre", { className: "asked", textContent: event.text });
   if (!isAnswer) text.tabIndex = 0; // it may scroll
   const note = make("p", { className: "decided", hidden: true });
   note.setAttribute("role", "status");
   const title = make("strong", { textContent: TITLES[event.kind] ?? TITLES.approval });
-  const node = make("section", { className: "question" }, title, text, choices(event, note), note);
+  const node = make("section", { className: "question" }, title, text, choices(event, note, after), note);
   node.ariaLabel = title.textContent;
   return node;
 }
@@ -31,8 +51,8 @@ export function decided(node, { decision, span }) {
   tell(node.querySelector(".decided"), isAnswer ? `Answered: ${decision}` : words);
 }
 
-function choices(event, note) {
-  const decide = (body) => act(event.question_id, body, note);
+function choices(event, note, after) {
+  const decide = (body) => act(event.question_id, body, note, after);
   const button = (textContent, body) => make("button", { type: "button", textContent, onclick: () => decide(body) });
   const row = make("div", { className: "choices" });
   if (event.kind === "answer") {
@@ -50,11 +70,12 @@ function choices(event, note) {
 }
 
 /** The gateway tells the decision with an event, so that every open page shows it; here only trouble is shown. */
-async function act(id, body, note) {
+async function act(id, body, note, after) {
   const buttons = [...note.parentNode.querySelectorAll("button")];
   buttons.forEach((button) => { button.disabled = true; });
   try {
     await call("POST", `/api/approvals/${encodeURIComponent(id)}`, { body: JSON.stringify(body) });
+    after(body);
   } catch (error) {
     tell(note, [error.message, error.hint].filter(Boolean).join(" "));
     buttons.forEach((button) => { button.disabled = false; });

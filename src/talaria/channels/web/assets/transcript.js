@@ -82,6 +82,11 @@ export class Transcript {
     else this.#log.append(...nodes);
   }
 
+  /** Whether the running turn shows the question. */
+  asks(id) {
+    return this.#questions.has(id);
+  }
+
   // -- the running turn
 
   /** `bubble` is the message of the turn, or null if the log has it already. */
