@@ -168,7 +168,8 @@ async def test_a_note_whose_mark_is_missing_is_not_told_again(house: House) -> N
 async def test_one_that_wakes_gets_a_turn_whose_reply_goes_to_the_chats_address(house: House) -> None:
     async with house.open() as life:
         life.address = ADDRESS
-        session_id, process = await life.start("exit 7", wake=True)
+        session_id, process = await life.start("until [ -e go ]; do sleep 0.01; done; exit 7", wake=True)
+        (life.folder / "go").touch()  # not before: an end during the turn would be told in that turn
         await until(lambda: process.is_told)
         (woken, *_) = await life.gateway.store.recent_of_session(session_id, 1)
         await until(lambda: life.gateway.turns.live.get(woken.id) is None)
