@@ -204,7 +204,9 @@ async def test_the_end_of_a_session_leaves_no_process_and_no_folder(house: House
         gateway = life.gateway
         match text:
             case "/new":
-                await life.say("/new")
+                reply = (await life.say("/new")).reply or ""
+                assert reply.endswith("Its background process was ended.")
+                assert "was ended" not in ((await life.say("/new")).reply or ""), "it had none"
             case "end":
                 await gateway.turns.end(session_id)
             case "delete":

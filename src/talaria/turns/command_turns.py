@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -14,6 +14,7 @@ from talaria.commands.command_types import Command, CommandContext, CommandResul
 from talaria.commands.file_changes import NO_COPIES, describe_diff, describe_undo
 from talaria.commands.slash import SLASH_COMMANDS, canonical, parse_command, run_command
 from talaria.commands.workspace_status import WorkspaceStatus
+from talaria.core.background import ProcessState
 from talaria.core.backoff import Backoff
 from talaria.core.entries import Exchange, ReasoningSet, SpecSet, exchanges
 from talaria.core.errors import LeaseHeld, NoModel, NotFound, TalariaError
@@ -66,12 +67,25 @@ class CommandRunner:
         outcome, end, specs = await self._outcome(turn)
         if outcome.stop and (running := self._live.running_in(turn.chat_key)) is not None:
             running.stop()
-        for session_id in outcome.ends:
+        if ended := await self._end_sessions(turn, outcome.ends):
+            told = "Its background process was" if ended == 1 else f"Its {ended} background processes were"
+            end = msgspec.structs.replace(end, reply=f"{end.reply} {told} ended.")
+        self._live.settle(live, await self._settle(turn, outcome, end, specs))
+
+    async def _end_sessions(self, turn: Turn, session_ids: Sequence[SessionId]) -> int:
+        """End sessions of the turn's chat. Return how many background processes that ended."""
+        ended = 0
+        for session_id in session_ids:
+            workspace = self._agents.builder.workspaces.open(session_id, turn.chat_key)
             try:
+                processes = await workspace.processes.list()
                 await self._end_session(session_id)
+                ended += sum(process.state is ProcessState.RUNNING for process in processes)
             except (LeaseHeld, NotFound) as error:
                 _log.info("session %s goes on after /new: %s", session_id, error)
-        self._live.settle(live, await self._settle(turn, outcome, end, specs))
+            finally:
+                self._agents.pool.give_back(workspace)
+        return ended
 
     async def _outcome(self, turn: Turn) -> tuple[CommandResult, TurnEnd, tuple[PinnedSpec, ...]]:
         command = parse_command(turn.inbound.text) or Command(turn.command)
