@@ -64,6 +64,23 @@ def test_background_processes_are_listed() -> None:
     assert seen.get().splitlines()[1].split() == ["p1", "ses_1", "npm", "dev", "12", "s", "2.0", "KiB"]
 
 
+def test_a_narrow_terminal_cuts_sessions_and_commands_but_no_id_of_a_process() -> None:
+    process = {
+        "id": "p92e52784",
+        "session_id": "ses_01KA5ZZZZZZZZZZZZZZZZZZZZZ",
+        "command": "python -m http.server --directory build 8000",
+        "started_at": 1.0,
+        "written": 2048,
+    }
+    console = Console(width=80)
+    with console.capture() as seen:
+        console.print(render_processes([process], now=13.0))
+    (_, row) = seen.get().splitlines()
+    assert row.split()[0] == "p92e52784"
+    assert row.rstrip().endswith("2.0 KiB")
+    assert "python -m" in row
+
+
 def test_without_a_gateway_it_says_what_to_do(talaria: Talaria) -> None:
     seen = talaria("top", "--once")
     assert seen.returncode == 1

@@ -6,12 +6,14 @@ import asyncio
 import os
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from talaria.cli.home_gateway import running_gateway
 from talaria.cli.options import Invocation, run_loop, verb
@@ -73,11 +75,14 @@ def render_processes(running: list[dict[str, Any]], now: float) -> Table:
     """Return the background processes of all sessions, the newest first."""
     table = Table(box=None, padding=(0, 2), header_style="dim")
     for head in ("PROCESS", "SESSION", "COMMAND", "TIME", "PRINTED"):
-        table.add_column(head, justify="right" if head in ("TIME", "PRINTED") else "left", no_wrap=True)
+        is_cut = head in ("SESSION", "COMMAND")  # on a narrow terminal, and no other column
+        table.add_column(head, justify="right" if head in ("TIME", "PRINTED") else "left", no_wrap=not is_cut)
     for process in sorted(running, key=lambda each: -each["started_at"])[:_MAX_AGENTS]:
         age = format_age(max(0.0, now - process["started_at"]))
-        command = clean_line(process["command"], _COMMAND_WIDTH)
-        table.add_row(process["id"], process["session_id"], command, age, format_size(process["written"]))
+        cut = partial(Text, no_wrap=True, overflow="ellipsis")
+        command = cut(clean_line(process["command"], _COMMAND_WIDTH))
+        session = cut(process["session_id"])
+        table.add_row(process["id"], session, command, age, format_size(process["written"]))
     return table
 
 
