@@ -457,6 +457,15 @@ class StoreQuestionsSuite:
         with pytest.raises(NotFound):
             await store.ask(asking(turn, 0, turn_id=TurnId("turn_none"), id=QuestionId("q_2")))
 
+    async def test_a_question_about_a_host_stays_open_when_its_turn_is_parked(self, store: Store) -> None:
+        turn, lease = await begun(store)
+        host = asking(turn, 0, id=QuestionId("q_host"), kind=QuestionKind.HOST, digest="host:a.example:443")
+        await store.ask(host)
+        call = asking(turn, 1)
+        steps = (step(1, StepState.PENDING),)
+        await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, steps=steps, ask=(call,)))
+        assert set(await open_ids(store)) == {host.id, call.id}
+
     async def test_an_approval_for_the_session_is_a_grant_until_its_end(self, store: Store) -> None:
         turn, lease = await begun(store)
         session_id = turn.turn.session_id

@@ -32,7 +32,7 @@ PARK_TURN = "UPDATE turns SET state = 'waiting' WHERE position = ?"
 PARK_SESSION = "UPDATE sessions SET waiting_turn = ? WHERE id = ?"
 FIND_TURN = "SELECT 1 FROM turns WHERE id = ?"
 FIND_STEP = "SELECT state FROM steps WHERE turn_id = ? AND n = ?"
-DROP_OPEN = "DELETE FROM questions WHERE turn_id = ? AND decided_at IS NULL"
+DROP_OPEN = "DELETE FROM questions WHERE turn_id = ? AND decided_at IS NULL AND kind <> 'host'"
 INSERT_QUESTION = """
 INSERT INTO questions (id, turn_id, n, call_id, kind, text, asked_at, expires_at, choices, name, digest, span)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'once')
