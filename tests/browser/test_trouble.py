@@ -106,9 +106,10 @@ async def test_a_turn_that_cannot_be_followed_stops_nobody(visitor: Visitor) -> 
     await visitor.say("first")
     await visitor.sees("The gateway answered with status 403.")
     await visitor.say("second")
+    await visitor.page.locator("#scroll").get_by_text("You said: second").first.wait_for()
+    await visitor.settled()
     await visitor.sees("You said: second")
     await visitor.sees("You said: first")
-    await visitor.settled()
 
 
 async def test_a_session_that_goes_while_it_is_read_is_no_fault(visitor: Visitor) -> None:
