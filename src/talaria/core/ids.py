@@ -17,10 +17,12 @@ ChatKey = NewType("ChatKey", str)
 SpecId = NewType("SpecId", str)
 OwnerId = NewType("OwnerId", str)
 QuestionId = NewType("QuestionId", str)
+JobId = NewType("JobId", str)
 Fence = NewType("Fence", int)
 
 SESSION_PREFIX = "ses_"
 TURN_PREFIX = "turn_"
+JOB_PREFIX = "job_"
 EPHEMERAL = "ephemeral"  # the kind of chat that a stateless call has
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -67,6 +69,10 @@ def new_turn_id() -> TurnId:
 
 def new_owner_id() -> OwnerId:
     return OwnerId("own_" + _sortable())
+
+
+def new_job_id() -> JobId:
+    return JobId(JOB_PREFIX + _sortable())
 
 
 def new_question_id() -> QuestionId:

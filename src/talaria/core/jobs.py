@@ -1,0 +1,377 @@
+"""Jobs, their schedules and their slots, and the moves between the states of a slot.
+
+A *job* is a text that an agent gets at certain times. A *slot* is one of those times: a row `(job, instant)`
+that exists once. The scheduler writes the row, claims it, and only then lets it run:
+
+    due ──▶ running ──▶ done | failed | skipped
+     │  ◀──┘
+     └──▶ skipped
+
+`running ──▶ due` is a claim whose process died before the slot had a turn, or another try after a failure.
+Instants are seconds since the epoch (UTC). A schedule computes them in the job's time zone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from talaria.core.errors import BadRequest, IllegalMove
+from talaria.core.ids import ChatKey, JobId, OwnerId, SessionId, TurnId
+from talaria.core.turns import Sender
+
+MAX_FAILURES = 10  # in a row, after which a job is paused
+
+
+# -- schedules --------------------------------------------------------------------------------------------
+
+
+class Cron(msgspec.Struct, frozen=True, tag="cron"):
+    """Five fields: minute, hour, day of month, month, day of week, in the job's time zone."""
+
+    expression: str
+
+
+class Every(msgspec.Struct, frozen=True, tag="every"):
+    """Every so many seconds, counted from the instant `since`. Local time does not matter."""
+
+    seconds: int
+    since: float
+
+
+class At(msgspec.Struct, frozen=True, tag="at"):
+    """Once, at an instant."""
+
+    instant: float
+
+
+class AfterProcess(msgspec.Struct, frozen=True, tag="after"):
+    """Once, when a background process of a session has ended."""
+
+    session_id: SessionId
+    process: str
+
+
+Schedule: TypeAlias = Cron | Every | At | AfterProcess
+
+
+# -- jobs -------------------------------------------------------------------------------------------------
+
+
+class SessionMode(StrEnum):
+    """The session of a run: a new one, the job's own lasting one, or the current one of the chat."""
+
+    NEW = "new"
+    SAME = "same"
+    CHAT = "chat"
+
+
+class Missed(StrEnum):
+    """The treatment of slots that passed while no scheduler ran.
+
+    ONCE: the last one runs, if it is at most `jobs.late` old; the others are skipped. SKIP: none runs. ALL:
+    each one runs that is at most `jobs.late` old.
+    """
+
+    ONCE = "once"
+    SKIP = "skip"
+    ALL = "all"
+
+
+class Overlap(StrEnum):
+    """The treatment of a slot that comes due while another one of its job runs.
+
+    SKIP: it is skipped. QUEUE: it waits. REPLACE: it runs, and the runner stops the earlier one.
+    """
+
+    SKIP = "skip"
+    QUEUE = "queue"
+    REPLACE = "replace"
+
+
+class JobState(StrEnum):
+    """DONE: no instant is left."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    DONE = "done"
+
+
+ASKING_CHAT = ""
+NOWHERE = "none"
+
+
+class JobPlan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The part of a job that its owner chooses and may edit.
+
+    `to` is the chat that gets the results: the one that asked, `NOWHERE`, or a chat key. An empty `model` is
+    the agent's, `tools` None are all of them. `deadline` is in seconds, 0 for the usual time limit of a turn.
+    A run begins with `check`, a command in the sandbox, if it is not empty; without output the run is over.
+    A reminder runs also if it is older than `jobs.late`.
+    """
+
+    text: str
+    schedule: Schedule
+    zone: str
+    name: str = ""
+    session: SessionMode = SessionMode.NEW
+    to: str = ASKING_CHAT
+    model: str = ""
+    tools: tuple[str, ...] | None = None
+    check: str = ""
+    missed: Missed = Missed.ONCE
+    deadline: float = 0.0
+    retries: int = 0
+    overlap: Overlap = Overlap.SKIP
+    is_reminder: bool = False
+
+
+class JobOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The person and the chat that made a job. `owner` is the person as `access.people` names them; `sender`
+    is who asked, and `address` the way back to the chat for channels that push replies."""
+
+    owner: str
+    chat_key: ChatKey
+    sender: Sender
+    address: str | None = None
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A job's row. `next_at` is the next instant, None if there is none or the job is paused.
+
+    `version` grows with each edit. `failures` counts failed slots in a row. `reason` tells why a job is
+    paused or done.
+    """
+
+    id: JobId
+    origin: JobOrigin
+    plan: JobPlan
+    state: JobState
+    created_at: float
+    next_at: float | None = None
+    version: int = 1
+    failures: int = 0
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.plan.name or self.plan.text[:40]
+
+
+# -- slots ------------------------------------------------------------------------------------------------
+
+
+class SlotState(StrEnum):
+    DUE = "due"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+    @property
+    def is_final(self) -> bool:
+        return not SLOT_MOVES[self]
+
+
+SLOT_MOVES: dict[SlotState, frozenset[SlotState]] = {
+    SlotState.DUE: frozenset({SlotState.RUNNING, SlotState.SKIPPED}),
+    SlotState.RUNNING: frozenset({SlotState.DUE, SlotState.DONE, SlotState.FAILED, SlotState.SKIPPED}),
+    SlotState.DONE: frozenset(),
+    SlotState.FAILED: frozenset(),
+    SlotState.SKIPPED: frozenset(),
+}
+
+
+def check_slot_move(slot: Slot, new: SlotState) -> None:
+    if new not in SLOT_MOVES[slot.state]:
+        raise IllegalMove(f"slot {slot.id}", slot.state, new)
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A slot's row. `due_at` is the instant, put off by jitter or until another try.
+
+    `fence` grows with each claim. `turn_id` is the turn of the last try. `reason` tells why a slot was
+    skipped or failed. `cost` is in nanodollars, of all tries. `is_manual`: a person asked for this run.
+    """
+
+    job_id: JobId
+    instant: float
+    state: SlotState
+    due_at: float
+    reason: str = ""
+    turn_id: TurnId | None = None
+    attempts: int = 0
+    fence: int = 0
+    cost: int = 0
+    claimed_by: str = ""
+    claimed_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    is_manual: bool = False
+
+    @property
+    def id(self) -> str:
+        """The name of the run for people and programs, and of the key of its turn."""
+        return slot_id(self.job_id, self.instant)
+
+    @property
+    def claim(self) -> SlotClaim:
+        return SlotClaim(self.job_id, self.instant, self.fence)
+
+
+def slot_id(job_id: JobId, instant: float) -> str:
+    return f"{job_id}@{instant:.3f}".removesuffix(".000")
+
+
+def parse_slot_id(text: str) -> tuple[JobId, float]:
+    """Raise `BadRequest` for a text that `slot_id` cannot have made."""
+    job_id, mark, stamp = text.rpartition("@")
+    try:
+        if mark:
+            return JobId(job_id), float(stamp)
+    except ValueError:
+        pass
+    raise BadRequest(f"{text!r} is not a run of a job.", "`talaria jobs history JOB` lists the runs.")
+
+
+class SlotClaim(msgspec.Struct, frozen=True):
+    """The right to run a slot. It is void once another process has claimed the slot under a higher fence.
+
+    `Accept.claim` takes it: the turn is accepted and bound to the slot in one transaction, or `StaleFence` is
+    raised. A slot that has a turn of this fence already gets no second one; that turn is returned.
+    """
+
+    job_id: JobId
+    instant: float
+    fence: int
+
+
+# -- orders -----------------------------------------------------------------------------------------------
+
+
+class AddJob(msgspec.Struct, frozen=True):
+    """Add a job, unless its owner has `most` unfinished ones, which raises `LimitReached`."""
+
+    id: JobId
+    origin: JobOrigin
+    plan: JobPlan
+    next_at: float | None
+    most: int
+
+
+class EditJob(msgspec.Struct, frozen=True):
+    """Change a job. Its slots that are due and belong to the old plan are skipped if `reason` is given.
+
+    `version` is the one that the caller has read; `HeadMoved` is raised if there is a newer one.
+    """
+
+    id: JobId
+    version: int
+    plan: JobPlan
+    state: JobState
+    next_at: float | None
+    reason: str = ""
+
+
+class NewSlot(msgspec.Struct, frozen=True):
+    """A slot to write: `due` at `due_at`, or `skipped` if there is a `skipped` reason."""
+
+    instant: float
+    due_at: float
+    skipped: str = ""
+
+
+class AdvanceJob(msgspec.Struct, frozen=True):
+    """Write the slots of a job up to now, and its next instant.
+
+    Nothing is done if the job is not at `version` and `next_at` any more: another process did it, or the job
+    was edited. A slot whose row exists stays as it is. Without `then_at` the job becomes `done`.
+    """
+
+    id: JobId
+    version: int
+    next_at: float
+    then_at: float | None
+    slots: tuple[NewSlot, ...]
+
+
+class ClaimSlots(msgspec.Struct, frozen=True):
+    """Claim due slots, the earliest first, as long as fewer than `max_running` slots run.
+
+    The caller's clock says what is due. A slot whose job has another one running follows the job's `Overlap`.
+    Slots that run without a turn and whose claim is not from the last `claim_seconds` are due again first:
+    their claimer has died.
+    """
+
+    owner: OwnerId
+    now: float
+    max_running: int
+    limit: int = 50
+    claim_seconds: float = 60.0
+
+
+class ClaimedSlot(msgspec.Struct, frozen=True):
+    """A slot that the caller must run now. `replaces` are running slots of the job that it must stop."""
+
+    job: Job
+    slot: Slot
+    replaces: tuple[Slot, ...] = ()
+
+
+class SettleSlot(msgspec.Struct, frozen=True):
+    """End a slot that has no turn, under the claim's fence. Raises `StaleFence`, `IllegalMove`."""
+
+    claim: SlotClaim
+    state: SlotState
+    reason: str = ""
+
+
+class SlotPage(msgspec.Struct, frozen=True):
+    items: tuple[Slot, ...]
+    next: str | None
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    items: tuple[Job, ...]
+    next: str | None
+
+
+class JobCounts(msgspec.Struct, frozen=True):
+    """`oldest_due` is the time since which a slot waits to run, None if none does."""
+
+    jobs: dict[str, int]
+    slots: dict[str, int]
+    oldest_due: float | None = None
+
+
+class JobBell:
+    """Tells the scheduler of this process that an instant may have come nearer or a slot may have ended."""
+
+    def __init__(self) -> None:
+        self._watchers: list[Callable[[], None]] = []
+
+    def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
+        """Call `watcher` at each ring. Returns the function that ends it."""
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
+
+    def ring(self) -> None:
+        for watcher in self._watchers:
+            watcher()
+
+
+class JobRunner(Protocol):
+    """Runs slots as turns."""
+
+    async def start(self, claimed: ClaimedSlot) -> None:
+        """Make the slot's turn and return once it is accepted, or settle the slot without a turn.
+
+        The turn is accepted with `Accept.claim`, so that its end settles the slot in the finishing
+        transaction. The scheduler renews the claim until this returns. `StaleFence` means that another
+        process runs the slot. After any other exception the slot fails, with the error's text as its reason,
+        and is tried again as the plan says.
+        """
+        ...
