@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from typing import Any
 
@@ -106,10 +107,32 @@ async def test_a_turn_that_cannot_be_followed_stops_nobody(visitor: Visitor) -> 
     await visitor.say("first")
     await visitor.sees("The gateway answered with status 403.")
     await visitor.say("second")
-    await visitor.page.locator("#scroll").get_by_text("You said: second").first.wait_for()
-    await visitor.settled()
     await visitor.sees("You said: second")
     await visitor.sees("You said: first")
+    await visitor.settled()
+
+
+async def test_a_log_that_is_read_during_a_turn_shows_nothing_twice(visitor: Visitor) -> None:
+    """The page reads what another client said, and a turn of its own begins before the log arrives."""
+    held: asyncio.Queue[Any] = asyncio.Queue()
+    await visitor.say("hello")
+    await visitor.sees("You said: hello")
+    await visitor.settled()
+    await visitor.page.wait_for_load_state("networkidle")
+    path = f"/api/sessions/{await visitor.name()}/messages?wait=10"
+    await visitor.gateway.call("POST", path, json={"text": "theirs"})
+    await visitor.page.route("**/entries?*", held.put)
+    await visitor.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    reading = await held.get()
+    await visitor.say(ENDLESS)
+    await visitor.page.locator("#live").get_by_text("word1 word2").wait_for()
+    await reading.continue_()
+    await visitor.sees("You said: theirs")
+    assert " ".join(await visitor.conversation()).count("write_file a.txt") == 1
+    await visitor.page.unroute_all()
+    await visitor.page.get_by_role("button", name="Stop").click()
+    await visitor.settled()
+    assert " ".join(await visitor.conversation()).count("write_file a.txt") == 1
 
 
 async def test_a_session_that_goes_while_it_is_read_is_no_fault(visitor: Visitor) -> None:

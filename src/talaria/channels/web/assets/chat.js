@@ -82,13 +82,14 @@ export class Chat {
   }
 
   /** Reads new entries of the log. Returns the turns whose answer is not among them. Runs one at a time, so that
-   * no entry is shown twice. */
-  #sync() {
-    this.#syncing = this.#syncing.catch(() => {}).then(() => this.#readLog());
+   * no entry is shown twice. The turn that is being watched is shown by its events: its entries are read by
+   * `#watch` alone, which then removes what the events have shown. */
+  #sync(ofWatched = false) {
+    this.#syncing = this.#syncing.catch(() => {}).then(() => this.#readLog(ofWatched));
     return this.#syncing;
   }
 
-  async #readLog() {
+  async #readLog(ofWatched) {
     const session = await this.#get(`/api/sessions/${this.ref}`);
     const open = new Map();
     if (!session) return [];
@@ -103,9 +104,11 @@ export class Chat {
       const page = await this.#get(`/api/sessions/${session.id}/entries?limit=500${after}`);
       this.#left.signal.throwIfAborted();
       if (!page) return []; // the session was pruned meanwhile
-      this.page.transcript.add(page.entries, page.files);
-      titles.learn(session.id, page.entries);
-      for (const { seq, turn_id: turn, body } of page.entries) {
+      const held = ofWatched ? -1 : page.entries.findIndex((entry) => entry.turn_id === this.watching?.turn);
+      const entries = held < 0 ? page.entries : page.entries.slice(0, held);
+      this.page.transcript.add(entries, page.files);
+      titles.learn(session.id, entries);
+      for (const { seq, turn_id: turn, body } of entries) {
         this.#seq = seq;
         if (body.type === "assistant") {
           this.#answered = `${body.provider}/${body.model}`;
@@ -114,7 +117,7 @@ export class Chat {
         if (body.type === "spec") this.#answered = "";
         if (["user", "assistant", "tool_results"].includes(body.type)) open.set(turn, !isAnswer(body));
       }
-      after = page.next;
+      after = held < 0 && page.next;
     } while (after);
     this.draw();
     return [...open].filter(([turn, isOpen]) => turn && isOpen).map(([turn]) => turn);
@@ -182,7 +185,7 @@ export class Chat {
     const take = async (event) => {
       if (["done", "failed", "cancelled"].includes(event.type)) last = event;
       else if (event.type === "reset") { // finished steps are in the log; the rest is streamed again
-        await this.#sync();
+        await this.#sync(true);
         begin();
       } else if (event.type !== "queued" || await this.#isWaiting(event, item)) transcript.take(event);
     };
@@ -192,7 +195,7 @@ export class Chat {
     } catch (error) {
       if (!(error instanceof ApiError) || error.status !== 404) throw error; // 404: the turn was pruned
     }
-    await this.#sync();
+    await this.#sync(true);
     transcript.endLive();
     if (last) this.#conclude(item, last);
   }
