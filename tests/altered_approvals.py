@@ -21,6 +21,7 @@ from talaria.core.messages import ToolCall, ToolOutcome
 from talaria.core.questions import APPROVE, DENY, Decision, Question, QuestionKind, Span
 from talaria.core.redaction import SecretRegistry
 from talaria.core.tools import Risk, ToolContext, ToolSpec
+from talaria.core.turns import Inbound, Sender
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.tools.approvals import CallGate
@@ -98,6 +99,7 @@ class Stage:
             tools=ToolSet([Recorder("shell", self.ran), Recorder("other", self.ran)]),
             session_id=session_id,
             turn_id=TurnId(scene.turn),
+            inbound=Inbound(ChatKey("a chat"), Sender(scene.user), ()),
             workspace=workspace,
             gate=gate,
             settings=settings,

@@ -280,7 +280,8 @@ async def _open_agents(
     """Open the warm pool, and what agents need to answer: tools, specs, models, money."""
     settings, clock, live, metrics = start.settings, start.clock, start.live, start.metrics
     async with AsyncExitStack() as scopes:
-        scope = ToolScope(start.home.path, start.environ, clock, lambda part: start.live.settings.of(part))  # noqa: PLW0108 - they change
+        current = lambda part: start.live.settings.of(part)  # noqa: E731, PLW0108 - they change
+        scope = ToolScope(start.home.path, start.environ, clock, current, store)
         sources = [
             await scopes.enter_async_context(part.open(scope, settings.of(part)))
             for part in start.parts

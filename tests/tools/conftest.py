@@ -16,6 +16,7 @@ from talaria.core.limits import Limits
 from talaria.core.messages import Content, ToolCall, ToolResult
 from talaria.core.redaction import SecretRegistry
 from talaria.core.tools import CallScope, NoTrust, SessionTrust, ToolContext, ToolSpec
+from talaria.core.turns import Inbound, Sender
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.tools.approvals import CallGate
 from talaria.tools.builtin import builtin_tools
@@ -57,6 +58,7 @@ def bound(
         tools=tools,
         session_id=SessionId(session),
         turn_id=TurnId("turn_1"),
+        inbound=Inbound(ChatKey("a chat"), Sender("telegram:1"), ()),
         workspace=workspace,
         gate=gate,
         settings=settings,

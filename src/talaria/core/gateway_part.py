@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from talaria.core.errors import ConfigError
+from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.findings import Finding
 from talaria.core.setting_marks import KeyPath
 
 if TYPE_CHECKING:
     from talaria.core.clock import Clock
-    from talaria.core.store_ports import StoreEngine
+    from talaria.core.store_ports import Store, StoreEngine
     from talaria.core.tools import ToolSource
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -75,12 +75,20 @@ class StorePart(GatewayPart[S]):
 @dataclass(frozen=True, slots=True)
 class ToolScope:
     """The arguments for opening a tool part, which is opened before the turns. `current` returns the settings
-    of another part as they are now."""
+    of another part as they are now. Without `opened`, tools can be described but not run."""
 
     home: Path
     environ: Mapping[str, str]
     clock: Clock
     current: Callable[[GatewayPart[Any]], Any] = lambda part: part.settings()
+    opened: Store | None = None
+
+    @property
+    def store(self) -> Store:
+        """The gateway's store. Raises `TalariaError` where tools are only described."""
+        if self.opened is None:
+            raise TalariaError("These tools have no store.", "They can be described, not run.")
+        return self.opened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple, runtime_
 
 import msgspec
 
-from talaria.core.ids import SessionId, TurnId
+from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import Content
 from talaria.core.questions import Decision, QuestionDraft
 from talaria.core.redaction import Redactor
+from talaria.core.turns import Sender
 
 if TYPE_CHECKING:
     from talaria.core.ports import WorkspaceHandle
@@ -26,6 +27,7 @@ Ts = TypeVarTuple("Ts")
 
 SEND_FILE = "send_file"  # its calls that went well are files of the reply
 MAX_SENT_BYTES = 50 << 20
+NO_CHAT, NOBODY = ChatKey(""), Sender("")  # of a call outside of a turn
 
 
 class Risk(StrEnum):
@@ -180,6 +182,8 @@ class ToolContext:
     `trust` tells what the session's context has seen. A handler calls `distrust` if its result is content
     from outside although its tool is not `untrusted`: the file that was read came from there.
 
+    `chat_key` is the chat of the turn, `sender` the person who asked. Nobody attends an unattended turn.
+
     When the turn stops (a person stopped it, its time limit passed, the gateway shuts down or lost the
     session) or the call's own time limit passes:
 
@@ -204,6 +208,9 @@ class ToolContext:
     redactor: Redactor = field(default_factory=Redactor)
     trust: SessionTrust = field(default_factory=NoTrust)
     distrust: Callable[[], None] = lambda: None
+    chat_key: ChatKey = NO_CHAT
+    sender: Sender = NOBODY
+    is_unattended: bool = False
 
     @property
     def folder(self) -> Path:

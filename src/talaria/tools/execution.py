@@ -24,7 +24,7 @@ from talaria.core.questions import Decision, Question, QuestionDraft
 from talaria.core.redaction import SecretRegistry, StreamRedactor
 from talaria.core.suggest import did_you_mean
 from talaria.core.tools import CallScope, NoTrust, SessionTrust, Tool, ToolContext, ToolSource, ToolSpec
-from talaria.core.turns import Turn
+from talaria.core.turns import Inbound, Turn
 from talaria.observe.metrics import Metrics
 from talaria.tools.approvals import CallGate
 from talaria.tools.function import SHORT_ARGUMENTS, Arguments, parse_arguments
@@ -106,6 +106,7 @@ class ToolRunner:
             tools=self.tools if names == self.tools.names else self._subset(names),
             session_id=turn.session_id,
             turn_id=turn.id,
+            inbound=turn.inbound,
             workspace=workspace,
             gate=gate,
             settings=self._settings,
@@ -130,6 +131,7 @@ class BoundTools:
     tools: ToolSet
     session_id: SessionId
     turn_id: TurnId
+    inbound: Inbound
     workspace: WorkspaceHandle
     gate: CallGate
     settings: ToolSettings
@@ -232,6 +234,9 @@ class BoundTools:
             redactor,
             self.gate.trust,
             marks.distrust,
+            self.inbound.chat_key,
+            self.inbound.sender,
+            self.inbound.is_unattended is True,
         )
         timeout = asyncio.timeout(seconds)
         try:
