@@ -1,0 +1,1 @@
+"""Search: finding what was said in the logs of sessions."""
