@@ -18,9 +18,11 @@ from functools import partial
 from zoneinfo import ZoneInfo
 
 from talaria.access.budgets import Budgets
+from talaria.access.people import People
 from talaria.agent.calling import Routes
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
+from talaria.channels.descriptor import allowed_ids
 from talaria.cluster.leases import USUAL_TIMING, LeaseKeeper, LeaseTiming
 from talaria.config.home import Home
 from talaria.config.load import Loaded
@@ -95,6 +97,7 @@ class _Start:
     timing: LeaseTiming
     shares_database: bool
     secrets: SecretRegistry
+    people: People
     metrics: Metrics = field(default_factory=Metrics)
     health: Health = field(default_factory=Health)
 
@@ -133,7 +136,13 @@ async def open_gateway(
     secrets = secrets or SecretRegistry(loaded.secrets)
     reloader = Reloader(home.path, environ, parts, LiveSettings(settings), clock, secrets=secrets)
     limits = Limits(settings.limits)
-    start = _Start(home, settings, environ, clock, parts, reloader, limits, timing, shares_database, secrets)
+    people = People(settings.people, allowed_ids(parts, settings))
+    start = _Start(
+        home, settings, environ, clock, parts, reloader, limits, timing, shares_database, secrets, people
+    )
+    start.live.on(
+        ("people",), ("channels",), tell=lambda new: people.change(new.people, allowed_ids(parts, new))
+    )
     start.live.on(("limits",), tell=lambda new: start.limits.change(new.limits))
     start.metrics.watch_limits(start.limits.readings)
     async with (
@@ -281,7 +290,7 @@ async def _open_agents(
     settings, clock, live, metrics = start.settings, start.clock, start.live, start.metrics
     async with AsyncExitStack() as scopes:
         current = lambda part: start.live.settings.of(part)  # noqa: E731, PLW0108 - they change
-        scope = ToolScope(start.home.path, start.environ, clock, current, store)
+        scope = ToolScope(start.home.path, start.environ, clock, start.people, current, store)
         sources = [
             await scopes.enter_async_context(part.open(scope, settings.of(part)))
             for part in start.parts
@@ -381,6 +390,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             secrets=start.secrets,
             loop_watch=watch,
             reloader=start.reloader,
+            people=start.people,
             started_at=clock.now(),
             parts=start.parts,
             checkpoints=agents.tool_runner.checkpoints,

@@ -19,6 +19,7 @@ from talaria.workspace.chat_folders import ChatFolders
 
 if TYPE_CHECKING:
     from talaria.access.budgets import Budgets
+    from talaria.access.people import People
     from talaria.config.home import Home
     from talaria.config.reload import Reloader
     from talaria.config.settings import Settings
@@ -114,6 +115,7 @@ class Gateway:
     secrets: SecretRegistry
     loop_watch: LoopWatch
     reloader: Reloader
+    people: People
     started_at: float
     parts: Parts = ()
     checkpoints: Checkpoints | None = None

@@ -31,6 +31,10 @@ WRONG = {
         'shutdown.deadline = "\\u001b[2J"',
     ],
     "a number of dollars, 0 for no cap": ["budgets.per_day_usd = -1", 'budgets.per_session_usd = "5"'],
+    'a list of a channel and an id each, "CHANNEL:123456789" or "http:token:NAME"': [
+        'people.anna.ids = ["1234"]',
+        'people.anna.ids = ["http:a b"]',
+    ],
     "true or false": ['models."a/b".images = 1'],
     "a whole number of at least 1": [
         'models."a/b".context = 0',
@@ -263,3 +267,16 @@ def test_a_known_provider_needs_no_table_of_its_own(tmp_path: Path, text: str) -
     (tmp_path / "config.toml").write_text(text)
 
     assert load(tmp_path, {}, PARTS).settings.model.provider in text
+
+
+def test_an_identity_is_one_person(tmp_path: Path) -> None:
+    ids = 'ids = ["http:token:a"]'
+    (tmp_path / "config.toml").write_text(f"[people.anna]\n{ids}\n[people.ben]\n{ids}\n")
+    with pytest.raises(ConfigError, match=r"people has http:token:a twice: expected one person, anna or ben"):
+        load(tmp_path, {}, PARTS)
+
+
+def test_a_person_has_a_name_that_can_be_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[people.".."]\nids = ["http:token:a"]\n')
+    with pytest.raises(ConfigError, match="people has the name"):
+        load(tmp_path, {}, PARTS)

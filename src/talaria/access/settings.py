@@ -1,10 +1,14 @@
-"""`[budgets]`, and the type of a channel's `allowed` list: ids that stay with a person, never user names."""
+"""`[budgets]`, `[people.NAME]`, and the type of a channel's `allowed` list: ids that stay with a person,
+never user names."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Final
 
 import msgspec
+
+from talaria.core.setting_marks import Check, matching
 
 # For platforms with numeric user ids: `allowed: UserNumbers = ()`.
 UserNumbers = Annotated[
@@ -15,6 +19,32 @@ UserNumbers = Annotated[
         "`talaria pair list` shows the ids of people who asked)"
     ),
 ]
+
+PersonName = Annotated[
+    str,
+    Check(
+        matching(
+            "[a-z0-9][a-z0-9_-]{0,63}",
+            "a name of 1 to 64 small letters, digits, underscores or dashes, or owner for yourself",
+        )
+    ),
+]
+
+_IDENTITY: Final = re.compile(r"[a-z0-9_-]{1,32}:[^\s\x00-\x1f]{1,100}")
+
+
+def identities(ids: tuple[str, ...]) -> str | None:
+    """A rule for a list of identities."""
+    if all(map(_IDENTITY.fullmatch, ids)):
+        return None
+    return 'a list of a channel and an id each, "CHANNEL:123456789" or "http:token:NAME"'
+
+
+class PersonSettings(msgspec.Struct, frozen=True):
+    """`ids` are the identities of one person."""
+
+    ids: Annotated[tuple[str, ...], Check(identities)] = ()
+
 
 Dollars = Annotated[
     float, msgspec.Meta(ge=0, le=1_000_000_000, description="a number of dollars, 0 for no cap")

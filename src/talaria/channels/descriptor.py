@@ -12,6 +12,7 @@ from talaria.gateway import Gateway, OpenChannel
 
 if TYPE_CHECKING:
     from talaria.access.authorizer import Authorizer
+    from talaria.config.settings import Settings
 
 
 class PlatformAccount(Protocol):
@@ -73,3 +74,9 @@ def connected_files(parts: Parts) -> list[str]:
 def pairing_channels(parts: Parts) -> list[str]:
     """Return the names of the channels whose people can be paired."""
     return [part.name for part in parts if isinstance(part, Channel) and part.has_pairing]
+
+
+def allowed_ids(parts: Parts, settings: Settings) -> dict[str, tuple[int | str, ...]]:
+    """Return the `allowed` list of each channel that has one, by the name of the channel."""
+    channels = [part for part in parts if isinstance(part, Channel)]
+    return {part.name: getattr(settings.of(part), "allowed", ()) for part in channels}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, cast, get_type_hints
 
 import msgspec
 
-from talaria.access.settings import BudgetSettings
+from talaria.access.settings import BudgetSettings, PersonName, PersonSettings
 from talaria.agent.settings import AgentSettings
 from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.limits import LimitSettings
@@ -40,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True):
     models: dict[ModelPattern, Abilities] = {}
     prices: Annotated[dict[ModelPattern, PriceSettings], Mark.LIVE] = {}
     budgets: Annotated[BudgetSettings, Mark.LIVE] = BudgetSettings()
+    people: Annotated[dict[PersonName, PersonSettings], Mark.LIVE] = {}
     limits: Annotated[LimitSettings, Mark.LIVE] = LimitSettings()
     pool: Annotated[PoolSettings, Mark.LIVE] = PoolSettings()
     sessions: SessionSettings = SessionSettings()
@@ -51,6 +52,13 @@ class Settings(msgspec.Struct, frozen=True):
     shutdown: ShutdownSettings = ShutdownSettings()
     log: LogSettings = LogSettings()
     local: LocalSettings = LocalSettings()
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        owners: dict[str, str] = {}
+        for name, person in self.people.items():
+            for identity in person.ids:
+                if (other := owners.setdefault(identity, name)) != name:
+                    yield "people", f"has {identity} twice: expected one person, {other} or {name}."
 
     def of(self, part: GatewayPart[S]) -> S:
         """Return the settings of a part; its defaults if these settings are of a type without its table."""

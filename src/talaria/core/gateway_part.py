@@ -16,6 +16,7 @@ from talaria.core.setting_marks import KeyPath
 
 if TYPE_CHECKING:
     from talaria.core.clock import Clock
+    from talaria.core.people import KnownPeople
     from talaria.core.store_ports import Store, StoreEngine
     from talaria.core.tools import ToolSource
 
@@ -80,6 +81,7 @@ class ToolScope:
     home: Path
     environ: Mapping[str, str]
     clock: Clock
+    people: KnownPeople
     current: Callable[[GatewayPart[Any]], Any] = lambda part: part.settings()
     opened: Store | None = None
 

@@ -180,9 +180,10 @@ COMMAND_VARIABLES: Final = GatewayPart(
 
 
 def builtin_sources(settings: ToolSettings) -> tuple[ToolSource, ...]:
+    from talaria.access.people import People  # noqa: PLC0415
     from talaria.net.dialer import Dialer  # noqa: PLC0415
 
-    web = _web(ToolScope(Path(), {}, SystemClock()), SearchSettings(), Dialer())
+    web = _web(ToolScope(Path(), {}, SystemClock(), People()), SearchSettings(), Dialer())
     return (_files(settings), _terminal(settings), web, _todo(settings), _ask(settings))
 
 
