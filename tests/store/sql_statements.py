@@ -11,6 +11,7 @@ from talaria.store.sql import (
     chains,
     deletion,
     delivery,
+    jobs,
     leases,
     log,
     orders,
@@ -18,10 +19,25 @@ from talaria.store.sql import (
     queries,
     questions,
     retention,
+    slots,
     spending,
 )
 
-MODULES = (chains, deletion, delivery, leases, log, orders, pairing, queries, questions, retention, spending)
+MODULES = (
+    chains,
+    deletion,
+    delivery,
+    jobs,
+    leases,
+    log,
+    orders,
+    pairing,
+    queries,
+    questions,
+    retention,
+    slots,
+    spending,
+)
 VERBS = ("SELECT ", "INSERT ", "UPDATE ", "DELETE ")
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from contracts.job_suite import JobSuite
 from contracts.pairing_suite import PairingSuite
 from contracts.spend_suite import SpendSuite
 from contracts.store_deletion_suite import StoreDeletionSuite
@@ -33,7 +34,7 @@ class TestDeletionContract(StoreDeletionSuite):
     pass
 
 
-class TestMemoryContract(StoreRetentionSuite, StoreDeletionSuite, StoreResponsesSuite):
+class TestMemoryContract(StoreRetentionSuite, StoreDeletionSuite, StoreResponsesSuite, JobSuite):
     """The short form: leases, commits, replies, forgetting. The soak runs all suites on this store."""
 
     @pytest.fixture
@@ -41,6 +42,10 @@ class TestMemoryContract(StoreRetentionSuite, StoreDeletionSuite, StoreResponses
         store = MemoryStore(clock)
         yield store
         await store.close()
+
+
+class TestJobContract(JobSuite):
+    pass
 
 
 class TestSpendContract(SpendSuite):

@@ -16,6 +16,8 @@ SCANS = {
     "queries.FIND_BY_SHOWN": {"turns"},
     "queries.RECENT": {"turns"},  # from the newest on
     "queries.RECENT_REQUESTS": {"turns"},  # from the newest on, those of a few minutes
+    "slots.COUNT_JOBS": {"jobs"},
+    "slots.COUNT_SLOTS": {"slots"},  # the open ones
     "delivery.DUE_AT_ONCE": {"outbox"},
     "leases.EXPIRE_OTHERS": {"sessions"},
     "leases.FORGIVE_OWN": {"sessions"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from talaria.core.ids import JobId
+from talaria.core.ids import JobId, SessionId
 from talaria.core.jobs import (
     AddJob,
     AdvanceJob,
@@ -44,10 +44,12 @@ class JobStore(Protocol):
         """Delete a job with its slots and return it. Durable. A turn that runs goes on. Raises `NotFound`."""
         ...
 
-    async def fire(self, job_id: JobId, instant: float, *, is_manual: bool = False) -> Slot:
-        """Write a slot that is due at once: a person asked for it, or the awaited process has ended. Durable.
+    async def fire(self, job_id: JobId, instant: float, *, is_manual: bool = False) -> Slot | None:
+        """Write a slot that is due at once, and return it: a person asked for it, or the awaited process has
+        ended and the job is done. Durable.
 
-        Returns the slot that exists if there is one of this instant. Raises `NotFound`.
+        Returns the slot that exists if there is one of this instant, None if the job has stopped waiting.
+        Raises `NotFound`.
         """
         ...
 
@@ -59,7 +61,7 @@ class JobStore(Protocol):
         """Claim due slots; see `ClaimSlots`. Durable."""
         ...
 
-    async def renew(self, claims: Sequence[SlotClaim], now: float) -> None:
+    async def renew(self, claims: Sequence[SlotClaim]) -> None:
         """Keep these claims, whose slots have no turn yet. A claim that was lost is left alone."""
         ...
 
@@ -79,8 +81,9 @@ class JobStore(Protocol):
         """Return active jobs whose next instant has come, the earliest first."""
         ...
 
-    async def next_due(self) -> float | None:
-        """Return the earliest time at which a job or a slot is due; None if none ever is."""
+    async def next_due(self, after: float) -> float | None:
+        """Return the earliest time at which a job is due, a slot is due that is not due at `after`, or a
+        claim without a turn is void; None if there is none."""
         ...
 
     async def listing(self, page: Page, owner: str | None = None) -> JobPage:
@@ -91,7 +94,7 @@ class JobStore(Protocol):
         """Return the slots of a job, the latest first. Raises `BadRequest` for an invalid page."""
         ...
 
-    async def waiting_for(self, session_id: str) -> Sequence[Job]:
+    async def waiting_for(self, session_id: SessionId) -> Sequence[Job]:
         """Return active jobs that wait for a background process of the session."""
         ...
 

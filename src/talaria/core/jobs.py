@@ -24,6 +24,7 @@ from talaria.core.ids import ChatKey, JobId, OwnerId, SessionId, TurnId
 from talaria.core.turns import Sender
 
 MAX_FAILURES = 10  # in a row, after which a job is paused
+CLAIM_SECONDS = 60.0  # after which a claim without a turn is void, unless it was renewed
 
 
 # -- schedules --------------------------------------------------------------------------------------------
@@ -84,7 +85,8 @@ class Missed(StrEnum):
 class Overlap(StrEnum):
     """The treatment of a slot that comes due while another one of its job runs.
 
-    SKIP: it is skipped. QUEUE: it waits. REPLACE: it runs, and the runner stops the earlier one.
+    SKIP: it is skipped. QUEUE: it waits. REPLACE: it runs, and the runner stops the earlier one. Slots that
+    came due together, because they were missed, wait for each other in any case but `REPLACE`.
     """
 
     SKIP = "skip"
@@ -222,6 +224,11 @@ class Slot(msgspec.Struct, frozen=True):
         return SlotClaim(self.job_id, self.instant, self.fence)
 
 
+def retry_delay(attempts: int) -> float:
+    """Return the seconds between a failure, after so many attempts, and the next try."""
+    return float(min(60 * 2 ** (attempts - 1), 3600))
+
+
 def slot_id(job_id: JobId, instant: float) -> str:
     return f"{job_id}@{instant:.3f}".removesuffix(".000")
 
@@ -301,16 +308,13 @@ class AdvanceJob(msgspec.Struct, frozen=True):
 class ClaimSlots(msgspec.Struct, frozen=True):
     """Claim due slots, the earliest first, as long as fewer than `max_running` slots run.
 
-    The caller's clock says what is due. A slot whose job has another one running follows the job's `Overlap`.
-    Slots that run without a turn and whose claim is not from the last `claim_seconds` are due again first:
-    their claimer has died.
+    A slot whose job has an earlier one open follows the job's `Overlap`. Slots that run without a turn and
+    whose claim is not from the last `CLAIM_SECONDS` are due again first: their claimer has died.
     """
 
     owner: OwnerId
-    now: float
     max_running: int
     limit: int = 50
-    claim_seconds: float = 60.0
 
 
 class ClaimedSlot(msgspec.Struct, frozen=True):
@@ -322,7 +326,10 @@ class ClaimedSlot(msgspec.Struct, frozen=True):
 
 
 class SettleSlot(msgspec.Struct, frozen=True):
-    """End a slot that has no turn, under the claim's fence. Raises `StaleFence`, `IllegalMove`."""
+    """End a slot that has no turn, under the claim's fence; with `DUE`, give the claim back instead.
+
+    A failure makes the slot due again later, if the plan has another try. Raises `StaleFence`, `IllegalMove`.
+    """
 
     claim: SlotClaim
     state: SlotState

@@ -16,6 +16,7 @@ from talaria.core.entries import Entry, EntryBody, Hidden, Revision
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.files import SentFile, SentItem
 from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
+from talaria.core.jobs import SlotClaim
 from talaria.core.messages import TokenUsage, ToolResult, UserMessage
 from talaria.core.questions import Question
 from talaria.core.responses import ChainPlace, NewResponse
@@ -64,6 +65,7 @@ class Accept(msgspec.Struct, frozen=True):
       place `behind`. Raises `HeadMoved` if that place is not the session's head. With `Binding.NEW` the fresh
       session begins with a copy of the log up to the place `behind`.
     - With `only` the message is taken only if its session is this one; `NotFound` otherwise.
+    - With `claim` the turn is the run of a job's slot and is bound to it; see `SlotClaim`.
     - With `response` a row is written by which the response can be found; see `core.responses`.
     """
 
@@ -82,6 +84,7 @@ class Accept(msgspec.Struct, frozen=True):
     behind: ChainPlace | None = None
     response: NewResponse | None = None
     only: SessionId | None = None
+    claim: SlotClaim | None = None
 
 
 class Accepted(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from talaria.core.errors import StoreError
 from talaria.core.files import Removal, SentPage
 from talaria.core.history import PruneProgress, TurnHistory
 from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, SpecId, TurnId
+from talaria.core.job_port import JobStore
 from talaria.core.question_port import QuestionStore
 from talaria.core.responses import StoredResponse
 from talaria.core.sessions import Session
@@ -53,6 +54,9 @@ class Store(SpendStore, QuestionStore, Protocol):
 
     @property
     def outbox(self) -> Outbox: ...
+
+    @property
+    def jobs(self) -> JobStore: ...
 
     # -- writing
     async def accept(self, order: ledger.Accept) -> ledger.Accepted:

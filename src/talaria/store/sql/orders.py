@@ -27,7 +27,7 @@ from talaria.core.ledger import (
 from talaria.core.responses import ChainPlace
 from talaria.core.sessions import Session
 from talaria.core.turns import StepState, Turn, TurnState, check_turn_move
-from talaria.store.sql import chains, delivery, leases, log, questions, rules, spending
+from talaria.store.sql import chains, delivery, leases, log, questions, rules, slots, spending
 from talaria.store.sql.executor import Transaction
 from talaria.store.sql.leases import GIVE_LEASE_BACK, LEASE_COLUMNS, TAKE_LEASE, Lease
 from talaria.store.sql.rows import (
@@ -72,6 +72,8 @@ SET_HOST = "UPDATE turns SET merged_into = ? WHERE id = ?"
 
 def accept(tx: Transaction, order: Accept) -> Accepted:
     inbound = order.inbound
+    if order.claim is not None and (turn_id := slots.bound_turn(tx, order.claim)) is not None:
+        return Accepted(_find_turn(tx, turn_id)[0], is_duplicate=True, is_new_session=False)
     if inbound.key is not None:
         row = tx.execute(FIND_KEY, (order.scope, inbound.key)).fetchone()
         if row is not None:
@@ -100,6 +102,8 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
         turn = rules.begun_turn(turn, tx.now)
         began = _take(tx, session, lease, order.begin, _Attempts())
     _insert_turn(tx, turn, order)
+    if order.claim is not None:
+        slots.bind(tx, order.claim, turn.id)
     if order.steers and tx.execute(FIND_HOST, (order.steers, session.id)).fetchone() is not None:
         tx.execute(SET_HOST, (order.steers, turn.id))
         turn = msgspec.structs.replace(turn, merged_into=order.steers)
@@ -264,7 +268,8 @@ def _take(tx: Transaction, session: Session, lease: Lease, order: Begin, attempt
 # -- commit -----------------------------------------------------------------------------------------------
 
 FIND_TO_COMMIT = """
-SELECT s.epoch, s.seq, s.spec_id, s.title, s.lease_fence, s.lease_expires, t.position, t.state, t.address
+SELECT s.epoch, s.seq, s.spec_id, s.title, s.lease_fence, s.lease_expires, t.position, t.state, t.address,
+       t.job_id
 FROM sessions s LEFT JOIN turns t ON t.id = ? AND t.session_id = s.id WHERE s.id = ?
 """
 SET_HEAD = """
@@ -298,7 +303,7 @@ def commit(tx: Transaction, order: Commit) -> Committed:
     row = tx.execute(FIND_TO_COMMIT, (order.turn_id, order.session_id)).fetchone()
     if row is None:
         raise rules.no_session(order.session_id)
-    epoch, seq, spec_id, title, fence, expires, position, state, address = row
+    epoch, seq, spec_id, title, fence, expires, position, state, address, job_id = row
     if fence != order.fence or not expires:
         raise rules.stale_fence(order.session_id)
     if order.turn_id is not None:
@@ -324,6 +329,8 @@ def commit(tx: Transaction, order: Commit) -> Committed:
         if order.end is not None and address is not None:
             turn, _ = _find_turn(tx, order.turn_id)
             delivery.write_replies(tx, rules.replies(turn, order.end, tx.now))
+        if order.end is not None and job_id is not None:
+            slots.end_turn(tx, job_id, order.turn_id, order.end)
     return Committed(head, entries, tx.now)
 
 
@@ -391,6 +398,7 @@ def _end_turn(tx: Transaction, position: int, end: TurnEnd) -> None:
 # -- settle and show --------------------------------------------------------------------------------------
 
 SET_ANSWERED = "UPDATE turns SET answered = 1 WHERE id = ?"
+FIND_JOB_OF = "SELECT job_id FROM turns WHERE id = ?"
 SET_SHOWN = "UPDATE turns SET shown_id = ? WHERE position = ?"
 FIND_TURN = f"SELECT {TURN_COLUMNS}, position FROM turns WHERE id = ?"
 
@@ -408,6 +416,9 @@ def settle(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> Turn:
     rules.check_settle(turn_id, turn.state, end)
     _end_turn(tx, position, end)
     delivery.write_replies(tx, rules.replies(turn, end, tx.now))
+    (job_id,) = tx.execute(FIND_JOB_OF, (turn_id,)).fetchone()
+    if job_id is not None:
+        slots.end_turn(tx, job_id, turn_id, end)
     return ended_turn(turn, end, tx.now)
 
 

@@ -6,19 +6,22 @@ from collections.abc import Sequence
 
 from talaria.core.clock import Clock
 from talaria.core.delivery import OutboxRow
-from talaria.core.ids import OwnerId
+from talaria.core.ids import JobId, OwnerId
+from talaria.core.jobs import AddJob, EditJob, Job, JobBell, SettleSlot, Slot
 from talaria.core.ledger import Commit, Committed, Page, QuestionPage, StoreStats
 from talaria.core.turns import Turn
 from talaria.store.sql import (
     chains,
     deletion,
     delivery,
+    jobs,
     leases,
     orders,
     pairing,
     queries,
     retention,
     rules,
+    slots,
     spending,
     tokens,
 )
@@ -38,6 +41,7 @@ class SqlStore(SqlPort):
         self.pairings = SqlPairings(executor)
         self.tokens = SqlTokens(executor)
         self.responses = SqlResponses(executor)
+        self.jobs = SqlJobs(executor)
 
     # -- writing
 
@@ -157,6 +161,52 @@ class SqlResponses(SqlPort):
     input_entries = reads(chains.input_entries)
     delete = writes(chains.delete, is_durable=True)
     prune = writes(chains.prune)
+
+
+class SqlJobs(SqlPort):
+    """See `core.job_port.JobStore`."""
+
+    def __init__(self, executor: Executor) -> None:
+        super().__init__(executor)
+        self.bell = JobBell()
+
+    _add = writes(jobs.add, is_durable=True)
+    _edit = writes(jobs.edit, is_durable=True)
+    _fire = writes(slots.fire, is_durable=True)
+    _settle = writes(slots.settle, is_durable=True)
+    remove = writes(jobs.remove, is_durable=True)
+    advance = writes(slots.advance, is_durable=True)
+    claim = writes(slots.claim, is_durable=True)
+    renew = writes(slots.renew)
+    prune = writes(slots.prune)
+    find = reads(jobs.find)
+    due = reads(jobs.due)
+    next_due = reads(slots.next_due)
+    listing = reads(jobs.listing)
+    slot = reads(slots.slot)
+    waiting_for = reads(jobs.waiting_for)
+    counts = reads(slots.counts)
+    slots = reads(slots.slots)
+
+    async def add(self, order: AddJob) -> Job:
+        job = await self._add(order)
+        self.bell.ring()
+        return job
+
+    async def edit(self, order: EditJob) -> Job:
+        job = await self._edit(order)
+        self.bell.ring()
+        return job
+
+    async def fire(self, job_id: JobId, instant: float, *, is_manual: bool = False) -> Slot | None:
+        slot = await self._fire(job_id, instant, is_manual=is_manual)
+        self.bell.ring()
+        return slot
+
+    async def settle(self, order: SettleSlot) -> Slot:
+        slot = await self._settle(order)
+        self.bell.ring()
+        return slot
 
 
 class SqlHistories(SqlPort):

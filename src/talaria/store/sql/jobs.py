@@ -1,0 +1,168 @@
+"""Jobs, in SQL."""
+
+# ruff: noqa: S608 (statements are put together from constant column lists only)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from talaria.core.errors import HeadMoved, LimitReached, NotFound
+from talaria.core.ids import JobId, SessionId
+from talaria.core.jobs import (
+    AddJob,
+    AfterProcess,
+    EditJob,
+    Job,
+    JobOrigin,
+    JobPage,
+    JobPlan,
+    JobState,
+)
+from talaria.core.ledger import Page
+from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.rows import check_limit, encode, parse_number_cursor
+
+_origin = msgspec.json.Decoder(JobOrigin).decode
+_plan = msgspec.json.Decoder(JobPlan).decode
+
+JOB_COLUMNS = "id, origin, plan, state, created_at, next_at, version, failures, reason"
+
+
+def job_from(row: Any) -> Job:
+    key, origin, plan, state, *rest = row
+    return Job(key, _origin(origin), _plan(plan), JobState(state), *rest)
+
+
+# -- jobs -------------------------------------------------------------------------------------------------
+
+FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
+COUNT_OF_OWNER = "SELECT count(*) FROM jobs WHERE owner = ? AND state <> 'done'"
+INSERT_JOB = f"""
+INSERT INTO jobs ({JOB_COLUMNS}, owner, overlap, session_id)
+VALUES (?, ?, ?, ?, ?, ?, 1, 0, '', ?, ?, nullif(?, ''))
+"""
+EDIT_JOB = """
+UPDATE jobs
+SET plan = ?, state = ?, next_at = ?, version = version + 1, failures = 0, reason = ?, overlap = ?,
+    session_id = nullif(?, ''), ended_at = ?
+WHERE id = ?
+"""
+SKIP_DUE = """
+UPDATE slots SET state = 'skipped', reason = ?, ended_at = ?
+WHERE job_id = ? AND state = 'due' AND ended_at IS NULL
+"""
+DROP_JOB = "DELETE FROM jobs WHERE id = ?"
+DROP_SLOTS = "DELETE FROM slots WHERE job_id = ?"
+
+
+def find_or_raise(tx: Transaction | Connection, job_id: JobId) -> Job:
+    job = find(tx, job_id)
+    if job is None:
+        raise no_job(job_id)
+    return job
+
+
+def no_job(job_id: str) -> NotFound:
+    return NotFound(f"There is no job {job_id}.", "`talaria jobs list` and /jobs show the jobs.")
+
+
+def _awaited(plan: JobPlan, state: JobState) -> str:
+    """Return the session whose process the job waits for, or an empty text."""
+    is_waiting = isinstance(plan.schedule, AfterProcess) and state is JobState.ACTIVE
+    return plan.schedule.session_id if is_waiting and isinstance(plan.schedule, AfterProcess) else ""
+
+
+def add(tx: Transaction, order: AddJob) -> Job:
+    row = tx.execute(FIND_JOB, (order.id,)).fetchone()
+    if row is not None:
+        return job_from(row)
+    (count,) = tx.execute(COUNT_OF_OWNER, (order.origin.owner,)).fetchone()
+    if count >= order.most:
+        raise LimitReached(
+            f"You have {count} jobs already, and {order.most} is the most for one person.",
+            "Remove one that is not needed (`talaria jobs remove`), or raise jobs.max_jobs.",
+        )
+    plan, state = order.plan, JobState.ACTIVE
+    job = Job(order.id, order.origin, plan, state, tx.now, order.next_at)
+    tx.execute(
+        INSERT_JOB,
+        (
+            job.id,
+            encode(job.origin),
+            encode(plan),
+            state.value,
+            tx.now,
+            job.next_at,
+            job.origin.owner,
+            plan.overlap.value,
+            _awaited(plan, state),
+        ),
+    )
+    return job
+
+
+def edit(tx: Transaction, order: EditJob) -> Job:
+    job = find_or_raise(tx, order.id)
+    if job.version != order.version:
+        raise HeadMoved("The job was changed meanwhile.", "Look at it again, then repeat your change.")
+    ended_at = tx.now if order.state is JobState.DONE else None
+    awaited = _awaited(order.plan, order.state)
+    tx.execute(
+        EDIT_JOB,
+        (
+            encode(order.plan),
+            order.state.value,
+            order.next_at,
+            order.reason if order.state is not JobState.ACTIVE else "",
+            order.plan.overlap.value,
+            awaited,
+            ended_at,
+            order.id,
+        ),
+    )
+    if order.reason:
+        tx.execute(SKIP_DUE, (order.reason, tx.now, order.id))
+    return find_or_raise(tx, order.id)
+
+
+def remove(tx: Transaction, job_id: JobId) -> Job:
+    job = find_or_raise(tx, job_id)
+    tx.execute(DROP_SLOTS, (job_id,))
+    tx.execute(DROP_JOB, (job_id,))
+    return job
+
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+FIND_DUE_JOBS = f"SELECT {JOB_COLUMNS} FROM jobs WHERE next_at <= ? ORDER BY next_at LIMIT ?"
+LIST_JOBS = f"SELECT {JOB_COLUMNS}, position FROM jobs WHERE position > ? ORDER BY position LIMIT ?"
+LIST_JOBS_OF = f"""
+SELECT {JOB_COLUMNS}, position FROM jobs WHERE owner = ? AND position > ? ORDER BY position LIMIT ?
+"""
+FIND_WAITING = f"SELECT {JOB_COLUMNS} FROM jobs WHERE session_id = ? ORDER BY position"
+
+
+def find(db: Connection | Transaction, job_id: JobId) -> Job | None:
+    row = db.execute(FIND_JOB, (job_id,)).fetchone()
+    return None if row is None else job_from(row)
+
+
+def due(db: Connection, now: float, limit: int) -> Sequence[Job]:
+    return [job_from(row) for row in db.execute(FIND_DUE_JOBS, (now, limit))]
+
+
+def listing(db: Connection, page: Page, owner: str | None = None) -> JobPage:
+    limit, after = check_limit(page), parse_number_cursor(page.after)
+    if owner is None:
+        rows = db.execute(LIST_JOBS, (after, limit + 1)).fetchall()
+    else:
+        rows = db.execute(LIST_JOBS_OF, (owner, after, limit + 1)).fetchall()
+    following = str(rows[limit - 1][-1]) if len(rows) > limit else None
+    return JobPage(tuple(job_from(row[:-1]) for row in rows[:limit]), following)
+
+
+def waiting_for(db: Connection, session_id: SessionId) -> Sequence[Job]:
+    return [job_from(row) for row in db.execute(FIND_WAITING, (session_id,))]

@@ -1,0 +1,340 @@
+"""The slots of jobs, in SQL.
+
+A slot is written, then claimed, then bound to its turn in the transaction that accepts the turn, and settled
+in the one that ends it. Each claim has a higher fence than the one before, so a process that lost its claim
+cannot bind a turn.
+"""
+
+# ruff: noqa: S608 (statements are put together from constant column lists only)
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from talaria.core.errors import StaleFence
+from talaria.core.ids import JobId, TurnId
+from talaria.core.jobs import (
+    CLAIM_SECONDS,
+    MAX_FAILURES,
+    AdvanceJob,
+    ClaimedSlot,
+    ClaimSlots,
+    JobCounts,
+    JobState,
+    Overlap,
+    SettleSlot,
+    Slot,
+    SlotClaim,
+    SlotPage,
+    SlotState,
+    check_slot_move,
+    retry_delay,
+    slot_id,
+)
+from talaria.core.ledger import Page, TurnEnd
+from talaria.core.turns import TurnState
+from talaria.store.sql import rules
+from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.jobs import JOB_COLUMNS, SKIP_DUE, find, find_or_raise, job_from, remove
+from talaria.store.sql.rows import check_limit, parse_number_cursor, prefixed
+
+SLOT_COLUMNS = (
+    "job_id, instant, state, due_at, reason, turn_id, attempts, fence, cost, claimed_by, claimed_at, "
+    "started_at, ended_at, manual"
+)
+_STATE, _MANUAL = 2, 13
+
+
+def slot_from(row: Any) -> Slot:
+    values = list(row)
+    values[_STATE], values[_MANUAL] = SlotState(values[_STATE]), bool(values[_MANUAL])
+    return Slot(*values)
+
+
+# -- writing slots ----------------------------------------------------------------------------------------
+
+FIND_SLOT = f"SELECT {SLOT_COLUMNS} FROM slots WHERE job_id = ? AND instant = ?"
+INSERT_SLOT = f"""
+INSERT INTO slots ({SLOT_COLUMNS}) VALUES (?, ?, ?, ?, ?, NULL, 0, 0, 0, '', NULL, NULL, ?, ?)
+ON CONFLICT (job_id, instant) DO NOTHING
+"""
+MOVE_JOB = """
+UPDATE jobs SET next_at = ?, state = ?, ended_at = ?
+WHERE id = ? AND version = ? AND next_at = ? AND state = 'active'
+"""
+END_WAIT = """
+UPDATE jobs SET state = 'done', session_id = NULL, ended_at = ? WHERE id = ? AND state = 'active'
+"""
+
+
+def advance(tx: Transaction, orders: Sequence[AdvanceJob]) -> int:
+    moved = 0
+    for order in orders:
+        is_last = order.then_at is None
+        state, ended_at = (JobState.DONE, tx.now) if is_last else (JobState.ACTIVE, None)
+        known = (order.id, order.version, order.next_at)
+        if not tx.execute(MOVE_JOB, (order.then_at, state.value, ended_at, *known)).rowcount:
+            continue
+        moved += 1
+        for slot in order.slots:
+            skipped = ("skipped", slot.due_at, slot.skipped, tx.now) if slot.skipped else None
+            state_now, due_at, reason, ended = skipped or ("due", slot.due_at, "", None)
+            tx.execute(INSERT_SLOT, (order.id, slot.instant, state_now, due_at, reason, ended, 0))
+    return moved
+
+
+def fire(tx: Transaction, job_id: JobId, instant: float, *, is_manual: bool = False) -> Slot | None:
+    find_or_raise(tx, job_id)
+    if not is_manual and not tx.execute(END_WAIT, (tx.now, job_id)).rowcount:
+        return None
+    tx.execute(INSERT_SLOT, (job_id, instant, "due", tx.now, "", None, int(is_manual)))
+    return slot(tx, job_id, instant)
+
+
+# -- claiming ---------------------------------------------------------------------------------------------
+
+FREE_DEAD = """
+UPDATE slots SET state = 'due', claimed_by = ''
+WHERE state = 'running' AND ended_at IS NULL AND turn_id IS NULL AND (claimed_at <= ? OR claimed_at > ?)
+"""
+SKIP_OVERLAPPING = f"""
+UPDATE slots SET state = 'skipped', ended_at = ?,
+                 reason = CASE WHEN (
+                     SELECT count(*) FROM slots r
+                     WHERE r.job_id = slots.job_id AND r.ended_at IS NULL AND r.state = 'running'
+                 ) > 0 THEN 'an earlier run had not ended' ELSE 'an earlier run still waited to begin' END
+WHERE state = 'due' AND ended_at IS NULL AND due_at <= ? AND attempts = 0
+  AND (SELECT overlap FROM jobs WHERE jobs.id = slots.job_id) = '{Overlap.SKIP}'
+  AND EXISTS (
+      SELECT 1 FROM slots o WHERE o.job_id = slots.job_id AND o.ended_at IS NULL AND o.due_at < slots.due_at
+  )
+"""
+# A turn that waits for a person uses nothing.
+COUNT_RUNNING = """
+SELECT count(*) FROM slots s LEFT JOIN turns t ON t.id = s.turn_id
+WHERE s.state = 'running' AND s.ended_at IS NULL AND (t.state IS NULL OR t.state <> 'waiting')
+"""
+FIND_DUE_SLOTS = f"""
+SELECT {prefixed("s", SLOT_COLUMNS)}, {prefixed("j", JOB_COLUMNS)}
+FROM slots s JOIN jobs j ON j.id = s.job_id
+WHERE s.state = 'due' AND s.ended_at IS NULL AND s.due_at <= ?
+  AND (j.overlap = '{Overlap.REPLACE}' OR NOT EXISTS (
+      SELECT 1 FROM slots r WHERE r.job_id = s.job_id AND r.ended_at IS NULL AND r.state = 'running'
+  ))
+ORDER BY s.due_at, s.job_id, s.instant LIMIT ?
+"""
+CLAIM_SLOT = """
+UPDATE slots
+SET state = 'running', turn_id = NULL, attempts = attempts + 1, fence = fence + 1, claimed_by = ?,
+    claimed_at = ?
+WHERE job_id = ? AND instant = ? AND state = 'due'
+"""
+FIND_RUNNING = f"""
+SELECT {SLOT_COLUMNS} FROM slots WHERE job_id = ? AND ended_at IS NULL AND state = 'running' ORDER BY instant
+"""
+RENEW_CLAIM = """
+UPDATE slots SET claimed_at = ?
+WHERE job_id = ? AND instant = ? AND fence = ? AND state = 'running' AND turn_id IS NULL
+"""
+
+
+def claim(tx: Transaction, order: ClaimSlots) -> Sequence[ClaimedSlot]:
+    tx.execute(FREE_DEAD, (tx.now - CLAIM_SECONDS, tx.now + CLAIM_SECONDS))
+    tx.execute(SKIP_OVERLAPPING, (tx.now, tx.now))
+    (running,) = tx.execute(COUNT_RUNNING).fetchone()
+    room = min(order.max_running - running, order.limit)
+    claimed: list[ClaimedSlot] = []
+    if room <= 0:
+        return claimed
+    taken = set[JobId]()
+    for row in tx.execute(FIND_DUE_SLOTS, (tx.now, order.limit)).fetchall():
+        width = len(row) - len(JOB_COLUMNS.split(","))
+        found, job = slot_from(row[:width]), job_from(row[width:])
+        if job.id in taken and job.plan.overlap is not Overlap.REPLACE:
+            continue
+        replaced = _running(tx, job.id) if job.plan.overlap is Overlap.REPLACE else ()
+        tx.execute(CLAIM_SLOT, (order.owner, tx.now, found.job_id, found.instant))
+        taken.add(job.id)
+        now_running = slot(tx, found.job_id, found.instant)
+        assert now_running is not None
+        claimed.append(ClaimedSlot(job, now_running, replaced))
+        if len(claimed) == room:
+            break
+    return claimed
+
+
+def _running(tx: Transaction, job_id: JobId) -> tuple[Slot, ...]:
+    return tuple(slot_from(row) for row in tx.execute(FIND_RUNNING, (job_id,)))
+
+
+def renew(tx: Transaction, claims: Iterable[SlotClaim]) -> None:
+    for held in claims:
+        tx.execute(RENEW_CLAIM, (tx.now, held.job_id, held.instant, held.fence))
+
+
+# -- turns ------------------------------------------------------------------------------------------------
+
+BIND_SLOT = (
+    "UPDATE slots SET turn_id = ?, started_at = coalesce(started_at, ?) WHERE job_id = ? AND instant = ?"
+)
+MARK_TURN = "UPDATE turns SET job_id = ? WHERE id = ?"
+FIND_BOUND = f"""
+SELECT {SLOT_COLUMNS} FROM slots
+WHERE job_id = ? AND ended_at IS NULL AND state = 'running' AND turn_id = ?
+"""
+SUM_COST = "SELECT CAST(coalesce(sum(cost), 0) AS BIGINT) FROM usage WHERE turn_id = ?"
+
+
+def _check(tx: Transaction, held: SlotClaim) -> Slot:
+    """Return the slot. Raise `StaleFence` if the claim is void."""
+    found = slot(tx, held.job_id, held.instant)
+    if found is None or found.fence != held.fence or found.state is not SlotState.RUNNING:
+        raise StaleFence(f"The claim of slot {slot_id(held.job_id, held.instant)} is lost.")
+    return found
+
+
+def bound_turn(tx: Transaction, held: SlotClaim) -> TurnId | None:
+    """Return the turn that the claimed slot has already. Raise `StaleFence` if the claim is void."""
+    return _check(tx, held).turn_id
+
+
+def bind(tx: Transaction, held: SlotClaim, turn_id: TurnId) -> None:
+    """Bind a turn, which was just inserted, to the claimed slot."""
+    tx.execute(BIND_SLOT, (turn_id, tx.now, held.job_id, held.instant))
+    tx.execute(MARK_TURN, (held.job_id, turn_id))
+
+
+def end_turn(tx: Transaction, job_id: JobId, turn_id: TurnId, end: TurnEnd) -> None:
+    """Settle the slot of a turn that ends. A turn whose slot is gone has nothing to settle."""
+    row = tx.execute(FIND_BOUND, (job_id, turn_id)).fetchone()
+    if row is None:
+        return
+    (cost,) = tx.execute(SUM_COST, (turn_id,)).fetchone()
+    found = slot_from(row)
+    found = msgspec.structs.replace(found, cost=found.cost + cost)
+    match end.state:
+        case TurnState.DONE:
+            _end(tx, found, SlotState.DONE, "")
+        case TurnState.CANCELLED:
+            _end(tx, found, SlotState.FAILED, "it was stopped", is_counted=False)
+        case _:
+            _end(tx, found, SlotState.FAILED, end.error.message if end.error else "it failed")
+
+
+def settle(tx: Transaction, order: SettleSlot) -> Slot:
+    found = _check(tx, order.claim)
+    check_slot_move(found, order.state)
+    if order.state is SlotState.DUE:
+        # The claim is given back, and the attempt does not count.
+        tx.execute(GIVE_BACK, (found.job_id, found.instant))
+    else:
+        _end(tx, found, order.state, order.reason)
+    ended = slot(tx, found.job_id, found.instant)
+    assert ended is not None
+    return ended
+
+
+GIVE_BACK = """
+UPDATE slots SET state = 'due', claimed_by = '', attempts = attempts - 1 WHERE job_id = ? AND instant = ?
+"""
+END_SLOT = "UPDATE slots SET state = ?, reason = ?, cost = ?, ended_at = ? WHERE job_id = ? AND instant = ?"
+TRY_AGAIN = """
+UPDATE slots SET state = 'due', reason = ?, cost = ?, due_at = ? WHERE job_id = ? AND instant = ?
+"""
+COUNT_FAILURE = "UPDATE jobs SET failures = failures + 1 WHERE id = ? RETURNING failures, state"
+CLEAR_FAILURES = "UPDATE jobs SET failures = 0 WHERE id = ? AND failures > 0"
+PAUSE_JOB = "UPDATE jobs SET state = 'paused', next_at = NULL, reason = ? WHERE id = ?"
+
+
+def _end(tx: Transaction, found: Slot, state: SlotState, reason: str, *, is_counted: bool = True) -> None:
+    key = (found.job_id, found.instant)
+    if state is SlotState.FAILED and is_counted:
+        job = find(tx, found.job_id)
+        if job is not None and found.attempts <= job.plan.retries:
+            tx.execute(TRY_AGAIN, (reason, found.cost, tx.now + retry_delay(found.attempts), *key))
+            return
+        _count_failure(tx, found.job_id)
+    elif state is SlotState.DONE:
+        tx.execute(CLEAR_FAILURES, (found.job_id,))
+    tx.execute(END_SLOT, (state.value, reason, found.cost, tx.now, *key))
+
+
+def _count_failure(tx: Transaction, job_id: JobId) -> None:
+    row = tx.execute(COUNT_FAILURE, (job_id,)).fetchone()
+    if row is not None and row[0] >= MAX_FAILURES and row[1] == JobState.ACTIVE.value:
+        reason = f"it failed {MAX_FAILURES} times in a row"
+        tx.execute(PAUSE_JOB, (reason, job_id))
+        tx.execute(SKIP_DUE, (reason, tx.now, job_id))
+
+
+# -- forgetting -------------------------------------------------------------------------------------------
+
+FIND_OLD_SLOTS = f"""
+SELECT job_id, instant FROM slots
+WHERE ended_at < ?
+  AND EXISTS (SELECT 1 FROM slots n WHERE n.job_id = slots.job_id AND n.instant > slots.instant)
+ORDER BY ended_at LIMIT {rules.BATCH}
+"""
+DROP_SLOT = "DELETE FROM slots WHERE job_id = ? AND instant = ?"
+FIND_OLD_JOBS = f"""
+SELECT id FROM jobs WHERE ended_at < ?
+  AND NOT EXISTS (SELECT 1 FROM slots s WHERE s.job_id = jobs.id AND s.ended_at IS NULL)
+ORDER BY ended_at LIMIT {rules.BATCH}
+"""
+
+
+def prune(tx: Transaction, ended_before: float) -> int:
+    slots_gone = tx.execute(FIND_OLD_SLOTS, (ended_before,)).fetchall()
+    for key in slots_gone:
+        tx.execute(DROP_SLOT, key)
+    jobs_gone = tx.execute(FIND_OLD_JOBS, (ended_before,)).fetchall()
+    for (job_id,) in jobs_gone:
+        remove(tx, job_id)
+    return max(len(slots_gone), len(jobs_gone))
+
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+NEXT_JOB = "SELECT min(next_at) FROM jobs WHERE next_at IS NOT NULL"
+NEXT_SLOT = "SELECT min(due_at) FROM slots WHERE state = 'due' AND ended_at IS NULL AND due_at > ?"
+OLDEST_CLAIM = """
+SELECT min(claimed_at) FROM slots WHERE state = 'running' AND ended_at IS NULL AND turn_id IS NULL
+"""
+LIST_SLOTS = f"""
+SELECT {SLOT_COLUMNS} FROM slots WHERE job_id = ? AND instant < ? ORDER BY instant DESC LIMIT ?
+"""
+COUNT_JOBS = "SELECT state, count(*) FROM jobs GROUP BY state"
+COUNT_SLOTS = "SELECT state, count(*) FROM slots WHERE ended_at IS NULL GROUP BY state"
+OLDEST_DUE = "SELECT min(due_at) FROM slots WHERE state = 'due' AND ended_at IS NULL"
+
+
+def slot(db: Connection | Transaction, job_id: JobId, instant: float) -> Slot | None:
+    row = db.execute(FIND_SLOT, (job_id, instant)).fetchone()
+    return None if row is None else slot_from(row)
+
+
+def next_due(db: Connection, after: float) -> float | None:
+    (job,) = db.execute(NEXT_JOB).fetchone()
+    (waiting,) = db.execute(NEXT_SLOT, (after,)).fetchone()
+    (claimed,) = db.execute(OLDEST_CLAIM).fetchone()
+    times = [job, waiting, None if claimed is None else claimed + CLAIM_SECONDS]
+    return min((time for time in times if time is not None), default=None)
+
+
+def slots(db: Connection, job_id: JobId, page: Page) -> SlotPage:
+    """The place in the list is the instant of the last slot, in milliseconds."""
+    limit = check_limit(page)
+    before = parse_number_cursor(page.after) / 1000 if page.after is not None else float("inf")
+    found = [slot_from(row) for row in db.execute(LIST_SLOTS, (job_id, before, limit + 1))]
+    following = str(round(found[limit - 1].instant * 1000)) if len(found) > limit else None
+    return SlotPage(tuple(found[:limit]), following)
+
+
+def counts(db: Connection) -> JobCounts:
+    (oldest,) = db.execute(OLDEST_DUE).fetchone()
+    return JobCounts(
+        dict(db.execute(COUNT_JOBS).fetchall()), dict(db.execute(COUNT_SLOTS).fetchall()), oldest
+    )
