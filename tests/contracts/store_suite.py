@@ -6,7 +6,10 @@ This file holds the life of a turn; `store_upkeep_suite` holds leases, recovery,
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from contracts.store_orders import (
     CHAT,
@@ -512,6 +515,22 @@ class StoreSuite(StoreUpkeepSuite):
         assert (first.started_at, first.ended_at) == (START + 1, START + 2)
         assert (second.state, second.result) == (StepState.PENDING, None)
         assert (second.started_at, second.ended_at) == (None, None)
+
+    async def test_result_that_went_to_the_log_is_shortened_in_its_step(self, store: Store) -> None:
+        turn, lease = await begun(store)
+        whole, short = (ToolResult("call_1", "shell", text) for text in ("all of it", "all"))
+
+        async def commit(**more: Any) -> None:
+            await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, **more))
+
+        await commit(steps=(step(1, StepState.PENDING), step(2, StepState.PENDING)))
+        await commit(steps=(StepWrite(1, StepKind.TOOL, "shell", StepState.ENDED, "call_1", whole),))
+        before = (await record_of(store, turn.turn.id)).steps[0]
+        await commit(entries=(ToolResults((whole,)),), shortened=((1, short), (2, short)))
+        first, second = (await record_of(store, turn.turn.id)).steps
+        assert (before.result, first) == (whole, replace(before, result=short))
+        assert (second.state, second.result) == (StepState.PENDING, None)
+        assert (await bodies(store, turn.turn.session_id))[-1] == ToolResults((whole,))
 
     async def test_call_that_never_ran_goes_from_pending_to_ended(self, store: Store) -> None:
         turn, lease = await begun(store)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from talaria.agent.warm import WarmAgent
+from talaria.core.display import PREVIEW_CHARS
 from talaria.core.entries import Entry, EntryBody, Revision
 from talaria.core.errors import SteerWaiting, StoreError
-from talaria.core.files import SentFile, sent_file_id
+from talaria.core.files import RESULT_PATH, SentFile, sent_file_id
 from talaria.core.ids import Fence, SessionId, TurnId
 from talaria.core.ledger import Commit, StepWrite, TurnEnd, TurnRecord, UsageWrite
 from talaria.core.messages import (
@@ -143,6 +144,7 @@ class Journal:
         specs: Sequence[PinnedSpec] = (),
         steers: Sequence[TurnId] = (),
         ask: Sequence[Question] = (),
+        shortened: Sequence[tuple[int, ToolResult]] = (),
     ) -> Revision:
         """Commit one transaction and return the session's revision after it.
 
@@ -159,6 +161,7 @@ class Journal:
             end=end,
             steers=tuple(steers),
             ask=tuple(ask),
+            shortened=tuple(shortened),
         )
         if (end is None and not ask) or self._before_release is None:
             return await finish(self._carry_out(order))
@@ -174,9 +177,8 @@ class Journal:
 
         Calls without a result get `note` as their result. `partial` is what the model had said so far.
         """
-        entries: list[EntryBody] = []
-        steps: list[StepWrite] = []
         if self.unanswered:
+            steps: list[StepWrite] = []
             results = []
             for n, call in self.numbered(self.unanswered):
                 result = self.steps[n].result
@@ -184,10 +186,20 @@ class Journal:
                     result = ToolResult(call.id, call.name, note, ToolOutcome.CANCELLED)
                     steps.append(StepWrite(n, StepKind.TOOL, call.name, StepState.ENDED, call.id, result))
                 results.append(result)
-            entries.append(ToolResults(tuple(results)))
-        elif partial is not None:
-            entries.append(partial)
-        await self.commit(entries, steps, (), end)
+            await self.commit_results(results, steps, end)
+        else:
+            await self.commit(() if partial is None else (partial,), (), (), end)
+
+    async def commit_results(
+        self, results: Sequence[ToolResult], steps: Sequence[StepWrite] = (), end: TurnEnd | None = None
+    ) -> None:
+        """Append the results of all unanswered calls, in the order of the calls. Their steps keep no more
+        than the beginning of each."""
+        numbers = [n for n, _ in self.numbered(self.unanswered)]
+        short = {n: _shorten(result) for n, result in zip(numbers, results, strict=True)}
+        writes = [msgspec.structs.replace(step, result=short.pop(step.n)) for step in steps]
+        shortened = [(n, result) for n, result in short.items() if result is not self.steps[n].result]
+        await self.commit((ToolResults(tuple(results)),), writes, (), end, shortened=shortened)
 
     async def _carry_out(self, order: Commit) -> Revision:
         owed, unsent = self._owed, self._unsent
@@ -204,6 +216,8 @@ class Journal:
             self._note_step(
                 Step(self.turn_id, write.n, write.kind, write.name, write.state, write.call_id, write.result)
             )
+        for n, result in order.shortened:
+            self.steps[n] = msgspec.structs.replace(self.steps[n], result=result)
         for call in order.usage:
             self.spent += Spent(1, call.tokens, call.cost or 0, int(call.cost is None), int(call.is_estimate))
         for body in order.entries:
@@ -234,3 +248,16 @@ class Journal:
                 self.unanswered = ()
             case _:
                 pass
+
+
+def _shorten(result: ToolResult) -> ToolResult:
+    """Return what a step keeps of a result that stands in the log: the beginning of its text, where the whole
+    of it is saved, and the files."""
+    files = tuple(part for part in result.parts if isinstance(part, File))
+    if len(result.text) <= PREVIEW_CHARS and files == result.parts:
+        return result
+    text = result.text[:PREVIEW_CHARS]
+    saved = RESULT_PATH.search(result.text)
+    if saved is not None and saved[0] not in text:
+        text += f"\n… {saved[0]}"
+    return msgspec.structs.replace(result, text=text, parts=files)

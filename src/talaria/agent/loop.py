@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from talaria.agent.calling import Caller
 from talaria.agent.context import Steer, TurnContext, TurnTools
 from talaria.agent.journal import Journal
-from talaria.core.display import find_note
+from talaria.core.display import PREVIEW_CHARS, find_note
 from talaria.core.errors import EmptyAnswer, LimitReached, SteerWaiting
 from talaria.core.events import QuestionAsked, ToolFinished, ToolStarted, UsageReported
 from talaria.core.failpoints import Failpoint, hit
@@ -30,13 +30,11 @@ from talaria.core.messages import (
     ToolCall,
     ToolOutcome,
     ToolResult,
-    ToolResults,
 )
 from talaria.core.models import Completion
 from talaria.core.questions import Question
 from talaria.core.turns import StepKind, StepState, TurnState
 
-_PREVIEW = 200
 UNKNOWN_OUTCOME = (
     "The gateway was restarted while this call ran: its outcome is unknown. "
     "It was not run again. Find out what happened before you repeat it."
@@ -192,15 +190,23 @@ class Loop:
             return spec is not None and spec.read_only
 
         results: list[ToolResult] = []
-        calls = self._journal.numbered(self._journal.unanswered)
-        for is_parallel, group in itertools.groupby(calls, only_reads):
-            if is_parallel:
+        calls = list(self._journal.numbered(self._journal.unanswered))
+        for is_parallel, members in itertools.groupby(calls, only_reads):
+            group = list(members)
+            if is_parallel and len(group) > 1:
                 results += await _side_by_side(self._settle_one(tools, n, call) for n, call in group)
-            else:
-                results += [await self._settle_one(tools, n, call) for n, call in group]
-        await self._journal.commit((ToolResults(tuple(results)),))
+                continue
+            for n, call in group:
+                earlier = results if (n, call) == calls[-1] else None
+                results.append(await self._settle_one(tools, n, call, earlier))
+        if self._journal.unanswered:
+            await self._journal.commit_results(results)
 
-    async def _settle_one(self, tools: TurnTools, n: int, call: ToolCall) -> ToolResult:
+    async def _settle_one(
+        self, tools: TurnTools, n: int, call: ToolCall, earlier: Sequence[ToolResult] | None = None
+    ) -> ToolResult:
+        """Run a call and commit its result. `earlier` is given with the last call: the results of the calls
+        before it, with which its own goes to the log in the same commit."""
         step = self._journal.steps[n]
         if step.result is not None:
             return step.result
@@ -220,8 +226,12 @@ class Loop:
                 hit(Failpoint.STARTED)
                 result = await tools.run(call, question)
                 hit(Failpoint.RAN)
-        await self._journal.commit((), (_tool_step(n, call, StepState.ENDED, result),))
-        preview, note = result.text[:_PREVIEW], find_note(result.text)
+        ended = _tool_step(n, call, StepState.ENDED, result)
+        if earlier is None:
+            await self._journal.commit((), (ended,))
+        else:
+            await self._journal.commit_results((*earlier, result), (ended,))
+        preview, note = result.text[:PREVIEW_CHARS], find_note(result.text)
         self._context.emit(ToolFinished(call.id, call.name, result.outcome, preview, note))
         return result
 

@@ -23,6 +23,7 @@ _NOTE_CHARS = 500
 _TELLING = ("path", "command", "url", "query", "pattern", "task", "action", "question")
 _MAX_ARGUMENTS = 1 << 20
 _LONGEST = 72  # of a tool's name, and of the argument behind it
+PREVIEW_CHARS = 200  # of a result that is shown beside its call
 
 
 def clean(text: str) -> str:

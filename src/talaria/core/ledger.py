@@ -219,7 +219,8 @@ class Commit(msgspec.Struct, frozen=True):
     `entries` are appended behind the session's head. `specs` are stored, if new, before the entries that name
     them. `steers` are turns whose messages are among the entries: they run as part of this turn and end with
     it. `turn_id` is None for appends outside a turn. `release` gives the lease back. `unsent` are attempts at
-    model calls, as steps and attempts, that were not sent: their reservations are dropped.
+    model calls, as steps and attempts, that were not sent: their reservations are dropped. `shortened` are
+    steps that ended and whose results are among the entries, with what the steps keep of them.
 
     With `end` the turn gets its final state, its outbox rows are written, the lease is given back, and the
     commit is durable. Reservations of the turn that no commit has replaced or dropped are spent.
@@ -245,6 +246,7 @@ class Commit(msgspec.Struct, frozen=True):
     release: bool = False
     ask: tuple[Question, ...] = ()
     unsent: tuple[tuple[int, int], ...] = ()
+    shortened: tuple[tuple[int, ToolResult], ...] = ()
 
 
 class Committed(msgspec.Struct, frozen=True):

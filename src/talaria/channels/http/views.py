@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from talaria.channels.http.callers import HOME_CALLER, ApiCaller
-from talaria.core.display import clean_line
+from talaria.core.display import PREVIEW_CHARS, clean_line
 from talaria.core.errors import ErrorInfo, NotFound
 from talaria.core.files import SentFile
 from talaria.core.ids import ChatKey, SessionId, TurnId
@@ -22,7 +22,6 @@ from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
 from talaria.turns.explain import HistoryLine, explain_history
 from talaria.turns.turns import NO_SUCH_TURN
 
-_PREVIEW = 200
 _LINE = 80
 
 
@@ -50,7 +49,7 @@ class StepView(msgspec.Struct, frozen=True):
             step.state,
             step.call_id,
             step.result.outcome if step.result else None,
-            step.result.text[:_PREVIEW] if step.result else "",
+            step.result.text[:PREVIEW_CHARS] if step.result else "",
             step.started_at,
             step.ended_at,
         )

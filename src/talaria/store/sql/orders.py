@@ -285,6 +285,7 @@ START_STEP = "UPDATE steps SET state = 'started', started_at = ? WHERE turn_id =
 END_STEP = (
     "UPDATE steps SET state = 'ended', ended_at = ?, result = nullif(?, '') WHERE turn_id = ? AND n = ?"
 )
+SHORTEN_STEP = "UPDATE steps SET result = ? WHERE turn_id = ? AND n = ? AND state = 'ended'"
 END_TURN = """
 UPDATE turns SET state = ?, ended_at = ?, reply = ?, error = nullif(?, ''), usage = nullif(?, ''),
                  files = nullif(?, '')
@@ -336,6 +337,8 @@ def commit(tx: Transaction, order: Commit) -> Committed:
 
 def _commit_turn(tx: Transaction, turn_id: TurnId, order: Commit, position: int) -> None:
     _write_steps(tx, turn_id, order.steps)
+    for n, result in order.shortened:
+        tx.execute(SHORTEN_STEP, (encode(result), turn_id, n))
     spending.settle(tx, turn_id, order)
     _take_steers(tx, turn_id, order.steers)
     if order.ask:

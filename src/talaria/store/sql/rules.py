@@ -59,9 +59,8 @@ def begun_turn(turn: Turn, now: float) -> Turn:
 
 
 def check_commit_shape(order: Commit) -> None:
-    of_a_turn = (
-        order.steps or order.usage or order.unsent or order.steers or order.ask or order.end is not None
-    )
+    steps = order.steps or order.shortened or order.usage or order.unsent
+    of_a_turn = steps or order.steers or order.ask or order.end is not None
     if order.turn_id is None and of_a_turn:
         raise StoreError(
             "Steps, usage, questions, replies and an end belong to a turn, and this commit names none."
