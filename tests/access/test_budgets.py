@@ -26,8 +26,9 @@ from talaria.core.spending import (
     Spending,
     SpendingQuery,
     Spent,
+    from_usd,
 )
-from talaria.core.turns import Inbound, Sender, Turn, TurnState
+from talaria.core.turns import Inbound, RunOrder, Sender, Turn, TurnState
 from talaria.observe.metrics import Metrics
 from talaria.testing.clock import FakeClock
 
@@ -297,3 +298,46 @@ async def test_the_status_has_the_day_and_the_caps() -> None:
         "resets": "2026-11-16 00:00 CET",
     }
     assert store.asked == [SpendingQuery(SessionId(""), "", 1_794_697_200.0)]
+
+
+RUN = msgspec.structs.replace(
+    TURN, inbound=msgspec.structs.replace(TURN.inbound, run=RunOrder(cap=from_usd(0.5), spent=from_usd(0.1)))
+)
+
+
+async def test_a_run_reserves_under_its_own_cap_and_names_the_key_that_stops_it() -> None:
+    store = Recorder()
+    await make(store, BudgetSettings()).of(RUN).reserve(call())
+    (order,) = store.orders
+    assert order.caps == (Cap(Scope.RUN, from_usd(0.5)),)
+    assert order.run_spent == from_usd(0.1)
+    store = Recorder(Overrun(order.caps[0], CapUsage(from_usd(0.5), 0)))
+    with pytest.raises(OverBudget, match=r"one run of a job is \$0\.50.*budgets\.per_job_run_usd"):
+        await make(store, BudgetSettings()).of(RUN).reserve(call())
+
+
+async def test_a_run_on_a_model_without_a_price_is_stopped_by_other_caps_only() -> None:
+    store = Recorder()
+    await make(store, BudgetSettings(), None).of(RUN).reserve(call())
+    assert not store.orders
+    with pytest.raises(OverBudget):
+        await make(store, CAPPED, None).of(RUN).reserve(call())
+
+
+@pytest.mark.parametrize(
+    ("price", "spent", "planned", "longest"),
+    [
+        (Price(0, 0, from_usd(10), 0, 32_000), 0.0, call(), None),  # all of it fits
+        (Price(0, 0, from_usd(15), 0, 64_000), 0.1, call(), 20_000),  # 0.30 dollars are left
+        (Price(0, 0, from_usd(15), 0, 64_000), 0.1, call(max_output=100), 100),  # the wish is smaller
+        (Price(0, 0, from_usd(10), 0, 64_000), 0.1, call(reasons=True), 6_000),  # it may think beyond it
+        (Price(0, 0, from_usd(15), 0, 64_000), 0.399, call(), None),  # refused rather than cut short
+        (None, 0.0, call(), None),
+    ],
+)
+async def test_answers_of_a_run_get_shorter_as_its_cap_comes_near(
+    price: Price | None, spent: float, planned: PlannedCall, longest: int | None
+) -> None:
+    budget = make(Recorder(), BudgetSettings(), price).of(RUN)
+    assert budget.longest_output(planned, from_usd(spent)) == longest
+    assert make(Recorder(), price=price).of(TURN).longest_output(planned, 0) == planned.max_output

@@ -170,6 +170,19 @@ class SpendSuite:
         await store.commit(msgspec.structs.replace(end, unsent=((3, 1),)))
         assert (await account(store)) == (spent, 4)
 
+    async def test_the_cap_of_a_run_counts_its_turn_and_its_earlier_tries(self, store: Store) -> None:
+        other, mine = await paying(store), Paying(*await begun(store, accepting(ephemeral=True)))
+        await store.reserve(other.reserve(1_000))
+        cap = Cap(Scope.RUN, 50)
+        await store.commit(mine.pay(20))
+        order = msgspec.structs.replace(mine.reserve(10, cap, n=2), run_spent=15)
+        assert await store.reserve(order) is None
+        refused = await store.reserve(msgspec.structs.replace(order, amount=6, n=3))
+        assert refused == Overrun(cap, CapUsage(35, 10))
+        await store.begin(Begin(mine.turn_id, ME, LEASE, is_forgiven=True))  # what was reserved is spent
+        row = await record_of(store, mine.turn_id)
+        assert row.spent.cost == 30
+
     async def test_what_dead_owners_had_reserved_is_spent_once(self, store: Store) -> None:
         dead = Paying(*await begun(store, accepting(ephemeral=True), RIVAL))
         mine = await paying(store)

@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 from talaria.core.ids import (
     ChatAddress,
     ChatKey,
+    JobId,
+    asking_chat,
     is_session_name,
+    job_chat,
+    jobs_within,
     new_owner_id,
     new_session_id,
     new_turn_id,
@@ -95,3 +99,13 @@ def test_what_is_not_a_chat_key_is_refused(key: str) -> None:
 def test_a_key_that_was_not_made_here_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match="not a chat key"):
         ChatAddress.parse(ChatKey(key))
+
+
+def test_the_chat_of_a_job_names_the_chat_that_asked() -> None:
+    asked_in = ChatAddress("main", "telegram", "group", "-1/2", "7").key()
+    chat = job_chat("main", JobId("job_1"), asked_in)
+    assert asking_chat(chat) == asked_in
+    assert asking_chat(asked_in) == asked_in
+    assert ChatAddress.parse(chat).chat == "job_1"
+    assert chat.startswith(jobs_within("main", JobId("job_1")))
+    assert chat.startswith(jobs_within("main"))

@@ -15,11 +15,12 @@ from datetime import datetime, tzinfo
 from talaria.access.settings import BudgetSettings
 from talaria.core.clock import Clock
 from talaria.core.errors import OverBudget
-from talaria.core.ids import SessionId, channel_of
+from talaria.core.ids import SessionId, asking_chat, channel_of
 from talaria.core.ledger import UsageWrite
 from talaria.core.messages import TokenUsage
 from talaria.core.models import Completion
 from talaria.core.spending import (
+    MILLION,
     MOST_COUNTED,
     Account,
     Cap,
@@ -38,13 +39,14 @@ from talaria.core.spending import (
     to_usd,
 )
 from talaria.core.store_ports import SpendStore
-from talaria.core.turns import Turn
+from talaria.core.turns import RunOrder, Turn
 from talaria.observe.metrics import Metrics
 
 # A low estimate: English has four bytes or more per token, code three, most other scripts two to three.
 BYTES_PER_TOKEN = 2
 # Some providers let a model think beyond the caller's limit by up to so many tokens.
 THINKING_TOKENS = 24_000
+_SHORTEST_ANSWER = 256  # tokens; with fewer, a run is stopped rather than cut short
 
 
 class Budgets:
@@ -147,6 +149,8 @@ class Budgets:
         """Reserve the most that an attempt can cost. Raises `OverBudget`."""
         price = self._price(call.provider, call.model)
         if price is None:
+            if not self.caps:
+                return  # nothing tells what the run costs, as with the messages of people
             raise _unknown_price(f"{call.provider}/{call.model}")
         output = self._max_output(call, price)
         amount = most(_input(call), output, price)
@@ -161,18 +165,30 @@ class Budgets:
             user_of(turn),
             amount,
             since,
-            self.caps,
+            (*run_caps(turn), *self.caps),
             attempt,
             call.provider,
             call.model,
             _input(call),
             output,
+            0 if (run := turn.inbound.order) is None else run.spent,
         )
         overrun = await self._store.reserve(order)
         if overrun is not None:
             if amount > overrun.cap.limit:
                 raise _too_dear(overrun.cap, call, price, amount)
             raise self._refusal(overrun, amount, until)
+
+    def longest_output(self, order: RunOrder, call: PlannedCall, spent: int) -> int | None:
+        """Return how many tokens an answer of a run may have, so that its cap is not reached by one call. If
+        too few are left for an answer, the call stays as it is and is refused."""
+        price = self._price(call.provider, call.model)
+        if price is None or not price.output:
+            return call.max_output
+        left = order.cap - order.spent - spent - most(_input(call), 0, price)
+        room = left * MILLION // price.output - (THINKING_TOKENS if call.reasons else 0)
+        is_enough = most(0, self._max_output(call, price), price) <= left
+        return call.max_output if is_enough or room < _SHORTEST_ANSWER else room
 
     def _max_output(self, call: PlannedCall, price: Price) -> int:
         limit = min(price.max_output or self._settings.assumed_output, MOST_COUNTED)
@@ -189,11 +205,13 @@ class Budgets:
             f"{show_usd(usage.spent)} is spent{reserved}, and this call could cost up to "
             f"{show_usd(amount)}."
         )
-        way_out = (
-            "Send /new for a session with a budget of its own"
-            if cap.scope is Scope.SESSION
-            else f"Wait until {self._moment(until)}"
-        )
+        match cap.scope:
+            case Scope.SESSION:
+                way_out = "Send /new for a session with a budget of its own"
+            case Scope.RUN:
+                way_out = "Give the job less to do or a cheaper model"
+            case _:
+                way_out = f"Wait until {self._moment(until)}"
         return OverBudget(text, f"{way_out}, or have the operator raise {KEYS[cap.scope]} in config.toml.")
 
     def _moment(self, at: float) -> str:
@@ -216,9 +234,15 @@ class TurnBudget:
     async def reserve(self, call: PlannedCall) -> None:
         self._attempt += 1
         self._call = call
-        self._is_reserved = bool(self._budgets.caps)
+        self._is_reserved = bool(self._budgets.caps or run_caps(self._turn))
         if self._is_reserved:
             await self._budgets.reserve(self._turn, self._attempt, call)
+
+    def longest_output(self, call: PlannedCall, spent: int) -> int | None:
+        order = self._turn.inbound.order
+        if order is None or not order.cap:
+            return call.max_output
+        return self._budgets.longest_output(order, call, spent)
 
     def charge(self, completion: Completion) -> UsageWrite:
         assert self._call is not None
@@ -239,12 +263,20 @@ KEYS = {
     Scope.DAY: "budgets.per_day_usd",
     Scope.USER: "budgets.per_user_daily_usd",
     Scope.SESSION: "budgets.per_session_usd",
+    Scope.RUN: "budgets.per_job_run_usd",
 }
 _WHAT = {
     Scope.DAY: "the gateway's budget for today",
     Scope.USER: "your budget for today",
     Scope.SESSION: "the budget of this session",
+    Scope.RUN: "the budget of one run of a job",
 }
+
+
+def run_caps(turn: Turn) -> tuple[Cap, ...]:
+    """Return the cap of a job's run; none for other turns."""
+    order = turn.inbound.order
+    return (Cap(Scope.RUN, order.cap),) if order is not None and order.cap else ()
 
 
 def _input(call: PlannedCall) -> int:
@@ -256,8 +288,9 @@ def _size(*texts: str) -> int:
 
 
 def user_of(turn: Turn) -> str:
-    """Return the user's id with the channel, because two platforms may use the same id."""
-    return f"{channel_of(turn.chat_key)}:{turn.inbound.sender.id}"
+    """Return the user's id with the channel, because two platforms may use the same id. A job is on the
+    account of the person who asked for it."""
+    return f"{channel_of(asking_chat(turn.chat_key))}:{turn.inbound.sender.id}"
 
 
 def _unknown_price(name: str) -> OverBudget:

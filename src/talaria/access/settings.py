@@ -52,10 +52,11 @@ Dollars = Annotated[
 
 
 class BudgetSettings(msgspec.Struct, frozen=True):
-    """A cap of 0 is no cap. `assumed_output` is the number of output tokens that is reserved for a call to a
-    model whose limit is not known."""
+    """A cap of 0 is no cap. `per_job_run_usd` holds for a run of a job with all its tries. `assumed_output`
+    is the number of output tokens that is reserved for a call to a model whose limit is not known."""
 
     per_day_usd: Dollars = 0.0
     per_session_usd: Dollars = 0.0
     per_user_daily_usd: Dollars = 0.0
+    per_job_run_usd: Dollars = 0.5
     assumed_output: Annotated[int, msgspec.Meta(ge=1)] = 32_768

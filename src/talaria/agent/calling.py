@@ -131,27 +131,28 @@ class Caller:
         spec, context = self.spec, self._context
         self.said.clear()
         self._has_spoken = False
+        if self._journal.owes:
+            await self._journal.commit()
         known = self._routes.abilities(spec.provider, spec.model)
         # A model that is known not to reason would refuse an effort.
         effort = None if known.reasoning is False else context.reasoning
+        planned = self._planned(may_think(spec.model, known, effort))
         call = ModelCall(
             model=spec.model,
             prefix=self._view.pinned.prefix,
             chunks=self._view.transcript.chunks,
             reasoning=effort,
-            max_output=context.max_output,
+            max_output=planned.max_output,
             session_id=self._view.session_id,
             sampling=context.sampling,
             tells_calls=context.streams_calls,
             patience=patience,
         )
-        if self._journal.owes:
-            await self._journal.commit()
         self._cut, self._has_thought = None, False
         began = time.perf_counter()
         deltas = DeltaRedactor(context.redactor, self._on_delta)
         try:
-            await context.budget.reserve(self._planned(may_think(spec.model, known, effort)))
+            await context.budget.reserve(planned)
             began = time.perf_counter()
             completion = await self._model.complete(call, deltas if context.redactor else self._on_delta)
             deltas.finish()
@@ -184,16 +185,18 @@ class Caller:
             self._journal.drop(unsent)
 
     def _planned(self, may_think: bool) -> PlannedCall:
-        spec, prefix = self.spec, self._view.pinned.prefix
-        return PlannedCall(
+        spec, prefix, context = self.spec, self._view.pinned.prefix, self._context
+        call = PlannedCall(
             self._journal.fence,
             self._journal.next_step,
             spec.provider,
             spec.model,
             len(prefix.system) + len(prefix.tools) + self._view.transcript.weight,
-            self._context.max_output,
+            context.max_output,
             may_think,
         )
+        longest = context.budget.longest_output(call, self._journal.spent.cost)
+        return call if longest == call.max_output else msgspec.structs.replace(call, max_output=longest)
 
     def _watch_cache(self, tokens: TokenUsage) -> None:
         agent = self._agent

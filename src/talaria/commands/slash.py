@@ -288,6 +288,7 @@ _CAPS = {
     Scope.DAY: "{} a day",
     Scope.USER: "{} a day for each user",
     Scope.SESSION: "{} for a session",
+    Scope.RUN: "{} for a run of a job",
 }
 
 

@@ -24,6 +24,7 @@ SESSION_PREFIX = "ses_"
 TURN_PREFIX = "turn_"
 JOB_PREFIX = "job_"
 EPHEMERAL = "ephemeral"  # the kind of chat that a stateless call has
+JOBS_CHANNEL = "jobs"  # the channel of the chats in which jobs run
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
@@ -118,3 +119,20 @@ class ChatAddress(msgspec.Struct, frozen=True):
 def channel_of(key: ChatKey) -> str:
     """Return the channel of a valid key. Cheaper than `ChatAddress.parse`."""
     return unquote(key.split(":", 3)[2])
+
+
+def job_chat(agent: str, job_id: JobId, asked_in: ChatKey) -> ChatKey:
+    """Return the chat in which a job runs. Its key names the chat that asked for the job."""
+    return ChatAddress(agent, JOBS_CHANNEL, "run", job_id, asked_in).key()
+
+
+def jobs_within(agent: str, job_id: JobId | None = None) -> str:
+    """Return how the keys of the chats of all jobs begin, or of one."""
+    first = f"agent:{_quote(agent)}:{JOBS_CHANNEL}:run:"
+    return first if job_id is None else f"{first}{_quote(job_id)}:"
+
+
+def asking_chat(key: ChatKey) -> ChatKey:
+    """Return the chat that asked for the job that runs in this chat; for every other chat the chat itself."""
+    parts = key.split(":", 5)
+    return ChatKey(unquote(parts[5])) if len(parts) == 6 and parts[2] == JOBS_CHANNEL else key

@@ -35,6 +35,11 @@ class Budget(Protocol):
         """
         ...
 
+    def longest_output(self, call: PlannedCall, spent: int) -> int | None:
+        """Return how many tokens the answer may have, None for as many as the model gives. `spent` is what
+        the turn has cost. The run of a job gets shorter answers as its cap comes near."""
+        ...
+
     def charge(self, completion: Completion) -> UsageWrite:
         """Return the usage of the attempt, which ended with this answer, with its cost."""
         ...

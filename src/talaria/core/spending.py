@@ -101,7 +101,8 @@ def day_of(now: float, zone: tzinfo | None) -> tuple[float, float]:
 
 
 class Scope(StrEnum):
-    """Whose spending a cap limits: everyone's in a day, a user's in a day, a session's in its life.
+    """Whose spending a cap limits: everyone's in a day, a user's in a day, a session's in its life, or that
+    of one run of a job with all its tries.
 
     Days begin at midnight in the agent's time zone.
     """
@@ -109,6 +110,7 @@ class Scope(StrEnum):
     DAY = "day"
     USER = "user"
     SESSION = "session"
+    RUN = "run"
 
 
 class Cap(msgspec.Struct, frozen=True):
@@ -137,7 +139,8 @@ class Reserve(msgspec.Struct, frozen=True):
 
     `fence` is that of the session's lease. A second order for the same attempt adds to the first. `user` is
     the person whom the turn is for, `since` is when the day began. `provider`, `model` and the tokens `input`
-    and `output` are recorded if the attempt has to be charged as if it had cost `amount`.
+    and `output` are recorded if the attempt has to be charged as if it had cost `amount`. Earlier tries of
+    the run have spent `run_spent`.
     """
 
     session_id: SessionId
@@ -153,6 +156,7 @@ class Reserve(msgspec.Struct, frozen=True):
     model: str = ""
     input: int = 0
     output: int = 0
+    run_spent: int = 0
 
 
 class CapUsage(msgspec.Struct, frozen=True):

@@ -182,7 +182,8 @@ class ToolContext:
     `trust` tells what the session's context has seen. A handler calls `distrust` if its result is content
     from outside although its tool is not `untrusted`: the file that was read came from there.
 
-    `chat_key` is the chat of the turn, `sender` the person who asked. Nobody attends an unattended turn.
+    `chat_key` is the chat of the turn, or the one that asked for the job that runs. `sender` is the person
+    who asked. Nobody attends an unattended turn.
 
     When the turn stops (a person stopped it, its time limit passed, the gateway shuts down or lost the
     session) or the call's own time limit passes:

@@ -29,7 +29,7 @@ from msgspec import UNSET, UnsetType
 
 from talaria.core.errors import ErrorInfo, IllegalMove
 from talaria.core.files import SentFile
-from talaria.core.ids import ChatKey, SessionId, TurnId
+from talaria.core.ids import ChatKey, JobId, SessionId, TurnId
 from talaria.core.messages import Part, Text, TokenUsage, ToolResult
 
 
@@ -109,12 +109,43 @@ class Sender(msgspec.Struct, frozen=True, omit_defaults=True):
     is_operator: bool = False
 
 
+class ReplyPlace(msgspec.Struct, frozen=True):
+    """A chat that replies are sent to, and its address on its channel."""
+
+    chat_key: ChatKey
+    address: str
+
+
+class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a turn runs that no person waits for, such as the run of a job.
+
+    `tools` are the only ones that it may call, None for those of its session. It may cost `cap` nanodollars,
+    of which earlier tries have spent `spent`; 0 is no cap. It may run for `deadline` seconds, 0 being the
+    usual time limit. Its reply is sent to `reply_to`, and it is shown nowhere before. Turns with an order
+    give way to those without.
+
+    `job_id`, `job_name` and `version` are those of the job. A run that `may_ask` puts its questions to the
+    person who asked for the job; any other run is refused what needs an approval.
+    """
+
+    tools: tuple[str, ...] | None = None
+    cap: int = 0
+    spent: int = 0
+    deadline: float = 0.0
+    reply_to: ReplyPlace | None = None
+    job_id: JobId = JobId("")
+    job_name: str = ""
+    version: int = 0
+    may_ask: bool = False
+
+
 class Inbound(msgspec.Struct, frozen=True):
     """A message as a channel received it, before it is bound to a session.
 
     `key` is the platform's id of this message within its scope; a second inbound with the same key is the
     same turn. `model` is a wish for the model, `address` is the way back for channels that push replies. No
-    person attends an unattended turn, so what would need an approval is refused there.
+    person attends an unattended turn, so what would need an approval is refused there. `run` is set for a
+    turn that no person waits for.
     """
 
     chat_key: ChatKey
@@ -124,6 +155,17 @@ class Inbound(msgspec.Struct, frozen=True):
     model: str | None = None
     address: str | None = None
     is_unattended: bool | UnsetType = UNSET
+    run: RunOrder | UnsetType = UNSET
+
+    @property
+    def order(self) -> RunOrder | None:
+        """How the turn runs if no person waits for it; None for the turn of a person."""
+        return None if self.run is UNSET else self.run
+
+    @property
+    def tools(self) -> tuple[str, ...] | None:
+        """The only tools that the turn may call; None for those of its session."""
+        return None if self.run is UNSET else self.run.tools
 
     @property
     def text(self) -> str:

@@ -17,7 +17,7 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
 from talaria.core.files import result_name
-from talaria.core.ids import SessionId, TurnId
+from talaria.core.ids import SessionId, TurnId, asking_chat
 from talaria.core.messages import Content, File, Part, Text, ToolCall, ToolOutcome, ToolResult
 from talaria.core.ports import Checkpoints, WorkspaceHandle
 from talaria.core.questions import Decision, Question, QuestionDraft
@@ -92,6 +92,8 @@ class ToolRunner:
         tools of such a turn are its caller's. A name that no tool has any more is left out."""
         if workspace is None:
             return None
+        if (only := turn.inbound.tools) is not None:
+            names = tuple(name for name in names if name in only)
         gate = CallGate(
             turn.session_id,
             turn.id,
@@ -234,7 +236,7 @@ class BoundTools:
             redactor,
             self.gate.trust,
             marks.distrust,
-            self.inbound.chat_key,
+            asking_chat(self.inbound.chat_key),
             self.inbound.sender,
             self.inbound.is_unattended is True,
         )

@@ -98,7 +98,7 @@ class Agents:
                 session = await store.session(turn.session_id)
                 if session is not None and session.spec_id is not None:
                     return (await self.builder.pinned(session.spec_id)).spec
-            return self.specs.resolve(wish).spec
+            return self.specs.resolve(wish, turn.inbound.tools).spec
         except TalariaError:
             return None
 
@@ -107,7 +107,7 @@ class Agents:
 
         Commits a new spec if the turn wishes for another model, or if the provider's API has changed since.
         """
-        session, wish, only = began.session, turn.inbound.model, None
+        session, wish, only = began.session, turn.inbound.model, turn.inbound.tools
         if session.spec_id is not None:
             pinned = await self.builder.pinned(session.spec_id)
             spec = pinned.spec

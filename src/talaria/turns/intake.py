@@ -171,7 +171,7 @@ class Intake:
             inbound, command = _with_text(inbound, command.args), None
         elif command is None and self._answers(inbound):
             busy, command = Busy.QUEUE, Command(ANSWER)
-        fresh = Fresh(new_session_id(), self._resolve(inbound.model))
+        fresh = Fresh(new_session_id(), self._resolve(inbound))
         binding, resume = await self._bind(inbound, command)
         if command is not None and command.name == "branch":
             fresh = await self._copy(inbound.chat_key, fresh)
@@ -360,10 +360,10 @@ class Intake:
         user = self._settings.user_message(order.inbound.parts, self._agents.clock.now())
         return Begin(order.turn_id, self._keeper.owner, self._keeper.lease_seconds, user)
 
-    def _resolve(self, wish: str | None) -> PinnedSpec | None:
+    def _resolve(self, inbound: Inbound) -> PinnedSpec | None:
         """Return None if there is no model yet. The session is bound all the same, and its turn says why."""
         try:
-            return self._agents.specs.resolve(wish)
+            return self._agents.specs.resolve(inbound.model, inbound.tools)
         except NoModel:
             return None
 

@@ -365,7 +365,7 @@ class Runner:
         if journal.end is not None:
             return
         if live.state is LiveState.OVERDUE:
-            await self._fail(attempt, self._too_late())
+            await self._fail(attempt, self._too_late(live.turn))
             return
         said = attempt.loop.said() if attempt.loop is not None else None
         end = TurnEnd(TurnState.CANCELLED, reply=said.text if said else None, usage=journal.usage)
@@ -379,11 +379,12 @@ class Runner:
             said = attempt.loop.said() if attempt.loop is not None else None
             await journal.close(TurnEnd.failed(error, journal.usage), _FAILED, said)
 
-    def _too_late(self) -> LimitReached:
-        return LimitReached(
-            f"The turn was stopped because it took longer than {self._settings.turn_seconds:g} seconds.",
-            "Send a message to let it go on, or raise `agent.turn_timeout`.",
-        )
+    def _too_late(self, turn: Turn) -> LimitReached:
+        seconds, order = self._settings.seconds_of(turn), turn.inbound.order
+        hint = "Send a message to let it go on, or raise `agent.turn_timeout`."
+        if order is not None and order.deadline:
+            hint = "Give the job a later deadline, or less to do."
+        return LimitReached(f"The turn was stopped because it took longer than {seconds:g} seconds.", hint)
 
 
 def _has_joined(steer: LiveTurn, journal: Journal) -> bool:

@@ -69,6 +69,11 @@ class TurnSettings:
             zone,
         )
 
+    def seconds_of(self, turn: Turn) -> float:
+        """Return the time limit of a turn in seconds, 0 for none."""
+        order = turn.inbound.order
+        return order.deadline if order is not None and order.deadline else self.turn_seconds
+
     def user_message(self, parts: tuple[Part, ...], at: float) -> UserMessage | None:
         """Return what the model reads of a message that was accepted at `at`; None if it has no parts."""
         return UserMessage(parts, stamp=_local_time(int(at // 60), self.zone)) if parts else None

@@ -204,10 +204,14 @@ class Turns:
     async def watch(self) -> None:
         """Interrupt turns that exceed their time limit and resume turns whose questions have expired, until
         cancelled."""
-        limit = self._settings.turn_seconds
+        limit_of = self._settings.seconds_of
+        shortest = self._settings.turn_seconds
         while True:
-            await self._clock.sleep(min(_WATCH_SECONDS, limit / 4) if limit else _WATCH_SECONDS)
+            await self._clock.sleep(min(_WATCH_SECONDS, shortest / 4) if shortest else _WATCH_SECONDS)
+            shortest = self._settings.turn_seconds
             for live in self.live:
                 live.resume_if_decided()
+                limit = limit_of(live.turn)
+                shortest = min(filter(None, (shortest, limit)), default=0.0)
                 if limit and live.running_seconds() >= limit and live.interrupt(LiveState.OVERDUE):
                     _log.warning("turn %s takes too long and is stopped", live.turn.id)

@@ -36,7 +36,7 @@ from urllib.parse import quote
 
 from talaria.core.errors import ToolError
 from talaria.core.files import PRIVATE
-from talaria.core.ids import ChatKey
+from talaria.core.ids import ChatKey, asking_chat
 from talaria.core.tools import FileQuota, ToolContext
 from talaria.core.units import format_size
 from talaria.workspace.openat2 import find_openat2
@@ -61,7 +61,9 @@ _NOT_REGULAR_HINT = "Pipes, sockets and devices cannot be used."
 
 
 def chat_name(key: ChatKey) -> str:
-    """Return the name of a chat's folders. Distinct keys have distinct names, also when a name is cut."""
+    """Return the name of a chat's folders. Distinct keys have distinct names, also when a name is cut. A job
+    works on the files of the chat that asked for it."""
+    key = asking_chat(key)
     name = quote(key, safe="")
     if len(name) > 200 or name.startswith("."):
         name = f"{name.lstrip('.')[:120]}-{hashlib.sha256(key.encode()).hexdigest()[:32]}"

@@ -45,6 +45,8 @@ SUM_SPENT = f"""
 SELECT {_sum("cost", "user_id <> ?")}, {_sum("cost", "user_id = ?")}
 FROM spending WHERE user_id IN ('{EVERYONE}', ?) AND quarter >= ?
 """
+SPENT_BY_TURN = f"SELECT {_sum('cost')} FROM usage WHERE turn_id = ?"
+RESERVED_BY_TURN = f"SELECT {_sum('amount')} FROM reservations WHERE turn_id = ?"
 SET_ASIDE = """
 INSERT INTO reservations (
     turn_id, n, attempt, session_id, user_id, owner, provider, model, input, output, amount
@@ -63,12 +65,17 @@ def reserve(tx: Transaction, order: Reserve) -> Overrun | None:
     reserved = tx.execute(SUM_RESERVED, (order.user, order.session_id)).fetchone()
     today = (order.user, order.user, order.user, int(order.since // QUARTER_SECONDS))
     spent = (*tx.execute(SUM_SPENT, today).fetchone(), session_spent)
-    usage = {scope: CapUsage(spent[i], reserved[i]) for i, scope in enumerate(Scope)}
+    scopes = (Scope.DAY, Scope.USER, Scope.SESSION)
+    usage = {scope: CapUsage(spent[i], reserved[i]) for i, scope in enumerate(scopes)}
+    if any(cap.scope is Scope.RUN for cap in order.caps):
+        (by_turn,) = tx.execute(SPENT_BY_TURN, (order.turn_id,)).fetchone()
+        (planned,) = tx.execute(RESERVED_BY_TURN, (order.turn_id,)).fetchone()
+        usage[Scope.RUN] = CapUsage(order.run_spent + by_turn, planned)
     overrun = find_overrun(order, usage)
     if overrun is None:
         whose = (order.turn_id, order.n, order.attempt, order.session_id, order.user, owner)
-        planned = (order.provider, order.model, order.input, order.output, order.amount)
-        tx.execute(SET_ASIDE, (*whose, *planned))
+        what = (order.provider, order.model, order.input, order.output, order.amount)
+        tx.execute(SET_ASIDE, (*whose, *what))
     return overrun
 
 
