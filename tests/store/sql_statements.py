@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from talaria.store.sql import (
+    branches,
     chains,
     deletion,
     delivery,
@@ -24,6 +25,7 @@ from talaria.store.sql import (
 )
 
 MODULES = (
+    branches,
     chains,
     deletion,
     delivery,

@@ -13,6 +13,7 @@ from contracts.store_deletion_suite import StoreDeletionSuite
 from contracts.store_delivery_suite import StoreDeliverySuite
 from contracts.store_orders import HandClock
 from contracts.store_questions_suite import StoreQuestionsSuite
+from contracts.store_recall_suite import StoreRecallSuite
 from contracts.store_responses_suite import StoreResponsesSuite
 from contracts.store_retention_suite import StoreRetentionSuite
 from contracts.store_suite import StoreSuite
@@ -30,11 +31,13 @@ class TestRetentionContract(StoreRetentionSuite, StoreResponsesSuite):
     pass
 
 
-class TestDeletionContract(StoreDeletionSuite):
+class TestDeletionContract(StoreDeletionSuite, StoreRecallSuite):
     pass
 
 
-class TestMemoryContract(StoreRetentionSuite, StoreDeletionSuite, StoreResponsesSuite, JobSuite):
+class TestMemoryContract(
+    StoreRetentionSuite, StoreDeletionSuite, StoreRecallSuite, StoreResponsesSuite, JobSuite
+):
     """The short form: leases, commits, replies, forgetting. The soak runs all suites on this store."""
 
     @pytest.fixture

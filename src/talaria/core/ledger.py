@@ -28,13 +28,22 @@ from talaria.core.turns import Inbound, Step, StepKind, StepState, Turn, TurnSta
 # -- accepting --------------------------------------------------------------------------------------------
 
 
+class BranchPoint(msgspec.Struct, frozen=True):
+    """The place in a session's log where a branch began: the branch knows that log up to `seq`."""
+
+    session_id: SessionId
+    seq: int
+
+
 class Fresh(msgspec.Struct, frozen=True):
-    """The session to make if the chat has none or a new one is wanted. `context` fills its log."""
+    """The session to make if the chat has none or a new one is wanted. `context` fills its log. A branch
+    began at the place `parent`."""
 
     session_id: SessionId
     spec: PinnedSpec | None
     context: tuple[EntryBody, ...] = ()
     ephemeral: bool = False
+    parent: BranchPoint | None = None
 
 
 class Binding(StrEnum):

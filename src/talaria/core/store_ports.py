@@ -15,6 +15,7 @@ from talaria.core.history import PruneProgress, TurnHistory
 from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, SpecId, TurnId
 from talaria.core.job_port import JobStore
 from talaria.core.question_port import QuestionStore
+from talaria.core.recall_port import RecallStore
 from talaria.core.responses import StoredResponse
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
@@ -57,6 +58,9 @@ class Store(SpendStore, QuestionStore, Protocol):
 
     @property
     def jobs(self) -> JobStore: ...
+
+    @property
+    def recall(self) -> RecallStore: ...
 
     # -- writing
     async def accept(self, order: ledger.Accept) -> ledger.Accepted:

@@ -15,7 +15,7 @@ from talaria.core.entries import EntryBody, settled_bodies
 from talaria.core.errors import HeadMoved, LimitReached, NoModel, TalariaError
 from talaria.core.events import Queued
 from talaria.core.ids import EPHEMERAL, ChatAddress, ChatKey, SessionId, TurnId, new_session_id, new_turn_id
-from talaria.core.ledger import Accept, Begin, Binding, Fresh
+from talaria.core.ledger import Accept, Begin, Binding, BranchPoint, Fresh
 from talaria.core.message_redaction import M, redact_messages, weigh_message
 from talaria.core.messages import Message, Text, UserMessage
 from talaria.core.questions import QuestionKind
@@ -373,7 +373,8 @@ class Intake:
         if current is None:
             return fresh
         context = settled_bodies(await self._store.log(current.id, 0))
-        return Fresh(fresh.session_id, await self._spec_of(current, fresh), context)
+        place = BranchPoint(current.id, current.revision.seq)
+        return Fresh(fresh.session_id, await self._spec_of(current, fresh), context, parent=place)
 
     async def _spec_of(self, session: Session, fresh: Fresh) -> PinnedSpec | None:
         return await self._agents.builder.pinned(session.spec_id) if session.spec_id else fresh.spec
@@ -397,11 +398,14 @@ class Intake:
         if (place.kept, place.taken) == (len(known), len(sent)):
             return imported, Binding.CURRENT
         context: tuple[EntryBody, ...] = ()
+        parent = None
         if place.kept:
             log = await self._store.log(current.id, 0)
-            context = settled_bodies(log, until=known[place.kept - 1].last)
+            parent = BranchPoint(current.id, known[place.kept - 1].last)
+            context = settled_bodies(log, until=parent.seq)
         spec = await self._spec_of(current, fresh)
-        return Fresh(fresh.session_id, spec, (*context, *_messages(sent[place.taken :]))), Binding.NEW
+        context = (*context, *_messages(sent[place.taken :]))
+        return Fresh(fresh.session_id, spec, context, parent=parent), Binding.NEW
 
     async def _bind(self, inbound: Inbound, command: Command | None) -> tuple[Binding, SessionId | None]:
         """Return which session the turn belongs to. A `/resume` of an unknown session stays in the current

@@ -16,7 +16,7 @@ from talaria.core.files import RESULT_PATH, RESULTS, Removal, result_name, todo_
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.sessions import Session
 from talaria.core.turns import Inbound, Sender
-from talaria.store.sql import rules
+from talaria.store.sql import branches, rules
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.leases import DROP_GRANTS, LEASE_COLUMNS, Lease
 from talaria.store.sql.retention import FORGET_CHAT
@@ -63,9 +63,9 @@ def delete_session(tx: Transaction, session_id: SessionId, keys_since: float) ->
 
 FIND_DELETION = "SELECT session_id, chat_key, keys_since FROM deletions LIMIT 1"
 FIND_ENTRIES = f"""
-SELECT seq, length(body) FROM entries WHERE session_id = ? ORDER BY seq LIMIT {SLICE_ENTRIES}
+SELECT seq, length(body) FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT {SLICE_ENTRIES}
 """
-DROP_ENTRIES = "DELETE FROM entries WHERE session_id = ? AND seq <= ?"
+DROP_ENTRIES = "DELETE FROM entries WHERE session_id = ? AND seq > ? AND seq <= ?"
 FIND_TURNS = f"""
 SELECT position, id, accepted_at, key, files, length(inbound) FROM turns
 WHERE session_id = ? AND forgotten < 2 ORDER BY position LIMIT {SLICE_TURNS}
@@ -97,8 +97,9 @@ def purge(tx: Transaction) -> bool:
     if deletion is None:
         return False
     session_id, chat_key, keys_since = deletion
-    if entries := _slice(tx.execute(FIND_ENTRIES, (session_id,))):
-        tx.execute(DROP_ENTRIES, (session_id, entries[-1][0]))
+    kept = branches.kept_seq(tx, session_id)
+    if entries := _slice(tx.execute(FIND_ENTRIES, (session_id, kept))):
+        tx.execute(DROP_ENTRIES, (session_id, kept, entries[-1][0]))
         return True
     turns = _slice(tx.execute(FIND_TURNS, (session_id,)))
     for position, turn_id, accepted_at, key, files, _ in turns:
@@ -112,6 +113,7 @@ def purge(tx: Transaction) -> bool:
             tx.execute(KEEP_KEY, (encode(Inbound(chat_key, Sender(""), ())), position))
     if not turns:
         tx.execute(DROP_DELETION, (session_id,))
+        branches.unlink(tx, session_id)
     return True
 
 

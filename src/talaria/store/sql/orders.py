@@ -27,7 +27,7 @@ from talaria.core.ledger import (
 from talaria.core.responses import ChainPlace
 from talaria.core.sessions import Session
 from talaria.core.turns import StepState, Turn, TurnState, check_turn_move
-from talaria.store.sql import chains, delivery, leases, log, questions, rules, slots, spending
+from talaria.store.sql import branches, chains, delivery, leases, log, questions, rules, slots, spending
 from talaria.store.sql.executor import Transaction
 from talaria.store.sql.leases import GIVE_LEASE_BACK, LEASE_COLUMNS, TAKE_LEASE, Lease
 from talaria.store.sql.rows import (
@@ -190,6 +190,8 @@ def _make_session(
     )
     for entry in entries:
         log.insert_entry(tx, entry)
+    if fresh.parent is not None:
+        branches.link(tx, session.id, fresh.parent)
     if not fresh.ephemeral:
         tx.execute(SET_CURRENT, (chat_key, session.id))
     return session

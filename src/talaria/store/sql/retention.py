@@ -11,7 +11,7 @@ from __future__ import annotations
 from talaria.core.history import PruneProgress
 from talaria.core.ids import SessionId
 from talaria.core.turns import Inbound, Sender, TurnState
-from talaria.store.sql import rules
+from talaria.store.sql import branches, rules
 from talaria.store.sql.executor import Transaction
 from talaria.store.sql.leases import ALL_SETTLED
 from talaria.store.sql.rows import UNSENT, encode
@@ -68,9 +68,9 @@ PRUNE_SESSION = (
     "DELETE FROM responses WHERE session_id = ?",
     "DELETE FROM grants WHERE session_id = ?",
     "DELETE FROM turns WHERE session_id = ?",
-    "DELETE FROM entries WHERE session_id = ?",
     "DELETE FROM sessions WHERE id = ?",
 )
+PRUNE_ENTRIES = "DELETE FROM entries WHERE session_id = ? AND seq > ?"
 FIND_EPHEMERAL = f"""
 SELECT s.id FROM sessions s WHERE s.ephemeral = 1 AND s.stored = 0 AND s.updated_at < ? AND {ALL_SETTLED}
 LIMIT {rules.BATCH}
@@ -88,6 +88,8 @@ def prune_ephemeral(tx: Transaction, older_than: float) -> int:
 def prune_session(tx: Transaction, session_id: SessionId) -> None:
     for statement in PRUNE_SESSION:
         tx.execute(statement, (session_id,))
+    tx.execute(PRUNE_ENTRIES, (session_id, branches.kept_seq(tx, session_id)))
+    branches.unlink(tx, session_id)
 
 
 FIND_ENDED = f"""

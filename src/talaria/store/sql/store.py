@@ -11,6 +11,7 @@ from talaria.core.jobs import AddJob, EditJob, Job, JobBell, SettleSlot, Slot
 from talaria.core.ledger import Commit, Committed, Page, QuestionPage, StoreStats
 from talaria.core.turns import Turn
 from talaria.store.sql import (
+    branches,
     chains,
     deletion,
     delivery,
@@ -41,6 +42,7 @@ class SqlStore(SqlPort):
         self.pairings = SqlPairings(executor)
         self.tokens = SqlTokens(executor)
         self.responses = SqlResponses(executor)
+        self.recall = SqlRecall(executor)
         self.jobs = SqlJobs(executor)
 
     # -- writing
@@ -152,6 +154,17 @@ class SqlRetention(SqlPort):
     removals = reads(deletion.removals)
     mentioned_results = reads(deletion.mentioned_results)
     forget_removals = writes(deletion.forget_removals)
+
+
+class SqlRecall(SqlPort):
+    """See `core.recall_port.RecallStore`."""
+
+    changed = reads(branches.changed)
+    known_sessions = reads(branches.known_sessions)
+    kept_parents = reads(branches.kept_parents)
+    lineage = reads(branches.lineage)
+    slice = reads(branches.slice_log)
+    entry = reads(branches.entry)
 
 
 class SqlResponses(SqlPort):
