@@ -22,7 +22,7 @@ from talaria.access.people import People
 from talaria.agent.calling import Routes
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
-from talaria.channels.descriptor import allowed_ids
+from talaria.channels.descriptor import allowed_ids, find_address
 from talaria.cluster.leases import USUAL_TIMING, LeaseKeeper, LeaseTiming
 from talaria.config.home import Home
 from talaria.config.load import Loaded
@@ -32,7 +32,7 @@ from talaria.config.trust import check_trusted
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import BadRequest, ConfigError
 from talaria.core.gateway_part import Parts, StoreScope, ToolPart, ToolScope, find_engine
-from talaria.core.ids import ChatKey, new_owner_id
+from talaria.core.ids import ChatAddress, ChatKey, new_owner_id
 from talaria.core.limits import Limits
 from talaria.core.redaction import SecretRegistry
 from talaria.core.setting_marks import KeyPath
@@ -66,6 +66,7 @@ from talaria.turns.delivery import Delivery
 from talaria.turns.host_questions import HostQuestions
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.process_notes import ProcessNotes
+from talaria.turns.sending import ChatSender
 from talaria.turns.settings import TurnSettings
 from talaria.turns.trust import LoggedTrust
 from talaria.turns.turns import Turns
@@ -358,13 +359,11 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         hosts = _host_questions(start)
         turns = Turns(store, keeper, agents, sessions, turn_settings, load=watch.load, hosts=hosts)
         networks.use_asker(turns.hosts)
-        delivery = Delivery(
-            store, turns.live, settings.delivery, partial(_read_sent, folders), limits=start.limits
-        )
-        turns.hosts.use_messages(delivery.show_host_question)
-        uploads = Uploads(home.files, folders, clock, workers.threads, workers.quota)
+        delivery = _make_delivery(start, store, turns, folders)
+        sender = _make_sender(start, store, turn_settings, folders)
+        sender.use(turns.live, delivery.wake)
         loops = _turn_loops(turns, delivery, sessions)
-        loops["config"] = start.reloader.run
+        loops |= {"sending": sender.run, "config": start.reloader.run}
         await scopes.enter_async_context(run_loops(clock, loops))
         gateway = Gateway(
             home=home,
@@ -381,9 +380,10 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             folders=folders,
             networks=networks,
             delivery=delivery,
+            sender=sender,
             notes=notes,
             budgets=agents.budgets,
-            uploads=uploads,
+            uploads=Uploads(home.files, folders, clock, workers.threads, workers.quota),
             metrics=start.metrics,
             health=start.health,
             limits=start.limits,
@@ -412,6 +412,19 @@ def _turn_loops(
         "answers": turns.requests.run,
         "expiry": sessions.run,
     }
+
+
+def _make_delivery(start: _Start, store: Store, turns: Turns, folders: ChatFolders) -> Delivery:
+    delivery = Delivery(
+        store, turns.live, start.settings.delivery, partial(_read_sent, folders), limits=start.limits
+    )
+    turns.hosts.use_messages(delivery.show_host_question)
+    return delivery
+
+
+def _make_sender(start: _Start, store: Store, settings: TurnSettings, folders: ChatFolders) -> ChatSender:
+    address_of = partial(_find_address, start)
+    return ChatSender(store, settings, address_of, folders, secrets=start.secrets, clock=start.clock)
 
 
 def _host_questions(start: _Start) -> Callable[..., HostQuestions]:
@@ -466,6 +479,10 @@ async def _keep_leases(start: _Start, store: StoreEngine) -> AsyncIterator[tuple
             yield keeper, watch
     finally:
         watch.stop()
+
+
+def _find_address(start: _Start, chat: ChatAddress) -> str | None:
+    return find_address(start.parts, start.live.settings.of, start.settings.agent.name, chat)
 
 
 def _read_sent(folders: ChatFolders, key: ChatKey, path: str) -> bytes:

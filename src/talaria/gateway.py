@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from talaria.turns.deletion import Deletions
     from talaria.turns.delivery import Delivery
     from talaria.turns.process_notes import ProcessNotes
+    from talaria.turns.sending import ChatSender
     from talaria.turns.turns import Turns
     from talaria.workspace.network import SessionNetworks
     from talaria.workspace.uploads import Uploads
@@ -104,6 +105,7 @@ class Gateway:
     turns: Turns
     deletions: Deletions
     delivery: Delivery
+    sender: ChatSender
     notes: ProcessNotes
     budgets: Budgets
     uploads: Uploads

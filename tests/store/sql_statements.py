@@ -20,6 +20,7 @@ from talaria.store.sql import (
     queries,
     questions,
     retention,
+    sending,
     slots,
     spending,
 )
@@ -37,6 +38,7 @@ MODULES = (
     queries,
     questions,
     retention,
+    sending,
     slots,
     spending,
 )

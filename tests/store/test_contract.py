@@ -16,6 +16,7 @@ from contracts.store_questions_suite import StoreQuestionsSuite
 from contracts.store_recall_suite import StoreRecallSuite
 from contracts.store_responses_suite import StoreResponsesSuite
 from contracts.store_retention_suite import StoreRetentionSuite
+from contracts.store_sending_suite import StoreSendingSuite
 from contracts.store_suite import StoreSuite
 from contracts.token_suite import TokenSuite
 from talaria.core.store_ports import Pairings, Tokens
@@ -23,7 +24,7 @@ from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 
 
-class TestStoreContract(StoreSuite, StoreDeliverySuite, StoreQuestionsSuite):
+class TestStoreContract(StoreSuite, StoreDeliverySuite, StoreSendingSuite, StoreQuestionsSuite):
     pass
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
+from talaria.core.errors import BadRequest
 from talaria.core.gateway_part import GatewayPart, Parts, S
+from talaria.core.ids import ChatAddress
 from talaria.gateway import Gateway, OpenChannel
 
 if TYPE_CHECKING:
@@ -57,12 +59,39 @@ class Connector(Generic[S]):
 class Channel(GatewayPart[S]):
     """`open` starts the channel, until its context is left. It does not wait for the platform, and raises
     `ConfigError` if the settings do not allow it to start. `is_on` returns whether the settings want the
-    channel at all. With `has_pairing`, strangers are paired: see docs/access.md."""
+    channel at all. With `has_pairing`, strangers are paired: see docs/access.md. `address_of` returns the
+    platform's address of a chat, None for a chat that the platform cannot have; a channel without it sends
+    nothing: people fetch what is in their chats."""
 
     open: Callable[[Gateway, S], AbstractAsyncContextManager[OpenChannel]]
     is_on: Callable[[S], bool] = lambda settings: True
+    address_of: Callable[[ChatAddress], str | None] | None = None
     has_pairing: bool = False
     connector: Connector[S] | None = None
+
+
+def find_address(
+    parts: Parts, settings_of: Callable[[Channel[Any]], Any], agent: str, chat: ChatAddress
+) -> str | None:
+    """Return where messages to a chat go; None for a chat whose people fetch them. Raises `BadRequest` for a
+    chat that cannot be written to."""
+    if chat.agent != agent:
+        raise BadRequest(f"There is no agent {chat.agent!r} here.", f"The agent's name is {agent!r}.")
+    channels = [part for part in parts if isinstance(part, Channel)]
+    channel = next((each for each in channels if each.name == chat.channel), None)
+    if channel is None:
+        names = ", ".join(each.name for each in channels)
+        raise BadRequest(f"There is no channel {chat.channel!r}.", f"The channels are: {names}.")
+    if channel.address_of is None:
+        return None
+    if not channel.is_on(settings_of(channel)):
+        raise BadRequest(
+            f"{chat.channel} is not connected, so nothing can be sent there.",
+            f"Run `talaria connect {chat.channel}`.",
+        )
+    if (address := channel.address_of(chat)) is None:
+        raise BadRequest(f"{chat.key()} is no chat of {chat.channel}.", "`talaria sessions list` shows keys.")
+    return address
 
 
 def connected_files(parts: Parts) -> list[str]:

@@ -19,7 +19,7 @@ from talaria.cli.text import columns, when
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
 from talaria.core.display import clean, clean_line, describe_call, describe_file
-from talaria.core.entries import Entry, Hidden, Note, ReasoningSet, SpecSet, TitleSet
+from talaria.core.entries import Announcement, Entry, Hidden, Note, ReasoningSet, SpecSet, TitleSet
 from talaria.core.errors import BadRequest, LeaseHeld, NotFound, SessionOwes, TalariaError
 from talaria.core.files import PRIVATE
 from talaria.core.ids import SESSION_PREFIX, SessionId, is_session_name
@@ -263,8 +263,9 @@ def _lines(entry: Entry) -> Iterator[str]:
             yield f"\n(entries {first} to {last} undone)"
         case ReasoningSet():
             yield f"\n(reasoning: {clean_line(body.effort) or 'as configured'})"
-        case Note():
-            yield f"\n({clean(body.text)})"
+        case Note() | Announcement():
+            sent = f"sent to this chat, {at}: " if isinstance(body, Announcement) else ""
+            yield f"\n({sent}{clean(body.text)})"
         case SpecSet():
             pass
         case _:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from talaria.core.ids import SessionId, SpecId, TurnId
 from talaria.core.messages import AssistantMessage, Message, SystemMessage, Text, ToolResults, UserMessage
@@ -61,6 +62,22 @@ class Note(msgspec.Struct, frozen=True, tag="note"):
         return UserMessage((Text(self.text),), self.stamp)
 
 
+class Announcement(msgspec.Struct, frozen=True, tag="announcement"):
+    """A message that was sent to the chat outside of its turns, such as the result of a job.
+
+    People see `text` like an answer. The model reads it as a message that says so. With `untrusted` it has
+    content from outside. `stamp` is as in `UserMessage`.
+    """
+
+    text: str
+    stamp: str = ""
+    untrusted: bool | UnsetType = UNSET
+
+    def message(self) -> UserMessage:
+        parts = (Text(f"[This was sent to the chat:]\n{self.text}"),)
+        return UserMessage(parts, self.stamp, untrusted=self.untrusted)
+
+
 EntryBody = (
     SystemMessage
     | UserMessage
@@ -71,8 +88,9 @@ EntryBody = (
     | ReasoningSet
     | Hidden
     | Note
+    | Announcement
 )
-MARK_TYPES = (SpecSet, TitleSet, ReasoningSet, Hidden, Note)
+MARK_TYPES = (SpecSet, TitleSet, ReasoningSet, Hidden, Note, Announcement)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -89,8 +107,8 @@ class Entry(msgspec.Struct, frozen=True):
         match self.body:
             case SystemMessage() | UserMessage() | AssistantMessage() | ToolResults() as message:
                 return message
-            case Note() as note:
-                return note.message()
+            case Note() | Announcement() as news:
+                return news.message()
             case _:
                 return None
 

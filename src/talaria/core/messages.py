@@ -105,11 +105,13 @@ class SystemMessage(msgspec.Struct, frozen=True, tag="system"):
 
 
 class UserMessage(msgspec.Struct, frozen=True, tag="user"):
-    """`stamp` is the local time at which the message was accepted, as the model reads it; it may be empty."""
+    """`stamp` is the local time at which the message was accepted, as the model reads it; it may be empty.
+    With `untrusted` it has content from outside, which may try to instruct the model."""
 
     parts: tuple[Part, ...]
     stamp: str = ""
     name: str | None = None
+    untrusted: bool | UnsetType = UNSET
 
     @property
     def text(self) -> str:

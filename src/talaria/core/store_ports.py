@@ -17,6 +17,7 @@ from talaria.core.job_port import JobStore
 from talaria.core.question_port import QuestionStore
 from talaria.core.recall_port import RecallStore
 from talaria.core.responses import StoredResponse
+from talaria.core.sending import SendMessage, SentTurn
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
 from talaria.core.spending import Overrun, Reserve, Spending, SpendingQuery
@@ -74,6 +75,15 @@ class Store(SpendStore, QuestionStore, Protocol):
     async def commit(self, order: ledger.Commit) -> ledger.Committed:
         """Append entries and move the turn's steps; see `Commit`. Durable when it ends a turn or asks a
         person."""
+        ...
+
+    async def send(self, order: SendMessage) -> SentTurn:
+        """Write a message to a chat outside of its turns; see `SendMessage`. Durable."""
+        ...
+
+    async def announce(self, session_id: SessionId) -> bool:
+        """Append the sent messages that wait for this session to its log. Return False, having changed
+        nothing, while a turn of the session runs or waits for a person."""
         ...
 
     async def settle(self, turn_id: TurnId, end: ledger.TurnEnd) -> Turn:
@@ -222,6 +232,10 @@ class Store(SpendStore, QuestionStore, Protocol):
     async def recent_requests(self, since: float, limit: int) -> Sequence[ledger.RecentRequest]:
         """Return the turns accepted since then that have a digest and no key, newest first. Looks at the last
         `limit` turns only."""
+        ...
+
+    async def unannounced(self) -> Sequence[SessionId]:
+        """Return sessions for which sent messages wait, up to 100."""
         ...
 
     async def cursor(self, name: str) -> str | None: ...

@@ -27,6 +27,17 @@ class Uncancellable(asyncio.Future[T]):
         return False
 
 
+async def wait_event(event: asyncio.Event, clock: Clock, seconds: float) -> None:
+    """Wait for the event, at most so long."""
+    tasks = (asyncio.ensure_future(clock.sleep(seconds)), asyncio.ensure_future(event.wait()))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class finish(Generic[T]):  # noqa: N801 - reads as a verb: `await finish(work)`
     """Run `work` to its end even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
 

@@ -42,6 +42,7 @@ from talaria.core.limits import Limits
 from talaria.core.ports import Outlet
 from talaria.core.questions import Question
 from talaria.core.store_ports import Store
+from talaria.core.tasks import wait_event
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.core.turns import Turn
 from talaria.turns.live import LiveTurn, LiveTurns
@@ -316,25 +317,12 @@ class Delivery:
             self._new_alarm.clear()
             seconds = min(_LOOK_SECONDS, self._alarms[0] - self._now()) if self._alarms else _LOOK_SECONDS
             if seconds > 0:
-                await self._sleep(seconds)
+                await wait_event(self._new_alarm, self._clock, seconds)
             if self._new_alarm.is_set():
                 continue
             while self._alarms and self._alarms[0] <= self._now():
                 heapq.heappop(self._alarms)
             self.wake()
-
-    async def _sleep(self, seconds: float) -> None:
-        """Sleep, or until there is an earlier alarm."""
-        tasks = [
-            asyncio.ensure_future(self._clock.sleep(seconds)),
-            asyncio.ensure_future(self._new_alarm.wait()),
-        ]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     # -- showing --------------------------------------------------------------------------------------------
 

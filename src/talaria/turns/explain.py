@@ -11,6 +11,7 @@ from talaria.core.history import StepUsage, TurnHistory
 from talaria.core.ids import EPHEMERAL, ChatAddress
 from talaria.core.ledger import TurnRecord
 from talaria.core.questions import APPROVE, DENY, Question, QuestionKind, Span
+from talaria.core.sending import SENT_TURN
 from talaria.core.spending import price_command, show_usd
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
 
@@ -47,6 +48,9 @@ def _arrival(turn: Turn, ahead: int) -> Iterator[HistoryLine]:
     is_call = ChatAddress.parse(turn.chat_key).kind == EPHEMERAL
     what = f"the command /{turn.command}" if turn.command else "a call of /v1" if is_call else "a message"
     key = f", known there as {turn.inbound.key}" if turn.inbound.key else ""
+    if turn.command == SENT_TURN:
+        yield HistoryLine(turn.accepted_at, "sent", f"Written to the chat by {who}, outside of a turn{key}.")
+        return
     yield HistoryLine(turn.accepted_at, "accepted", f"Accepted {what} of {who} durably{key}.")
     if ahead:
         yield HistoryLine(

@@ -45,13 +45,13 @@ class LoggedTrust:
 
 
 def is_untrusted(message: Message) -> bool:
-    """Return whether the message brought content from outside: the result of a tool that fetches it, or a
-    file or a picture that was sent."""
+    """Return whether the message brought content from outside: the result of a tool that fetches it, a file
+    or a picture that was sent, or the message itself."""
     match message:
         case ToolResults(results=results):
             return any(result.untrusted is True for result in results)
-        case UserMessage(parts=parts):
-            return any(isinstance(part, (File, Image)) for part in parts)
+        case UserMessage(parts=parts, untrusted=untrusted):
+            return untrusted is True or any(isinstance(part, (File, Image)) for part in parts)
         case _:
             return False
 

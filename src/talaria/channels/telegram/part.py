@@ -11,6 +11,7 @@ from talaria.channels.descriptor import Channel, Connector, PlatformAccount, Sec
 from talaria.channels.telegram.settings import TelegramSettings
 from talaria.core.findings import Finding
 from talaria.core.gateway_part import Examination
+from talaria.core.ids import ChatAddress
 from talaria.gateway import Gateway, OpenChannel
 
 
@@ -34,6 +35,14 @@ def _connect(
     return open_bot(settings, secrets["token"])
 
 
+def _find_address(chat: ChatAddress) -> str | None:
+    """Return the address of a chat, as `parse.ChatTarget` writes it."""
+    numbers = (chat.chat.removeprefix("-"), chat.thread or "0")
+    if chat.kind not in ("dm", "group") or not all(each.isascii() and each.isdigit() for each in numbers):
+        return None
+    return f"{chat.chat}:{chat.thread or ''}:"
+
+
 TELEGRAM: Final = Channel(
     name="telegram",
     table=("channels", "telegram"),
@@ -41,6 +50,7 @@ TELEGRAM: Final = Channel(
     open=_open,
     is_on=lambda settings: settings.is_on,
     has_pairing=True,
+    address_of=_find_address,
     findings=_examine,
     connector=Connector(
         help="Connect a bot of yours. @BotFather on Telegram makes one and tells its token.",

@@ -35,6 +35,7 @@ WHERE t.session_id = ? AND (o.state = 'pending' OR o.state = 'sending') LIMIT 1
 """
 DROP_SESSION = "DELETE FROM sessions WHERE id = ?"
 DROP_RESPONSES = "DELETE FROM responses WHERE session_id = ?"
+DROP_ANNOUNCEMENTS = "DELETE FROM announcements WHERE session_id = ?"
 ADD_DELETION = "INSERT INTO deletions (session_id, chat_key, keys_since) VALUES (?, ?, ?)"
 ADD_REMOVAL = "INSERT INTO removals (chat_key, path) VALUES (?, ?)"
 
@@ -53,6 +54,7 @@ def delete_session(tx: Transaction, session_id: SessionId, keys_since: float) ->
     tx.execute(DROP_SESSION, (session_id,))
     tx.execute(DROP_RESPONSES, (session_id,))
     tx.execute(DROP_GRANTS, (session_id,))
+    tx.execute(DROP_ANNOUNCEMENTS, (session_id,))
     tx.execute(FORGET_CHAT, (session.chat_key, session_id))
     tx.execute(ADD_DELETION, (session_id, session.chat_key, keys_since))
     tx.execute(ADD_REMOVAL, (session.chat_key, todo_path(session_id)))

@@ -68,6 +68,7 @@ PRUNE_SESSION = (
     "DELETE FROM responses WHERE session_id = ?",
     "DELETE FROM grants WHERE session_id = ?",
     "DELETE FROM turns WHERE session_id = ?",
+    "DELETE FROM announcements WHERE session_id = ?",
     "DELETE FROM sessions WHERE id = ?",
 )
 PRUNE_ENTRIES = "DELETE FROM entries WHERE session_id = ? AND seq > ?"

@@ -25,7 +25,7 @@ from talaria.core.turns import Inbound, Step, StepKind, StepState, Turn, TurnSta
 from talaria.store.sql import rules
 
 _encode = msgspec.json.Encoder().encode
-_body: Callable[[str], EntryBody] = msgspec.json.Decoder(EntryBody).decode
+decode_body: Callable[[str], EntryBody] = msgspec.json.Decoder(EntryBody).decode
 _inbound = msgspec.json.Decoder(Inbound).decode
 _error = msgspec.json.Decoder(ErrorInfo).decode
 _usage = msgspec.json.Decoder(TokenUsage).decode
@@ -57,7 +57,7 @@ ENTRY_COLUMNS = "session_id, seq, epoch, at, turn_id, body"
 
 def entry_from(row: Any) -> Entry:
     session_id, seq, epoch, at, turn_id, body = row
-    return Entry(session_id, seq, epoch, at, turn_id, _body(body))
+    return Entry(session_id, seq, epoch, at, turn_id, decode_body(body))
 
 
 TURN_COLUMNS = (

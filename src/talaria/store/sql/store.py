@@ -22,6 +22,7 @@ from talaria.store.sql import (
     queries,
     retention,
     rules,
+    sending,
     slots,
     spending,
     tokens,
@@ -49,6 +50,8 @@ class SqlStore(SqlPort):
 
     accept = writes(orders.accept, is_durable=True)
     begin = writes(orders.begin)
+    send = writes(sending.send, is_durable=True)
+    announce = writes(sending.announce)
     settle = writes(orders.settle, is_durable=True)
     show = writes(orders.show)
     mark_answered = writes(orders.mark_answered)
@@ -83,6 +86,7 @@ class SqlStore(SqlPort):
 
     # -- reading
 
+    unannounced = reads(sending.unannounced)
     cursor = reads(delivery.cursor)
     session = reads(queries.session)
     current_session = reads(queries.current_session)

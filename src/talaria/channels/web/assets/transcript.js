@@ -46,6 +46,7 @@ export class Transcript {
 
   *#nodes(body, seq, turn) {
     if (body.type === "user") yield said(body.parts, turn);
+    if (body.type === "announcement") yield announced(body.text);
     if (body.type === "spec" && seq > 1) yield quiet("The model or the tools of this chat were changed.");
     if (body.type !== "assistant") return;
     const thoughts = body.reasoning.map((piece) => piece.text).join("\n\n").trim();
@@ -203,6 +204,14 @@ export function answer(text) {
   const words = make("div", { className: "words" });
   show(words, withButton(text));
   return message("agent", "Answer", words);
+}
+
+/** A message that was sent to the chat outside of its turns, such as the result of a job. */
+function announced(text) {
+  const node = answer(text);
+  node.classList.add("announced");
+  node.firstChild.textContent = "Sent to this chat";
+  return node;
 }
 
 /** A message of a person. Only pictures that are part of the log are shown. `turn` is its id, once it has one. */

@@ -1,0 +1,216 @@
+"""Sends messages to chats outside of their turns: for `talaria send`, a tool, a job, a webhook."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec import UNSET
+
+from talaria.core.clock import Clock
+from talaria.core.entries import Announcement
+from talaria.core.errors import BadRequest, NotFound, StoreError, ToolError
+from talaria.core.files import SentFile, sent_file_id
+from talaria.core.ids import (
+    SESSION_PREFIX,
+    ChatAddress,
+    ChatKey,
+    SessionId,
+    TurnId,
+    is_session_name,
+    new_session_id,
+    new_turn_id,
+)
+from talaria.core.ledger import Fresh
+from talaria.core.messages import Text
+from talaria.core.redaction import SecretRegistry
+from talaria.core.sending import SendMessage, SentTurn
+from talaria.core.store_ports import Store
+from talaria.core.tasks import finish, wait_event
+from talaria.core.turns import Sender
+from talaria.turns.live import LiveTurn, LiveTurns
+from talaria.turns.settings import TurnSettings
+from talaria.workspace.chat_folders import ChatFolders
+from talaria.workspace.folder import Folder
+from talaria.workspace.sent_files import keep_copy
+
+_log = logging.getLogger("talaria.sending")
+_LOOK_SECONDS = 30.0  # for sessions whose turns run in another process
+MAX_TEXT = 256 << 10  # characters
+_HTTP = "http"
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """A message for a chat. `files` are paths in the chat's folder. A second message of the sender with the
+    same `key` is the same message, for 30 days. `is_untrusted`: it has content from outside."""
+
+    chat_key: ChatKey
+    text: str
+    sender: Sender
+    files: tuple[str, ...] = ()
+    key: str | None = None
+    is_untrusted: bool = False
+
+
+class ChatSender:
+    """Writes messages for chats. `find_address` returns the platform's address of a chat, None for a chat
+    that fetches its messages, and raises `BadRequest` for a chat that cannot be written to.
+
+    It is made before the turns, which `use` brings.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: TurnSettings,
+        find_address: Callable[[ChatAddress], str | None],
+        folders: ChatFolders,
+        *,
+        secrets: SecretRegistry,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._find_address = find_address
+        self._folders = folders
+        self._secrets = secrets
+        self._clock = clock
+        self._live: LiveTurns | None = None
+        self._wake: Callable[[], None] = lambda: None
+        self._waiting: dict[SessionId, LiveTurn | None] = {}  # the turn that is known to run
+        self._woken = asyncio.Event()
+
+    def use(self, live: LiveTurns, wake: Callable[[], None]) -> None:
+        """Know the turns of this process from now on, and tell the delivery of new messages by `wake`."""
+        self._live, self._wake = live, wake
+
+    async def find_chat(self, name: str) -> ChatKey:
+        """Return the chat that a person means: by its key, by the id of one of its sessions, or by the name
+        of a chat of the HTTP API. Raises `NotFound` and `BadRequest`."""
+        if name.startswith(SESSION_PREFIX):
+            if (session := await self._store.session(SessionId(name))) is None:
+                raise NotFound(f"There is no session {name}.", "`talaria sessions list` lists them.")
+            return session.chat_key
+        address = self._read(name)
+        key = address.key()
+        if self._find_address(address) is None and await self._store.current_session(key) is None:
+            raise NotFound(
+                f"There is no chat {name}.",
+                "`talaria sessions list` lists sessions; name a chat by its key, its session's id or name.",
+            )
+        return key
+
+    def _read(self, name: str) -> ChatAddress:
+        if is_session_name(name):
+            return ChatAddress(self._settings.agent_name, _HTTP, "api", name)
+        try:
+            return ChatAddress.parse(ChatKey(name))
+        except ValueError:
+            raise BadRequest(
+                f"{name!r} names no chat.",
+                "Write a chat's key (agent:NAME:CHANNEL:KIND:CHAT), or the name or the id of a session.",
+            ) from None
+
+    async def send(self, message: ChatMessage) -> SentTurn:
+        """Write the message and return its turn. Durable when it returns; a caller that is cancelled stops
+        nothing. A chat's running turn goes on, and the log gets the message after it.
+
+        Raises `BadRequest`, `ToolError` for a file, `IdempotencyConflict`, `StoreError`.
+        """
+        text = self._secrets(message.text)
+        if not (text.strip() or message.files):
+            raise BadRequest("The message is empty.", "Write something, or name a file.")
+        if len(text) > MAX_TEXT:
+            raise BadRequest(
+                f"The message has {len(text):,} characters, more than {MAX_TEXT:,}.", "Send a file instead."
+            )
+        address = self._find_address(ChatAddress.parse(message.chat_key))
+        turn_id = new_turn_id()
+        files = await asyncio.to_thread(self._copy, message, turn_id) if message.files else ()
+        entry = Announcement(text, self._stamp(), message.is_untrusted or UNSET)
+        names = "\n".join(message.files)
+        order = SendMessage(
+            turn_id,
+            message.chat_key,
+            message.sender,
+            entry,
+            Fresh(new_session_id(), None),
+            address,
+            files,
+            message.key,
+            f"{message.sender.id}\n{message.chat_key}" if message.key is not None else "",
+            hashlib.sha256(f"{names}\n\n{text}".encode(errors="replace")).hexdigest(),
+        )
+        return await finish(self._write(order))
+
+    async def _write(self, order: SendMessage) -> SentTurn:
+        sent = await self._store.send(order)
+        if not sent.is_duplicate:
+            self._wake()
+            if self._live is not None and self._live.feed.listeners:
+                self._live.feed.tell(LiveTurn.recorded(sent.turn, self._clock))
+        if not sent.is_logged:
+            self._wait(sent.turn.session_id, sent.turn.chat_key)
+        return sent
+
+    def _stamp(self) -> str:
+        stamped = self._settings.user_message((Text(""),), self._clock.now())
+        return stamped.stamp if stamped is not None else ""
+
+    def _copy(self, message: ChatMessage, turn_id: TurnId) -> tuple[SentFile, ...]:
+        """Copy the files to where people get them. Raises `ToolError`. Blocks."""
+        folder = Folder(self._folders(message.chat_key))
+        return tuple(
+            keep_copy(folder, folder.resolve(path), sent_file_id(turn_id, path), check=self._check)
+            for path in message.files
+        )
+
+    def _check(self, data: bytes) -> None:
+        if names := self._secrets.redactor.names_in(data):
+            what = f"The file holds a secret of the gateway ({', '.join(names)}) and is not sent."
+            raise ToolError(what, "Take it out of the file first.")
+
+    # -- the logs of sessions in which a turn runs ----------------------------------------------------------
+
+    def _wait(self, session_id: SessionId, chat_key: ChatKey | None = None) -> None:
+        """Log what waits for the session when its turn is over."""
+        running = self._live.running_in(chat_key) if self._live is not None and chat_key else None
+        if session_id not in self._waiting:
+            self._woken.set()
+        elif running is None or self._waiting[session_id] is running:
+            return
+        self._waiting[session_id] = running
+        if running is not None:
+            running.settled.add_done_callback(lambda _: self._woken.set())
+
+    async def run(self) -> None:
+        """Log sent messages after the turns that ran when they were sent, until cancelled."""
+        self._waiting |= dict.fromkeys(await self._unannounced())
+        while True:
+            self._woken.clear()
+            for session_id in tuple(self._waiting):
+                await self._announce(session_id)
+            if self._waiting:
+                await wait_event(self._woken, self._clock, _LOOK_SECONDS)
+            else:
+                await self._woken.wait()
+
+    async def _unannounced(self) -> Sequence[SessionId]:
+        try:
+            return await self._store.unannounced()
+        except StoreError as error:
+            _log.warning("sent messages are logged later: %s", error)
+            return ()
+
+    async def _announce(self, session_id: SessionId) -> None:
+        try:
+            if await self._store.announce(session_id):
+                self._waiting.pop(session_id, None)
+                return
+            session = await self._store.session(session_id)
+            self._wait(session_id, session.chat_key if session is not None else None)
+        except StoreError as error:
+            _log.warning("sent messages of %s are logged later: %s", session_id, error)
