@@ -27,6 +27,7 @@ from talaria.core.jobs import (
     JobState,
     NewSlot,
     Overlap,
+    RewindJob,
     Schedule,
     SettleSlot,
     Slot,
@@ -180,6 +181,22 @@ class JobSuite:
         await store.jobs.edit(EditJob(late.id, 2, late.plan, JobState.PAUSED, None))
         assert await store.jobs.next_due(START + 30) == START + CLAIM_SECONDS, "a claim may become void"
 
+    async def test_a_job_that_ran_ahead_of_a_clock_is_set_back(self, store: Store, clock: HandClock) -> None:
+        job = await add(store)
+        slots = (NewSlot(START, START), NewSlot(START + 60, START, "missed"), NewSlot(START + 120, START))
+        await store.jobs.advance([AdvanceJob(job.id, 1, START, START + 180, slots)])
+        for _ in range(2):
+            (claimed,) = await claim(store)
+            await end(store, claimed.slot.claim)
+        assert await store.jobs.ahead_of(START + 150, 9) == [], "no slot lies in the future"
+        clock.forward(-30)
+        assert [one.id for one in await store.jobs.ahead_of(START - 30, 9)] == [job.id]
+        assert await store.jobs.rewind([RewindJob(job.id, 1, START)]) == 1
+        assert await store.jobs.ahead_of(START - 30, 9) == []
+        again = tuple(NewSlot(slot.instant, slot.instant) for slot in slots)
+        await store.jobs.advance([AdvanceJob(job.id, 1, START, START + 180, again)])
+        assert [state for _, state, _ in await states(store, job)] == ["done", "due", "done"]
+
     # -- claims
 
     async def test_of_many_claimers_one_gets_a_slot(self, store: Store) -> None:
@@ -272,6 +289,16 @@ class JobSuite:
         assert (slot.state, slot.turn_id, slot.ended_at) == (SlotState.DONE, turn.turn.id, START + 5)
         with pytest.raises(StaleFence):
             await accept(store, claimed.slot.claim)
+
+    async def test_a_slot_with_a_turn_is_settled_by_the_turn_only(self, store: Store) -> None:
+        job = await add(store)
+        await write(store, job, START)
+        (claimed,) = await claim(store)
+        await accept(store, claimed.slot.claim)
+        for state in (SlotState.DUE, SlotState.FAILED):
+            with pytest.raises(StaleFence, match="has a turn"):
+                await store.jobs.settle(SettleSlot(claimed.slot.claim, state))
+        assert (await only_slot(store, job)).state is SlotState.RUNNING
 
     async def test_a_turn_that_is_stopped_before_it_begins_fails_its_slot(self, store: Store) -> None:
         job = await add(store, retries=3)

@@ -36,9 +36,7 @@ class TestDeletionContract(StoreDeletionSuite, StoreRecallSuite):
     pass
 
 
-class TestMemoryContract(
-    StoreRetentionSuite, StoreDeletionSuite, StoreRecallSuite, StoreResponsesSuite, JobSuite
-):
+class TestMemoryContract(StoreRetentionSuite, StoreDeletionSuite, StoreRecallSuite, StoreResponsesSuite):
     """The short form: leases, commits, replies, forgetting. The soak runs all suites on this store."""
 
     @pytest.fixture

@@ -34,6 +34,8 @@ class Failpoint(StrEnum):
     PROCESS_STARTED = "process.started"  # the command runs, and nobody was told
     NOTED = "process.noted"  # the log has the note of its end, and the process does not count as told
     WOKEN = "process.woken"  # the turn that its end asks for is durable, and it does not count as told
+    SLOTS_WRITTEN = "slots.written"  # a job's slots are due, and its next instant is set
+    SLOT_CLAIMED = "slot.claimed"  # the slot is claimed, and has no turn
     PURGED = "session.purged"  # its rows are gone, and its files are there
 
 

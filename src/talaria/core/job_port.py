@@ -16,6 +16,7 @@ from talaria.core.jobs import (
     JobBell,
     JobCounts,
     JobPage,
+    RewindJob,
     SettleSlot,
     Slot,
     SlotClaim,
@@ -57,6 +58,10 @@ class JobStore(Protocol):
         """Write slots and next instants; see `AdvanceJob`. Durable. Returns how many jobs were moved on."""
         ...
 
+    async def rewind(self, orders: Sequence[RewindJob]) -> int:
+        """Set jobs back; see `RewindJob`. Durable. Returns how many were set back."""
+        ...
+
     async def claim(self, order: ClaimSlots) -> Sequence[ClaimedSlot]:
         """Claim due slots; see `ClaimSlots`. Durable."""
         ...
@@ -79,6 +84,14 @@ class JobStore(Protocol):
 
     async def due(self, now: float, limit: int) -> Sequence[Job]:
         """Return active jobs whose next instant has come, the earliest first."""
+        ...
+
+    async def ahead_of(self, now: float, limit: int) -> Sequence[Job]:
+        """Return unpaused jobs that have passed a slot which lies in the future: the clock was set back."""
+        ...
+
+    async def is_waiting(self, now: float) -> bool:
+        """Return whether a slot is due and not claimed."""
         ...
 
     async def next_due(self, after: float) -> float | None:

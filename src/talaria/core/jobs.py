@@ -43,10 +43,11 @@ class Every(msgspec.Struct, frozen=True, tag="every"):
     since: float
 
 
-class At(msgspec.Struct, frozen=True, tag="at"):
-    """Once, at an instant."""
+class At(msgspec.Struct, frozen=True, tag="at", omit_defaults=True):
+    """Once, at an instant. `local` is the local time that it was computed from, if it was."""
 
     instant: float
+    local: str = ""
 
 
 class AfterProcess(msgspec.Struct, frozen=True, tag="after"):
@@ -295,7 +296,8 @@ class AdvanceJob(msgspec.Struct, frozen=True):
     """Write the slots of a job up to now, and its next instant.
 
     Nothing is done if the job is not at `version` and `next_at` any more: another process did it, or the job
-    was edited. A slot whose row exists stays as it is. Without `then_at` the job becomes `done`.
+    was edited. A slot whose row exists stays as it is, unless it was skipped: it was met before the clock was
+    set back, and is due now. Without `then_at` the job becomes `done`.
     """
 
     id: JobId
@@ -303,6 +305,15 @@ class AdvanceJob(msgspec.Struct, frozen=True):
     next_at: float
     then_at: float | None
     slots: tuple[NewSlot, ...]
+
+
+class RewindJob(msgspec.Struct, frozen=True):
+    """Set an unpaused job back to an earlier instant, because the clock was set back. Nothing is done if the
+    job is not at `version` any more."""
+
+    id: JobId
+    version: int
+    next_at: float
 
 
 class ClaimSlots(msgspec.Struct, frozen=True):
@@ -328,7 +339,8 @@ class ClaimedSlot(msgspec.Struct, frozen=True):
 class SettleSlot(msgspec.Struct, frozen=True):
     """End a slot that has no turn, under the claim's fence; with `DUE`, give the claim back instead.
 
-    A failure makes the slot due again later, if the plan has another try. Raises `StaleFence`, `IllegalMove`.
+    A failure makes the slot due again later, if the plan has another try. Raises `IllegalMove`, and
+    `StaleFence` also for a slot that has a turn, whose end settles it.
     """
 
     claim: SlotClaim

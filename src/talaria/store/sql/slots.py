@@ -22,9 +22,11 @@ from talaria.core.jobs import (
     AdvanceJob,
     ClaimedSlot,
     ClaimSlots,
+    Job,
     JobCounts,
     JobState,
     Overlap,
+    RewindJob,
     SettleSlot,
     Slot,
     SlotClaim,
@@ -59,7 +61,9 @@ def slot_from(row: Any) -> Slot:
 FIND_SLOT = f"SELECT {SLOT_COLUMNS} FROM slots WHERE job_id = ? AND instant = ?"
 INSERT_SLOT = f"""
 INSERT INTO slots ({SLOT_COLUMNS}) VALUES (?, ?, ?, ?, ?, NULL, 0, 0, 0, '', NULL, NULL, ?, ?)
-ON CONFLICT (job_id, instant) DO NOTHING
+ON CONFLICT (job_id, instant) DO UPDATE SET state = 'due', due_at = excluded.due_at, reason = '',
+                                                 ended_at = NULL
+WHERE slots.state = 'skipped' AND excluded.state = 'due' AND slots.turn_id IS NULL
 """
 MOVE_JOB = """
 UPDATE jobs SET next_at = ?, state = ?, ended_at = ?
@@ -84,6 +88,19 @@ def advance(tx: Transaction, orders: Sequence[AdvanceJob]) -> int:
             state_now, due_at, reason, ended = skipped or ("due", slot.due_at, "", None)
             tx.execute(INSERT_SLOT, (order.id, slot.instant, state_now, due_at, reason, ended, 0))
     return moved
+
+
+REWIND_JOB = """
+UPDATE jobs SET next_at = ?, state = 'active', ended_at = NULL
+WHERE id = ? AND version = ? AND state <> 'paused' AND (next_at IS NULL OR next_at > ?)
+"""
+
+
+def rewind(tx: Transaction, orders: Sequence[RewindJob]) -> int:
+    return sum(
+        tx.execute(REWIND_JOB, (order.next_at, order.id, order.version, order.next_at)).rowcount
+        for order in orders
+    )
 
 
 def fire(tx: Transaction, job_id: JobId, instant: float, *, is_manual: bool = False) -> Slot | None:
@@ -226,6 +243,8 @@ def end_turn(tx: Transaction, job_id: JobId, turn_id: TurnId, end: TurnEnd) -> N
 
 def settle(tx: Transaction, order: SettleSlot) -> Slot:
     found = _check(tx, order.claim)
+    if found.turn_id is not None:
+        raise StaleFence(f"Slot {found.id} has a turn, which settles it.")
     check_slot_move(found, order.state)
     if order.state is SlotState.DUE:
         # The claim is given back, and the attempt does not count.
@@ -306,6 +325,12 @@ SELECT min(claimed_at) FROM slots WHERE state = 'running' AND ended_at IS NULL A
 LIST_SLOTS = f"""
 SELECT {SLOT_COLUMNS} FROM slots WHERE job_id = ? AND instant < ? ORDER BY instant DESC LIMIT ?
 """
+FIND_AHEAD = f"""
+SELECT DISTINCT {prefixed("j", JOB_COLUMNS)} FROM slots s JOIN jobs j ON j.id = s.job_id
+WHERE s.instant > ? AND s.manual = 0
+  AND (j.next_at > s.instant OR (j.state = 'done' AND s.state = 'skipped')) LIMIT ?
+"""
+IS_WAITING = "SELECT 1 FROM slots WHERE state = 'due' AND ended_at IS NULL AND due_at <= ? LIMIT 1"
 COUNT_JOBS = "SELECT state, count(*) FROM jobs GROUP BY state"
 COUNT_SLOTS = "SELECT state, count(*) FROM slots WHERE ended_at IS NULL GROUP BY state"
 OLDEST_DUE = "SELECT min(due_at) FROM slots WHERE state = 'due' AND ended_at IS NULL"
@@ -322,6 +347,14 @@ def next_due(db: Connection, after: float) -> float | None:
     (claimed,) = db.execute(OLDEST_CLAIM).fetchone()
     times = [job, waiting, None if claimed is None else claimed + CLAIM_SECONDS]
     return min((time for time in times if time is not None), default=None)
+
+
+def ahead_of(db: Connection, now: float, limit: int) -> Sequence[Job]:
+    return [job_from(row) for row in db.execute(FIND_AHEAD, (now, limit))]
+
+
+def is_waiting(db: Connection, now: float) -> bool:
+    return db.execute(IS_WAITING, (now,)).fetchone() is not None
 
 
 def slots(db: Connection, job_id: JobId, page: Page) -> SlotPage:

@@ -45,6 +45,8 @@ CREATE TABLE slots (
 
 CREATE INDEX slots_open ON slots (state, due_at) WHERE ended_at IS NULL;
 CREATE INDEX slots_open_of_job ON slots (job_id, due_at) WHERE ended_at IS NULL;
+-- Slots of the future: the clock was set back after they were written.
+CREATE INDEX slots_by_instant ON slots (instant);
 CREATE INDEX slots_ended ON slots (ended_at) WHERE ended_at IS NOT NULL;
 
 -- The job whose slot the turn runs; NULL for most turns.

@@ -1,0 +1,202 @@
+"""`Scheduler`: one timer for the next instant of all jobs.
+
+It sleeps until the earliest instant, which the store finds by index, so a stored job costs nothing until it
+is due. The wall clock can jump and a machine can sleep, so it looks at the clock twice a minute. Several
+schedulers may work on one store: each move is a transaction that one of them wins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import tzinfo
+
+from talaria.core.clock import Clock
+from talaria.core.errors import StaleFence, StoreError, TalariaError
+from talaria.core.failpoints import Failpoint, hit
+from talaria.core.ids import OwnerId
+from talaria.core.job_port import JobStore
+from talaria.core.jobs import (
+    CLAIM_SECONDS,
+    ClaimedSlot,
+    ClaimSlots,
+    JobRunner,
+    RewindJob,
+    SettleSlot,
+    SlotState,
+)
+from talaria.core.ledger import Page
+from talaria.core.tasks import finish
+from talaria.jobs.planning import plan_slots, replan, zone_of
+from talaria.jobs.schedules import next_instant
+from talaria.jobs.settings import JobSettings
+
+_log = logging.getLogger("talaria.jobs")
+
+TICK_SECONDS = CLAIM_SECONDS / 2  # between two looks at the clock, and two renewals of claims
+_LOOK_SECONDS = 300.0  # between two looks at the store, for jobs that another process has written
+_BLOCKED_SECONDS = 2.0  # between two looks while slots wait for a run to end
+_BATCH = 200
+
+
+class Scheduler:
+    """Starts the runs of jobs that have come. `run` goes on until it is cancelled.
+
+    `sheds` tells whether scheduled work has to wait now. On cancellation the claims of runs that have not
+    begun are given back.
+    """
+
+    def __init__(
+        self,
+        jobs: JobStore,
+        runner: JobRunner,
+        clock: Clock,
+        owner: OwnerId,
+        *,
+        settings: Callable[[], JobSettings],
+        zone: tzinfo,
+        sheds: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._jobs = jobs
+        self._runner = runner
+        self._clock = clock
+        self._owner = owner
+        self._settings = settings
+        self._zone = zone
+        self._sheds = sheds
+        self._woken = asyncio.Event()
+        self._starting: dict[asyncio.Task[None], ClaimedSlot] = {}
+        self.is_shedding = False
+
+    async def run(self) -> None:
+        unwatch = self._jobs.bell.watch(self._woken.set)
+        try:
+            while True:
+                self._woken.clear()
+                await self._rest(await self.look())
+        finally:
+            unwatch()
+            await self._let_go()
+
+    async def look(self) -> float | None:
+        """Write, claim and start everything that is due. Return the next instant, None if there is none."""
+        self.is_shedding = self._sheds()
+        if self.is_shedding:
+            return self._clock.now() + _BLOCKED_SECONDS
+        await self._rewind()
+        await self._advance()
+        await self._claim()
+        now = self._clock.now()
+        following = await self._jobs.next_due(now)
+        if await self._jobs.is_waiting(now):
+            blocked_until = now + _BLOCKED_SECONDS
+            following = blocked_until if following is None else min(following, blocked_until)
+        return following
+
+    async def _rewind(self) -> None:
+        """Set jobs back that have passed slots of the future."""
+        now = self._clock.now()
+        while ahead := await self._jobs.ahead_of(now, _BATCH):
+            orders = []
+            for job in ahead:
+                zone = zone_of(job.plan, self._zone)
+                if (instant := next_instant(job.plan.schedule, zone, now)) is not None:
+                    orders.append(RewindJob(job.id, job.version, instant))
+            if not await self._jobs.rewind(orders) or len(ahead) < _BATCH:
+                return
+
+    async def _advance(self) -> None:
+        while True:
+            now = self._clock.now()
+            jobs = await self._jobs.due(now, _BATCH)
+            if not jobs:
+                return
+            plans = plan_slots(jobs, now, self._settings().late, self._zone)
+            if not await self._jobs.advance(plans):
+                return
+            hit(Failpoint.SLOTS_WRITTEN)
+
+    async def _claim(self) -> None:
+        while True:
+            order = ClaimSlots(self._owner, self._settings().max_running)
+            claimed = await self._jobs.claim(order)
+            for one in claimed:
+                hit(Failpoint.SLOT_CLAIMED)
+                task = asyncio.create_task(self._start(one), name=f"job {one.slot.id}")
+                self._starting[task] = one
+                task.add_done_callback(self._forget)
+            if len(claimed) < order.limit:
+                return
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._starting.pop(task, None)
+
+    async def _start(self, claimed: ClaimedSlot) -> None:
+        try:
+            await self._runner.start(claimed)
+        except asyncio.CancelledError:
+            await self._settle(claimed, SlotState.DUE, "")
+            raise
+        except StaleFence:
+            _log.info("slot %s is run by another process", claimed.slot.id)
+        except TalariaError as error:
+            _log.warning("slot %s could not be run: %s", claimed.slot.id, error.user_text)
+            await self._settle(claimed, SlotState.FAILED, error.user_text)
+        except Exception:
+            _log.exception("slot %s could not be run", claimed.slot.id)
+            await self._settle(claimed, SlotState.FAILED, "an error of the gateway, see its log")
+
+    async def _settle(self, claimed: ClaimedSlot, state: SlotState, reason: str) -> None:
+        """End a slot that has no turn. One that has a turn is settled by it."""
+        try:
+            await finish(self._jobs.settle(SettleSlot(claimed.slot.claim, state, reason)))
+        except StoreError as error:
+            _log.info("slot %s is not settled here: %s", claimed.slot.id, error.user_text)
+
+    async def _rest(self, until: float | None) -> None:
+        """Sleep until an instant or until the bell rings. Claims are renewed meanwhile, and the store is
+        looked at if the clock was set."""
+        look_at, before = self._clock.elapsed() + _LOOK_SECONDS, self._clock.now()
+        while not self._woken.is_set() and self._clock.elapsed() < look_at:
+            now = self._clock.now()
+            if (until is not None and until <= now) or now < before - 1:
+                return
+            before = now
+            left = TICK_SECONDS if until is None else min(TICK_SECONDS, until - now)
+            await self._sleep(left)
+            if self._starting:
+                await self._jobs.renew([one.slot.claim for one in self._starting.values()])
+
+    async def _sleep(self, seconds: float) -> None:
+        sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
+        waking = asyncio.ensure_future(self._woken.wait())
+        try:
+            await asyncio.wait((sleeping, waking), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sleeping, waking):
+                task.cancel()
+            await asyncio.gather(sleeping, waking, return_exceptions=True)
+
+    async def _let_go(self) -> None:
+        for task in tuple(self._starting):
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+
+
+async def replan_all(jobs: JobStore, clock: Clock, zone: tzinfo) -> int:
+    """Compute the instants of all jobs anew, because the rules of time zones have changed since they were
+    stored. Return how many have moved. A page at a time, so that other work goes on."""
+    moved, page = 0, Page(_BATCH)
+    while True:
+        found = await jobs.listing(page)
+        for job in found.items:
+            if (edit := replan(job, zone, clock.now())) is not None:
+                try:
+                    await jobs.edit(edit)
+                    moved += 1
+                except TalariaError:
+                    continue  # it was changed meanwhile, by the rules of today
+        if found.next is None:
+            return moved
+        page = Page(_BATCH, found.next)
