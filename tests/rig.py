@@ -55,6 +55,7 @@ from talaria.turns.trust import LoggedTrust
 from talaria.turns.turns import Turns
 from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.folder import Folder, chat_folder
+from talaria.workspace.quota import FolderQuota
 from talaria.workspace.uploads import Uploads
 
 LIMITS = PoolLimits(max_agents=8, idle_ttl=3600, max_bytes=1 << 20)
@@ -84,7 +85,7 @@ class Rig:
     workspaces: FakeWorkspaces
     delivery: Delivery
 
-    def gateway(self, home: Path, **more: Any) -> Gateway:
+    def gateway(self, home: Path, folder_of: Callable[[ChatKey], Path] | None = None, **more: Any) -> Gateway:
         """What a channel sees of it; what this rig does not have is missing."""
         settings = Settings()
         given = {
@@ -96,7 +97,10 @@ class Rig:
             "pool": self.pool,
             "turns": self.turns,
             "deletions": Deletions(
-                cast(StoreEngine, self.store), self.clock, self.sessions, partial(chat_folder, home)
+                cast(StoreEngine, self.store),
+                self.clock,
+                self.sessions,
+                folder_of or partial(chat_folder, home),
             ),
             "delivery": self.delivery,
             "metrics": self.metrics,
@@ -152,6 +156,7 @@ async def start(
     is_held: bool = False,
     tool_settings: ToolSettings | None = None,
     checkpoints: Checkpoints | None = None,
+    quota: FolderQuota | None = None,
 ) -> AsyncIterator[Rig]:
     """Recovered and accepting; leaving drains at once and leaves what runs resumable."""
     clock = clock or SystemClock()
@@ -190,7 +195,9 @@ async def start(
         secrets=secrets or SecretRegistry(),
     )
     turn_settings = TurnSettings("main", max_steps, turn_seconds, busy, zone=UTC)
-    turns = Turns(store, keeper, agents, sessions, turn_settings, load=load)
+    uploads = Uploads(folder / "uploads", lambda key: folder, clock, quota=quota)
+    keep = uploads.keep_message
+    turns = Turns(store, keeper, agents, sessions, turn_settings, load=load, keep_message=keep)
     live = turns.live
     delivery = Delivery(
         store,

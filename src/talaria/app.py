@@ -357,7 +357,17 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         keeper, watch = await scopes.enter_async_context(_keep_leases(start, store))
         agents = replace(agents, notes=notes)
         hosts = _host_questions(start)
-        turns = Turns(store, keeper, agents, sessions, turn_settings, load=watch.load, hosts=hosts)
+        uploads = Uploads(home.files, folders, clock, workers.threads, workers.quota)
+        turns = Turns(
+            store,
+            keeper,
+            agents,
+            sessions,
+            turn_settings,
+            load=watch.load,
+            hosts=hosts,
+            keep_message=uploads.keep_message,
+        )
         networks.use_asker(turns.hosts)
         delivery = _make_delivery(start, store, turns, folders)
         sender = _make_sender(start, store, turn_settings, folders)

@@ -9,6 +9,7 @@ from talaria.core.messages import SystemMessage, Text, UserMessage
 from talaria.core.redaction import Secret, SecretRegistry
 from talaria.core.store_ports import Store
 from talaria.core.turns import Sender
+from talaria.models.known import Abilities
 from talaria.turns.histories import SentExchange
 from talaria.turns.intake import StatelessCall
 
@@ -38,7 +39,8 @@ async def test_a_front_ends_chat_goes_on_after_a_pasted_secret(store: Store, tmp
 
 
 async def test_a_long_message_is_searched_too(store: Store, tmp_path: Path) -> None:
-    async with start(store, tmp_path, secrets=SECRETS) as rig:
-        turn = await rig.say("x " * 100_000 + KEY)
+    large = {"scripted/scripted": Abilities(context=200_000)}
+    async with start(store, tmp_path, secrets=SECRETS, abilities=large) as rig:
+        turn = await rig.say("x " * 40_000 + KEY)
     assert KEY not in str(turn.inbound.text)
     assert turn.inbound.text.endswith("[secret KEY]")

@@ -110,11 +110,8 @@ def _replace_unreadable(parts: tuple[Part, ...], *, sees: bool, opens: bool) -> 
     for part in parts:
         if isinstance(part, Image) and not sees:
             yield Text(f"[image {_name(part, file)}: this model cannot see images]")
-        elif isinstance(part, File) and not opens and part.text:
-            yield Text(attached_text(part))
         elif isinstance(part, File) and not opens:
-            about = f"{part.media_type}, {format_size(part.size)}"
-            yield Text(f"[file {part.name} ({about}): there is no tool here to open it with]")
+            yield Text(attached_text(part))
         else:
             yield part
         file = part if isinstance(part, File) else None

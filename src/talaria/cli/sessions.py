@@ -37,6 +37,7 @@ from talaria.core.messages import (
 )
 from talaria.core.sessions import Session
 from talaria.core.store_ports import Store
+from talaria.core.units import format_size
 from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore
 from talaria.turns.deletion import Deletions
@@ -278,6 +279,8 @@ def _part(part: Part) -> str:
             return clean(part.text)
         case Image():
             return "[image]"
+        case File(is_message=True):
+            return f"[all of this message, {format_size(part.size)}, is in {clean_line(part.path)}]"
         case File():
             return f"[file {clean_line(part.name)}]"
         case _:

@@ -1,7 +1,8 @@
 """Files that the gateway itself keeps in a chat's folder, below `.talaria`, and their names there.
 
 The other files of the folder belong to the chat. These belong to one session or one turn, so the names are
-made from their ids: long results of tools, copies of the files that a turn sent, and task lists.
+made from their ids: long results of tools, long messages, copies of the files that a turn sent, and task
+lists.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ PRIVATE = ".talaria"
 
 RESULTS = f"{PRIVATE}/results"
 SENT = f"{PRIVATE}/sent"
+MESSAGES = f"{PRIVATE}/messages"
 RESULT_PATH = re.compile(rf"{re.escape(RESULTS)}/[A-Za-z0-9_-]++\.txt")
+MESSAGE_PATH = re.compile(rf"{re.escape(MESSAGES)}/[A-Za-z0-9_-]++\.txt")
 _FILE_PREFIX = "file_"
 _ID = re.compile(r"file_([0-9a-z]{26})_[0-9a-f]{8}")
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]")

@@ -35,6 +35,8 @@ def _redact_part(part: Part, redactor: Redactor) -> Part:
     if not isinstance(part, Text | File):
         return part
     text = redactor(part.text)
+    if isinstance(part, File) and part.beginning:
+        part = msgspec.structs.replace(part, beginning=redactor(part.beginning))
     return part if text == part.text else msgspec.structs.replace(part, text=text)
 
 

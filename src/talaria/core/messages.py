@@ -27,13 +27,23 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
 
 class File(msgspec.Struct, frozen=True, tag="file"):
     """A file in the chat's folder. A model is told its path; models without tools, and the built-in ones,
-    get the `text` of a small text file too."""
+    get the `text` of a small text file too.
+
+    A larger text file has its `beginning`, and `rest` says how `read_file` goes on behind it. With `rest` and
+    no `beginning` the file holds a whole message that was too long: the text before it is its beginning.
+    """
 
     name: str
     path: str
     media_type: str
     size: int
     text: str = ""
+    beginning: str | UnsetType = UNSET
+    rest: str | UnsetType = UNSET
+
+    @property
+    def is_message(self) -> bool:
+        return bool(self.rest) and not self.beginning
 
 
 Part = Text | Image | File

@@ -34,6 +34,7 @@ from talaria.core.models import (
 )
 from talaria.core.ports import WireFormat
 from talaria.core.specs import Prefix
+from talaria.core.units import format_size
 from talaria.models.answer_budget import MAX_DOCUMENT_BYTES, MAX_ID, SMALL_DOCUMENT, AnswerBudget
 from talaria.models.failures import DECODE_ERRORS, ProviderErrors
 from talaria.net.sse import SseDataParser, SseOverflow
@@ -311,12 +312,26 @@ def part_text(part: Text | File) -> str:
     """Return the text for a part that is not sent as itself: a model is told where a file is."""
     if isinstance(part, Text):
         return part.text
-    return f"[file {part.name} ({part.media_type}, {part.size} bytes) at {part.path}]"
+    about = f"file {part.name} ({part.media_type}, {part.size} bytes) at {part.path}"
+    if not part.rest:
+        return f"[{about}]"
+    goes_on = f'read_file("{part.path}", {part.rest}) goes on from here.'
+    if part.is_message:
+        begun = f"This was the beginning of a message of {part.size} bytes."
+        return f"[{begun} All of it is in {part.path}: {goes_on}]"
+    return f"[{about} begins:]\n{part.beginning}\n[{goes_on}]"
 
 
 def attached_text(file: File) -> str:
-    """Return the text of a small file for a model that cannot open it."""
-    return f"[The attached file {file.name} says:]\n{file.text}"
+    """Return what a model that cannot open the file is told: its text, or of a large one the beginning."""
+    if file.text:
+        return f"[The attached file {file.name} says:]\n{file.text}"
+    size, no_tool = format_size(file.size), "there is no tool here to read the rest with"
+    if file.is_message:
+        return f"[This was the beginning of a message of {size}; {no_tool}.]"
+    if file.beginning:
+        return f"[The attached file {file.name} has {size}; {no_tool}. It begins:]\n{file.beginning}"
+    return f"[file {file.name} ({file.media_type}, {size}): there is no tool here to open it with]"
 
 
 def answer_text(message: AssistantMessage) -> str:

@@ -20,11 +20,13 @@ from talaria.core.entries import Exchange, ReasoningSet, SpecSet, exchanges
 from talaria.core.errors import LeaseHeld, NoModel, NotFound, TalariaError
 from talaria.core.ids import QuestionId, SessionId
 from talaria.core.ledger import AskedQuestion, Begin, Page, TurnEnd, ended_turn
+from talaria.core.messages import Image
 from talaria.core.questions import QuestionKind
 from talaria.core.specs import PinnedSpec
 from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
 from talaria.models.known import NOTHING_KNOWN
+from talaria.models.wire import part_text
 from talaria.turns.agents import Agents
 from talaria.turns.decisions import MAX_ANSWER, Decisions, decider_of
 from talaria.turns.live import LiveTurn, LiveTurns
@@ -118,7 +120,8 @@ class CommandRunner:
             is_theirs = item.turn.inbound.sender.id == turn.inbound.sender.id
             is_here = item.turn.chat_key == turn.chat_key
             if item.question.kind is QuestionKind.ANSWER and is_here and is_theirs:
-                text = turn.inbound.text[:MAX_ANSWER]
+                said = (part for part in turn.inbound.parts if not isinstance(part, Image))
+                text = "\n".join(map(part_text, said))[:MAX_ANSWER]
                 await self._decisions.decide_as(decider_of(turn), item.question.id, text)
                 return "" if turn.inbound.address is not None else f"Passed on to {item.turn.id}."
         raise QuestionClosed("Nothing waits for this answer any more.", "Send it again as a message.")

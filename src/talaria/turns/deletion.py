@@ -11,7 +11,7 @@ from typing import Protocol
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError, ToolError
 from talaria.core.failpoints import Failpoint, hit
-from talaria.core.files import RESULTS, Removal
+from talaria.core.files import MESSAGES, RESULTS, Removal
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.sessions import Session
 from talaria.core.store_ports import RetentionStore
@@ -34,8 +34,9 @@ class DeletingStore(Protocol):
 class Deletions:
     """Deletes sessions.
 
-    A session has its log, its turns with their steps and replies, saved results of tools, copies of sent
-    files, and its task list. The other files of the folder belong to the chat and stay, uploads included.
+    A session has its log, its turns with their steps and replies, saved results of tools, long messages,
+    copies of sent files, and its task list. The other files of the folder belong to the chat and stay,
+    uploads included.
 
     The store's order decides: after it the session is gone for every reader. What is left of it is removed
     afterwards, first rows, then files. `sweep` does that too, for what the end of a process left behind.
@@ -97,7 +98,7 @@ class Deletions:
         retention = self._store.retention
         mine = [removal for removal in removals if removal.chat_key == chat_key]
         named = frozenset[str]()
-        if any(removal.path.startswith(RESULTS) for removal in mine):
+        if any(removal.path.startswith((RESULTS, MESSAGES)) for removal in mine):
             named = await retention.mentioned_results(chat_key)
         doomed = [removal.path for removal in mine if removal.path not in named]
         await asyncio.to_thread(_remove_files, self._folder_of(chat_key), doomed)

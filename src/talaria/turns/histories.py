@@ -24,7 +24,7 @@ import msgspec
 from talaria.commands.slash import canonical, parse_command
 from talaria.core.entries import Entry, hidden_seqs
 from talaria.core.message_redaction import redact_message
-from talaria.core.messages import AssistantMessage, Message, Text, UserMessage
+from talaria.core.messages import AssistantMessage, File, Message, Text, UserMessage
 from talaria.core.redaction import Redactor
 
 _REWRITES: Final = frozenset({"new", "resume", "branch", "undo", "retry"})
@@ -72,12 +72,14 @@ def sent_exchanges(spoken: Iterable[UserMessage | str]) -> list[SentExchange]:
 
 class KnownExchange(msgspec.Struct, frozen=True):
     """An exchange of a log. `last` is the seq of its last entry that was read. The answer of a turn that
-    runs, failed or was stopped is not `is_whole`."""
+    runs, failed or was stopped is not `is_whole`. `is_cut`: the message was too long, and `said` is its
+    beginning."""
 
     said: str
     answer: str
     last: int
     is_whole: bool
+    is_cut: bool = False
 
 
 class HistoryPlace(msgspec.Struct, frozen=True):
@@ -97,7 +99,8 @@ def known_exchanges(entries: Sequence[Entry]) -> list[KnownExchange]:
 
     def end() -> None:
         if said is not None:
-            found.append(KnownExchange(said.text, _BREAK.join(texts), last, is_whole))
+            is_cut = any(isinstance(part, File) and part.is_message for part in said.parts)
+            found.append(KnownExchange(said.text, _BREAK.join(texts), last, is_whole, is_cut))
 
     for entry in entries:
         if entry.seq in hidden:
@@ -160,16 +163,18 @@ def _count_matching(sent: Sequence[SentExchange], known: Sequence[KnownExchange]
     """Return how many of the first exchanges are the same."""
     count = 0
     for one, other in zip(sent, known, strict=False):
-        if not (_is_same_said(one.said, other.said) and _is_same_answer(one.answer, other)):
+        if not (_is_same_said(one.said, other) and _is_same_answer(one.answer, other)):
             break
         count += 1
     return count
 
 
-def _is_same_said(sent: UserMessage | None, known: str) -> bool:
-    if sent is None or sent.text == known:
+def _is_same_said(sent: UserMessage | None, known: KnownExchange) -> bool:
+    if sent is None or sent.text == known.said:
         return True
-    one, other = _squeezed(sent.text), _squeezed(known)
+    one, other = _squeezed(sent.text), _squeezed(known.said)
+    if known.is_cut and one.startswith(other):
+        return True
     return one == other or _is_put_before(one, other) or _is_put_before(other, one)
 
 

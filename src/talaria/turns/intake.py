@@ -32,6 +32,7 @@ from talaria.turns.histories import SentExchange, after_commands, known_exchange
 from talaria.turns.lanes import Lanes
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import NO_OPTIONS, CallOptions, LiveTurn
+from talaria.turns.long_inputs import LongInputs
 from talaria.turns.retries import ClientRequest, RecentRequests
 from talaria.turns.settings import Busy, TurnSettings
 
@@ -96,6 +97,7 @@ class Intake:
         *,
         settings: TurnSettings,
         load: Load,
+        inputs: LongInputs | None = None,
     ) -> None:
         self._store = store
         self._keeper = keeper
@@ -104,6 +106,7 @@ class Intake:
         self._lanes = lanes
         self._settings = settings
         self._load = load
+        self._inputs = inputs
         self._limits = load.limits
         self._limits.watch("chat_queue", lambda: max((len(lane) - 1 for lane in lanes), default=0))
         self._live = lanes.live
@@ -171,6 +174,10 @@ class Intake:
             inbound, command = _with_text(inbound, command.args), None
         elif command is None and self._answers(inbound):
             busy, command = Busy.QUEUE, Command(ANSWER)
+        turn_id = new_turn_id()
+        if self._inputs is not None and (command is None or command.name == ANSWER):
+            self._check_open()
+            inbound = await self._inputs.shorten(inbound, turn_id, is_answer=command is not None)
         fresh = Fresh(new_session_id(), self._resolve(inbound))
         binding, resume = await self._bind(inbound, command)
         if command is not None and command.name == "branch":
@@ -182,7 +189,7 @@ class Intake:
         if resume is not None:
             inbound = msgspec.structs.replace(inbound, parts=(Text(f"/resume {resume}"),))
         order = Accept(
-            turn_id=new_turn_id(),
+            turn_id=turn_id,
             inbound=inbound,
             fresh=fresh,
             command=command.name if command else "",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from talaria.core.entries import hidden_seqs
 from talaria.core.ids import SessionId
-from talaria.core.messages import File, Image, Message, ToolResults, UserMessage
+from talaria.core.messages import File, Image, Message, Part, ToolResults, UserMessage
 from talaria.core.store_ports import Store
 
 _URL = re.compile(r"https?://[^\s<>\"'`\\^{|}]+")
@@ -51,9 +51,14 @@ def is_untrusted(message: Message) -> bool:
         case ToolResults(results=results):
             return any(result.untrusted is True for result in results)
         case UserMessage(parts=parts, untrusted=untrusted):
-            return untrusted is True or any(isinstance(part, (File, Image)) for part in parts)
+            return untrusted is True or any(map(_is_sent, parts))
         case _:
             return False
+
+
+def _is_sent(part: Part) -> bool:
+    """Return whether a part is a picture or a file. A message that is too long is a file, and no such one."""
+    return isinstance(part, Image) or (isinstance(part, File) and not part.is_message)
 
 
 def urls_in(text: str) -> Iterator[str]:

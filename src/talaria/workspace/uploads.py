@@ -9,13 +9,14 @@ number: `report-2.pdf`.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import mimetypes
 import os
 import re
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar, TypeVarTuple
 
@@ -24,11 +25,12 @@ import msgspec
 from talaria.core.clock import Clock
 from talaria.core.errors import BadRequest, NotFound, StoreError, TalariaError, ToolError
 from talaria.core.ids import ChatKey
-from talaria.core.messages import File, Part
+from talaria.core.messages import File, Part, Text
 from talaria.core.slots import FairThreads
 from talaria.core.tools import FileQuota
 from talaria.core.units import format_size
 from talaria.workspace.folder import Folder, printable
+from talaria.workspace.long_texts import begin_text, keep_message
 from talaria.workspace.pictures import look_at, picture_part
 from talaria.workspace.quota import FolderFull, FolderQuota
 from talaria.workspace.rights import make_folder
@@ -41,6 +43,7 @@ KEPT_SECONDS = 86_400.0
 MAX_WAITING_BYTES = 1 << 30
 MAX_FILES = 10
 _SMALL_TEXT = 4_000  # bytes of a file whose text a message brings with it
+_BEGINNING = 2_000  # bytes that a message brings of a larger text file
 _NAME_BYTES = 120
 _MOST_NUMBERS = 1000  # of files with one name
 _HEAD_BYTES = 256 << 10
@@ -143,6 +146,11 @@ class Uploads:
         name and content, is used. Raises `ToolError`; `FolderFull` if the folder has no room."""
         return await self._in_thread(self._put, key, File(clean_name(name), "", media_type, len(data)), data)
 
+    async def keep_message(self, key: ChatKey, name: str, text: str, shown_bytes: int) -> tuple[Text, File]:
+        """Keep a message that is too long to be shown whole, under this name. Return what a model gets of it.
+        Raises `UploadTooLarge` if the folder has no room, and `StoreError`."""
+        return await self._in_thread(self._keep_message, key, name, text, shown_bytes)
+
     async def open(self, upload_id: str) -> tuple[Upload, bytes]:
         """Return an upload and its bytes. Raises `NotFound`."""
         return await self._in_thread(self._read, upload_id)
@@ -187,6 +195,10 @@ class Uploads:
             path = place_file(self._chat(key), file.name, data)
         return _parts(file, path, data)
 
+    def _keep_message(self, key: ChatKey, name: str, text: str, shown_bytes: int) -> tuple[Text, File]:
+        with _explained("The message is too long to be shown whole, and it"):
+            return keep_message(self._chat(key), name, text, shown_bytes)
+
     def _note(self, upload_id: str) -> Path:
         return self._folder / f"{upload_id}.json"
 
@@ -229,19 +241,13 @@ class Uploads:
         the agent has changed its copy meanwhile."""
         upload, data = self._read(upload_id)
         file, folder = File(upload.name, "", upload.media_type, upload.size), self._chat(key)
-        try:
-            with self._placing:
-                note = self._find(upload_id)
-                place = note.places.get(key)
-                if place is None or not folder.exists(folder.resolve(place)):
-                    place = place_file(folder, upload.name, data)
-                    self._rewrite(upload_id, _Note(note.upload, note.at, {**note.places, key: place}))
-            return _parts(file, place, data)
-        except FolderFull as error:
-            raise UploadTooLarge(error.user_text, error.hint) from error
-        except ToolError as error:
-            text = f"{upload.name} cannot be put into the chat's folder: {error.user_text}"
-            raise StoreError(text, "Look at the disk and at the folder's owner.") from error
+        with _explained(upload.name), self._placing:
+            note = self._find(upload_id)
+            place = note.places.get(key)
+            if place is None or not folder.exists(folder.resolve(place)):
+                place = place_file(folder, upload.name, data)
+                self._rewrite(upload_id, _Note(note.upload, note.at, {**note.places, key: place}))
+        return _parts(file, place, data)
 
     def _rewrite(self, upload_id: str, note: _Note) -> None:
         """Replace the note. If that fails, a message that is sent again finds its file by the content."""
@@ -251,6 +257,18 @@ class Uploads:
             with _open_private(fresh) as file:
                 file.write(msgspec.json.encode(note))
             fresh.replace(path)
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Turn an error of the chat's folder into one for the sender of a message. `what` begins a sentence."""
+    try:
+        yield
+    except FolderFull as error:
+        raise UploadTooLarge(error.user_text, error.hint) from error
+    except ToolError as error:
+        text = f"{what} cannot be put into the chat's folder: {error.user_text}"
+        raise StoreError(text, "Look at the disk and at the folder's owner.") from error
 
 
 class _Received:
@@ -323,16 +341,23 @@ def place_file(folder: Folder, name: str, data: bytes) -> str:
 
 def _parts(file: File, path: str, data: bytes) -> list[Part]:
     picture = picture_part(data)
-    file = msgspec.structs.replace(file, path=path, text=_small_text(data))
+    file = msgspec.structs.replace(file, path=path)
+    if (text := _read_text(data)) and len(data) > _SMALL_TEXT:
+        beginning, rest = begin_text(data, _BEGINNING)
+        file = msgspec.structs.replace(file, beginning=beginning, rest=rest)
+    elif text:
+        file = msgspec.structs.replace(file, text=text)
     return [file, *([picture] if picture else [])]
 
 
-def _small_text(data: bytes) -> str:
-    """Return the text of a small text file; an empty string for any other file."""
-    if len(data) > _SMALL_TEXT or b"\0" in data:
+def _read_text(data: bytes) -> str:
+    """Return the text of a text file, or of a large one the first part; an empty string for other files."""
+    head = data[: 2 * _SMALL_TEXT]
+    if b"\0" in head:
         return ""
     try:
-        return data.decode("utf-8-sig")
+        # The last character of a part may be incomplete.
+        return codecs.getincrementaldecoder("utf-8-sig")().decode(head, final=len(head) == len(data))
     except UnicodeDecodeError:
         return ""
 

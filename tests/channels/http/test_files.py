@@ -205,7 +205,11 @@ async def test_a_session_without_tools_gets_small_texts_and_is_told_of_other_fil
     async with ModelServer() as model, run_gateway(tmp_path, model, tables=tables) as api:
         for data, note in [
             (b"\0", "[file notes.txt (text/plain, 1 B): there is no tool here to open it with]"),
-            (b"x" * 4_001, "[file notes.txt (text/plain, 3.9 KiB): there is no tool here to open it with]"),
+            (
+                b"x" * 4_001,
+                "[The attached file notes.txt has 3.9 KiB; there is no tool here to read the rest with. "
+                f"It begins:]\n{'x' * 2000}",
+            ),
             ("Grüße".encode(), "[The attached file notes.txt says:]\nGrüße"),
         ]:
             told = await upload(api, data, "notes.txt")

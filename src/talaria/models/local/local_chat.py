@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import assert_never
 
 import msgspec
+from msgspec import UNSET
 
 from talaria.core.messages import (
     AssistantMessage,
@@ -186,6 +187,10 @@ def _file(file: File) -> bytes:
 
 
 def _words(part: Part) -> Part:
+    if isinstance(part, File) and part.rest:  # these models cannot read on
+        if part.is_message:
+            return Text(attached_text(part))
+        return msgspec.structs.replace(part, beginning=UNSET, rest=UNSET)
     return Text(_split_piped(part.text)[0]) if isinstance(part, Text) else part
 
 

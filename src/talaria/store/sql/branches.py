@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from talaria.core.entries import Entry
-from talaria.core.ids import SessionId
+from talaria.core.ids import ChatKey, SessionId
 from talaria.core.ledger import BranchPoint
 from talaria.core.sessions import Session
 from talaria.store.sql.executor import Connection, Transaction
@@ -25,7 +25,7 @@ DROP_BRANCH = "DELETE FROM branches WHERE session_id = ?"
 HAS_SESSION = "SELECT 1 FROM sessions WHERE id = ?"
 # The rest of the parent may go, as far as no other branch knows it.
 PURGE_PARENT = """
-INSERT INTO deletions (session_id, chat_key, keys_since) VALUES (?, '', 0) ON CONFLICT (session_id) DO NOTHING
+INSERT INTO deletions (session_id, chat_key, keys_since) VALUES (?, ?, 0) ON CONFLICT (session_id) DO NOTHING
 """
 
 
@@ -39,8 +39,9 @@ def kept_seq(db: Connection | Transaction, session_id: SessionId) -> int:
     return seq or 0
 
 
-def unlink(tx: Transaction, session_id: SessionId) -> None:
-    """Forget where a deleted session began, unless there are branches of it. Its parent may go then too."""
+def unlink(tx: Transaction, session_id: SessionId, chat_key: ChatKey) -> None:
+    """Forget where a deleted session began, unless there are branches of it. Its parent, which was in the
+    same chat, may go then too."""
     if kept_seq(tx, session_id):
         return
     row = tx.execute(FIND_PARENT, (session_id,)).fetchone()
@@ -48,7 +49,7 @@ def unlink(tx: Transaction, session_id: SessionId) -> None:
         return
     tx.execute(DROP_BRANCH, (session_id,))
     if tx.execute(HAS_SESSION, row[:1]).fetchone() is None:
-        tx.execute(PURGE_PARENT, row[:1])
+        tx.execute(PURGE_PARENT, (row[0], chat_key))
 
 
 # -- reading ----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from talaria.core.files import RESULT_PATH, RESULTS, Removal, result_name, todo_path
+from talaria.core.files import MESSAGE_PATH, MESSAGES, RESULT_PATH, RESULTS, Removal, result_name, todo_path
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.sessions import Session
 from talaria.core.turns import Inbound, Sender
@@ -67,6 +67,10 @@ FIND_DELETION = "SELECT session_id, chat_key, keys_since FROM deletions LIMIT 1"
 FIND_ENTRIES = f"""
 SELECT seq, length(body) FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT {SLICE_ENTRIES}
 """
+FIND_LONG_MESSAGES = f"""
+SELECT body FROM entries
+WHERE session_id = ? AND seq > ? AND seq <= ? AND kind = 'user' AND replace(body, '{MESSAGES}/', '') <> body
+"""
 DROP_ENTRIES = "DELETE FROM entries WHERE session_id = ? AND seq > ? AND seq <= ?"
 FIND_TURNS = f"""
 SELECT position, id, accepted_at, key, files, length(inbound) FROM turns
@@ -101,7 +105,11 @@ def purge(tx: Transaction) -> bool:
     session_id, chat_key, keys_since = deletion
     kept = branches.kept_seq(tx, session_id)
     if entries := _slice(tx.execute(FIND_ENTRIES, (session_id, kept))):
-        tx.execute(DROP_ENTRIES, (session_id, kept, entries[-1][0]))
+        gone = (session_id, kept, entries[-1][0])
+        for (body,) in tx.execute(FIND_LONG_MESSAGES, gone).fetchall():
+            for path in MESSAGE_PATH.findall(body):
+                tx.execute(ADD_REMOVAL, (chat_key, path))
+        tx.execute(DROP_ENTRIES, gone)
         return True
     turns = _slice(tx.execute(FIND_TURNS, (session_id,)))
     for position, turn_id, accepted_at, key, files, _ in turns:
@@ -115,7 +123,7 @@ def purge(tx: Transaction) -> bool:
             tx.execute(KEEP_KEY, (encode(Inbound(chat_key, Sender(""), ())), position))
     if not turns:
         tx.execute(DROP_DELETION, (session_id,))
-        branches.unlink(tx, session_id)
+        branches.unlink(tx, session_id, chat_key)
     return True
 
 
@@ -143,7 +151,9 @@ FIND_REMOVALS = f"SELECT id, chat_key, path FROM removals ORDER BY id LIMIT {rul
 DROP_REMOVAL = "DELETE FROM removals WHERE id = ?"
 FIND_MENTIONS = f"""
 SELECT e.body FROM sessions s JOIN entries e ON e.session_id = s.id
-WHERE s.chat_key = ? AND e.kind = 'tool_results' AND replace(e.body, '{RESULTS}/', '') <> e.body
+WHERE s.chat_key = ?
+  AND (e.kind = 'tool_results' AND replace(e.body, '{RESULTS}/', '') <> e.body
+       OR e.kind = 'user' AND replace(e.body, '{MESSAGES}/', '') <> e.body)
 """
 
 
@@ -153,7 +163,11 @@ def removals(db: Connection) -> Sequence[Removal]:
 
 def mentioned_results(db: Connection, chat_key: ChatKey) -> frozenset[str]:
     bodies = db.execute(FIND_MENTIONS, (chat_key,))
-    return frozenset(path for (body,) in bodies for path in RESULT_PATH.findall(body))
+    return frozenset(path for (body,) in bodies for path in _kept_texts(body))
+
+
+def _kept_texts(body: str) -> list[str]:
+    return [*RESULT_PATH.findall(body), *MESSAGE_PATH.findall(body)]
 
 
 def forget_removals(tx: Transaction, done: Sequence[int]) -> None:

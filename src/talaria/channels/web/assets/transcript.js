@@ -244,6 +244,7 @@ function story(turn) {
 function piece(part) {
   const note = (textContent) => make("p", { className: "file", textContent });
   if (part.type === "text") return make("p", { textContent: part.text });
+  if (part.rest && !part.beginning) return note(`All of this message (${size(part.size)}) is in ${part.path}`);
   if (part.type === "file") return note(`${part.name} (${size(part.size)})`);
   if (!PICTURE.test(part.url)) return note(part.url.slice(0, BRIEF));
   return make("img", { src: part.url, alt: "Attached picture" });
