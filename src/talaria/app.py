@@ -111,6 +111,24 @@ class _Start:
         name = self.settings.agent.timezone
         return ZoneInfo(name) if name else None
 
+    @property
+    def gateway(self) -> partial[Gateway]:
+        """What makes the gateway, of everything that was opened."""
+        return partial(
+            Gateway,
+            home=self.home,
+            settings=self.settings,
+            environ=self.environ,
+            clock=self.clock,
+            metrics=self.metrics,
+            health=self.health,
+            limits=self.limits,
+            secrets=self.secrets,
+            reloader=self.reloader,
+            people=self.people,
+            parts=self.parts,
+        )
+
 
 @asynccontextmanager
 async def open_gateway(
@@ -341,7 +359,7 @@ async def _open_agents(
 @asynccontextmanager
 async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> AsyncIterator[Gateway]:
     """Open everything around turns: workspaces, agents, sessions and delivery."""
-    settings, home, clock, zone = start.settings, start.home, start.clock, start.zone
+    settings, clock, zone = start.settings, start.clock, start.zone
     async with AsyncExitStack() as scopes:
         workers = ToolWorkers(start.limits)
         scopes.callback(workers.threads.close)
@@ -357,16 +375,10 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         keeper, watch = await scopes.enter_async_context(_keep_leases(start, store))
         agents = replace(agents, notes=notes)
         hosts = _host_questions(start)
-        uploads = Uploads(home.files, folders, clock, workers.threads, workers.quota)
+        uploads = Uploads(start.home.files, folders, clock, workers.threads, workers.quota)
+        keep = uploads.keep_message
         turns = Turns(
-            store,
-            keeper,
-            agents,
-            sessions,
-            turn_settings,
-            load=watch.load,
-            hosts=hosts,
-            keep_message=uploads.keep_message,
+            store, keeper, agents, sessions, turn_settings, load=watch.load, hosts=hosts, keep_message=keep
         )
         networks.use_asker(turns.hosts)
         delivery = _make_delivery(start, store, turns, folders)
@@ -375,11 +387,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         loops = _turn_loops(turns, delivery, sessions)
         loops |= {"sending": sender.run, "config": start.reloader.run}
         await scopes.enter_async_context(run_loops(clock, loops))
-        gateway = Gateway(
-            home=home,
-            settings=settings,
-            environ=start.environ,
-            clock=clock,
+        gateway = start.gateway(
             store=store,
             providers=models.providers,
             local=models.local,
@@ -393,16 +401,9 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             sender=sender,
             notes=notes,
             budgets=agents.budgets,
-            uploads=Uploads(home.files, folders, clock, workers.threads, workers.quota),
-            metrics=start.metrics,
-            health=start.health,
-            limits=start.limits,
-            secrets=start.secrets,
+            uploads=uploads,
             loop_watch=watch,
-            reloader=start.reloader,
-            people=start.people,
             started_at=clock.now(),
-            parts=start.parts,
             checkpoints=agents.tool_runner.checkpoints,
         )
         for part in start.parts:
