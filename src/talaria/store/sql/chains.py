@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from talaria.core.entries import Entry, Revision
 from talaria.core.errors import HeadMoved
-from talaria.core.ids import SessionId, TurnId
+from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.ledger import Accept
 from talaria.core.responses import ChainPlace, NewResponse, StoredResponse
 from talaria.core.sessions import Session
@@ -134,4 +134,4 @@ def _delete(tx: Transaction, turn_id: TurnId, session_id: SessionId) -> None:
     if tx.execute(IS_SETTLED, (session_id,)).fetchone() is None:
         tx.execute(UNSET_STORED, (session_id,))
         return
-    retention.prune_session(tx, session_id)
+    retention.prune_session(tx, session_id, ChatKey(""))  # stateless: no file is named in it

@@ -19,7 +19,7 @@ from talaria.core.turns import Inbound, Sender
 from talaria.store.sql import branches, rules
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.leases import DROP_GRANTS, LEASE_COLUMNS, Lease
-from talaria.store.sql.retention import FORGET_CHAT
+from talaria.store.sql.retention import ADD_REMOVAL, FORGET_CHAT, remove_messages
 from talaria.store.sql.rows import SESSION_COLUMNS, UNSETTLED, decode_files, encode, session_from
 
 # The most that one order deletes, so that the orders of turns do not wait long behind it.
@@ -37,7 +37,6 @@ DROP_SESSION = "DELETE FROM sessions WHERE id = ?"
 DROP_RESPONSES = "DELETE FROM responses WHERE session_id = ?"
 DROP_ANNOUNCEMENTS = "DELETE FROM announcements WHERE session_id = ?"
 ADD_DELETION = "INSERT INTO deletions (session_id, chat_key, keys_since) VALUES (?, ?, ?)"
-ADD_REMOVAL = "INSERT INTO removals (chat_key, path) VALUES (?, ?)"
 
 
 def delete_session(tx: Transaction, session_id: SessionId, keys_since: float) -> Session:
@@ -66,10 +65,6 @@ def delete_session(tx: Transaction, session_id: SessionId, keys_since: float) ->
 FIND_DELETION = "SELECT session_id, chat_key, keys_since FROM deletions LIMIT 1"
 FIND_ENTRIES = f"""
 SELECT seq, length(body) FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT {SLICE_ENTRIES}
-"""
-FIND_LONG_MESSAGES = f"""
-SELECT body FROM entries
-WHERE session_id = ? AND seq > ? AND seq <= ? AND kind = 'user' AND replace(body, '{MESSAGES}/', '') <> body
 """
 DROP_ENTRIES = "DELETE FROM entries WHERE session_id = ? AND seq > ? AND seq <= ?"
 FIND_TURNS = f"""
@@ -105,11 +100,9 @@ def purge(tx: Transaction) -> bool:
     session_id, chat_key, keys_since = deletion
     kept = branches.kept_seq(tx, session_id)
     if entries := _slice(tx.execute(FIND_ENTRIES, (session_id, kept))):
-        gone = (session_id, kept, entries[-1][0])
-        for (body,) in tx.execute(FIND_LONG_MESSAGES, gone).fetchall():
-            for path in MESSAGE_PATH.findall(body):
-                tx.execute(ADD_REMOVAL, (chat_key, path))
-        tx.execute(DROP_ENTRIES, gone)
+        last = entries[-1][0]
+        remove_messages(tx, session_id, chat_key, kept, last)
+        tx.execute(DROP_ENTRIES, (session_id, kept, last))
         return True
     turns = _slice(tx.execute(FIND_TURNS, (session_id,)))
     for position, turn_id, accepted_at, key, files, _ in turns:

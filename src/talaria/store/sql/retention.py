@@ -8,8 +8,9 @@ for the sums that people ask for; message, reply, steps and sent messages go.
 
 from __future__ import annotations
 
+from talaria.core.files import MESSAGE_PATH, MESSAGES
 from talaria.core.history import PruneProgress
-from talaria.core.ids import SessionId
+from talaria.core.ids import ChatKey, SessionId
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.store.sql import branches, rules
 from talaria.store.sql.executor import Transaction
@@ -57,6 +58,8 @@ def forget_turns(tx: Transaction, after: int, before: float) -> PruneProgress:
     return PruneProgress(after if len(rows) == rules.FORGET_BATCH else None, count)
 
 
+_LAST_SEQ = 2**62
+
 # -- sessions and specs -----------------------------------------------------------------------------------
 
 _TURNS_OF = "(SELECT id FROM turns WHERE session_id = ?)"
@@ -73,7 +76,8 @@ PRUNE_SESSION = (
 )
 PRUNE_ENTRIES = "DELETE FROM entries WHERE session_id = ? AND seq > ?"
 FIND_EPHEMERAL = f"""
-SELECT s.id FROM sessions s WHERE s.ephemeral = 1 AND s.stored = 0 AND s.updated_at < ? AND {ALL_SETTLED}
+SELECT s.id, s.chat_key FROM sessions s
+WHERE s.ephemeral = 1 AND s.stored = 0 AND s.updated_at < ? AND {ALL_SETTLED}
 LIMIT {rules.BATCH}
 """
 
@@ -81,16 +85,32 @@ LIMIT {rules.BATCH}
 def prune_ephemeral(tx: Transaction, older_than: float) -> int:
     """Delete up to `rules.BATCH` sessions and return how many; fewer means that no more are left."""
     doomed = tx.execute(FIND_EPHEMERAL, (older_than,)).fetchall()
-    for (session_id,) in doomed:
-        prune_session(tx, session_id)
+    for session_id, chat_key in doomed:
+        prune_session(tx, session_id, chat_key)
     return len(doomed)
 
 
-def prune_session(tx: Transaction, session_id: SessionId) -> None:
+def prune_session(tx: Transaction, session_id: SessionId, chat_key: ChatKey) -> None:
     for statement in PRUNE_SESSION:
         tx.execute(statement, (session_id,))
-    tx.execute(PRUNE_ENTRIES, (session_id, branches.kept_seq(tx, session_id)))
-    branches.unlink(tx, session_id)
+    kept = branches.kept_seq(tx, session_id)
+    remove_messages(tx, session_id, chat_key, kept, _LAST_SEQ)
+    tx.execute(PRUNE_ENTRIES, (session_id, kept))
+    branches.unlink(tx, session_id, chat_key)
+
+
+FIND_LONG_MESSAGES = f"""
+SELECT body FROM entries
+WHERE session_id = ? AND seq > ? AND seq <= ? AND kind = 'user' AND replace(body, '{MESSAGES}/', '') <> body
+"""
+ADD_REMOVAL = "INSERT INTO removals (chat_key, path) VALUES (?, ?)"
+
+
+def remove_messages(tx: Transaction, session_id: SessionId, chat_key: ChatKey, after: int, last: int) -> None:
+    """Note the files of long messages among these entries, so that they are removed."""
+    for (body,) in tx.execute(FIND_LONG_MESSAGES, (session_id, after, last)).fetchall():
+        for path in MESSAGE_PATH.findall(body):
+            tx.execute(ADD_REMOVAL, (chat_key, path))
 
 
 FIND_ENDED = f"""
@@ -107,7 +127,7 @@ FORGET_CHAT = "DELETE FROM chats WHERE chat_key = ? AND session_id = ?"
 def prune_ended(tx: Transaction, before: float) -> int:
     doomed = tx.execute(FIND_ENDED, (before, tx.now)).fetchall()
     for session_id, chat_key in doomed:
-        prune_session(tx, session_id)
+        prune_session(tx, session_id, chat_key)
         tx.execute(FORGET_CHAT, (chat_key, session_id))
     return len(doomed)
 
