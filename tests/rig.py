@@ -196,8 +196,7 @@ async def start(
     )
     turn_settings = TurnSettings("main", max_steps, turn_seconds, busy, zone=UTC)
     uploads = Uploads(folder / "uploads", lambda key: folder, clock, quota=quota)
-    keep = uploads.keep_message
-    turns = Turns(store, keeper, agents, sessions, turn_settings, load=load, keep_message=keep)
+    turns = Turns(store, keeper, agents, sessions, turn_settings, load=load, uploads=uploads)
     live = turns.live
     delivery = Delivery(
         store,

@@ -111,24 +111,6 @@ class _Start:
         name = self.settings.agent.timezone
         return ZoneInfo(name) if name else None
 
-    @property
-    def gateway(self) -> partial[Gateway]:
-        """What makes the gateway, of everything that was opened."""
-        return partial(
-            Gateway,
-            home=self.home,
-            settings=self.settings,
-            environ=self.environ,
-            clock=self.clock,
-            metrics=self.metrics,
-            health=self.health,
-            limits=self.limits,
-            secrets=self.secrets,
-            reloader=self.reloader,
-            people=self.people,
-            parts=self.parts,
-        )
-
 
 @asynccontextmanager
 async def open_gateway(
@@ -359,35 +341,36 @@ async def _open_agents(
 @asynccontextmanager
 async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> AsyncIterator[Gateway]:
     """Open everything around turns: workspaces, agents, sessions and delivery."""
-    settings, clock, zone = start.settings, start.clock, start.zone
+    settings, home, clock, zone = start.settings, start.home, start.clock, start.zone
     async with AsyncExitStack() as scopes:
         workers = ToolWorkers(start.limits)
         scopes.callback(workers.threads.close)
-        places = await scopes.enter_async_context(_open_workspaces(start, workers.threads))
-        workspaces, networks = places
+        workspaces, networks = await scopes.enter_async_context(_open_workspaces(start, workers.threads))
         folders = workspaces.folders
         turn_settings = TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, zone)
         notes = ProcessNotes(store, workspaces.processes, turn_settings, clock)
         scopes.push_async_callback(notes.close)
         agents = await scopes.enter_async_context(_open_agents(start, store, models, workspaces, workers))
+        agents = replace(agents, notes=notes)
         sessions = _make_lifecycle(start, store, workspaces, agents)
         scopes.push_async_callback(sessions.drain)
         keeper, watch = await scopes.enter_async_context(_keep_leases(start, store))
-        agents = replace(agents, notes=notes)
         hosts = _host_questions(start)
-        uploads = Uploads(start.home.files, folders, clock, workers.threads, workers.quota)
-        keep = uploads.keep_message
+        uploads = Uploads(home.files, folders, clock, workers.threads, workers.quota)
         turns = Turns(
-            store, keeper, agents, sessions, turn_settings, load=watch.load, hosts=hosts, keep_message=keep
+            store, keeper, agents, sessions, turn_settings, load=watch.load, hosts=hosts, uploads=uploads
         )
         networks.use_asker(turns.hosts)
         delivery = _make_delivery(start, store, turns, folders)
         sender = _make_sender(start, store, turn_settings, folders)
         sender.use(turns.live, delivery.wake)
-        loops = _turn_loops(turns, delivery, sessions)
-        loops |= {"sending": sender.run, "config": start.reloader.run}
+        loops = {**_turn_loops(start, turns, delivery, sessions), "sending": sender.run}
         await scopes.enter_async_context(run_loops(clock, loops))
-        gateway = start.gateway(
+        gateway = Gateway(
+            home=home,
+            settings=settings,
+            environ=start.environ,
+            clock=clock,
             store=store,
             providers=models.providers,
             local=models.local,
@@ -402,8 +385,15 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             notes=notes,
             budgets=agents.budgets,
             uploads=uploads,
+            metrics=start.metrics,
+            health=start.health,
+            limits=start.limits,
+            secrets=start.secrets,
             loop_watch=watch,
+            reloader=start.reloader,
+            people=start.people,
             started_at=clock.now(),
+            parts=start.parts,
             checkpoints=agents.tool_runner.checkpoints,
         )
         for part in start.parts:
@@ -413,7 +403,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
 
 
 def _turn_loops(
-    turns: Turns, delivery: Delivery, sessions: SessionLifecycle
+    start: _Start, turns: Turns, delivery: Delivery, sessions: SessionLifecycle
 ) -> dict[str, Callable[[], Awaitable[None]]]:
     """Return the loops that run beside the turns."""
     return {
@@ -422,6 +412,7 @@ def _turn_loops(
         "orphans": turns.watch_orphans,
         "answers": turns.requests.run,
         "expiry": sessions.run,
+        "config": start.reloader.run,
     }
 
 

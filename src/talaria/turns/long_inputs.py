@@ -4,8 +4,7 @@ gets their beginning, their size, and how to read on."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -18,8 +17,13 @@ from talaria.core.turns import Inbound
 from talaria.turns.agents import Agents
 from talaria.turns.decisions import MAX_ANSWER
 
-KeepMessage = Callable[[ChatKey, str, str, int], Awaitable[tuple[Text, File]]]
-"""Keeps a text for a chat under a name, and returns its beginning, of at most so many bytes, and its file."""
+
+class MessageKeeper(Protocol):
+    async def keep_message(self, key: ChatKey, name: str, text: str, shown_bytes: int) -> tuple[Text, File]:
+        """Keep a message for a chat under a name. Return its beginning, of at most so many bytes, and its
+        file. Raises `UploadTooLarge` and `StoreError`."""
+        ...
+
 
 USUAL_WINDOW: Final = 128_000  # tokens, of a model whose window is not known
 _LARGEST_WINDOW: Final = 200_000
@@ -35,10 +39,10 @@ def most_bytes(window: int) -> int:
 
 
 class LongInputs:
-    def __init__(self, store: Store, agents: Agents, keep: KeepMessage) -> None:
+    def __init__(self, store: Store, agents: Agents, keeper: MessageKeeper) -> None:
         self._store = store
         self._agents = agents
-        self._keep = keep
+        self._keeper = keeper
 
     async def shorten(self, inbound: Inbound, turn_id: TurnId, *, is_answer: bool = False) -> Inbound:
         """Return the message as the model gets it; the same one if it fits. A message that is sent again gets
@@ -57,7 +61,7 @@ class LongInputs:
         once = f"{inbound.sender.id}\n{inbound.key}" if inbound.key is not None else turn_id
         name = hashlib.sha256(f"{once}\n{text}".encode(errors="replace")).hexdigest()[:24]
         shown = min(max(most // 4, _LEAST_SHOWN), _MOST_SHOWN)
-        begun = await self._keep(inbound.chat_key, name, text, shown)
+        begun = await self._keeper.keep_message(inbound.chat_key, name, text, shown)
         others = (part for part in inbound.parts if not isinstance(part, Text))
         return msgspec.structs.replace(inbound, parts=(*begun, *others))
 

@@ -24,7 +24,7 @@ from talaria.turns.intake import Intake, StatelessCall
 from talaria.turns.lanes import Lanes
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import LiveTurn, LiveTurns
-from talaria.turns.long_inputs import KeepMessage, LongInputs
+from talaria.turns.long_inputs import LongInputs, MessageKeeper
 from talaria.turns.recovery import Recovery
 from talaria.turns.retries import ClientRequest, RecentRequests
 from talaria.turns.runner import Runner
@@ -53,10 +53,10 @@ class Turns:
         *,
         load: Load | None = None,
         hosts: Callable[..., HostQuestions] = HostQuestions,
-        keep_message: KeepMessage | None = None,
+        uploads: MessageKeeper | None = None,
     ) -> None:
-        """`hosts` makes the questions about hosts, of a store, live turns and a clock. `keep_message` keeps
-        messages that are too long for a model; without it they are sent whole."""
+        """`hosts` makes the questions about hosts, of a store, live turns and a clock. `uploads` keep
+        messages that are too long for a model; without them such messages are sent whole."""
         self._store = store
         self._keeper = keeper
         self._pending = agents.pending
@@ -77,7 +77,7 @@ class Turns:
             end_session=sessions.end,
         )
         self._lanes = Lanes(self._runner, self.live)
-        inputs = LongInputs(store, agents, keep_message) if keep_message is not None else None
+        inputs = LongInputs(store, agents, uploads) if uploads is not None else None
         self._intake = Intake(
             store,
             keeper,
