@@ -48,9 +48,9 @@ class SickStore(MemoryStore):
         await self._write(end)
         return await super().settle(turn_id, end)
 
-    async def log(self, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
+    async def shown_log(self, session_id: SessionId) -> Sequence[Entry]:
         self._read()
-        return await super().log(session_id, after_seq)
+        return await super().shown_log(session_id)
 
     async def summary(self, session_id: SessionId) -> ChatSummary | None:
         self._read()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from talaria.agent.warm import AgentBuilder, WarmAgent
+from talaria.agent.warm import AgentBuilder, WarmAgent, load_agent
 from talaria.core.entries import Entry, EntryBody, Hidden, ReasoningSet, Revision, SpecSet, TitleSet
 from talaria.core.errors import StoreError
 from talaria.core.ids import ChatAddress, SessionId, SpecId, new_turn_id
@@ -67,9 +67,9 @@ def test_a_gap_in_the_log_is_an_error_and_not_a_wrong_answer() -> None:
         view.absorb(ENTRIES[3:])
 
 
-def test_hidden_entries_leave_their_numbers_only() -> None:
+async def test_hidden_entries_leave_their_numbers_only() -> None:
     view = agent()
-    view.absorb([*ENTRIES, *log(*(TitleSet("pad"),) * 5, Hidden(2, 3))[5:]], frozenset({2, 3}))
+    await load_agent(view, [*ENTRIES, *log(*(TitleSet("pad"),) * 5, Hidden(2, 3))[5:]])
     assert view.revision.seq == 6
     assert [b"three" in chunk for chunk in view.transcript.chunks] == [True]
 

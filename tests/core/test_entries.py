@@ -15,13 +15,14 @@ from talaria.core.entries import (
     ReasoningSet,
     Revision,
     SpecSet,
+    Summary,
+    SummaryDropped,
     TitleSet,
     advance,
     decode_body,
     encode_body,
     exchanges,
     hidden_seqs,
-    settled_bodies,
 )
 from talaria.core.ids import SessionId, SpecId
 from talaria.core.messages import (
@@ -38,6 +39,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
+from talaria.core.shown import settled_bodies
 
 text = st.text(max_size=20)
 parts = (
@@ -66,6 +68,8 @@ bodies: st.SearchStrategy[EntryBody] = st.one_of(
     st.builds(TitleSet, text),
     st.builds(ReasoningSet, text),
     st.builds(Hidden, st.integers(1, 20), st.integers(1, 20)),
+    st.builds(Summary, st.integers(1, 20), st.integers(1, 20), text, untrusted=st.booleans()),
+    st.builds(SummaryDropped, st.integers(1, 20)),
 )
 
 
@@ -90,6 +94,8 @@ def test_every_kind_of_body_has_its_own_tag() -> None:
         "reasoning",
         "hidden",
         "note",
+        "summary",
+        "summary_dropped",
     }
 
 
@@ -184,11 +190,15 @@ def test_a_branch_begins_with_the_settled_part_of_the_log() -> None:
     call = AssistantMessage("", (ToolCall("1", "now", "{}"),))
     results = ToolResults((ToolResult("1", "now", "12"),))
     low, high = ReasoningSet("low"), ReasoningSet("high")
-    assert settled_bodies(entries()) == ()
-    assert settled_bodies(entries(ask)) == ()
-    assert settled_bodies(entries(ask, answer)) == (ask, answer)
-    assert settled_bodies(entries(ask, answer, more)) == (ask, answer)
-    assert settled_bodies(entries(ask, answer, more, call, results)) == (ask, answer)
-    assert settled_bodies(entries(ask, call, results, answer)) == (ask, call, results, answer)
-    assert settled_bodies(entries(low, ask, high, answer)) == (high, ask, answer)
-    assert settled_bodies(entries(ask, answer, more, answer, Hidden(3, 4))) == (ask, answer)
+
+    def branch(log: list[Entry]) -> tuple[EntryBody, ...]:
+        return settled_bodies(SessionId("s"), log, 2)
+
+    assert branch(entries()) == ()
+    assert branch(entries(ask)) == ()
+    assert branch(entries(ask, answer)) == (ask, answer)
+    assert branch(entries(ask, answer, more)) == (ask, answer)
+    assert branch(entries(ask, answer, more, call, results)) == (ask, answer)
+    assert branch(entries(ask, call, results, answer)) == (ask, call, results, answer)
+    assert branch(entries(low, ask, high, answer)) == (high, ask, answer)
+    assert branch(entries(ask, answer, more, answer, Hidden(3, 4))) == (ask, answer)

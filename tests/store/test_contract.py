@@ -9,6 +9,7 @@ import pytest
 from contracts.job_suite import JobSuite
 from contracts.pairing_suite import PairingSuite
 from contracts.spend_suite import SpendSuite
+from contracts.store_compaction_suite import StoreCompactionSuite
 from contracts.store_deletion_suite import StoreDeletionSuite
 from contracts.store_delivery_suite import StoreDeliverySuite
 from contracts.store_orders import HandClock
@@ -29,6 +30,10 @@ class TestStoreContract(StoreSuite, StoreDeliverySuite, StoreSendingSuite, Store
 
 
 class TestRetentionContract(StoreRetentionSuite, StoreResponsesSuite):
+    pass
+
+
+class TestCompactionContract(StoreCompactionSuite):
     pass
 
 

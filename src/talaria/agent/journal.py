@@ -92,14 +92,13 @@ class Journal:
         self._unsent.append(attempt)
 
     def recall(self, entries: Iterable[Entry], record: TurnRecord) -> None:
-        """Take up what earlier attempts at this turn committed. `entries` are those of its session."""
+        """Take up what earlier attempts at this turn committed. `entries` are those of the turn."""
         self.spent += record.spent
         self.questions = {question.n: question for question in record.questions}
         for step in record.steps:
             self._note_step(step)
         for entry in entries:
-            if entry.turn_id == self.turn_id:
-                self._note_entry(entry.body)
+            self._note_entry(entry.body)
 
     def attach(self, agent: WarmAgent | None, *, is_kept: bool = True) -> None:
         """Let `agent` absorb what is appended from now on. Pass None when the agent's lease ends.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from talaria.agent.cache_watch import CacheSample
 from talaria.agent.transcript import Transcript
-from talaria.core.entries import Entry, ReasoningSet, Revision, hidden_seqs
+from talaria.core.entries import Entry, ReasoningSet, Revision, Summary
 from talaria.core.errors import StoreError
 from talaria.core.ids import ChatKey, SessionId, SpecId
 from talaria.core.ports import Models, WireFormat, WorkspaceHandle, Workspaces
-from talaria.core.specs import PinnedSpec
+from talaria.core.shown import find_summary, shown_messages
+from talaria.core.specs import AgentSpec, PinnedSpec
 from talaria.core.store_ports import Store
 
 _OVERHEAD = 2048  # the objects of an agent without messages, so that a thousand of them are not free
@@ -21,15 +22,16 @@ _CHUNK_OVERHEAD = 64  # the object around the bytes of one message, and its plac
 _BUILDS_AT_ONCE = 2  # a build holds the entries and their encoded bytes
 _SPECS_KEPT = 64
 _SLICE_WORK = 256 << 10  # bytes that are encoded in about a millisecond, until other tasks get their turn
+RECALL_TOOL = "recall_expand"
 _ENTRY_WORK = 1 << 10  # an entry takes as long as so many bytes, besides its own
 
 
 class WarmAgent:
     """Spec, transcript bytes and revision of one session. The log has all of it, so releasing loses nothing.
 
-    `reasoning` is the session's own effort, empty if it has none. `workspace` is a handle to what the tools
-    act on; it cannot end anything. Agents of stateless calls have none. `cache_sample` is the last answer,
-    for the cache watch.
+    `reasoning` is the session's own effort, empty if it has none. `summary` is the one in force. `workspace`
+    is a handle to what the tools act on; it cannot end anything. Agents of stateless calls have none.
+    `cache_sample` is the last answer, for the cache watch.
     """
 
     __slots__ = (
@@ -39,6 +41,7 @@ class WarmAgent:
         "reasoning",
         "revision",
         "session_id",
+        "summary",
         "transcript",
         "workspace",
     )
@@ -50,6 +53,7 @@ class WarmAgent:
         self.transcript = Transcript(wire, pinned.spec)
         self.revision = Revision(0, 0)
         self.reasoning = ""
+        self.summary: Summary | None = None
         self.workspace: WorkspaceHandle | None = None
         self.cache_sample: CacheSample | None = None
 
@@ -58,9 +62,9 @@ class WarmAgent:
         """The bytes that the agent holds. A request refers to the same bytes and holds no copy of them."""
         return self.transcript.size + _CHUNK_OVERHEAD * len(self.transcript.chunks) + _OVERHEAD
 
-    def absorb(self, entries: Iterable[Entry], hidden: frozenset[int] = frozenset()) -> None:
-        """Take over committed entries. Entries that the agent has already are skipped; of `hidden` ones only
-        the number is noted. Raises `StoreError` if entries are missing in between."""
+    def absorb(self, entries: Iterable[Entry]) -> None:
+        """Take over committed entries of the agent's epoch. Entries that the agent has already are skipped.
+        Raises `StoreError` if entries are missing in between."""
         for entry in entries:
             if entry.seq <= self.revision.seq:
                 continue
@@ -71,7 +75,7 @@ class WarmAgent:
                 )
             if isinstance(entry.body, ReasoningSet):
                 self.reasoning = entry.body.effort
-            elif entry.message is not None and entry.seq not in hidden:
+            elif entry.message is not None:
                 self.transcript.append(entry.message)
             self.revision = Revision(entry.epoch, entry.seq)
 
@@ -101,7 +105,9 @@ class AgentBuilder:
     async def build(
         self, session_id: SessionId, spec_id: SpecId, chat_key: ChatKey | None = None
     ) -> WarmAgent:
-        """Build an agent from the whole log. Raises `NoModel` if the spec's provider is not configured.
+        """Build an agent from the part of the log that it shows.
+
+        Raises `NoModel` if the spec's provider is not configured.
 
         With `chat_key` the agent gets a handle to the session's workspace, which the caller must release.
         """
@@ -116,8 +122,7 @@ class AgentBuilder:
         wire = self._models.wire(pinned.spec.provider)
         agent = WarmAgent(session_id, pinned, self.credential(pinned), wire)
         async with self._builds:
-            log = await self._store.log(session_id, 0)
-            await _absorb_slowly(agent, log, hidden_seqs(log))
+            await load_agent(agent, await self._store.shown_log(session_id))
         return agent
 
     async def catch_up(self, agent: WarmAgent) -> None:
@@ -142,13 +147,25 @@ class AgentBuilder:
         return self._models.credential(pinned.spec.provider)
 
 
-async def _absorb_slowly(agent: WarmAgent, log: Iterable[Entry], hidden: frozenset[int]) -> None:
-    """Absorb a whole log in short steps: encoding a long one takes a good part of a second."""
+async def load_agent(agent: WarmAgent, log: Sequence[Entry]) -> None:
+    """Give an agent without messages what the model sees of the log, in short steps: encoding a long one
+    takes a good part of a second."""
     done = 0
-    for entry in log:
+    for shown in shown_messages(log, can_recall=can_recall(agent.pinned.spec)):
         before = agent.transcript.size
-        agent.absorb((entry,), hidden)
+        agent.transcript.append(shown.message)
         done += agent.transcript.size - before + _ENTRY_WORK
         if done > _SLICE_WORK:
             await asyncio.sleep(0)
             done = 0
+    for entry in log:
+        if isinstance(entry.body, ReasoningSet):
+            agent.reasoning = entry.body.effort
+    found = find_summary(log)
+    agent.summary = found.body if found is not None and isinstance(found.body, Summary) else None
+    if log:
+        agent.revision = Revision(log[-1].epoch, log[-1].seq)
+
+
+def can_recall(spec: AgentSpec) -> bool:
+    return RECALL_TOOL in spec.tools

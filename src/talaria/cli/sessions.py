@@ -19,7 +19,17 @@ from talaria.cli.text import columns, when
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
 from talaria.core.display import clean, clean_line, describe_call, describe_file
-from talaria.core.entries import Announcement, Entry, Hidden, Note, ReasoningSet, SpecSet, TitleSet
+from talaria.core.entries import (
+    Announcement,
+    Entry,
+    Hidden,
+    Note,
+    ReasoningSet,
+    SpecSet,
+    Summary,
+    SummaryDropped,
+    TitleSet,
+)
 from talaria.core.errors import BadRequest, LeaseHeld, NotFound, SessionOwes, TalariaError
 from talaria.core.files import PRIVATE
 from talaria.core.ids import SESSION_PREFIX, SessionId, is_session_name
@@ -258,19 +268,43 @@ def _lines(entry: Entry) -> Iterator[str]:
         case SystemMessage():
             yield f"\n{clean_line(body.role)}, {at}"
             yield clean(body.text)
+        case _:
+            if line := _describe_mark(body, at):
+                yield f"\n({line})"
+
+
+def _describe_mark(
+    body: TitleSet | Hidden | ReasoningSet | Note | Announcement | Summary | SummaryDropped | SpecSet,
+    at: str,
+) -> str:
+    """Return one line about an entry that is no message; empty if it says nothing to people."""
+    match body:
         case TitleSet():
-            yield f"\n(title: {clean_line(body.title)})"
+            line = f"title: {clean_line(body.title)}"
         case Hidden(first=first, last=last):
-            yield f"\n(entries {first} to {last} undone)"
+            line = f"entries {first} to {last} undone"
         case ReasoningSet():
-            yield f"\n(reasoning: {clean_line(body.effort) or 'as configured'})"
-        case Note() | Announcement():
-            sent = f"sent to this chat, {at}: " if isinstance(body, Announcement) else ""
-            yield f"\n({sent}{clean(body.text)})"
+            line = f"reasoning: {clean_line(body.effort) or 'as configured'}"
+        case Note():
+            line = clean(body.text)
+        case Announcement():
+            line = f"sent to this chat, {at}: {clean(body.text)}"
+        case Summary():
+            line = f"compacted: {_compacted(body)}"
+        case SummaryDropped(seq=seq):
+            line = f"the summary at entry {seq} does not count any more"
         case SpecSet():
-            pass
+            line = ""
         case _:
             assert_never(body)
+    return line
+
+
+def _compacted(summary: Summary) -> str:
+    size = f"{summary.before:,} to {summary.after:,} tokens"
+    if not summary.last:
+        return size
+    return f"{size}; entries {summary.first} to {summary.last} are summarised as\n{clean(summary.text)}"
 
 
 def _part(part: Part) -> str:

@@ -1,12 +1,11 @@
 """The entries of a session's log. All state of a session that lasts is an entry.
 
 A `Revision` is a position in the log: `seq` grows with every append, `epoch` with every entry that rewrites
-what the model sees (a new spec, an undo).
+what the model sees (a new spec, an undo, a compaction).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -78,6 +77,41 @@ class Announcement(msgspec.Struct, frozen=True, tag="announcement"):
         return UserMessage(parts, self.stamp, untrusted=self.untrusted)
 
 
+class Summary(msgspec.Struct, frozen=True, tag="summary", omit_defaults=True):
+    """A compaction: the model reads `text` in place of the entries `first` to `last`. Starts a new epoch.
+
+    It replaces the summary before it. `children` are the seqs of the summaries that went into its text. A
+    compaction that only shortens has the range and the text of the one before, or an empty range (0 to 0).
+    What it shortens stands behind `last`: `stubs` are recall ids of results (`r12.2`) and of messages (`e12`)
+    of which the model reads the beginning, and `folds` are ranges of settled steps of a turn, each of which
+    the model reads as one line.
+
+    `untrusted` tells that content from outside is in the range. If `of` is set, range and children are in the
+    log of that session, from which this one was branched. `before` and `after` are the tokens of a request
+    without and with this entry, for a `model` (provider/name) with a window of `window` tokens.
+    """
+
+    first: int = 0
+    last: int = 0
+    text: str = ""
+    children: tuple[int, ...] = ()
+    untrusted: bool = False
+    stubs: tuple[str, ...] = ()
+    folds: tuple[tuple[int, int], ...] = ()
+    of: SessionId = SessionId("")
+    model: str = ""
+    window: int = 0
+    before: int = 0
+    after: int = 0
+
+
+class SummaryDropped(msgspec.Struct, frozen=True, tag="summary_dropped"):
+    """The summary at entry `seq` does not count any more, nor any later one: what they stand for is shown
+    again, behind the summary before them. Starts a new epoch."""
+
+    seq: int
+
+
 EntryBody = (
     SystemMessage
     | UserMessage
@@ -89,8 +123,11 @@ EntryBody = (
     | Hidden
     | Note
     | Announcement
+    | Summary
+    | SummaryDropped
 )
-MARK_TYPES = (SpecSet, TitleSet, ReasoningSet, Hidden, Note, Announcement)
+MARK_TYPES = (SpecSet, TitleSet, ReasoningSet, Hidden, Note, Announcement, Summary, SummaryDropped)
+REWRITES = (SpecSet, Hidden, Summary, SummaryDropped)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -103,7 +140,8 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> Message | None:
-        """The message that the model sees, or None for an entry that it does not see."""
+        """The message that the model sees at this place, or None. A summary stands at the beginning of what
+        the model sees: see `core.shown`."""
         match self.body:
             case SystemMessage() | UserMessage() | AssistantMessage() | ToolResults() as message:
                 return message
@@ -115,7 +153,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 def advance(revision: Revision, body: EntryBody) -> Revision:
     """Return the revision after `body` is appended."""
-    rewrites = isinstance(body, SpecSet | Hidden) and revision.seq > 0
+    rewrites = isinstance(body, REWRITES) and revision.seq > 0
     return Revision(revision.epoch + (1 if rewrites else 0), revision.seq + 1)
 
 
@@ -154,21 +192,6 @@ def exchanges(entries: Sequence[Entry]) -> list[Exchange]:
             both = known if entry.turn_id in known else known + turn_ids
             found[-1] = msgspec.structs.replace(found[-1], last=entry.seq, turn_ids=both)
     return found
-
-
-def settled_bodies(entries: Sequence[Entry], until: float = math.inf) -> tuple[EntryBody, ...]:
-    """Return the entries with which a branch of this session begins.
-
-    These are the last reasoning effort and the visible messages up to the last final answer, none behind the
-    seq `until`. A turn that is still running is left out.
-    """
-    hidden = hidden_seqs(entries)
-    wishes = [entry.body for entry in entries if isinstance(entry.body, ReasoningSet)]
-    visible = (entry for entry in entries if entry.seq <= until and entry.seq not in hidden)
-    messages = [entry.message for entry in visible if entry.message is not None]
-    while messages and not (isinstance(messages[-1], AssistantMessage) and not messages[-1].tool_calls):
-        messages.pop()
-    return (*wishes[-1:], *messages)
 
 
 _ENCODER = msgspec.json.Encoder()

@@ -14,6 +14,7 @@ from talaria.core.files import Removal, SentPage
 from talaria.core.history import PruneProgress, TurnHistory
 from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, SpecId, TurnId
 from talaria.core.job_port import JobStore
+from talaria.core.log_port import LogStore
 from talaria.core.question_port import QuestionStore
 from talaria.core.recall_port import RecallStore
 from talaria.core.responses import StoredResponse
@@ -44,7 +45,7 @@ class SpendStore(Protocol):
     async def spending(self, whose: SpendingQuery) -> Spending: ...
 
 
-class Store(SpendStore, QuestionStore, Protocol):
+class Store(SpendStore, LogStore, QuestionStore, Protocol):
     """The session log and the answer ledger.
 
     Every writing method is one transaction: it is done whole and returns, or it raises and nothing was done.
@@ -200,18 +201,6 @@ class Store(SpendStore, QuestionStore, Protocol):
     async def sessions(self, page: ledger.Page, within: str = "") -> ledger.SessionPage:
         """Return lasting sessions, the last used first. With `within`, only those of chats whose keys begin
         with it. Raises `BadRequest` for an invalid page."""
-        ...
-
-    async def entries(self, session_id: SessionId, page: ledger.Page) -> ledger.EntryPage:
-        """Return a page of the session's log. Raises `BadRequest` for an invalid page."""
-        ...
-
-    async def log(self, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
-        """Return all entries after `after_seq`, in order: a warm agent is built from them."""
-        ...
-
-    async def spoken(self, session_id: SessionId, limit: int) -> Sequence[Entry]:
-        """Return the newest messages of users and models, and the entries that hide some, oldest first."""
         ...
 
     async def sent_files(self, session_id: SessionId, page: ledger.Page) -> SentPage:

@@ -255,6 +255,6 @@ class CommandRunner:
         spec = SLASH_COMMANDS.get(canonical(turn.command))
         if spec is None or not spec.reads_log:
             return (), ""
-        log = await self._store.log(turn.session_id, 0)
+        log = await self._store.shown_log(turn.session_id)
         efforts = [entry.body.effort for entry in log if isinstance(entry.body, ReasoningSet)]
         return tuple(exchanges(log)), efforts[-1] if efforts else ""

@@ -11,7 +11,7 @@ import msgspec
 from talaria.cluster.leases import LeaseKeeper
 from talaria.commands.command_types import Command
 from talaria.commands.slash import canonical, find_session, is_control, parse_command
-from talaria.core.entries import EntryBody, settled_bodies
+from talaria.core.entries import EntryBody
 from talaria.core.errors import HeadMoved, LimitReached, NoModel, TalariaError
 from talaria.core.events import Queued
 from talaria.core.ids import EPHEMERAL, ChatAddress, ChatKey, SessionId, TurnId, new_session_id, new_turn_id
@@ -21,6 +21,7 @@ from talaria.core.messages import Message, Text, UserMessage
 from talaria.core.questions import QuestionKind
 from talaria.core.responses import ChainPlace, NewResponse
 from talaria.core.sessions import Session
+from talaria.core.shown import settled_bodies
 from talaria.core.specs import PinnedSpec
 from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
@@ -379,9 +380,10 @@ class Intake:
         current = await self._store.current_session(chat_key)
         if current is None:
             return fresh
-        context = settled_bodies(await self._store.log(current.id, 0))
+        spec, log = await self._spec_of(current, fresh), await self._store.shown_log(current.id)
+        context = settled_bodies(current.id, log, _first_seq(spec))
         place = BranchPoint(current.id, current.revision.seq)
-        return Fresh(fresh.session_id, await self._spec_of(current, fresh), context, parent=place)
+        return Fresh(fresh.session_id, spec, context, parent=place)
 
     async def _spec_of(self, session: Session, fresh: Fresh) -> PinnedSpec | None:
         return await self._agents.builder.pinned(session.spec_id) if session.spec_id else fresh.spec
@@ -405,12 +407,13 @@ class Intake:
         if (place.kept, place.taken) == (len(known), len(sent)):
             return imported, Binding.CURRENT
         context: tuple[EntryBody, ...] = ()
-        parent = None
+        parent, spec = None, await self._spec_of(current, fresh)
         if place.kept:
-            log = await self._store.log(current.id, 0)
             parent = BranchPoint(current.id, known[place.kept - 1].last)
-            context = settled_bodies(log, until=parent.seq)
-        spec = await self._spec_of(current, fresh)
+            log = await self._store.shown_log(current.id)
+            if not log or log[0].seq > parent.seq:  # a summary stands for the place
+                log = await self._store.log(current.id, 0)
+            context = settled_bodies(current.id, log, _first_seq(spec), parent.seq)
         context = (*context, *_messages(sent[place.taken :]))
         return Fresh(fresh.session_id, spec, context, parent=parent), Binding.NEW
 
@@ -427,6 +430,11 @@ class Intake:
             if found is not None:
                 return Binding.RESUME, found.id
         return Binding.CURRENT, None
+
+
+def _first_seq(spec: PinnedSpec | None) -> int:
+    """Return the number of the first entry of a session's context, which stands behind the spec."""
+    return 1 if spec is None else 2
 
 
 def _messages(exchanges: Iterable[SentExchange]) -> tuple[Message, ...]:

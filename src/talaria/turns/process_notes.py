@@ -100,8 +100,7 @@ class ProcessNotes:
 
     async def _compare(self, session_id: SessionId, untold: Sequence[WatchedProcess]) -> None:
         """Mark those that the log tells of: an earlier gateway died right after that."""
-        bodies = (entry.body for entry in await self._store.log(session_id, 0))
-        known = {body.key for body in bodies if isinstance(body, Note)}
+        known = {note.key for note in await self._store.notes(session_id)}
         for process in untold:
             if note_key(process.record.id) in known:
                 await self.processes.mark_told(process)

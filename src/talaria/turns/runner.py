@@ -247,7 +247,7 @@ class Runner:
         """Return the exchange that a `/retry` repeats; None for every other turn."""
         if not turn.command or not asks_model(turn.command):
             return None
-        earlier = exchanges(await self._store.log(turn.session_id, 0))
+        earlier = exchanges(await self._store.shown_log(turn.session_id))
         return earlier[-1] if earlier else None
 
     async def _converse(self, attempt: _Attempt) -> None:
@@ -339,9 +339,8 @@ class Runner:
         for steer in live.steers:
             if (joined := await self._store.turn_record(steer.turn.id)) is not None:
                 steer.turn = joined.turn
-        entries = await self._store.log(began.session.id, 0)
         if record is not None:
-            journal.recall(entries, record)
+            journal.recall(await self._store.turn_log(began.session.id, live.turn.id), record)
         attempt.is_recalled = True
 
     # -- ending ---------------------------------------------------------------------------------------------

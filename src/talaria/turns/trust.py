@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from talaria.core.entries import hidden_seqs
+from talaria.core.entries import Entry, Summary, hidden_seqs
 from talaria.core.ids import SessionId
 from talaria.core.messages import File, Image, Message, Part, ToolResults, UserMessage
+from talaria.core.shown import find_summary
 from talaria.core.store_ports import Store
 
 _URL = re.compile(r"https?://[^\s<>\"'`\\^{|}]+")
@@ -26,22 +27,33 @@ class LoggedTrust:
         return await self._store.is_granted(self._session_id, digest)
 
     async def is_tainted(self) -> bool:
-        return any(map(is_untrusted, await self._visible()))
+        return any(map(_brought_content, await self._visible()))
 
     async def has_shown(self, url: str) -> bool:
         wanted = _without_fragment(url)
         return any(
             wanted == shown
-            for message in await self._visible()
-            for text in _texts(message)
+            for entry in await self._visible()
+            if entry.message is not None
+            for text in _texts(entry.message)
             for shown in urls_in(text)
         )
 
-    async def _visible(self) -> list[Message]:
-        entries = await self._store.log(self._session_id, 0)
-        hidden = hidden_seqs(entries)
-        messages = (entry.message for entry in entries if entry.seq not in hidden)
-        return [message for message in messages if message is not None]
+    async def _visible(self) -> list[Entry]:
+        """Return the entries that the model sees, in whole or shortened, and the summary in force."""
+        entries = await self._store.shown_log(self._session_id)
+        hidden, summary = hidden_seqs(entries), find_summary(entries)
+        return [
+            entry
+            for entry in entries
+            if entry is summary or (entry.message is not None and entry.seq not in hidden)
+        ]
+
+
+def _brought_content(entry: Entry) -> bool:
+    if isinstance(entry.body, Summary):
+        return entry.body.untrusted
+    return entry.message is not None and is_untrusted(entry.message)
 
 
 def is_untrusted(message: Message) -> bool:

@@ -109,9 +109,9 @@ class CallAnswers:
         turn = await self._turns.wait(live)
         if not asks_model(turn.command):
             return
-        for entry in await self._store.log(turn.session_id, 0):
+        for entry in await self._store.turn_log(turn.session_id, turn.id):
             said = entry.body
-            if isinstance(said, AssistantMessage) and entry.turn_id == turn.id:
+            if isinstance(said, AssistantMessage):
                 if thought := "".join(thought.text for thought in said.reasoning):
                     yield entry.seq, ReasoningDelta(thought)
                 if said.text:

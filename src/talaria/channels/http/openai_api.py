@@ -185,8 +185,8 @@ class OpenAiApi:
         if (live.is_recorded or live.is_resumed) and asks_model(turn.command):
             said = [
                 entry.body
-                for entry in await self._gateway.store.log(turn.session_id, 0)
-                if isinstance(entry.body, AssistantMessage) and entry.turn_id == turn.id
+                for entry in await self._gateway.store.turn_log(turn.session_id, turn.id)
+                if isinstance(entry.body, AssistantMessage)
             ]
             if said:
                 return _Result.of(said, said[-1].cut or "", usage, is_call=is_call)

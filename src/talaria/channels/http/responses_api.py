@@ -261,8 +261,8 @@ class ResponseApi:
             return found.answer, _outcome(found.turn, found.answer)
         if turn.state is TurnState.FAILED:  # an empty answer; other failures are errors, see `turn_error`
             return AssistantMessage(""), outcome_of("stop", turn.usage, turn.ended_at)
-        for entry in reversed(await self._gateway.store.log(turn.session_id, 0)):
-            if isinstance(entry.body, AssistantMessage) and entry.turn_id == turn.id:
+        for entry in reversed(await self._gateway.store.turn_log(turn.session_id, turn.id)):
+            if isinstance(entry.body, AssistantMessage):
                 return entry.body, _outcome(turn, entry.body)
         answer = AssistantMessage(turn.reply or "")
         return answer, _outcome(turn, answer)

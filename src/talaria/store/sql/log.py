@@ -1,19 +1,28 @@
 """Entries and specs in SQL: what every order that writes to a session's log needs."""
 
+# ruff: noqa: S608 (statements are put together from constant column lists only)
+
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
 
-from talaria.core.entries import Entry, EntryBody, SpecSet
-from talaria.core.ids import SpecId
+from talaria.core.entries import Entry, EntryBody, Hidden, SpecSet, Summary, SummaryDropped
+from talaria.core.ids import SessionId, SpecId
+from talaria.core.shown import find_floor
 from talaria.core.specs import PinnedSpec
 from talaria.store.sql import rules
 from talaria.store.sql.executor import Transaction
-from talaria.store.sql.rows import ENTRY_KINDS, encode
+from talaria.store.sql.rows import ENTRY_COLUMNS, ENTRY_KINDS, encode, entry_from
 
 INSERT_ENTRY = """
 INSERT INTO entries (session_id, seq, epoch, kind, turn_id, at, body) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+FIND_FLOOR = "SELECT floor FROM sessions WHERE id = ?"
+SET_FLOOR = "UPDATE sessions SET floor = ? WHERE id = ?"
+MARKS = f"""
+SELECT {ENTRY_COLUMNS} FROM entries
+WHERE session_id = ? AND kind IN ('hidden', 'summary', 'summary_dropped') ORDER BY seq
 """
 HAS_SPEC = "SELECT 1 FROM specs WHERE id = ?"
 INSERT_SPEC = "INSERT INTO specs (id, spec, prefix_id) VALUES (?, ?, ?)"
@@ -34,6 +43,24 @@ def insert_entry(tx: Transaction, entry: Entry) -> None:
             encode(body),
         ),
     )
+    if isinstance(body, Hidden | Summary | SummaryDropped):
+        _move_floor(tx, entry.session_id, body)
+
+
+def _move_floor(tx: Transaction, session_id: SessionId, body: Hidden | Summary | SummaryDropped) -> None:
+    """Keep the number in the session's row behind which the model sees the log.
+
+    All summaries are looked at only if an undo reaches behind the floor, or a summary is dropped.
+    """
+    if isinstance(body, Summary):
+        tx.execute(SET_FLOOR, (0 if body.of else body.last, session_id))
+        return
+    if isinstance(body, Hidden):
+        row = tx.execute(FIND_FLOOR, (session_id,)).fetchone()
+        if row is None or body.first > row[0]:
+            return
+    marks = [entry_from(row) for row in tx.execute(MARKS, (session_id,))]
+    tx.execute(SET_FLOOR, (find_floor(marks), session_id))
 
 
 def check_specs(tx: Transaction, bodies: Iterable[EntryBody]) -> None:

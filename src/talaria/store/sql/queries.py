@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from talaria.core.entries import Entry
+from talaria.core.entries import Entry, Note
 from talaria.core.files import SentItem, SentPage
 from talaria.core.history import StepUsage, TurnHistory
 from talaria.core.ids import ChatKey, SessionId, SpecId, TurnId
@@ -72,6 +72,18 @@ ENTRIES = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ?
 LOG = f"""
 SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
 WHERE s.id = ? AND e.seq > ? ORDER BY e.seq
+"""
+SHOWN_LOG = f"""
+SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
+WHERE s.id = ? AND e.seq > s.floor ORDER BY e.seq
+"""
+TURN_LOG = f"""
+SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
+WHERE s.id = ? AND e.turn_id = ? ORDER BY e.seq
+"""
+NOTES = f"""
+SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
+WHERE s.id = ? AND e.kind = 'note' ORDER BY e.seq
 """
 SPOKEN = f"""
 SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
@@ -148,6 +160,19 @@ def _sent(row: Any) -> Iterator[SentItem]:
 
 def log(db: Connection, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
     return tuple(map(entry_from, db.execute(LOG, (session_id, after_seq))))
+
+
+def shown_log(db: Connection, session_id: SessionId) -> Sequence[Entry]:
+    return tuple(map(entry_from, db.execute(SHOWN_LOG, (session_id,))))
+
+
+def turn_log(db: Connection, session_id: SessionId, turn_id: TurnId) -> Sequence[Entry]:
+    return tuple(map(entry_from, db.execute(TURN_LOG, (session_id, turn_id))))
+
+
+def notes(db: Connection, session_id: SessionId) -> Sequence[Note]:
+    bodies = (entry_from(row).body for row in db.execute(NOTES, (session_id,)))
+    return tuple(body for body in bodies if isinstance(body, Note))
 
 
 def spoken(db: Connection, session_id: SessionId, limit: int) -> Sequence[Entry]:

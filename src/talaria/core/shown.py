@@ -1,0 +1,229 @@
+"""The part of a session's log that the model sees: the summary in force, and the messages behind its range.
+
+Everything here is a pure function of entries. They may begin behind the session's floor, because the summary
+in force stands behind the entries that it is about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from talaria.core.entries import (
+    Entry,
+    EntryBody,
+    Hidden,
+    ReasoningSet,
+    Summary,
+    SummaryDropped,
+    hidden_seqs,
+)
+from talaria.core.ids import SessionId
+from talaria.core.messages import (
+    AssistantMessage,
+    Image,
+    Message,
+    Part,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    UserMessage,
+)
+from talaria.core.recall_ids import RecallId, entry_id, result_id, summary_id
+
+STUB_CHARS = 400
+"""The length of the beginning that the model reads of a shortened text."""
+_SHORT_CHARS = 600  # a shorter text is not shortened: the stub would be as long
+_RECALL = (
+    " Nothing of it is lost: `recall_search` finds words in it, and `recall_expand` shows what an id such as "
+    "e12 or r12.1 stands for."
+)
+
+
+def find_summary(entries: Sequence[Entry]) -> Entry | None:
+    """Return the entry of the summary in force: the newest one that is not void.
+
+    A summary is void once a later entry hides a part of its range or drops it.
+    """
+    hidden: list[Hidden] = []
+    dropped = float("inf")
+    for entry in reversed(entries):
+        match entry.body:
+            case Hidden() as undo:
+                hidden.append(undo)
+            case SummaryDropped(seq=seq):
+                dropped = min(dropped, seq)
+            case Summary() as summary:
+                is_touched = not summary.of and any(
+                    undo.first <= summary.last and undo.last >= summary.first for undo in hidden
+                )
+                if entry.seq < dropped and not is_touched:
+                    return entry
+            case _:
+                pass
+    return None
+
+
+def find_floor(entries: Sequence[Entry]) -> int:
+    """Return the number of the last entry that the summary in force stands for; 0 without one."""
+    found = find_summary(entries)
+    return found.body.last if found and isinstance(found.body, Summary) and not found.body.of else 0
+
+
+class SeenMessage(msgspec.Struct, frozen=True):
+    """A message as the model sees it. `seq` is its entry's; the summary in force has its own. `is_short` is
+    whether it is less than what the log has."""
+
+    seq: int
+    message: Message
+    is_short: bool = False
+
+
+def shown_messages(entries: Sequence[Entry], *, can_recall: bool = True) -> Iterator[SeenMessage]:
+    """Yield what the model sees, in order. With `can_recall` the model has the recall tools."""
+    found, hidden = find_summary(entries), hidden_seqs(entries)
+    summary = found.body if found is not None and isinstance(found.body, Summary) else Summary()
+    if found is not None and summary.text:
+        told = UserMessage((Text(render_summary(found.seq, summary, can_recall=can_recall)),))
+        yield SeenMessage(found.seq, told, is_short=True)
+    floor, stubs = 0 if summary.of else summary.last, frozenset(summary.stubs)
+    folded = {seq: fold for fold in summary.folds for seq in range(fold[0], fold[1] + 1)}
+    for entry in entries:
+        if entry.seq <= floor or entry.seq in hidden or (message := entry.message) is None:
+            continue
+        if (fold := folded.get(entry.seq)) is not None:
+            if entry.seq == fold[0]:
+                yield SeenMessage(entry.seq, UserMessage((Text(_render_fold(*fold)),)), is_short=True)
+            continue
+        short = shorten(entry.seq, message, stubs) if stubs else message
+        yield SeenMessage(entry.seq, short, is_short=short is not message)
+
+
+def render_summary(seq: int, summary: Summary, *, can_recall: bool) -> str:
+    """Return the summary as the model reads it."""
+    place = f"{summary.of}/" if summary.of else ""
+    span = f"{place}{entry_id(summary.first)} to {place}{entry_id(summary.last)}"
+    head = f"This summary ({summary_id(seq)}) stands for the earlier part of this conversation, {span}."
+    return f"[{head}{_RECALL if can_recall else ''}]\n\n{summary.text}"
+
+
+def _render_fold(first: int, last: int) -> str:
+    return f"[The steps {entry_id(first)} to {entry_id(last)} of this turn are left out here to save room.]"
+
+
+# -- stubs --------------------------------------------------------------------------------------------------
+
+
+def shorten(seq: int, message: Message, stubs: frozenset[str]) -> Message:
+    """Return the message with what `stubs` names shortened; itself if that is nothing."""
+    name = entry_id(seq)
+    match message:
+        case ToolResults(results=results):
+            names = [result_id(seq, nth) for nth in range(1, len(results) + 1)]
+            if stubs.isdisjoint(names):
+                return message
+            return ToolResults(
+                tuple(
+                    stub_result(each, result) if each in stubs else result
+                    for each, result in zip(names, results, strict=True)
+                )
+            )
+        case _ if name not in stubs:
+            return message
+        case UserMessage(parts=parts):
+            return msgspec.structs.replace(message, parts=tuple(_short_part(part, name) for part in parts))
+        case AssistantMessage(text=text, tool_calls=calls):
+            return msgspec.structs.replace(
+                message,
+                text=short_text(text, name),
+                tool_calls=tuple(_short_call(call, name) for call in calls),
+            )
+        case SystemMessage():
+            return message
+
+
+def short_text(text: str, name: str) -> str:
+    """Return the beginning of a text, and what is left out; the text itself if it is short."""
+    if len(text) <= _SHORT_CHARS:
+        return text
+    left = len(text) - STUB_CHARS
+    return f"{text[:STUB_CHARS]}… [{left:,} more characters are left out to save room; id {name}]"
+
+
+def stub_result(name: str, result: ToolResult) -> ToolResult:
+    """Return a tool's result with the beginning of its text only, and without its images."""
+    images = sum(isinstance(part, Image) for part in result.parts)
+    note = f"[{images} images are left out to save room; id {name}]" if images else ""
+    text = "\n".join(filter(None, (short_text(result.text, name), note)))
+    return msgspec.structs.replace(result, text=text, parts=())
+
+
+def _short_part(part: Part, name: str) -> Part:
+    match part:
+        case Text(text=text):
+            return Text(short_text(text, name))
+        case Image():
+            return Text(f"[image left out to save room; id {name}]")
+        case _:
+            return msgspec.structs.replace(part, text="")
+
+
+def _short_call(call: ToolCall, name: str) -> ToolCall:
+    """Return the call without its arguments if they are long. They stay a JSON object, as providers want."""
+    if len(call.arguments) <= _SHORT_CHARS:
+        return call
+    note = f"{len(call.arguments):,} characters of arguments are left out to save room; id {name}"
+    return ToolCall(call.id, call.name, msgspec.json.encode({"left_out": note}).decode())
+
+
+# -- branches -----------------------------------------------------------------------------------------------
+
+
+def settled_bodies(
+    session_id: SessionId, entries: Sequence[Entry], first: int, until: float = math.inf
+) -> tuple[EntryBody, ...]:
+    """Return the entries with which a branch of this session begins; the first of them will have the seq
+    `first`.
+
+    These are the last reasoning effort, the visible messages up to the last final answer, none behind the seq
+    `until`, and the summary in force. A turn that is still running is left out.
+    """
+    hidden = hidden_seqs(entries)
+    found = find_summary([entry for entry in entries if _may_count(entry, until)])
+    summary = found.body if found is not None and isinstance(found.body, Summary) else None
+    floor = summary.last if summary is not None and not summary.of else 0
+    wishes = [entry.body for entry in entries if isinstance(entry.body, ReasoningSet)]
+    copied = [
+        (entry.seq, entry.message)
+        for entry in entries
+        if floor < entry.seq <= until and entry.seq not in hidden and entry.message is not None
+    ]
+    while copied and not _is_answer(copied[-1][1]):
+        copied.pop()
+    bodies: list[EntryBody] = [*wishes[-1:], *(message for _, message in copied)]
+    if summary is not None:
+        numbers = {old: first + len(wishes[-1:]) + i for i, (old, _) in enumerate(copied)}
+        bodies.append(_branched(summary, session_id, numbers))
+    return tuple(bodies)
+
+
+def _may_count(entry: Entry, until: float) -> bool:
+    """Return whether the entry has a say in which summary a branch at `until` begins with."""
+    return not isinstance(entry.body, Summary) or entry.body.last <= until
+
+
+def _is_answer(message: Message) -> bool:
+    return isinstance(message, AssistantMessage) and not message.tool_calls
+
+
+def _branched(summary: Summary, session_id: SessionId, numbers: dict[int, int]) -> Summary:
+    """Return the summary for a branch, in which the shown entries have other `numbers`."""
+    stubs = []
+    for stub in map(RecallId.parse, summary.stubs):
+        if (seq := numbers.get(stub.seq)) is not None:
+            stubs.append(str(msgspec.structs.replace(stub, seq=seq)))
+    return msgspec.structs.replace(summary, of=summary.of or session_id, stubs=tuple(stubs), folds=())
