@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
+import msgspec
 import pytest
 
 from contracts.store_orders import (
@@ -11,6 +12,7 @@ from contracts.store_orders import (
     LEASE,
     ME,
     HandClock,
+    accepting,
     answered,
     begun,
     bodies,
@@ -21,15 +23,15 @@ from contracts.store_orders import (
     session_of,
 )
 from talaria.core.delivery import OutboxState
-from talaria.core.entries import Announcement
+from talaria.core.entries import Announcement, EntryBody
 from talaria.core.errors import IdempotencyConflict
 from talaria.core.files import SentFile
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.ledger import Begin, Commit, Fresh, TurnEnd
-from talaria.core.messages import AssistantMessage
+from talaria.core.messages import AssistantMessage, ToolResult, ToolResults
 from talaria.core.sending import SENT_TURN, SendMessage
 from talaria.core.store_ports import Store
-from talaria.core.turns import Sender, TurnState
+from talaria.core.turns import ReplyPlace, RunOrder, Sender, Turn, TurnState
 
 ROOM = ChatKey("agent:main:fake:group:room")
 PICTURE = SentFile("file_" + "0" * 26 + "_00000000", "a.png", "image/png", 9)
@@ -141,3 +143,58 @@ class StoreSendingSuite:
         await store.commit(
             Commit(turn.turn.session_id, lease.fence, turn.turn.id, end=TurnEnd(TurnState.DONE))
         )
+
+    # -- replies of runs
+
+    async def test_reply_of_a_run_goes_to_the_chat_that_its_order_names(self, store: Store) -> None:
+        asked = await answered(store)
+        turn = await _ran(store, RunOrder(reply_to=ReplyPlace(CHAT, "at home")))
+        (row,) = (await record_of(store, turn.id)).replies
+        assert (row.body, row.channel, row.address) == ("hi", "http", "at home")
+        assert (await bodies(store, asked.turn.session_id))[-1] == Announcement("hi")
+        assert Announcement("hi") not in await bodies(store, turn.session_id)
+
+    async def test_reply_of_a_run_to_a_chat_that_fetches_is_in_its_log_alone(self, store: Store) -> None:
+        asked = await answered(store)
+        turn = await _ran(store, RunOrder(reply_to=ReplyPlace(CHAT)))
+        assert (await record_of(store, turn.id)).replies == ()
+        assert (await bodies(store, asked.turn.session_id))[-1] == Announcement("hi")
+
+    @pytest.mark.parametrize(
+        "end",
+        [TurnEnd(TurnState.DONE, " NO_REPLY\n"), TurnEnd(TurnState.CANCELLED, "half")],
+        ids=["nothing to say", "stopped"],
+    )
+    async def test_run_without_a_result_says_nothing(self, store: Store, end: TurnEnd) -> None:
+        asked = await answered(store)
+        turn = await _ran(store, RunOrder(reply_to=ReplyPlace(CHAT, "at home")), end)
+        assert (await record_of(store, turn.id)).replies == ()
+        assert (await bodies(store, asked.turn.session_id))[-1] == AssistantMessage("hi")
+
+    async def test_run_that_read_content_from_outside_taints_the_chat_it_replies_to(
+        self, store: Store
+    ) -> None:
+        asked = await answered(store)
+        results = ToolResults((ToolResult("c1", "web_fetch", "page", untrusted=True),))
+        await _ran(store, RunOrder(reply_to=ReplyPlace(CHAT)), entries=(results,))
+        assert (await bodies(store, asked.turn.session_id))[-1] == Announcement("hi", untrusted=True)
+
+    async def test_message_from_outside_taints_the_chat_that_hears_of_it(self, store: Store) -> None:
+        asked = await answered(store)
+        await _ran(store, RunOrder(reply_to=ReplyPlace(CHAT), untrusted=True))
+        assert (await bodies(store, asked.turn.session_id))[-1] == Announcement("hi", untrusted=True)
+
+
+async def _ran(
+    store: Store,
+    run: RunOrder,
+    end: TurnEnd | None = None,
+    entries: tuple[EntryBody, ...] = (),
+) -> Turn:
+    """A run in a chat of its own, up to its end."""
+    order = accepting(chat=ROOM)
+    order = msgspec.structs.replace(order, inbound=msgspec.structs.replace(order.inbound, run=run))
+    turn, lease = await begun(store, order)
+    end = end or TurnEnd(TurnState.DONE, "hi")
+    await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, entries, end=end))
+    return turn.turn

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from talaria.store.sql import (
+    announcements,
     branches,
     chains,
     deletion,
@@ -20,12 +21,12 @@ from talaria.store.sql import (
     queries,
     questions,
     retention,
-    sending,
     slots,
     spending,
 )
 
 MODULES = (
+    announcements,
     branches,
     chains,
     deletion,
@@ -38,7 +39,6 @@ MODULES = (
     queries,
     questions,
     retention,
-    sending,
     slots,
     spending,
 )

@@ -31,7 +31,7 @@ SCANS = {
     # Nearly always empty.
     "deletion.FIND_DELETION": {"deletions"},
     "deletion.FIND_REMOVALS": {"removals"},
-    "sending.FIND_SESSIONS": {"announcements"},
+    "announcements.FIND_SESSIONS": {"announcements"},
     # Small tables: calls under way, people, their open requests, specs.
     "spending.ADD_TO_QUARTER": {"2-ROW"},  # the values to insert
     "spending.ALL_RESERVED": {"reservations"},

@@ -109,11 +109,15 @@ class Sender(msgspec.Struct, frozen=True, omit_defaults=True):
     is_operator: bool = False
 
 
+NO_REPLY = "NO_REPLY"
+"""The answer of a run that has nothing to say."""
+
+
 class ReplyPlace(msgspec.Struct, frozen=True):
-    """A chat that replies are sent to, and its address on its channel."""
+    """A chat that replies are sent to, and its address on its channel; None if people fetch them there."""
 
     chat_key: ChatKey
-    address: str
+    address: str | None = None
 
 
 class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -122,7 +126,7 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     `tools` are the only ones that it may call, None for those of its session. It may cost `cap` nanodollars,
     of which earlier tries have spent `spent`; 0 is no cap. It may run for `deadline` seconds, 0 being the
     usual time limit. Its reply is sent to `reply_to`, and it is shown nowhere before. Turns with an order
-    give way to those without.
+    give way to those without. Its message is `untrusted` if it came from outside.
 
     `job_id`, `job_name` and `version` are those of the job. A run that `may_ask` puts its questions to the
     person who asked for the job; any other run is refused what needs an approval.
@@ -137,6 +141,7 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     job_name: str = ""
     version: int = 0
     may_ask: bool = False
+    untrusted: bool = False
 
 
 class Inbound(msgspec.Struct, frozen=True):
@@ -161,6 +166,11 @@ class Inbound(msgspec.Struct, frozen=True):
     def order(self) -> RunOrder | None:
         """How the turn runs if no person waits for it; None for the turn of a person."""
         return None if self.run is UNSET else self.run
+
+    @property
+    def untrusted(self) -> bool | UnsetType:
+        """Whether the message came from outside; unset for most messages."""
+        return UNSET if self.run is UNSET or not self.run.untrusted else True
 
     @property
     def tools(self) -> tuple[str, ...] | None:

@@ -365,7 +365,8 @@ class Intake:
         return live
 
     def _begin(self, order: Accept) -> Begin:
-        user = self._settings.user_message(order.inbound.parts, self._agents.clock.now())
+        inbound, now = order.inbound, self._agents.clock.now()
+        user = self._settings.user_message(inbound.parts, now, inbound.untrusted)
         return Begin(order.turn_id, self._keeper.owner, self._keeper.lease_seconds, user)
 
     def _resolve(self, inbound: Inbound) -> PinnedSpec | None:

@@ -116,8 +116,7 @@ class ProcessNotes:
     def note(self, process: WatchedProcess) -> Note:
         text = f"[Note: {describe_process(process)}]"
         at = process.end.at if process.end else self._clock.now()
-        message = self._settings.user_message((Text(text),), at)
-        return Note(note_key(process.record.id), text, message.stamp if message else "")
+        return Note(note_key(process.record.id), text, self._settings.stamp(at))
 
     async def told(self, session_id: SessionId, notes: Sequence[Note]) -> None:
         keys = {note.key for note in notes}

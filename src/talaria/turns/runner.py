@@ -289,12 +289,12 @@ class Runner:
             self._hold(attempt, live.began, live.asked_at)
         else:
             turn = live.turn
-            said = turn.inbound.parts if again is None else again.said.parts
+            said = turn.inbound if again is None else again.said
             order = Begin(
                 turn_id=turn.id,
                 owner=keeper.owner,
                 lease_seconds=keeper.lease_seconds,
-                user=self._settings.user_message(said, turn.accepted_at),
+                user=self._settings.user_message(said.parts, turn.accepted_at, said.untrusted),
                 hide=None if again is None else Hidden(again.first, again.last),
                 is_forgiven=live.begins > 0 and live.losses <= _FREE_LOSSES,
             )

@@ -25,7 +25,6 @@ from talaria.core.ids import (
     new_turn_id,
 )
 from talaria.core.ledger import Fresh
-from talaria.core.messages import Text
 from talaria.core.redaction import SecretRegistry
 from talaria.core.sending import SendMessage, SentTurn
 from talaria.core.store_ports import Store
@@ -81,11 +80,23 @@ class ChatSender:
         self._live: LiveTurns | None = None
         self._wake: Callable[[], None] = lambda: None
         self._waiting: dict[SessionId, LiveTurn | None] = {}  # the turn that is known to run
+        self._is_known = False  # whether all sessions for which messages wait are in `_waiting`
         self._woken = asyncio.Event()
 
     def use(self, live: LiveTurns, wake: Callable[[], None]) -> None:
         """Know the turns of this process from now on, and tell the delivery of new messages by `wake`."""
         self._live, self._wake = live, wake
+        live.observe(self._watch)
+
+    def _watch(self, live: LiveTurn) -> None:
+        """Let the chat that a run replies to have the reply in its log."""
+        if (order := live.turn.inbound.order) is not None and order.reply_to is not None:
+            live.settled.add_done_callback(lambda _: self._look_again())
+
+    def _look_again(self) -> None:
+        self._wake()
+        self._is_known = False
+        self._woken.set()
 
     async def find_chat(self, name: str) -> ChatKey:
         """Return the chat that a person means: by its key, by the id of one of its sessions, or by the name
@@ -130,7 +141,7 @@ class ChatSender:
         address = self._find_address(ChatAddress.parse(message.chat_key))
         turn_id = new_turn_id()
         files = await asyncio.to_thread(self._copy, message, turn_id) if message.files else ()
-        entry = Announcement(text, self._stamp(), message.is_untrusted or UNSET)
+        entry = Announcement(text, self._settings.stamp(self._clock.now()), message.is_untrusted or UNSET)
         names = "\n".join(message.files)
         order = SendMessage(
             turn_id,
@@ -155,10 +166,6 @@ class ChatSender:
         if not sent.is_logged:
             self._wait(sent.turn.session_id, sent.turn.chat_key)
         return sent
-
-    def _stamp(self) -> str:
-        stamped = self._settings.user_message((Text(""),), self._clock.now())
-        return stamped.stamp if stamped is not None else ""
 
     def _copy(self, message: ChatMessage, turn_id: TurnId) -> tuple[SentFile, ...]:
         """Copy the files to where people get them. Raises `ToolError`. Blocks."""
@@ -188,9 +195,10 @@ class ChatSender:
 
     async def run(self) -> None:
         """Log sent messages after the turns that ran when they were sent, until cancelled."""
-        self._waiting |= dict.fromkeys(await self._unannounced())
         while True:
             self._woken.clear()
+            if not self._is_known:
+                self._waiting = dict.fromkeys(await self._unannounced()) | self._waiting
             for session_id in tuple(self._waiting):
                 await self._announce(session_id)
             if self._waiting:
@@ -200,6 +208,7 @@ class ChatSender:
 
     async def _unannounced(self) -> Sequence[SessionId]:
         try:
+            self._is_known = True
             return await self._store.unannounced()
         except StoreError as error:
             _log.warning("sent messages are logged later: %s", error)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from talaria.agent.settings import AgentSettings
 from talaria.core.messages import Part, UserMessage
@@ -74,13 +75,19 @@ class TurnSettings:
         order = turn.inbound.order
         return order.deadline if order is not None and order.deadline else self.turn_seconds
 
-    def user_message(self, parts: tuple[Part, ...], at: float) -> UserMessage | None:
+    def stamp(self, at: float) -> str:
+        """Return a time as the model reads it before a message, such as `2025-01-31 14:05 CET`."""
+        return _local_time(int(at // 60), self.zone)
+
+    def user_message(
+        self, parts: tuple[Part, ...], at: float, untrusted: bool | UnsetType = UNSET
+    ) -> UserMessage | None:
         """Return what the model reads of a message that was accepted at `at`; None if it has no parts."""
-        return UserMessage(parts, stamp=_local_time(int(at // 60), self.zone)) if parts else None
+        return UserMessage(parts, self.stamp(at), untrusted=untrusted) if parts else None
 
     def message_of(self, turn: Turn) -> UserMessage:
         """Return what the model reads of a message that joins a running turn. Such a message has parts."""
-        message = self.user_message(turn.inbound.parts, turn.accepted_at)
+        message = self.user_message(turn.inbound.parts, turn.accepted_at, turn.inbound.untrusted)
         assert message is not None
         return message
 

@@ -27,7 +27,18 @@ from talaria.core.ledger import (
 from talaria.core.responses import ChainPlace
 from talaria.core.sessions import Session
 from talaria.core.turns import StepState, Turn, TurnState, check_turn_move
-from talaria.store.sql import branches, chains, delivery, leases, log, questions, rules, slots, spending
+from talaria.store.sql import (
+    announcements,
+    branches,
+    chains,
+    delivery,
+    leases,
+    log,
+    questions,
+    rules,
+    slots,
+    spending,
+)
 from talaria.store.sql.executor import Transaction
 from talaria.store.sql.leases import GIVE_LEASE_BACK, LEASE_COLUMNS, TAKE_LEASE, Lease
 from talaria.store.sql.rows import (
@@ -124,7 +135,7 @@ def _insert_turn(tx: Transaction, turn: Turn, order: Accept) -> None:
         turn.attempts,
         turn.started_at,
         order.begin.owner if turn.attempts and order.begin else "",
-        turn.inbound.address or "",
+        turn.inbound.address or ("-" if turn.inbound.order is not None else ""),
     )
     if turn.inbound.key is None:
         tx.execute(INSERT_TURN, row)
@@ -331,7 +342,7 @@ def commit(tx: Transaction, order: Commit) -> Committed:
         _commit_turn(tx, order.turn_id, order, position)
         if order.end is not None and address is not None:
             turn, _ = _find_turn(tx, order.turn_id)
-            delivery.write_replies(tx, rules.replies(turn, order.end, tx.now))
+            _reply(tx, turn, order.end)
         if order.end is not None and job_id is not None:
             slots.end_turn(tx, job_id, order.turn_id, order.end)
     return Committed(head, entries, tx.now)
@@ -416,11 +427,19 @@ def _find_turn(tx: Transaction, turn_id: TurnId) -> tuple[Turn, int]:
     return turn_from(row[:-1]), row[-1]
 
 
+def _reply(tx: Transaction, turn: Turn, end: TurnEnd) -> None:
+    """Write the replies of a turn that ends so."""
+    if (run := turn.inbound.order) is not None and run.reply_to is not None:
+        announcements.reply_elsewhere(tx, turn, run, end)
+    else:
+        delivery.write_replies(tx, rules.replies(turn, end, tx.now))
+
+
 def settle(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> Turn:
     turn, position = _find_turn(tx, turn_id)
     rules.check_settle(turn_id, turn.state, end)
     _end_turn(tx, position, end)
-    delivery.write_replies(tx, rules.replies(turn, end, tx.now))
+    _reply(tx, turn, end)
     (job_id,) = tx.execute(FIND_JOB_OF, (turn_id,)).fetchone()
     if job_id is not None:
         slots.end_turn(tx, job_id, turn_id, end)

@@ -23,7 +23,16 @@ from talaria.core.ids import QuestionId, SessionId, SpecId, TurnId, channel_of
 from talaria.core.ledger import Begin, Commit, StepWrite, TurnEnd
 from talaria.core.questions import Question
 from talaria.core.sessions import Session
-from talaria.core.turns import StepKind, StepState, Turn, TurnState, check_step_move, check_turn_move
+from talaria.core.turns import (
+    NO_REPLY,
+    RunOrder,
+    StepKind,
+    StepState,
+    Turn,
+    TurnState,
+    check_step_move,
+    check_turn_move,
+)
 
 UNSETTLED = tuple(state for state in TurnState if not state.is_final)
 
@@ -158,6 +167,21 @@ def replies(turn: Turn, end: TurnEnd, now: float) -> tuple[OutboxRow, ...]:
     if rows:
         rows[0] = msgspec.structs.replace(rows[0], buttons=end.buttons)
     return tuple(rows)
+
+
+def replies_elsewhere(turn: Turn, order: RunOrder, end: TurnEnd, now: float) -> tuple[OutboxRow, ...]:
+    """Return the outbox rows of a run whose reply goes to another chat.
+
+    There are none for a run that was stopped or has nothing to say. The failures of jobs are told otherwise.
+    """
+    place, body = order.reply_to, end.reply or ""
+    is_told = end.state is TurnState.DONE or (end.state is TurnState.FAILED and not order.job_id)
+    if place is None or not is_told or body.strip() == NO_REPLY:
+        return ()
+    address, channel = place.address or "", channel_of(place.chat_key)
+    rows = [_reply(turn, address, body, now)] if body else []
+    rows += [_reply(turn, address, "", now, file.copy_path) for file in end.files]
+    return tuple(msgspec.structs.replace(row, channel=channel) for row in rows)
 
 
 def _reply(turn: Turn, address: str, body: str, now: float, file: str | None = None) -> OutboxRow:

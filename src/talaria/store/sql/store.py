@@ -11,6 +11,7 @@ from talaria.core.jobs import AddJob, EditJob, Job, JobBell, SettleSlot, Slot
 from talaria.core.ledger import Commit, Committed, Page, QuestionPage, StoreStats
 from talaria.core.turns import Turn
 from talaria.store.sql import (
+    announcements,
     branches,
     chains,
     deletion,
@@ -51,7 +52,7 @@ class SqlStore(SqlPort):
     accept = writes(orders.accept, is_durable=True)
     begin = writes(orders.begin)
     send = writes(sending.send, is_durable=True)
-    announce = writes(sending.announce)
+    announce = writes(announcements.announce)
     settle = writes(orders.settle, is_durable=True)
     show = writes(orders.show)
     mark_answered = writes(orders.mark_answered)
@@ -86,7 +87,7 @@ class SqlStore(SqlPort):
 
     # -- reading
 
-    unannounced = reads(sending.unannounced)
+    unannounced = reads(announcements.unannounced)
     cursor = reads(delivery.cursor)
     session = reads(queries.session)
     current_session = reads(queries.current_session)

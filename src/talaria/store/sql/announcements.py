@@ -1,0 +1,72 @@
+"""Messages in the logs of chats that no turn of the chat wrote, in SQL: sent ones, and replies of runs."""
+
+# ruff: noqa: S608 (statements are put together from constant column lists only)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET
+
+from talaria.core.entries import Announcement, Revision
+from talaria.core.ids import SessionId, TurnId
+from talaria.core.ledger import TurnEnd
+from talaria.core.turns import RunOrder, Turn
+from talaria.store.sql import delivery, log, rules
+from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.leases import FIND_LEASE, Lease
+from talaria.store.sql.rows import decode_body, encode
+
+WAIT = "INSERT INTO announcements (turn_id, session_id, at, body) VALUES (?, ?, ?, ?)"
+FIND_WAITING = "SELECT turn_id, body FROM announcements WHERE session_id = ? ORDER BY at, turn_id"
+FIND_SESSIONS = f"SELECT DISTINCT session_id FROM announcements LIMIT {rules.BATCH}"
+DROP = "DELETE FROM announcements WHERE session_id = ?"
+FIND_HEAD = "SELECT epoch, seq FROM sessions WHERE id = ?"
+# An append outside of a turn takes the lease and gives it back in one transaction: the new fence keeps out
+# a holder whose lease has expired. `updated_at` stays, because no person has used the session.
+APPEND = "UPDATE sessions SET lease_fence = ?, lease_expires = 0, epoch = ?, seq = ? WHERE id = ?"
+FIND_CHAT = "SELECT session_id FROM chats WHERE chat_key = ?"
+IS_TAINTED = """
+SELECT 1 FROM entries WHERE session_id = ? AND replace(body, '"untrusted":true', '') <> body LIMIT 1
+"""
+
+
+def wait(tx: Transaction, turn_id: TurnId, session_id: SessionId, entry: Announcement) -> bool:
+    """Let the session's log have the entry, at once if no turn of it runs. Return whether it was at once."""
+    tx.execute(WAIT, (turn_id, session_id, tx.now, encode(entry)))
+    return announce(tx, session_id)
+
+
+def announce(tx: Transaction, session_id: SessionId) -> bool:
+    """Append what waits for this session. Return False while a turn of it runs or waits for a person."""
+    row = tx.execute(FIND_LEASE, (session_id,)).fetchone()
+    lease = Lease() if row is None else Lease(*row)
+    if lease.expires > tx.now or lease.waiting_turn:
+        return False
+    waiting = tx.execute(FIND_WAITING, (session_id,)).fetchall()
+    if waiting and row is not None:
+        head = Revision(*tx.execute(FIND_HEAD, (session_id,)).fetchone())
+        for turn_id, body in waiting:
+            head, entries = rules.number(session_id, head, (decode_body(body),), TurnId(turn_id), tx.now)
+            for entry in entries:
+                log.insert_entry(tx, entry)
+        tx.execute(APPEND, (lease.fence + 1, head.epoch, head.seq, session_id))
+    tx.execute(DROP, (session_id,))
+    return True
+
+
+def unannounced(db: Connection) -> Sequence[SessionId]:
+    return [row[0] for row in db.execute(FIND_SESSIONS)]
+
+
+def reply_elsewhere(tx: Transaction, turn: Turn, order: RunOrder, end: TurnEnd) -> None:
+    """Send the reply of a run to the chat that its order names, in the transaction that ends the turn."""
+    place, rows = order.reply_to, rules.replies_elsewhere(turn, order, end, tx.now)
+    if place is None or not rows:
+        return
+    if place.address is not None:
+        delivery.write_replies(tx, rows)
+    session = tx.execute(FIND_CHAT, (place.chat_key,)).fetchone()
+    if session is not None:
+        is_untrusted = order.untrusted or tx.execute(IS_TAINTED, (turn.session_id,)).fetchone() is not None
+        wait(tx, turn.id, session[0], Announcement(end.reply or "", untrusted=is_untrusted or UNSET))
