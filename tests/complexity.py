@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-SIZES = {"short": (1 << 17, 20.0), "long": (1 << 20, 12.0)}
+SIZES = {"short": (1 << 16, 20.0), "long": (1 << 20, 12.0)}
 """The size of the small input, and the most that ten times of it may cost. `--long` chooses the long form.
 Below a megabyte, caches help the small input. A quadratic function still costs a hundred times."""
 FORM = "short"

@@ -73,6 +73,7 @@ async def test_a_question_that_is_closed_says_so_on_its_card(visitor: Visitor) -
 
 async def test_the_question_of_a_background_process_is_a_card_without_a_turn(visitor: Visitor) -> None:
     await visitor.say("hello")
+    await visitor.sees("You said: hello")
     await visitor.settled()
     name = visitor.page.url.partition("#chat=")[2]
     session = await visitor.gateway.call("GET", f"/api/sessions/{name}")

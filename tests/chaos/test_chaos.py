@@ -30,11 +30,11 @@ def missed(figures: list[Figure]) -> list[str]:
 
 
 def test_kills_lose_nothing_double_nothing_unmarked_and_repeat_no_effect() -> None:
-    results = asyncio.run(KillRun(25, QUIET, workers=2).run())
+    results = asyncio.run(KillRun(15, QUIET, workers=2).run())
     assert results.is_good, (results.evidence, results)
-    assert results.total == 25
-    assert results.kills[RANDOM] < 25, "no labelled point was reached"
-    assert results.report.answered > 25
+    assert results.total == 15
+    assert results.kills[RANDOM] < 15, "no labelled point was reached"
+    assert results.report.answered > 15
 
 
 def test_kills_beside_shells_and_processes_tell_every_end_once_and_leave_nothing() -> None:

@@ -9,16 +9,12 @@ from chaos.hostile import HostileRun
 from soak.report import Progress
 
 _CHOSEN = (
-    "chat: details, 3 MB",
     "chat: event-of-values, 3 MB",
-    "responses: calls, 3 MB",
     "responses: event-of-members, 3 MB",
     "messages: call-arguments, 3 MB",
-    "messages: usage-huge, 3 MB",
     "tools: 100 search_files",
     "tools: 500 calls in one answer",
     "client: 300 logins without a body",
-    "client: 100 cookies of 60 kB",
     "client: a chat completion of 500,000 messages",
     "client: 400 messages to one chat at once",
     "telegram: a message of 4,000 brackets",
