@@ -12,7 +12,7 @@ from talaria.agent.settings import AgentSettings
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.core.clock import SystemClock
-from talaria.core.ids import ChatAddress, SessionId, SpecId, new_session_id, new_turn_id
+from talaria.core.ids import ChatAddress, ChatKey, SessionId, SpecId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Fresh
 from talaria.core.messages import AssistantMessage, Message, Text, UserMessage
 from talaria.core.turns import Inbound, Sender
@@ -35,7 +35,9 @@ async def warm_agent_costs(builds: int) -> tuple[float, float, float]:
             models = ScriptedModels()
             catalog = Catalog(ModelSettings("scripted", "scripted"), {}, providers=("scripted",))
             tools = builtin_tools(ToolSettings())
-            spec = SpecResolver(AgentSettings(), catalog, models, lambda: tools).resolve()
+            spec = SpecResolver(AgentSettings(), catalog, models, lambda: tools).resolve(
+                ChatKey("agent:main:http:api:x")
+            )
             session_id = new_session_id()
             await store.accept(
                 Accept(

@@ -22,7 +22,7 @@ from talaria.access.people import People
 from talaria.agent.calling import Routes
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
-from talaria.channels.descriptor import allowed_ids, find_address
+from talaria.channels.descriptor import find_address, follow_people
 from talaria.cluster.leases import USUAL_TIMING, LeaseKeeper, LeaseTiming
 from talaria.config.home import Home
 from talaria.config.load import Loaded
@@ -59,12 +59,13 @@ from talaria.store.watch import StoreWatch
 from talaria.tools.environment import command_environ
 from talaria.tools.execution import ToolRunner
 from talaria.tools.workers import ToolWorkers
-from talaria.turns.agents import Agents
+from talaria.turns.agents import Agents, NoteSources
 from talaria.turns.crashes import RestartGuard, leave_wedged
 from talaria.turns.deletion import Deletions
 from talaria.turns.delivery import Delivery
 from talaria.turns.host_questions import HostQuestions
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
+from talaria.turns.memories import Memories
 from talaria.turns.process_notes import ProcessNotes
 from talaria.turns.sending import ChatSender
 from talaria.turns.settings import TurnSettings
@@ -107,6 +108,11 @@ class _Start:
         return self.reloader.live
 
     @property
+    def turn_settings(self) -> TurnSettings:
+        settings = self.settings
+        return TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, self.zone)
+
+    @property
     def zone(self) -> ZoneInfo | None:
         name = self.settings.agent.timezone
         return ZoneInfo(name) if name else None
@@ -137,12 +143,9 @@ async def open_gateway(
     secrets = secrets or SecretRegistry(loaded.secrets)
     reloader = Reloader(home.path, environ, parts, LiveSettings(settings), clock, secrets=secrets)
     limits = Limits(settings.limits)
-    people = People(settings.people, allowed_ids(parts, settings))
+    people = follow_people(reloader.live, parts)
     start = _Start(
         home, settings, environ, clock, parts, reloader, limits, timing, shares_database, secrets, people
-    )
-    start.live.on(
-        ("people",), ("channels",), tell=lambda new: people.change(new.people, allowed_ids(parts, new))
     )
     start.live.on(("limits",), tell=lambda new: start.limits.change(new.limits))
     start.metrics.watch_limits(start.limits.readings)
@@ -291,7 +294,7 @@ async def _open_agents(
     settings, clock, live, metrics = start.settings, start.clock, start.live, start.metrics
     async with AsyncExitStack() as scopes:
         current = lambda part: start.live.settings.of(part)  # noqa: E731, PLW0108 - they change
-        scope = ToolScope(start.home.path, start.environ, clock, start.people, current, store)
+        scope = ToolScope(start.home.path, start.environ, clock, start.people, current, store, start.secrets)
         sources = [
             await scopes.enter_async_context(part.open(scope, settings.of(part)))
             for part in start.parts
@@ -309,7 +312,11 @@ async def _open_agents(
             clock=clock,
         )
         live.on(("tools", "enabled"), tell=lambda new: tool_runner.enable(new.tools.enabled))
-        specs = SpecResolver(settings.agent, models.catalog, models.providers, lambda: tool_runner.tools)
+        memories = Memories(sources, start.people, tool_runner, store, start.turn_settings)
+        scopes.push_async_callback(memories.close)
+        specs = SpecResolver(
+            settings.agent, models.catalog, models.providers, lambda: tool_runner.tools, memories.prompt
+        )
         live.on(
             *_MODEL_KEYS, ("tools", "enabled"), ("agent", "prompt"), tell=lambda new: specs.change(new.agent)
         )
@@ -334,24 +341,24 @@ async def _open_agents(
         fallbacks, abilities = fallback_chain(settings.model), models.catalog.abilities
         routes = Routes(models.providers, builder, clock, random.random, fallbacks, abilities)
         await scopes.enter_async_context(run_loops(clock, {"pool": pool.run}))
-        downloads = models.local.downloads
-        yield Agents(pool, specs, routes, tool_runner, budgets, metrics, downloads, start.secrets)
+        downloads, secrets = models.local.downloads, start.secrets
+        yield Agents(pool, specs, routes, tool_runner, budgets, metrics, downloads, secrets, None, memories)
 
 
 @asynccontextmanager
 async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> AsyncIterator[Gateway]:
     """Open everything around turns: workspaces, agents, sessions and delivery."""
-    settings, home, clock, zone = start.settings, start.home, start.clock, start.zone
+    settings, home, clock = start.settings, start.home, start.clock
     async with AsyncExitStack() as scopes:
         workers = ToolWorkers(start.limits)
         scopes.callback(workers.threads.close)
         workspaces, networks = await scopes.enter_async_context(_open_workspaces(start, workers.threads))
         folders = workspaces.folders
-        turn_settings = TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, zone)
+        turn_settings = start.turn_settings
         notes = ProcessNotes(store, workspaces.processes, turn_settings, clock)
         scopes.push_async_callback(notes.close)
         agents = await scopes.enter_async_context(_open_agents(start, store, models, workspaces, workers))
-        agents = replace(agents, notes=notes)
+        agents = replace(agents, notes=NoteSources(notes, agents.memories))
         sessions = _make_lifecycle(start, store, workspaces, agents)
         scopes.push_async_callback(sessions.drain)
         keeper, watch = await scopes.enter_async_context(_keep_leases(start, store))

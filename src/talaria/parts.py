@@ -9,7 +9,7 @@ from talaria.channels.telegram.part import TELEGRAM
 from talaria.core.gateway_part import GatewayPart
 from talaria.services.retention import RETENTION
 from talaria.store.part import SQLITE
-from talaria.tools.builtin import ASK, COMMAND_VARIABLES, FILES, NETWORK, SANDBOX, TERMINAL, TODO, WEB
+from talaria.tools.builtin import ASK, COMMAND_VARIABLES, FILES, MEMORY, NETWORK, SANDBOX, TERMINAL, TODO, WEB
 
 # They are opened in this order and closed in the reverse one. HTTP is last: while it closes, turns are
 # drained, and the other channels still deliver their replies.
@@ -20,6 +20,7 @@ PARTS: tuple[GatewayPart[Any], ...] = (
     WEB,
     TODO,
     ASK,
+    MEMORY,
     SANDBOX,
     NETWORK,
     COMMAND_VARIABLES,

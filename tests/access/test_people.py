@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from talaria.access.people import People, folder_name
+from talaria.access.people import People
 from talaria.access.settings import PersonSettings
 from talaria.core.ids import ChatKey
 from talaria.core.people import EVERYTHING, OWNER, Reach
@@ -91,18 +91,3 @@ def test_a_change_of_the_settings_counts_at_once() -> None:
 
 def test_an_id_that_begins_like_another_is_another_person() -> None:
     assert not PEOPLE.reach(ChatKey(BEN)).includes(ChatKey("agent:main:telegram:dm:33"))
-
-
-@pytest.mark.parametrize(
-    ("text", "folder"),
-    [
-        ("owner", "owner"),
-        ("telegram:1234", "telegram+1234"),
-        ("telegram:../../x", "telegram+..%2F..%2Fx"),
-        ("slack:U1", "slack+%551"),
-        ("http:token:a+b", "http+token+a%2Bb"),
-        ("x:ü", "x+%C3%BC"),
-    ],
-)
-def test_a_folder_has_one_name_for_each_person(text: str, folder: str) -> None:
-    assert folder_name(text) == folder

@@ -10,6 +10,7 @@ from talaria.agent.prompt import render_prompt
 from talaria.agent.settings import AgentSettings
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.core.errors import NoModel, NotFound
+from talaria.core.ids import ChatKey
 from talaria.core.specs import PinnedSpec
 from talaria.models.catalog import Catalog
 from talaria.models.settings import ModelSettings
@@ -37,7 +38,7 @@ def resolver(
 
 
 def pinned(**changes: object) -> PinnedSpec:
-    return resolver(**changes).resolve()  # type: ignore[arg-type]
+    return resolver(**changes).resolve(ChatKey("agent:main:http:api:x"))  # type: ignore[arg-type]
 
 
 def test_the_same_configuration_gives_the_same_spec_and_bytes() -> None:
@@ -73,16 +74,16 @@ def test_reasoning_is_no_part_of_it() -> None:
 
 def test_a_wish_names_the_model_and_tools_may_be_fewer() -> None:
     specs = resolver()
-    fast = specs.resolve("fast", ("todo", "read_file", "unknown"))
+    fast = specs.resolve(ChatKey("agent:main:http:api:x"), "fast", ("todo", "read_file", "unknown"))
     assert (fast.spec.provider, fast.spec.model) == ("scripted", "fast")
     assert fast.spec.tools == ("read_file", "todo")
     assert b"write_file" not in fast.prefix.tools
     assert specs.differs(fast, "scripted/m")
     assert not specs.differs(fast, "fast")
     with pytest.raises(NotFound):
-        specs.resolve("nonsense")
+        specs.resolve(ChatKey("agent:main:http:api:x"), "nonsense")
     with pytest.raises(NoModel):
-        resolver(provider="", model="").resolve()
+        resolver(provider="", model="").resolve(ChatKey("agent:main:http:api:x"))
 
 
 def test_a_stateless_call_has_the_callers_tools_and_no_prompt() -> None:

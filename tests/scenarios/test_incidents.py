@@ -25,7 +25,7 @@ from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import SystemClock
 from talaria.core.entries import Entry
 from talaria.core.events import Done, Event
-from talaria.core.ids import ChatAddress, OwnerId, SessionId
+from talaria.core.ids import ChatAddress, ChatKey, OwnerId, SessionId
 from talaria.core.ledger import Commit, TurnEnd
 from talaria.core.messages import AssistantMessage, Text
 from talaria.core.specs import PinnedSpec
@@ -124,7 +124,9 @@ def resolve(tools: ToolSet, model: str = "scripted", secrets: tuple[str, ...] = 
     models = ScriptedModels()
     models.secrets.extend(secrets)
     catalog = Catalog(ModelSettings("scripted", model), {}, providers=("scripted",))
-    return SpecResolver(AgentSettings(), catalog, models, lambda: tools).resolve()
+    return SpecResolver(AgentSettings(), catalog, models, lambda: tools).resolve(
+        ChatKey("agent:main:http:api:x")
+    )
 
 
 # -- tool definitions: rows 1 to 6

@@ -6,7 +6,6 @@ Search, memory, jobs and messages to other chats ask here before they show one c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -22,7 +21,6 @@ _TOKEN: Final = "token"  # noqa: S105 - a kind of chat, and the beginning of a s
 _DM: Final = "dm"
 _GROUP: Final = "group"
 _SHARED: Final = "api"
-_SAFE: Final = re.compile("[a-z0-9._-]")
 
 
 def is_group(key: ChatKey) -> bool:
@@ -104,13 +102,3 @@ def _chats(agent: str, identity: str) -> list[ChatAddress]:
     if channel == _HTTP and kind == _TOKEN:
         return [ChatAddress(agent, _HTTP, _TOKEN, token), ChatAddress(agent, _HTTP, EPHEMERAL, token)]
     return [ChatAddress(agent, channel, _DM, user_id)]
-
-
-def folder_name(text: str) -> str:
-    """Return a name for a folder that no other text has, on file systems that ignore case too."""
-    parts = ("".join(c if _SAFE.match(c) else _escape(c) for c in part) for part in text.split(":"))
-    return "+".join(parts)
-
-
-def _escape(character: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))

@@ -66,8 +66,8 @@ class Steering(Protocol):
 class TurnNotes(Protocol):
     """News for the session of a turn, such as the end of a background process."""
 
-    def waiting(self) -> Sequence[Note]:
-        """Return the notes that the session's log does not have yet."""
+    async def waiting(self) -> Sequence[Note]:
+        """Return the notes that the session's log does not have yet. Raises nothing."""
         ...
 
     async def told(self, notes: Sequence[Note]) -> None:

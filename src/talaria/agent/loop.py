@@ -66,7 +66,7 @@ class Loop:
                     return None
                 await self._settle(self._context.tools)
             await self._take_steers()
-            if self._context.notes is not None and (notes := self._context.notes.waiting()):
+            if self._context.notes is not None and (notes := await self._context.notes.waiting()):
                 await self._journal.commit(notes)
                 hit(Failpoint.NOTED)
                 await self._context.notes.told(notes)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Callable
 
-from talaria.agent.prompt import render_prompt
+import msgspec
+
+from talaria.agent.prompt import render_prompt, replace_memory
 from talaria.agent.settings import AgentSettings
+from talaria.core.ids import ChatKey
 from talaria.core.ports import Models
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
 from talaria.models.catalog import Catalog
@@ -25,14 +29,21 @@ class SpecResolver:
     """
 
     def __init__(
-        self, settings: AgentSettings, catalog: Catalog, models: Models, tools: Callable[[], ToolSet]
+        self,
+        settings: AgentSettings,
+        catalog: Catalog,
+        models: Models,
+        tools: Callable[[], ToolSet],
+        memory: Callable[[ChatKey], str] = lambda key: "",
     ) -> None:
-        """`tools` returns the tools that a new session gets, as of now."""
+        """`tools` returns the tools that a new session gets, and `memory` what is remembered for a chat, both
+        as of now."""
         self._settings = settings
         self._catalog = catalog
         self._models = models
         self._tools = tools
-        self._known: dict[tuple[str, str, str, bool], PinnedSpec] = {}
+        self._memory = memory
+        self._known: OrderedDict[tuple[str, str, str, bool, str], PinnedSpec] = OrderedDict()
 
     @property
     def tool_names(self) -> tuple[str, ...]:
@@ -44,8 +55,10 @@ class SpecResolver:
         self._settings = settings
         self._known.clear()
 
-    def resolve(self, wish: str | None = None, only: tuple[str, ...] | None = None) -> PinnedSpec:
-        """Return the spec for a new session, with all tools or those named `only`.
+    def resolve(
+        self, key: ChatKey, wish: str | None = None, only: tuple[str, ...] | None = None
+    ) -> PinnedSpec:
+        """Return the spec for a new session of a chat, with all tools or those named `only`.
 
         Raises `NoModel`, or `NotFound` for an unknown wish.
         """
@@ -56,13 +69,16 @@ class SpecResolver:
             tools = tools.only(())
         # The log keeps what a model was sent: an image that the model refuses would be refused in every call.
         sees = known_of.images is True
-        key = (choice.provider, choice.model, tools.fingerprint, sees)
-        known = self._known.get(key)
-        if known is not None:
-            return known
         wire = self._models.wire(choice.provider)
-        settings, is_plain = self._settings, wire.name == LocalChat.name
-        prompt = render_prompt(settings.name, settings.prompt, tools.names, is_plain=is_plain)
+        is_plain = wire.name == LocalChat.name
+        memory = "" if is_plain else self._memory(key)
+        kept_as = (choice.provider, choice.model, tools.fingerprint, sees, memory)
+        known = self._known.get(kept_as)
+        if known is not None:
+            self._known.move_to_end(kept_as)
+            return known
+        settings = self._settings
+        prompt = render_prompt(settings.name, settings.prompt, tools.names, memory, is_plain=is_plain)
         spec = AgentSpec(
             agent=self._settings.name,
             provider=choice.provider,
@@ -73,12 +89,27 @@ class SpecResolver:
             tools_fingerprint=tools.fingerprint,
             credential=self._models.credential(choice.provider),
             sees=sees,
+            memory=len(memory),
         )
         pinned = pin(spec, wire.render_prefix(prompt, tools.specs))
         if len(self._known) >= _KEPT:
-            self._known.clear()
-        self._known[key] = pinned
+            self._known.popitem(last=False)
+        self._known[kept_as] = pinned
         return pinned
+
+    def refresh_memory(self, key: ChatKey, pinned: PinnedSpec) -> PinnedSpec:
+        """Return the spec of a session of a chat with what is remembered now, and all else as it was. It is
+        for moments at which the prefix changes anyway, such as a compaction."""
+        spec = pinned.spec
+        if spec.api == LocalChat.name or not spec.prompt:
+            return pinned
+        memory = self._memory(key)
+        if memory == spec.remembered:
+            return pinned
+        prompt = replace_memory(spec.prompt, spec.remembered, memory)
+        system = self._models.wire(spec.provider).render_prefix(prompt, ()).system
+        changed = msgspec.structs.replace(spec, prompt=prompt, memory=len(memory))
+        return pin(changed, Prefix(system, pinned.prefix.tools))
 
     def resolve_stateless(self, wish: str | None, tools: bytes, instructions: str = "") -> PinnedSpec:
         """Return the spec of a call that brings its whole context: no prompt of ours, the caller's tools and

@@ -9,7 +9,7 @@ from typing import Any
 
 from talaria.agent.cache_watch import CacheSample
 from talaria.agent.transcript import Transcript
-from talaria.core.entries import Entry, ReasoningSet, Revision, Summary
+from talaria.core.entries import Entry, ReasoningSet, Revision, Summary, tells_of_memory
 from talaria.core.errors import StoreError
 from talaria.core.ids import ChatKey, SessionId, SpecId
 from talaria.core.ports import Models, WireFormat, WorkspaceHandle, Workspaces
@@ -31,12 +31,14 @@ class WarmAgent:
 
     `reasoning` is the session's own effort, empty if it has none. `summary` is the one in force. `workspace`
     is a handle to what the tools act on; it cannot end anything. Agents of stateless calls have none.
-    `cache_sample` is the last answer, for the cache watch.
+    `cache_sample` is the last answer, for the cache watch. `has_heard` says that the log may tell of changes
+    of memory, by a note or an edit.
     """
 
     __slots__ = (
         "cache_sample",
         "credential",
+        "has_heard",
         "pinned",
         "reasoning",
         "revision",
@@ -54,6 +56,7 @@ class WarmAgent:
         self.revision = Revision(0, 0)
         self.reasoning = ""
         self.summary: Summary | None = None
+        self.has_heard = False
         self.workspace: WorkspaceHandle | None = None
         self.cache_sample: CacheSample | None = None
 
@@ -77,6 +80,7 @@ class WarmAgent:
                 self.reasoning = entry.body.effort
             elif entry.message is not None:
                 self.transcript.append(entry.message)
+                self.has_heard = self.has_heard or tells_of_memory(entry)
             self.revision = Revision(entry.epoch, entry.seq)
 
     def release(self) -> Coroutine[Any, Any, None] | None:
@@ -161,6 +165,7 @@ async def load_agent(agent: WarmAgent, log: Sequence[Entry]) -> None:
     for entry in log:
         if isinstance(entry.body, ReasoningSet):
             agent.reasoning = entry.body.effort
+    agent.has_heard = any(map(tells_of_memory, log))
     found = find_summary(log)
     agent.summary = found.body if found is not None and isinstance(found.body, Summary) else None
     if log:

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
+from talaria.access.people import People
 from talaria.core.errors import BadRequest
 from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.ids import ChatAddress
@@ -14,6 +15,7 @@ from talaria.gateway import Gateway, OpenChannel
 
 if TYPE_CHECKING:
     from talaria.access.authorizer import Authorizer
+    from talaria.config.reload import LiveSettings
     from talaria.config.settings import Settings
 
 
@@ -105,7 +107,13 @@ def pairing_channels(parts: Parts) -> list[str]:
     return [part.name for part in parts if isinstance(part, Channel) and part.has_pairing]
 
 
-def allowed_ids(parts: Parts, settings: Settings) -> dict[str, tuple[int | str, ...]]:
-    """Return the `allowed` list of each channel that has one, by the name of the channel."""
-    channels = [part for part in parts if isinstance(part, Channel)]
-    return {part.name: getattr(settings.of(part), "allowed", ()) for part in channels}
+def follow_people(live: LiveSettings, parts: Parts) -> People:
+    """Return the people of the settings, also after changes of them."""
+
+    def allowed(settings: Settings) -> dict[str, tuple[int | str, ...]]:
+        channels = [part for part in parts if isinstance(part, Channel)]
+        return {part.name: getattr(settings.of(part), "allowed", ()) for part in channels}
+
+    people = People(live.settings.people, allowed(live.settings))
+    live.on(("people",), ("channels",), tell=lambda new: people.change(new.people, allowed(new)))
+    return people

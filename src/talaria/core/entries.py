@@ -14,6 +14,9 @@ from msgspec import UNSET, UnsetType
 from talaria.core.ids import SessionId, SpecId, TurnId
 from talaria.core.messages import AssistantMessage, Message, SystemMessage, Text, ToolResults, UserMessage
 
+MEMORY_NOTE = "memory:"  # begins the keys of notes about changes of memory
+MEMORY_TOOL = "memory"
+
 
 class Revision(msgspec.Struct, frozen=True, order=True):
     epoch: int
@@ -149,6 +152,17 @@ class Entry(msgspec.Struct, frozen=True):
                 return news.message()
             case _:
                 return None
+
+
+def tells_of_memory(entry: Entry) -> bool:
+    """Return whether the entry may tell of a change of memory: by a note, or by the result of an edit."""
+    match entry.body:
+        case Note(key=key):
+            return key.startswith(MEMORY_NOTE)
+        case ToolResults(results=results):
+            return any(result.name == MEMORY_TOOL for result in results)
+        case _:
+            return False
 
 
 def advance(revision: Revision, body: EntryBody) -> Revision:

@@ -36,6 +36,8 @@ class Failpoint(StrEnum):
     WOKEN = "process.woken"  # the turn that its end asks for is durable, and it does not count as told
     SLOTS_WRITTEN = "slots.written"  # a job's slots are due, and its next instant is set
     SLOT_CLAIMED = "slot.claimed"  # the slot is claimed, and has no turn
+    REMEMBERING = "memory.writing"  # the new page is on the disk, and the old one in its place
+    REMEMBERED = "memory.written"  # the new page is in its place, and nobody was told
     PURGED = "session.purged"  # its rows are gone, and its files are there
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -12,6 +12,7 @@ import msgspec
 
 from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.findings import Finding
+from talaria.core.redaction import SecretRegistry
 from talaria.core.setting_marks import KeyPath
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class ToolScope:
     people: KnownPeople
     current: Callable[[GatewayPart[Any]], Any] = lambda part: part.settings()
     opened: Store | None = None
+    secrets: SecretRegistry = field(default_factory=SecretRegistry)
 
     @property
     def store(self) -> Store:

@@ -15,6 +15,7 @@ class AgentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     Reasoning effort, limits and callbacks are per turn and not here. `credential` is a SHA-256 over all of
     the provider's configured secrets, so two keys with a common prefix never look the same. If `sees` is
     false, the model gets a note in place of each image. Its default is that of specs from before the field.
+    So many characters at the end of `prompt` as `memory` says are what was remembered.
     """
 
     agent: str
@@ -26,6 +27,12 @@ class AgentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     tools_fingerprint: str
     credential: str
     sees: bool = True
+    memory: int = 0
+
+    @property
+    def remembered(self) -> str:
+        """The memory that the prompt ends with; empty if it has none."""
+        return self.prompt[-self.memory :] if self.memory else ""
 
 
 class Prefix(msgspec.Struct, frozen=True):

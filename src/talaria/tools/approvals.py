@@ -139,7 +139,8 @@ def find_question(
     except ToolError:
         return None
     if reason is not None and isinstance(tool, MixedTool) and tool.only_reads(arguments):
-        reason = find_reason(msgspec.structs.replace(facts, only_reads=True), settings.approvals)
+        reads = msgspec.structs.replace(facts, only_reads=True, reaches_out=False)
+        reason = find_reason(reads, settings.approvals)
     if reason is not None:
         return QuestionDraft(QuestionKind.APPROVAL, describe(call.name, arguments, reason), APPROVAL_SECONDS)
     if not spec.asks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from talaria.core.tools import ToolSource
     from talaria.net.dialer import Dialer
+    from talaria.tools.file_memory import FileMemory
     from talaria.tools.toolset import ToolSet
 
 
@@ -48,6 +50,13 @@ def _ask(settings: ToolSettings) -> ToolSource:
     return Family("ask", ask_tools())
 
 
+def _memory(scope: ToolScope) -> FileMemory:
+    from talaria.memory.memory_files import MemoryFiles  # noqa: PLC0415
+    from talaria.tools.file_memory import FileMemory  # noqa: PLC0415
+
+    return FileMemory(MemoryFiles(scope.home / "memory"), scope.people, scope.clock, scope.secrets)
+
+
 def _web(scope: ToolScope, settings: SearchSettings, dialer: Dialer) -> ToolSource:
     from talaria.net.fetcher import PageFetcher  # noqa: PLC0415
     from talaria.tools.search_providers import open_search  # noqa: PLC0415
@@ -58,6 +67,15 @@ def _web(scope: ToolScope, settings: SearchSettings, dialer: Dialer) -> ToolSour
         return bool(scope.current(NETWORK).fetch == "public")
 
     return Family("web", web_tools(PageFetcher(dialer), may_fetch, open_search(settings, scope.environ)))
+
+
+@asynccontextmanager
+async def _open_memory(scope: ToolScope, settings: ToolSettings) -> AsyncIterator[ToolSource]:
+    memory = _memory(scope)
+    try:
+        yield memory
+    finally:
+        memory.close()
 
 
 @asynccontextmanager
@@ -155,6 +173,12 @@ ASK: Final = ToolPart(
     settings=ToolSettings,
     open=lambda scope, settings: nullcontext(_ask(settings)),
 )
+MEMORY: Final = ToolPart(
+    name="memory",
+    table=("tools",),
+    settings=ToolSettings,
+    open=_open_memory,
+)
 WEB: Final = ToolPart(
     name="web",
     table=("search",),
@@ -183,8 +207,10 @@ def builtin_sources(settings: ToolSettings) -> tuple[ToolSource, ...]:
     from talaria.access.people import People  # noqa: PLC0415
     from talaria.net.dialer import Dialer  # noqa: PLC0415
 
-    web = _web(ToolScope(Path(), {}, SystemClock(), People()), SearchSettings(), Dialer())
-    return (_files(settings), _terminal(settings), web, _todo(settings), _ask(settings))
+    # Tools without a home are only described: nothing can be written below this path.
+    scope = ToolScope(Path(os.devnull), {}, SystemClock(), People())
+    web = _web(scope, SearchSettings(), Dialer())
+    return (_files(settings), _terminal(settings), web, _todo(settings), _ask(settings), _memory(scope))
 
 
 def builtin_tools(settings: ToolSettings) -> ToolSet:

@@ -45,9 +45,9 @@ _log = logging.getLogger("talaria.tools")
 class ToolRunner:
     """The tools that this process has, and the limits of their calls. Shared by all turns.
 
-    `tools` is the current set. It changes when a source announces a change and when other sources are
-    enabled. New sessions and `/reload` take the current set up; a session that exists keeps the specs that
-    it was told, and a turn that runs keeps its tools.
+    `tools` is the current set, with the built-in sources that are `enabled`. It changes when a source
+    announces a change and when other sources are enabled. New sessions and `/reload` take the current set up;
+    a session that exists keeps the specs that it was told, and a turn that runs keeps its tools.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class ToolRunner:
         self._metrics = metrics
         self.enable(settings.enabled)
         for source in self._sources:
-            source.subscribe(lambda: self.enable(self._enabled))
+            source.subscribe(lambda: self.enable(self.enabled))
 
     def enable(self, names: tuple[str, ...]) -> None:
         """Use these built-in sources from now on. Raises `ConfigError`; nothing changes then."""
         self.tools = resolve(self._sources, names)
-        self._enabled = names
+        self.enabled = names
         self._subset = lru_cache(maxsize=_SUBSETS_KEPT)(self.tools.only)
 
     def bind(

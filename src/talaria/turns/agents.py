@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,10 +14,9 @@ from talaria.agent.loop import Loop
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import Clock
-from talaria.core.entries import Revision, SpecSet
+from talaria.core.entries import Note, Revision, SpecSet
 from talaria.core.errors import TalariaError
 from talaria.core.events import ModelLoading
-from talaria.core.ids import SessionId
 from talaria.core.ledger import Began
 from talaria.core.ports import PendingModels
 from talaria.core.redaction import SecretRegistry
@@ -28,6 +27,7 @@ from talaria.observe.metrics import Metrics
 from talaria.pool.pool import Pool
 from talaria.tools.execution import ToolRunner
 from talaria.turns.live import LiveSteering, LiveTurn
+from talaria.turns.memories import Memories
 from talaria.turns.settings import TurnSettings
 
 
@@ -52,9 +52,33 @@ NO_PENDING_MODELS = NoPendingModels()
 class SessionNotes(Protocol):
     """The notes of all sessions."""
 
-    def of(self, session_id: SessionId) -> TurnNotes:
-        """Return the notes for a turn of this session. Cheap."""
+    def of(self, turn: Turn, agent: WarmAgent) -> TurnNotes:
+        """Return the notes for a turn and the agent that answers it. Cheap."""
         ...
+
+
+class NoteSources:
+    """Several sources of notes as one."""
+
+    def __init__(self, *sources: SessionNotes | None) -> None:
+        self._sources = [source for source in sources if source is not None]
+
+    def of(self, turn: Turn, agent: WarmAgent) -> TurnNotes:
+        return _AllNotes([source.of(turn, agent) for source in self._sources])
+
+
+class _AllNotes:
+    __slots__ = ("_sources",)
+
+    def __init__(self, sources: Sequence[TurnNotes]) -> None:
+        self._sources = sources
+
+    async def waiting(self) -> Sequence[Note]:
+        return [note for source in self._sources for note in await source.waiting()]
+
+    async def told(self, notes: Sequence[Note]) -> None:
+        for source in self._sources:
+            await source.told(notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +94,7 @@ class Agents:
     pending: PendingModels = NO_PENDING_MODELS
     secrets: SecretRegistry = field(default_factory=SecretRegistry)
     notes: SessionNotes | None = None
+    memories: Memories | None = None
 
     @property
     def builder(self) -> AgentBuilder:
@@ -98,7 +123,7 @@ class Agents:
                 session = await store.session(turn.session_id)
                 if session is not None and session.spec_id is not None:
                     return (await self.builder.pinned(session.spec_id)).spec
-            return self.specs.resolve(wish, turn.inbound.tools).spec
+            return self.specs.resolve(turn.chat_key, wish, turn.inbound.tools).spec
         except TalariaError:
             return None
 
@@ -118,7 +143,7 @@ class Agents:
             wish = wish or f"{spec.provider}/{spec.model}"
             # The session of a model that takes no tools has none; another model gets the configured ones.
             only = None if self.specs.abilities(spec.provider, spec.model).tools is False else spec.tools
-        pinned = self.specs.resolve(wish, only)
+        pinned = self.specs.resolve(turn.chat_key, wish, only)
         return pinned, await journal.commit((SpecSet(pinned.id),), specs=(pinned,))
 
     def loop(self, live: LiveTurn, agent: WarmAgent, journal: Journal, settings: TurnSettings) -> Loop:
@@ -144,6 +169,6 @@ class Agents:
             streams_calls=options.streams_calls,
             steering=steering,
             redactor=self.secrets.redactor,
-            notes=self.notes.of(live.turn.session_id) if steering and self.notes else None,
+            notes=self.notes.of(live.turn, agent) if steering and self.notes else None,
         )
         return Loop(Caller(agent, journal, context, self.routes), journal, context)

@@ -129,7 +129,7 @@ class CommandRunner:
     def _respec(self, view: CommandContext, wish: SpecChange) -> tuple[CommandResult, tuple[PinnedSpec, ...]]:
         """Pin the session to the wished model, or to its own model under the current configuration."""
         model = wish.model or (view.model if view.session.spec_id else None)
-        pinned = self._agents.specs.resolve(model, wish.tools)
+        pinned = self._agents.specs.resolve(view.session.chat_key, model, wish.tools)
         name = f"{pinned.spec.provider}/{pinned.spec.model}"
         if pinned.id == view.session.spec_id:
             return CommandResult(f"Nothing has changed: this session uses {name}."), ()
@@ -189,7 +189,7 @@ class CommandRunner:
             model, tools = f"{spec.provider}/{spec.model}", spec.tools
         else:
             try:
-                spec = specs.resolve().spec
+                spec = specs.resolve(turn.chat_key).spec
                 model = f"{spec.provider}/{spec.model}"
             except NoModel as error:
                 model = f"no model ({error.user_text})"

@@ -372,7 +372,7 @@ class Intake:
     def _resolve(self, inbound: Inbound) -> PinnedSpec | None:
         """Return None if there is no model yet. The session is bound all the same, and its turn says why."""
         try:
-            return self._agents.specs.resolve(inbound.model, inbound.tools)
+            return self._agents.specs.resolve(inbound.chat_key, inbound.model, inbound.tools)
         except NoModel:
             return None
 

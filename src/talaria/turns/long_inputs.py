@@ -78,4 +78,4 @@ class LongInputs:
             session = await self._store.current_session(inbound.chat_key)
             if session is not None and session.ended_at is None and session.spec_id is not None:
                 return (await self._agents.builder.pinned(session.spec_id)).spec
-        return self._agents.specs.resolve(inbound.model).spec
+        return self._agents.specs.resolve(inbound.chat_key, inbound.model).spec

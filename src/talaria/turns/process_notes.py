@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from talaria.agent.warm import WarmAgent
 from talaria.core.background import ProcessState
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
@@ -21,7 +22,7 @@ from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import SessionId
 from talaria.core.messages import Text
 from talaria.core.store_ports import Store
-from talaria.core.turns import Inbound
+from talaria.core.turns import Inbound, Turn
 from talaria.turns.intake import Draining
 from talaria.turns.settings import TurnSettings
 from talaria.workspace.processes import BackgroundProcesses
@@ -69,8 +70,8 @@ class ProcessNotes:
         self.is_open = False
         processes.on_end = self._note_end
 
-    def of(self, session_id: SessionId) -> _TurnNotes:
-        return _TurnNotes(session_id, self)
+    def of(self, turn: Turn, agent: WarmAgent) -> _TurnNotes:
+        return _TurnNotes(turn.session_id, self)
 
     async def open(self, wake: Callable[[Inbound, SessionId], Awaitable[object]]) -> None:
         """Find the processes of earlier gateways again, and end those whose sessions have ended meanwhile.
@@ -179,7 +180,7 @@ class _TurnNotes:
         self._session_id = session_id
         self._all = all_
 
-    def waiting(self) -> Sequence[Note]:
+    async def waiting(self) -> Sequence[Note]:
         return [self._all.note(process) for process in self._all.waiting(self._session_id)]
 
     async def told(self, notes: Sequence[Note]) -> None:

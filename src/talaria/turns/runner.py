@@ -189,6 +189,8 @@ class Runner:
         hit(Failpoint.ENDED)
         at = journal.ended_at
         self._live.settle(live, ended_turn(live.turn, end, at))
+        if end.state is TurnState.DONE and self._agents.memories is not None:
+            self._agents.memories.note_end(live.turn, end.reply or "")
         joined = [steer for steer in live.steers if _has_joined(steer, journal)]
         live.steers = [steer for steer in live.steers if steer not in joined]
         for steer in joined:

@@ -1,0 +1,168 @@
+"""The built-in memory provider: pages in files, and the tool `memory` that edits them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from talaria.core.clock import Clock
+from talaria.core.errors import ToolError
+from talaria.core.memory import (
+    FAMILY,
+    AddFact,
+    EditOrigin,
+    ForgetFact,
+    MemoryEdit,
+    MemoryPage,
+    MemoryPlace,
+    PageContent,
+    ReplaceFact,
+    TurnMemory,
+    WritePage,
+    place_of,
+)
+from talaria.core.people import KnownPeople
+from talaria.core.redaction import SecretRegistry
+from talaria.core.slots import FairThreads
+from talaria.core.tools import Tool, ToolContext, ToolSpec
+from talaria.memory.memory_files import MemoryFiles
+from talaria.memory.pages import Edited, FactChanges, apply_edit, body, shown
+from talaria.tools.function import Arguments, FunctionTool, parameters, text
+
+_THREADS: Final = 2  # for edits of people; calls of the tool have threads of their own
+_CUT: Final = "[The rest of this page is not shown: it is too long.]"
+
+MEMORY_SPEC: Final = ToolSpec(
+    name="memory",
+    description=(
+        "Your memory over all conversations with this person or group. Add what will matter later: lasting "
+        "facts, preferences, decisions; not what the conversation itself holds, and no passwords. New "
+        "conversations begin with it. USER.md is about the person, MEMORY.md is for everything else."
+    ),
+    parameters=parameters(
+        {
+            "action": {
+                "type": "string",
+                "enum": ["read", "add", "replace", "forget"],
+                "description": "`replace` and `forget` need `old`.",
+            },
+            "text": text("The fact, in one sentence that can be understood alone."),
+            "old": text("The old fact, or words that only it has."),
+            "page": {
+                "type": "string",
+                "enum": [page.value for page in MemoryPage],
+                "description": "Default: MEMORY.md.",
+            },
+        },
+        required=["action"],
+    ),
+    idempotent=True,
+    reaches_out=True,
+)
+
+
+class FileMemory:
+    """Implements `core.memory.MemoryProvider`."""
+
+    name = FAMILY
+    is_builtin = True
+    follows_turns = False
+
+    def __init__(
+        self, files: MemoryFiles, people: KnownPeople, clock: Clock, secrets: SecretRegistry
+    ) -> None:
+        self._files = files
+        self._people = people
+        self._clock = clock
+        self._secrets = secrets
+        self._threads = FairThreads("talaria-memory", lambda: _THREADS)
+
+    def close(self) -> None:
+        self._threads.close()
+
+    def tools(self) -> tuple[Tool, ...]:
+        return (
+            FunctionTool(
+                MEMORY_SPEC, self._run, reads=lambda arguments: bool(arguments.get("action") == "read")
+            ),
+        )
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        pass
+
+    def prompt(self, place: MemoryPlace) -> str:
+        sections = [_section(content) for content in self._files.pages(place) if body(content.text)]
+        return self._secrets("\n\n".join(sections)) if sections else ""
+
+    async def pages(self, place: MemoryPlace) -> tuple[PageContent, ...]:
+        return await self._threads.run(place, self._files.pages, place)
+
+    async def edit(self, place: MemoryPlace, edit: MemoryEdit, origin: EditOrigin) -> str:
+        return await self._threads.run(place, self._edit, place, edit, origin)
+
+    async def prefetch(self, turn: TurnMemory) -> str:
+        return ""
+
+    async def sync(self, turn: TurnMemory, answer: str) -> None:
+        pass
+
+    # -- the tool -------------------------------------------------------------------------------------------
+
+    async def _run(self, arguments: Arguments, context: ToolContext) -> str:
+        place = place_of(self._people, context.chat_key)
+        if arguments["action"] == "read":
+            return await context.resources.in_thread(self._read, place)
+        edit = _parse(arguments)
+        key = f"{context.turn_id}:{context.call_id}"
+        origin = EditOrigin(key, context.session_id, self._clock.now())
+        return await context.resources.in_thread(self._edit, place, edit, origin)
+
+    def _read(self, place: MemoryPlace) -> str:
+        pages = self._files.pages(place)
+        return "\n\n".join(
+            f"## {content.page} ({content.size} of {content.page.max_bytes} bytes)\n"
+            f"{content.trouble or body(content.text) or 'Empty.'}"
+            for content in pages
+        )
+
+    def _edit(self, place: MemoryPlace, edit: MemoryEdit, origin: EditOrigin) -> str:
+        """Carry out the edit. Blocks."""
+        if not isinstance(edit, ForgetFact):
+            edit = msgspec.structs.replace(edit, text=self._secrets(edit.text))
+        apply = partial(apply_edit, edit=edit, origin=origin)
+        edited = self._files.change(place, edit.page, apply, keeps=isinstance(edit, WritePage))
+        return _describe(edit, edited)
+
+
+def _parse(arguments: Arguments) -> MemoryEdit:
+    action, page = arguments["action"], MemoryPage(arguments.get("page", MemoryPage.MEMORY))
+    needed = {"add": ("text",), "replace": ("old", "text"), "forget": ("old",)}[action]
+    if missing := [name for name in needed if not str(arguments.get(name, "")).strip()]:
+        raise ToolError(f"{action} needs {' and '.join(missing)}.")
+    match action:
+        case "add":
+            return AddFact(page, arguments["text"])
+        case "replace":
+            return ReplaceFact(page, arguments["old"], arguments["text"])
+        case _:
+            return ForgetFact(page, arguments["old"])
+
+
+def _section(content: PageContent) -> str:
+    page = shown(content.text)
+    data = page.encode()
+    if len(data) > content.page.max_bytes:
+        page = f"{data[: content.page.max_bytes].decode(errors='ignore')}\n{_CUT}"
+    return f"## {content.page}\n{page}"
+
+
+def _describe(edit: MemoryEdit, edited: Edited) -> str:
+    if edited.is_repeated:
+        return f"{edit.page} has this change already: it was made before the gateway was restarted."
+    changes = FactChanges(edited.added, edited.removed)
+    if not edited.added and not edited.removed:
+        return f"{edit.page} says so already."
+    return f"{edit.page} was changed:\n{changes.describe()}"

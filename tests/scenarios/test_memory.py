@@ -1,0 +1,231 @@
+"""Memory in whole gateways: who is shown what, when running sessions hear of it, and no prefix breaks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from prefixes import PrefixWatch
+from talaria.app import open_gateway
+from talaria.config.home import Home
+from talaria.config.load import Loaded
+from talaria.config.settings import settings_type
+from talaria.core.gateway_part import Parts
+from talaria.core.ids import ChatKey
+from talaria.core.messages import Text
+from talaria.core.redaction import Secret, SecretRegistry
+from talaria.core.turns import Inbound, Sender, Turn, TurnState
+from talaria.gateway import Gateway
+from talaria.parts import PARTS
+from talaria.testing.model_server import ModelServer
+
+PAGE = ChatKey("agent:main:http:api:page")
+OTHER = ChatKey("agent:main:http:api:other")
+ANNA = ChatKey("agent:main:telegram:dm:2")
+GROUP = ChatKey("agent:main:telegram:group:-5")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    home: Path
+    server: ModelServer
+    gateway: Gateway
+
+    async def say(self, key: ChatKey, text: str, **more: Any) -> Turn:
+        sender = Sender("api", is_operator=True) if ":http:" in key else Sender(key.split(":")[4])
+        inbound = Inbound(key, sender, (Text(text),), **more)
+        done = await self.gateway.turns.wait(await self.gateway.turns.submit(inbound))
+        assert done.state is TurnState.DONE, done.error
+        return done
+
+    async def remember(self, key: ChatKey, text: str, page: str = "MEMORY.md") -> None:
+        call = json.dumps({"action": "add", "text": text, "page": page})
+        await self.say(key, f"[[call memory {call}]][[reply ok]]")
+
+    @property
+    def last(self) -> list[dict[str, Any]]:
+        """The messages of the last request."""
+        return list(json.loads(self.server.bodies[-1])["messages"])
+
+    @property
+    def prompt(self) -> str:
+        return str(self.last[0]["content"])
+
+    @property
+    def notes(self) -> list[str]:
+        return [str(each["content"]) for each in self.last if "[Note: the memory" in str(each["content"])]
+
+    def page(self, name: str = "main/MEMORY.md") -> str:
+        return (self.home / "memory" / name).read_text()
+
+
+@asynccontextmanager
+async def life(
+    home: Path,
+    server: ModelServer,
+    *,
+    tables: Mapping[str, Any] | None = None,
+    secrets: SecretRegistry | None = None,
+    parts: Parts = PARTS,
+) -> AsyncIterator[World]:
+    settings = msgspec.convert(
+        {
+            "model": {"provider": "scripted", "name": "scripted"},
+            "providers": {"scripted": {"base_url": server.base_url}},
+            **(tables or {}),
+        },
+        settings_type(parts),
+    )
+    loaded = Loaded(settings, (), None)
+    async with open_gateway(Home(home), loaded, {}, parts=parts, secrets=secrets) as gateway:
+        yield World(home, server, gateway)
+
+
+async def test_a_new_session_begins_with_what_an_earlier_one_wrote_down(tmp_path: Path) -> None:
+    async with ModelServer() as server, life(tmp_path, server) as world:
+        await world.remember(PAGE, "Likes green tea.", "USER.md")
+        assert "green tea" not in world.prompt
+        result = json.loads(world.server.bodies[-1])["messages"][-1]["content"]
+        assert re.fullmatch(r"USER\.md was changed:\n\+ Likes green tea\. \(\d{4}-\d\d-\d\d\)", result)
+        session = (await world.say(PAGE, "/new")).session_id
+        await world.say(PAGE, "hello")
+        assert re.search(r"## USER\.md\n- Likes green tea\. \(\d{4}-\d\d-\d\d\)$", world.prompt)
+        assert world.notes == []
+        written = world.page("main/USER.md")
+        assert "<!-- 20" in written and session not in written and "ses_" in written
+
+
+async def test_a_running_session_hears_of_a_change_once_and_not_of_its_own(tmp_path: Path) -> None:
+    async with ModelServer() as server:
+        async with life(tmp_path, server) as world:
+            await world.say(PAGE, "hello")
+            await world.remember(OTHER, "Has a cat.")
+            await world.say(OTHER, "more")
+            assert world.notes == [], "its own edit"
+            await world.say(PAGE, "and now?")
+            assert len(world.notes) == 1 and "\n+ Has a cat. (" in world.notes[0]
+            await world.say(PAGE, "again")
+            assert len(world.notes) == 1
+            (tmp_path / "memory" / "main" / "MEMORY.md").write_text("- Has a dog.\n")
+            await world.say(PAGE, "by hand")
+            assert len(world.notes) == 2
+            assert "\n+ Has a dog.\n- Has a cat. (" in world.notes[1]
+        async with life(tmp_path, server) as world:
+            await world.say(PAGE, "after a restart")
+            assert len(world.notes) == 2
+            await world.say(OTHER, "after a restart")
+            assert len(world.notes) == 1 and "\n+ Has a dog.\n- Has a cat. (" in world.notes[0]
+
+
+async def test_what_went_back_while_the_gateway_was_down_is_told(tmp_path: Path) -> None:
+    async with ModelServer() as server:
+        async with life(tmp_path, server) as world:
+            await world.say(PAGE, "hello")
+            await world.remember(OTHER, "Has a cat.")
+            await world.say(PAGE, "and now?")
+        (tmp_path / "memory" / "main" / "MEMORY.md").unlink()
+        async with life(tmp_path, server) as world:
+            await world.say(PAGE, "after a restart")
+            assert len(world.notes) == 2 and "\n- Has a cat. (" in world.notes[1]
+
+
+async def test_a_note_that_was_undone_is_told_again(tmp_path: Path) -> None:
+    async with ModelServer() as server, life(tmp_path, server) as world:
+        await world.say(PAGE, "hello")
+        await world.remember(OTHER, "Has a cat.")
+        await world.say(PAGE, "and now?")
+        await world.say(PAGE, "/undo")
+        await world.say(PAGE, "once more")
+        assert len(world.notes) == 1
+
+
+async def test_reload_takes_memory_into_the_prefix_and_tells_nothing(tmp_path: Path) -> None:
+    async with ModelServer() as server, life(tmp_path, server) as world:
+        await world.say(PAGE, "hello")
+        await world.remember(OTHER, "Has a cat.")
+        await world.say(PAGE, "/reload")
+        await world.say(PAGE, "and now?")
+        assert "Has a cat." in world.prompt and world.notes == []
+
+
+async def test_what_one_person_said_is_never_shown_to_another(tmp_path: Path) -> None:
+    chats = {"owner": PAGE, "anna": ANNA, "group": GROUP}
+    async with ModelServer() as server, life(tmp_path, server) as world:
+        for name, key in chats.items():
+            await world.say(key, "hello")
+            await world.remember(key, f"{name} said this.")
+        for key in (PAGE, ANNA):
+            await world.remember(key, "private to a person", "USER.md")
+        for name, key in chats.items():
+            await world.say(key, '[[call memory {"action":"read"}]][[reply ok]]')
+            await world.say(key, "/new")
+            await world.say(key, "hello")
+            assert f"{name} said this." in world.prompt
+            others = [other for other in chats if other != name]
+            for body in server.bodies:
+                messages = json.dumps(json.loads(body)["messages"])
+                if f"{name} said this." in messages:
+                    assert not any(f"{other} said this." in messages for other in others)
+        assert "private to a person" not in world.prompt, "the group is last"
+        topic = ChatKey(f"{GROUP}:7")
+        await world.say(topic, "hello")
+        assert "group said this." in world.prompt
+
+
+async def test_in_a_group_the_page_about_a_person_is_refused(tmp_path: Path) -> None:
+    async with ModelServer() as server, life(tmp_path, server) as world:
+        await world.remember(GROUP, "Anna is 40.", "USER.md")
+        assert "USER.md is not used here" in world.last[-1]["content"]
+        assert not list(tmp_path.rglob("USER.md"))
+
+
+async def test_secrets_are_taken_out_of_what_is_written_and_read(tmp_path: Path) -> None:
+    secrets = SecretRegistry([Secret("the key", "s3cret-value-of-the-gateway")])
+    async with ModelServer() as server, life(tmp_path, server, secrets=secrets) as world:
+        await world.say(PAGE, '[[call memory {"action":"add","text":"key s3cret-value-of-the-gateway"}]] x')
+        assert "s3cret-value" not in world.page()
+        (tmp_path / "memory" / "main" / "USER.md").write_text("- by hand: s3cret-value-of-the-gateway\n")
+        await world.say(PAGE, "/new")
+        await world.say(PAGE, "hello")
+        assert "by hand" in world.prompt
+        assert not any(b"s3cret-value" in body for body in server.bodies)
+
+
+async def test_without_the_family_nothing_is_remembered(tmp_path: Path) -> None:
+    tables = {"tools": {"enabled": ["files"]}}
+    (tmp_path / "memory" / "main").mkdir(parents=True)
+    (tmp_path / "memory" / "main" / "MEMORY.md").write_text("- Has a cat.\n")
+    async with ModelServer() as server, life(tmp_path, server, tables=tables) as world:
+        await world.say(PAGE, "hello")
+        assert "cat" not in world.prompt and b'"memory"' not in server.bodies[-1]
+
+
+async def test_no_memory_write_breaks_a_prefix(tmp_path: Path) -> None:
+    """Two chats of one person write and read by turns, with edits by hand in between, over two lives."""
+    async with ModelServer() as server:
+        for times in range(2):
+            async with life(tmp_path, server, tables={"pool": {"max_agents": 1}}) as world:
+                for turn in range(4):
+                    for chat in (PAGE, OTHER, ANNA):
+                        name = chat.rpartition(":")[2]
+                        await world.remember(chat, f"<{name}> fact {times} {turn}")
+                    with (tmp_path / "memory" / "main" / "MEMORY.md").open("a") as file:
+                        file.write(f"- by hand {times} {turn}\n")
+        watch = PrefixWatch(_chat_of)
+        watch.see_all(server.bodies)
+        assert watch.breaks == []
+        assert len(watch.requests) == 3
+
+
+def _chat_of(raw: bytes) -> str:
+    said = next(each for each in json.loads(raw)["messages"] if each["role"] == "user")
+    found = re.search("<(page|other|2)>", said["content"])
+    assert found
+    return found[1]
