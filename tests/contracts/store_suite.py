@@ -384,6 +384,18 @@ class StoreSuite(StoreUpkeepSuite):
         assert (session.spec_id, session.title) == (spec.id, "A talk")
         assert await store.spec(spec.id) == spec
 
+    async def test_a_session_is_titled_by_its_first_words_until_it_gets_another(self, store: Store) -> None:
+        turn, lease = await begun(store, accepting())
+        session_id = turn.turn.session_id
+        assert lease.session.title == (await session_of(store, session_id)).title == "hello"
+        assert await store.retitle(session_id, "hello", "A greeting")
+        assert not await store.retitle(session_id, "hello", "Too late")
+        assert not await store.retitle(SessionId("ses_none"), "", "Nobody's")
+        assert (await session_of(store, session_id)).title == "A greeting"
+        await store.commit(Commit(session_id, lease.fence, turn.turn.id, (TitleSet("Mine"),)))
+        assert not await store.retitle(session_id, "A greeting", "Not mine")
+        assert (await session_of(store, session_id)).title == "Mine"
+
     async def test_entry_that_names_an_unknown_spec_is_refused(self, store: Store) -> None:
         turn, lease = await begun(store)
         entries = (TitleSet("lost"), SpecSet(SpecId("spec_nowhere")))

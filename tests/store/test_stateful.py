@@ -29,9 +29,10 @@ from talaria.core.ledger import (
     TurnRecord,
     UsageWrite,
 )
-from talaria.core.messages import AssistantMessage, TokenUsage
+from talaria.core.messages import AssistantMessage, TokenUsage, UserMessage
 from talaria.core.questions import APPROVE, DENY, Decision, Question, QuestionKind
 from talaria.core.sessions import Session
+from talaria.core.titles import first_words
 from talaria.core.turns import StepKind, StepState, Turn, TurnState
 from talaria.store.memory import InlineExecutor
 from talaria.store.sql.executor import Connection
@@ -416,8 +417,10 @@ class Ledger(RuleBasedStateMachine):
             assert session.revision == Revision(epochs[-1], len(log))
             bodies = [entry.body for entry in log]
             specs = [None, *(body.spec_id for body in bodies if isinstance(body, SpecSet))]
-            titles = ["", *(body.title for body in bodies if isinstance(body, TitleSet))]
-            assert (session.spec_id, session.title) == (specs[-1], titles[-1])
+            assert session.spec_id == specs[-1]
+            given = [body.title for body in bodies if isinstance(body, TitleSet)]
+            words = {"", *(first_words(body) for body in bodies if isinstance(body, UserMessage))}
+            assert session.title in (given[-1:] or words)
         lasting = [session for session in found if not session.ephemeral]
         assert self.paged(2) == sorted(lasting, key=lambda each: (each.updated_at, each.id), reverse=True)
 

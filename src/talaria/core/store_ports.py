@@ -116,6 +116,10 @@ class Store(SpendStore, LogStore, QuestionStore, Protocol):
         """
         ...
 
+    async def retitle(self, session_id: SessionId, old: str, new: str) -> bool:
+        """Give the session a better title than `old`, and return whether it still had that one."""
+        ...
+
     async def delete_session(self, session_id: SessionId, keys_since: float) -> Session:
         """Delete the session and return it as it was. Durable.
 

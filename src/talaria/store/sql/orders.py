@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from talaria.core.entries import EntryBody, Revision, SpecSet
-from talaria.core.ids import ChatKey, Fence, TurnId
+from talaria.core.ids import ChatKey, Fence, SessionId, TurnId
 from talaria.core.ledger import (
     Accept,
     Accepted,
@@ -217,7 +217,8 @@ FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = ?
 """
 TAKE_LEASE_AND_SET_HEAD = """
 UPDATE sessions
-SET lease_owner = ?, lease_fence = ?, lease_expires = ?, updated_at = ?, epoch = ?, seq = ? WHERE id = ?
+SET lease_owner = ?, lease_fence = ?, lease_expires = ?, updated_at = ?, epoch = ?, seq = ?, title = ?
+WHERE id = ?
 """
 SET_RUNNING = """
 UPDATE turns SET state = 'running', attempts = attempts + 1, started_at = coalesce(started_at, ?),
@@ -268,14 +269,22 @@ def _take(tx: Transaction, session: Session, lease: Lease, order: Begin, attempt
     if entries:
         for entry in entries:
             log.insert_entry(tx, entry)
-        tx.execute(TAKE_LEASE_AND_SET_HEAD, (*held, tx.now, head.epoch, head.seq, session.id))
-        session = rules.moved_session(session, head, tx.now)
+        title = session.title or rules.first_title(session, order.user)
+        tx.execute(TAKE_LEASE_AND_SET_HEAD, (*held, tx.now, head.epoch, head.seq, title, session.id))
+        session = rules.moved_session(session, head, tx.now, title)
     else:
         tx.execute(TAKE_LEASE, (*held, session.id))
     user = entries[-1] if entries and order.user is not None else None
     before = head if user is None else Revision(head.epoch, head.seq - 1)
     crashes = attempts.earlier - attempts.forgiven
     return Began(session, Fence(fence), before, user, attempts.earlier + 1, crashes)
+
+
+RETITLE = "UPDATE sessions SET title = ? WHERE id = ? AND title = ?"
+
+
+def retitle(tx: Transaction, session_id: SessionId, old: str, new: str) -> bool:
+    return tx.execute(RETITLE, (new, session_id, old)).rowcount == 1
 
 
 # -- commit -----------------------------------------------------------------------------------------------

@@ -21,8 +21,10 @@ from talaria.core.errors import (
 )
 from talaria.core.ids import QuestionId, SessionId, SpecId, TurnId, channel_of
 from talaria.core.ledger import Begin, Commit, StepWrite, TurnEnd
+from talaria.core.messages import UserMessage
 from talaria.core.questions import Question
 from talaria.core.sessions import Session
+from talaria.core.titles import first_words
 from talaria.core.turns import (
     NO_REPLY,
     RunOrder,
@@ -131,7 +133,12 @@ def latest_marks(
     return spec_id, title
 
 
-def moved_session(session: Session, head: Revision, at: float) -> Session:
+def first_title(session: Session, user: UserMessage | None) -> str:
+    """Return the title of a session that has none when a message begins a turn. Stateless calls get none."""
+    return "" if user is None or session.ephemeral else first_words(user)
+
+
+def moved_session(session: Session, head: Revision, at: float, title: str) -> Session:
     """Return the session after an append moved its head."""
     return Session(
         session.id,
@@ -140,7 +147,7 @@ def moved_session(session: Session, head: Revision, at: float) -> Session:
         at,
         head,
         session.spec_id,
-        session.title,
+        title,
         session.ephemeral,
         session.ended_at,
     )

@@ -64,6 +64,7 @@ class SqlStore(SqlPort):
     renew = writes(leases.renew)
     end_session = writes(leases.end_session)
     delete_session = writes(deletion.delete_session, is_durable=True)
+    retitle = writes(orders.retitle)
     end_unused = writes(leases.end_unused)
     reclaim = writes(leases.reclaim)
     yield_turns = writes(leases.yield_turns, is_durable=True)
