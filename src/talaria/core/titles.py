@@ -10,7 +10,7 @@ from talaria.core.messages import File, UserMessage
 
 LONGEST_TITLE: Final = 60  # characters
 _LOOKED_AT: Final = 4_000
-# What channels and clients put before a person's words: notes in brackets, quotes, the name of the speaker.
+# Lines that channels put before a person's words: notes in brackets, quotes, the name of the speaker.
 _PREFACE: Final = re.compile(r"\[[^\[\]]{1,80}\]|>.*|.{1,64} says:|```.*|[-=#*_\s]*")
 
 
