@@ -229,7 +229,7 @@ class Calls:
         self._ends: list[asyncio.Event] = []
 
     async def _hold(self, session: str) -> None:
-        async with self.permits.held(session):
+        async with self.permits.held(session, gives_way=session.startswith("job")):
             self.served.append(session)
             end = asyncio.Event()
             self._ends.append(end)
@@ -267,6 +267,41 @@ async def test_a_session_with_a_hundred_calls_does_not_starve_another() -> None:
     assert (calls.permits.busy, calls.permits.waiting) == (1, 103 - 7)
     await calls.end_all()
     assert len(calls.served) == 103
+
+
+async def test_scheduled_calls_wait_until_no_other_call_waits() -> None:
+    calls = Calls(FairSemaphore(1))
+    await calls.call("job 1", 2)
+    await calls.call("job 2")
+    await calls.call("person", 2)
+    await calls.call("friend")
+    await calls.end_all()
+    assert calls.served == ["job 1", "person", "friend", "person", "job 1", "job 2"]
+
+
+@pytest.mark.parametrize(("permits", "most"), [(1, 1), (2, 1), (4, 3), (8, 6), (256, 192)])
+async def test_scheduled_calls_leave_permits_to_people(permits: int, most: int) -> None:
+    calls = Calls(FairSemaphore(permits))
+    await calls.call("job", permits + 1)
+    assert (calls.permits.busy, calls.permits.waiting) == (most, permits + 1 - most)
+    await calls.call("person", permits - most)
+    assert calls.served == ["job"] * most + ["person"] * (permits - most)
+    await calls.end_all()
+    assert len(calls.served) == permits + 1 + permits - most
+
+
+async def test_scheduled_call_that_is_cancelled_with_its_permit_hands_it_on() -> None:
+    calls = Calls(FairSemaphore(2))
+    await calls.call("job 1")
+    await calls.call("job 2")
+    await calls.call("job 3")
+    calls._ends.pop(0).set()  # the permit of job 1 goes to job 2, which does not run before it is cancelled
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    calls.tasks[1].cancel()
+    await settle()
+    assert calls.served[-1] == "job 3"
+    await calls.end_all()
 
 
 async def test_calls_of_one_session_keep_their_order() -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from talaria.core.errors import Overloaded
 from talaria.core.limits import Limits, LimitSettings
+from talaria.core.units import Size
 from talaria.observe.loop_watch import Load, LoopWatch
 from talaria.observe.metrics import Metrics
 
@@ -115,6 +116,20 @@ async def test_a_load_that_is_too_high_sheds_scheduled_work_first_and_then_turns
     assert refused.value.retry_after > 0
     assert limits.readings()["loop_lag"].refused == 1
     assert load.trouble() == "it was held for 2.1 s"
+
+
+def test_too_much_memory_or_lag_puts_scheduled_turns_off_and_nothing_else() -> None:
+    used = [100 << 20]
+    load = Load(Limits(LimitSettings(memory=Size(1 << 30))), memory=lambda: used[0])
+    assert load.runs_wait() == ""
+    used[0] = 3 << 30
+    assert load.runs_wait() == "the gateway has 3.0 GiB of memory (limits.memory is 1.0 GiB)"
+    load.check()
+    assert (load.sheds_scheduled, load.trouble()) == (False, None)
+    used[0] = 0
+    load.note(0.6)
+    assert load.runs_wait() == "the event loop was held for 0.6 s (limits.loop_lag)"
+    load.check()
 
 
 async def test_a_stall_sheds_before_its_tick_came() -> None:

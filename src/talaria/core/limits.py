@@ -56,6 +56,7 @@ class LimitSettings(msgspec.Struct, frozen=True):
     processes: Count = 64  # in the background
     answer_memory: Size = Size(256 << 20)  # answers that are being received, together
     loop_lag: timedelta = timedelta(seconds=2)  # from here on new turns are refused
+    memory: Size = Size(1 << 30)  # of the gateway's own process; from here on scheduled work waits
 
 
 class LimitReading(msgspec.Struct, frozen=True):

@@ -14,9 +14,9 @@ from talaria.core.specs import Prefix
 class ModelCall(msgspec.Struct, frozen=True):
     """A request. `chunks` are the encoded messages after the prefix; they are never decoded again.
 
-    `session_id` lets sessions take turns at a busy endpoint; it is not sent. With `patience`, the answer must
-    begin within so many seconds, or sooner if the endpoint says so. With `tells_calls`, tool calls come as
-    `CallDelta` while they are written.
+    `session_id` lets sessions take turns at a busy endpoint; it is not sent. A call that `gives_way` waits
+    until no other call waits. With `patience`, the answer must begin within so many seconds, or sooner if the
+    endpoint says so. With `tells_calls`, tool calls come as `CallDelta` while they are written.
     """
 
     model: str
@@ -28,6 +28,7 @@ class ModelCall(msgspec.Struct, frozen=True):
     session_id: str = ""
     patience: float | None = None
     tells_calls: bool = False
+    gives_way: bool = False
 
 
 class TextDelta(msgspec.Struct, frozen=True):

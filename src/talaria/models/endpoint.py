@@ -106,7 +106,7 @@ class Endpoint:
     async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
         """Make one call. Raises `ModelError`, also after `sink` has got a part of the answer."""
         errors = ProviderErrors(self._provider, call.model, self._redact)
-        async with self._limiter.call(call.session_id, errors) as started:
+        async with self._limiter.call(call.session_id, errors, gives_way=call.gives_way) as started:
             budget = AnswerBudget(errors, self._memory)
             try:
                 return await self._call(call, sink, errors, budget, started)

@@ -135,12 +135,18 @@ class CircuitBreaker:
 
 
 class FairSemaphore:
-    """A number of permits. Waiting sessions take turns, one permit each, however many calls each has."""
+    """A number of permits. Waiting sessions take turns, one permit each, however many calls each has.
+
+    Calls that give way wait until no other call waits. A quarter of the permits is not for them, so that a
+    person's call seldom waits until one of theirs has ended; with a single permit it does.
+    """
 
     def __init__(self, count: int) -> None:
-        self._count = count
-        self._free = count
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._free = self._count = count
+        self._most_giving_way = max(1, count - max(1, count // 4))
+        self._giving_way = 0
+        self._waiting = _Waiters()
+        self._behind = _Waiters()  # those that give way
 
     @property
     def busy(self) -> int:
@@ -148,50 +154,79 @@ class FairSemaphore:
 
     @property
     def waiting(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return self._waiting.count + self._behind.count
 
     @asynccontextmanager
-    async def held(self, session: str) -> AsyncIterator[None]:
-        await self.acquire(session)
+    async def held(self, session: str, *, gives_way: bool = False) -> AsyncIterator[None]:
+        await self.acquire(session, gives_way=gives_way)
         try:
             yield
         finally:
-            self.release()
+            self.release(gave_way=gives_way)
 
-    async def acquire(self, session: str) -> None:
+    async def acquire(self, session: str, *, gives_way: bool = False) -> None:
         """Wait for a permit. A caller that is cancelled holds none: one that it just got goes to the next."""
-        if self._free:
-            self._free -= 1
+        if self._free and not (gives_way and self._giving_way >= self._most_giving_way):
+            self._take(gives_way)
             return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(session, deque()).append(waiter)
+        queue = self._behind if gives_way else self._waiting
+        waiter = queue.add(session)
         try:
             await waiter
         except BaseException:
             if waiter.done() and not waiter.cancelled():
-                self.release()
+                self.release(gave_way=gives_way)
             else:
-                self._withdraw(session, waiter)
+                queue.withdraw(session, waiter)
             raise
 
-    def release(self) -> None:
+    def release(self, *, gave_way: bool = False) -> None:
         """Hand the permit to the session whose turn it is, or keep it free."""
-        for session, queue in self._waiting.items():
+        self._free += 1
+        self._giving_way -= gave_way
+        if self._waiting.wake():
+            self._take(gives_way=False)
+        elif self._giving_way < self._most_giving_way and self._behind.wake():
+            self._take(gives_way=True)
+
+    def _take(self, gives_way: bool) -> None:
+        self._free -= 1
+        self._giving_way += gives_way
+
+
+class _Waiters:
+    """Calls that wait for a permit, by session."""
+
+    def __init__(self) -> None:
+        self._sessions: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self._sessions.values()))
+
+    def add(self, session: str) -> asyncio.Future[None]:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sessions.setdefault(session, deque()).append(waiter)
+        return waiter
+
+    def wake(self) -> bool:
+        """Let the first call of the first session go on. Its session goes behind the others."""
+        for session, queue in self._sessions.items():
             # A waiter that is done was cancelled and has not withdrawn yet.
             waiter = next((waiter for waiter in queue if not waiter.done()), None)
             if waiter is not None:
                 waiter.set_result(None)
-                self._withdraw(session, waiter)
-                if session in self._waiting:
-                    self._waiting.move_to_end(session)
-                return
-        self._free += 1
+                self.withdraw(session, waiter)
+                if session in self._sessions:
+                    self._sessions.move_to_end(session)
+                return True
+        return False
 
-    def _withdraw(self, session: str, waiter: asyncio.Future[None]) -> None:
-        queue = self._waiting[session]
+    def withdraw(self, session: str, waiter: asyncio.Future[None]) -> None:
+        queue = self._sessions[session]
         queue.remove(waiter)
         if not queue:
-            del self._waiting[session]
+            del self._sessions[session]
 
 
 # -- both together ------------------------------------------------------------------------------------------
@@ -215,14 +250,16 @@ class CallLimiter:
         return self._breaker.is_resting
 
     @asynccontextmanager
-    async def call(self, session: str, errors: ProviderErrors) -> AsyncIterator[Callable[[], None]]:
+    async def call(
+        self, session: str, errors: ProviderErrors, *, gives_way: bool = False
+    ) -> AsyncIterator[Callable[[], None]]:
         """Hold a permit while the caller makes one call. Yield the function to call when the answer starts.
 
         Raises `EndpointResting` while the breaker is open: before waiting for a permit, and again after it.
         """
         if self.is_resting:
             raise self._refusal(errors)
-        await self._permits.acquire(session)
+        await self._permits.acquire(session, gives_way=gives_way)
         try:
             ticket = self._breaker.admit()
             if ticket is None:
@@ -246,7 +283,7 @@ class CallLimiter:
                 raise
             self._breaker.answered(ticket)
         finally:
-            self._permits.release()
+            self._permits.release(gave_way=gives_way)
 
     def reading(self) -> EndpointReading:
         breaker = self._breaker

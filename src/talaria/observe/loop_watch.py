@@ -29,6 +29,8 @@ import msgspec
 from talaria.core.errors import Overloaded
 from talaria.core.ids import TURN_PREFIX, TurnId
 from talaria.core.limits import Limits
+from talaria.core.units import format_size
+from talaria.observe.health import read_rss
 from talaria.observe.metrics import LoopReading, Metrics
 
 _log = logging.getLogger("talaria.loop")
@@ -78,9 +80,12 @@ class Load:
         *,
         measure: Callable[[], None] = lambda: None,
         elapsed: Callable[[], float] = time.monotonic,
+        memory: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`measure` is called before the lag is read, so that it includes a stall that ended just now."""
+        """`measure` is called before the lag is read, so that it includes a stall that ended just now.
+        `memory` returns how much memory the process has."""
         self.limits = limits or Limits()
+        self._memory = memory
         self._measure = measure
         self._elapsed = elapsed
         self._lag = 0.0
@@ -105,6 +110,15 @@ class Load:
     def sheds_scheduled(self) -> bool:
         """Whether work that can wait is put off."""
         return self.lag > self._limit / _SCHEDULED_SHARE
+
+    def runs_wait(self) -> str:
+        """Return why scheduled turns are not begun now, '' if they are."""
+        if self.sheds_scheduled:
+            return f"the event loop was held for {self._lag:.1f} s (limits.loop_lag)"
+        used, most = self._memory(), self.limits.now.memory
+        if used > most:
+            return f"the gateway has {format_size(used)} of memory (limits.memory is {format_size(most)})"
+        return ""
 
     @property
     def sheds_turns(self) -> bool:
@@ -144,7 +158,7 @@ class LoopWatch:
         on_wedged: Callable[[Holder | None], None] = lambda holder: None,
         wedged_seconds: float = math.inf,
     ) -> None:
-        self.load = Load(limits, measure=self._measure)
+        self.load = Load(limits, measure=self._measure, memory=read_rss)
         self._metrics = metrics
         self._on_wedged = on_wedged
         self._wedged_seconds = wedged_seconds

@@ -117,6 +117,7 @@ class OperatorApi:
                 config=gateway.reloader.status(),
                 limits=gateway.limits.readings(),
                 loop=gateway.loop_watch.reading(),
+                scheduled_work_waits=gateway.loop_watch.load.runs_wait(),
                 network=gateway.networks.reading(),
                 store=StoreView(
                     stats.engine,

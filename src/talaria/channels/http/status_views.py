@@ -90,6 +90,7 @@ class StatusView(msgspec.Struct, frozen=True):
     config: dict[str, Any]
     limits: dict[str, LimitReading]
     loop: LoopReading
+    scheduled_work_waits: str
     network: NetworkReading
     store: StoreView
     turns: dict[str, int]

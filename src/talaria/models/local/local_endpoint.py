@@ -84,7 +84,7 @@ class LocalEndpoint:
         )
 
     async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
-        async with self._permits.held(call.session_id):
+        async with self._permits.held(call.session_id, gives_way=call.gives_way):
             weights = _find(call.model)
             model = f"{LOCAL}/{weights.name}"
             has_loaded = False
