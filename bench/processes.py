@@ -53,14 +53,17 @@ def gateway(
     python: str = sys.executable,
     wrapper: Sequence[str] = (),
     settings: Mapping[str, str] = MappingProxyType({}),
+    home: Path | None = None,
 ) -> Iterator[tuple[Metered, str]]:
-    """Run `talaria serve` with that interpreter in a new home. Gives the process and the token of its API.
+    """Run `talaria serve` with that interpreter in a new home, or in `home`. Gives the process and the token
+    of its API.
 
     A wrapper is a command that runs another, such as valgrind. The settings are added to the environment.
     """
-    with tempfile.TemporaryDirectory(prefix="talaria-bench-") as home:
+    with tempfile.TemporaryDirectory(prefix="talaria-bench-") as new:
+        used = home or Path(new)
         environ = {
-            "TALARIA_HOME": home,
+            "TALARIA_HOME": str(used),
             "TALARIA_HTTP__PORT": "0",
             "TALARIA_MODEL__PROVIDER": "bench",
             "TALARIA_MODEL__NAME": "scripted",
@@ -70,7 +73,7 @@ def gateway(
             **settings,
         }
         with _running([*wrapper, python, "-P", "-m", "talaria", "serve"], environ) as process:
-            yield process, (Path(home) / "http.token").read_text().strip()
+            yield process, (used / "http.token").read_text().strip()
 
 
 @contextmanager

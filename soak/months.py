@@ -1,0 +1,240 @@
+"""A heavy user's two months on a virtual clock, as one was reported of the gateway before this one.
+
+63 days, 54,647 sessions, 760,000 messages and 114 jobs: nearly all sessions are runs of jobs, seven a day each
+with five tool calls, and a person's chats beside them. There the database came to 17 GB, three backups were
+corrupt, and starts hung.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.processes import model_server
+from soak.home_probe import MESSAGES, HomeFigures, ProbeSize, back_up, probe
+from soak.report import Curve, Figure, Progress
+from soak.virtual_gateway import open_virtual, say
+from talaria.core.ids import ChatAddress
+from talaria.core.messages import Text
+from talaria.core.turns import Inbound, Sender, TurnState
+from talaria.gateway import Gateway
+from talaria.observe.health import read_rss
+from talaria.store.sqlite.driver import driver
+from talaria.testing.clock import FakeClock
+
+DAYS = 63
+JOBS = 114
+RUNS_A_DAY = 7  # of each job
+RUN_CALLS = 5  # tool calls of a run: 12 messages
+CHATS_A_DAY = 69  # sessions of people
+CHAT_TURNS = 9  # of each, every second with a call and one with two: 36 messages
+MESSAGES_IN_ALL = 760_000
+_DAY = 86_400.0
+_HOUR = 3600.0
+_PEOPLE = 20
+_AT_ONCE = 16
+_KEPT_DAYS = 4  # in the part with retention
+_KEPT_RUN = 12
+_KEPT_SHARE = 0.1
+BEYOND_LIMIT = 2048  # bytes for each message
+_RETENTION = {"ledger": timedelta(days=_KEPT_DAYS), "ended_sessions": f"{_KEPT_DAYS}d"}
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """The load process at the end of a day."""
+
+    day: int
+    rss: int
+    database: int
+    messages: int
+    turn_cpu: float  # seconds
+
+
+class Months:
+    """`share` is the part of each day's load that is replayed; all 63 days are, unless `days` are given."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        *,
+        share: float = 1.0,
+        days: int = DAYS,
+        size: ProbeSize | None = None,
+    ) -> None:
+        self._progress = progress
+        self._share = share
+        self._days = days
+        self._size = size or ProbeSize()
+        self._random = Random(1)
+        self._messages = 0
+        self._turns = 0
+        self._sessions = 0
+        self.failed = 0
+        self.days: list[Day] = []
+        self.kept: list[int] = []
+        self._end: tuple[HomeFigures, HomeFigures] | None = None
+        self._stored = (0, 0, 0)
+        self._whole = False
+
+    async def run(self) -> list[Figure]:
+        with tempfile.TemporaryDirectory(prefix="talaria-soak-") as name:
+            folder = Path(name)
+            home, copy = folder / "home", folder / "copy"
+            clock = FakeClock(time.time() - self._days * _DAY)
+            with model_server() as model:
+                await self._live(home, model.url, clock, self._share, range(1), self._note_day)
+                begun = await self._probe(home, copy)
+                rest = range(1, self._days)
+                await self._live(home, model.url, clock, self._share, rest, self._note_day)
+                self._stored = read_stored(home)
+                self._end = begun, await self._probe(home, copy)
+                self._whole = await back_up(copy, folder)
+                shutil.rmtree(home)
+                await self._keep_little(folder / "kept", model.url)
+        return self.figures()
+
+    async def _probe(self, home: Path, copy: Path) -> HomeFigures:
+        """Measure a copy of the home, because a gateway of today would make the jobs' times up."""
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(home, copy)
+        return await probe(copy, self._size)
+
+    async def _keep_little(self, home: Path, model_url: str) -> None:
+        """Live some days with retention. `kept` gets the size of the database at the end of each."""
+        clock = FakeClock(time.time() - _KEPT_RUN * _DAY)
+        share = self._share * _KEPT_SHARE
+
+        async def note(gateway: Gateway, day: int, cpu: float) -> None:
+            self.kept.append((await gateway.store.stats()).size_bytes)
+
+        tables = {"retention": _RETENTION, "sessions": {"reset": "idle", "idle_after": timedelta(hours=12)}}
+        await self._live(home, model_url, clock, share, range(_KEPT_RUN), note, tables)
+
+    # -- living ---------------------------------------------------------------------------------------------
+
+    async def _live(
+        self,
+        home: Path,
+        model_url: str,
+        clock: FakeClock,
+        share: float,
+        days: Iterable[int],
+        note: Callable[[Gateway, int, float], Awaitable[None]],
+        tables: Mapping[str, Any] | None = None,
+    ) -> None:
+        async with open_virtual(home, model_url, clock, tables) as gateway:
+            for day in days:
+                before, turns = time.process_time(), self._turns
+                for hour in range(24):
+                    await self._run_hour(gateway, share, day * 24 + hour)
+                    clock.advance(_HOUR)
+                    await asyncio.sleep(0.005)
+                await note(gateway, day, (time.process_time() - before) / max(1, self._turns - turns))
+
+    async def _run_hour(self, gateway: Gateway, share: float, hour: int) -> None:
+        work: list[Callable[[], Awaitable[None]]] = []
+        for number in _due(JOBS * RUNS_A_DAY * share / 24, hour):
+            work.append(lambda n=number: self._run_job(gateway, n))
+        for number in _due(CHATS_A_DAY * share / 24, hour):
+            work.append(lambda n=number: self._chat(gateway, n))
+        left = iter(work)
+
+        async def take() -> None:
+            for task in left:
+                await task()
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_AT_ONCE):
+                tasks.create_task(take())
+
+    async def _run_job(self, gateway: Gateway, number: int) -> None:
+        self._sessions += 1
+        await self._say(gateway, f"run-{number}", RUN_CALLS, f"run {number} of a job")
+
+    async def _chat(self, gateway: Gateway, number: int) -> None:
+        person = f"person-{number % _PEOPLE}-{number}"
+        self._sessions += 1
+        for turn in range(CHAT_TURNS):
+            calls = 2 if turn == 0 else turn % 2
+            await self._say(gateway, person, calls, f"message {turn} about the boats of day {number}")
+
+    async def _say(self, gateway: Gateway, chat: str, calls: int, words: str) -> None:
+        marks = "".join(f'[[call look {{"size": {self._result_size()}}}]]' for _ in range(calls))
+        key = ChatAddress("main", "soak", "dm", chat).key()
+        turn = await say(gateway, Inbound(key, Sender("owner"), (Text(f"{marks}{words}, please"),)))
+        self.failed += turn.state is not TurnState.DONE
+        self._turns += 1
+        self._messages += 2 + 2 * calls
+
+    def _result_size(self) -> int:
+        share = self._random.random()
+        return 400 if share < 0.6 else 2000 if share < 0.9 else 8000 if share < 0.99 else 20_000
+
+    async def _note_day(self, gateway: Gateway, day: int, cpu: float) -> None:
+        size = (await gateway.store.stats()).size_bytes
+        self.days.append(Day(day + 1, read_rss(), size, self._messages, cpu))
+        more = f", {self._messages:,} messages, {size / 1e6:,.0f} MB, {cpu * 1000:.2f} ms CPU a turn"
+        self._progress.tell("months: day", day + 1, self._days, more)
+
+    # -- results --------------------------------------------------------------------------------------------
+
+    def figures(self) -> list[Figure]:
+        assert self._end is not None
+        first, last = self._end
+        size, bodies, messages = self._stored
+        is_long = self._share >= 1 and self._days >= DAYS
+        third = len(self.kept) // 3
+        return [
+            Figure(f"{self._sessions:,} sessions and {messages:,} messages in {self._days} days: turns that "
+                   "failed", self.failed, "", 0),
+            Figure("… start to ready, at the end over the first day", last.start / first.start, "×", 1.2),
+            Figure("… CPU of a turn, at the end over the first day", last.turn / first.turn, "×", 1.1),
+            Figure("… RSS, at the end over the first day", last.rss / first.rss, "×", 1.1),
+            Figure("… GET /api/sessions at the end", last.sessions, "ms", 50),
+            Figure("… search at the end", last.search, "ms", 50),
+            Figure("… database beyond the bytes of the messages", (size - bodies) / messages,
+                   "bytes a message", BEYOND_LIMIT),
+            Figure("… database at the end", size / 1e6, "MB"),
+            Figure("… backups, made while it ran, that were not whole", float(not self._whole), "", 0),
+            Figure(f"… with retention of {_KEPT_DAYS} days: database at the end over two thirds",
+                   self.kept[-1] / max(self.kept[third : 2 * third]), "×", 1.05 if is_long else 1.2),
+            Figure("… start to ready at the end", last.start, "s CPU"),
+            Figure("… CPU of a turn at the end", last.turn * 1000, "ms"),
+            Figure("… RSS at the end", last.rss / 1e6, "MB"),
+        ]  # fmt: skip
+
+    def curves(self) -> list[Curve]:
+        days = self.days
+        return [
+            Curve("database", "MB", "#2f7d6b", [(d.day, d.database / 1e6) for d in days]),
+            Curve("messages", "thousand", "#7d6b2f", [(d.day, d.messages / 1e3) for d in days]),
+            Curve(
+                "resident memory of gateway and load", "MB", "#4a6fa5", [(d.day, d.rss / 1e6) for d in days]
+            ),
+            Curve("CPU of a turn", "ms", "#a5674a", [(d.day, d.turn_cpu * 1e3) for d in days]),
+        ]
+
+
+def _due(an_hour: float, hour: int) -> range:
+    """Return the numbers of what comes in an hour, at so many an hour."""
+    return range(int(an_hour * hour), int(an_hour * (hour + 1)))
+
+
+def read_stored(home: Path) -> tuple[int, int, int]:
+    """Return the bytes of the database, the bytes of the messages in it, and their number."""
+    path = home / "talaria.db"
+    with closing(driver.connect(path)) as database:
+        count, size = database.execute(
+            f"SELECT count(*), sum(length(cast(body AS BLOB))) FROM entries WHERE {MESSAGES}"  # noqa: S608
+        ).fetchone()
+    return path.stat().st_size, size, count
