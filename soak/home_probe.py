@@ -121,4 +121,4 @@ MESSAGES = "kind IN ('user', 'assistant', 'tool_results')"
 def count_messages(home: Path) -> int:
     """Of a home whose gateway does not run."""
     with closing(driver.connect(home / "talaria.db")) as database:
-        return int(database.execute(f"SELECT count(*) FROM entries WHERE {MESSAGES}").fetchone()[0])  # noqa: S608
+        return int(database.execute(f"SELECT count(*) FROM entries WHERE {MESSAGES}").fetchone()[0])

@@ -1,8 +1,8 @@
 """A heavy user's two months on a virtual clock, as one was reported of the gateway before this one.
 
-63 days, 54,647 sessions, 760,000 messages and 114 jobs: nearly all sessions are runs of jobs, seven a day each
-with five tool calls, and a person's chats beside them. There the database came to 17 GB, three backups were
-corrupt, and starts hung.
+63 days, 54,647 sessions, 760,000 messages and 114 jobs: nearly all sessions are runs of jobs, seven a day
+each with five tool calls, and a person's chats beside them. There the database came to 17 GB, three backups
+were corrupt, and starts hung.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -142,12 +143,9 @@ class Months:
                 await note(gateway, day, (time.process_time() - before) / max(1, self._turns - turns))
 
     async def _run_hour(self, gateway: Gateway, share: float, hour: int) -> None:
-        work: list[Callable[[], Awaitable[None]]] = []
-        for number in _due(JOBS * RUNS_A_DAY * share / 24, hour):
-            work.append(lambda n=number: self._run_job(gateway, n))
-        for number in _due(CHATS_A_DAY * share / 24, hour):
-            work.append(lambda n=number: self._chat(gateway, n))
-        left = iter(work)
+        runs = (partial(self._run_job, gateway, n) for n in _due(JOBS * RUNS_A_DAY * share / 24, hour))
+        chats = (partial(self._chat, gateway, n) for n in _due(CHATS_A_DAY * share / 24, hour))
+        left = iter([*runs, *chats])
 
         async def take() -> None:
             for task in left:
@@ -235,6 +233,6 @@ def read_stored(home: Path) -> tuple[int, int, int]:
     path = home / "talaria.db"
     with closing(driver.connect(path)) as database:
         count, size = database.execute(
-            f"SELECT count(*), sum(length(cast(body AS BLOB))) FROM entries WHERE {MESSAGES}"  # noqa: S608
+            f"SELECT count(*), sum(length(cast(body AS BLOB))) FROM entries WHERE {MESSAGES}"
         ).fetchone()
     return path.stat().st_size, size, count

@@ -1,4 +1,4 @@
-"""A whole gateway in this process on a clock that the soak moves, with a tool that gives texts of any size."""
+"""A whole gateway in this process, on a clock that the soak moves. Its tool gives texts of any size."""
 
 from __future__ import annotations
 

@@ -46,6 +46,8 @@ from talaria.observe.metrics import Metrics
 BYTES_PER_TOKEN = 2
 # Some providers let a model think beyond the caller's limit by up to so many tokens.
 THINKING_TOKENS = 24_000
+_SCHEDULED_TENTHS = 9  # of a daily cap, for turns that no person waits for
+_DAILY = (Scope.DAY, Scope.USER)
 _SHORTEST_ANSWER = 256  # tokens; with fewer, a run is stopped rather than cut short
 
 
@@ -165,7 +167,7 @@ class Budgets:
             user_of(turn),
             amount,
             since,
-            (*run_caps(turn), *self.caps),
+            (*run_caps(turn), *self._caps_of(turn)),
             attempt,
             call.provider,
             call.model,
@@ -177,7 +179,16 @@ class Budgets:
         if overrun is not None:
             if amount > overrun.cap.limit:
                 raise _too_dear(overrun.cap, call, price, amount)
-            raise self._refusal(overrun, amount, until)
+            raise self._refusal(overrun, amount, until, is_scheduled=turn.inbound.gives_way)
+
+    def _caps_of(self, turn: Turn) -> tuple[Cap, ...]:
+        """Return the caps for everything. Scheduled work leaves a part of the daily ones to people."""
+        if not turn.inbound.gives_way:
+            return self.caps
+        return tuple(
+            Cap(cap.scope, cap.limit * _SCHEDULED_TENTHS // 10) if cap.scope in _DAILY else cap
+            for cap in self.caps
+        )
 
     def longest_output(self, order: RunOrder, call: PlannedCall, spent: int) -> int | None:
         """Return how many tokens an answer of a run may have, so that its cap is not reached by one call. If
@@ -197,11 +208,14 @@ class Budgets:
         wished = call.max_output + (THINKING_TOKENS if call.reasons else 0)
         return min(wished, limit if price.max_output else MOST_COUNTED)
 
-    def _refusal(self, overrun: Overrun, amount: int, until: float) -> OverBudget:
+    def _refusal(self, overrun: Overrun, amount: int, until: float, *, is_scheduled: bool) -> OverBudget:
         cap, usage = overrun.cap, overrun.usage
+        what = _WHAT[cap.scope]
+        if is_scheduled and cap.scope in _DAILY:
+            what = f"the part of {what} that scheduled work may use"
         reserved = f", {show_usd(usage.reserved)} is set aside for calls under way" if usage.reserved else ""
         text = (
-            f"The model was not called: {_WHAT[cap.scope]} is {show_usd(cap.limit)}, of which "
+            f"The model was not called: {what} is {show_usd(cap.limit)}, of which "
             f"{show_usd(usage.spent)} is spent{reserved}, and this call could cost up to "
             f"{show_usd(amount)}."
         )

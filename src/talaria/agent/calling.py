@@ -147,6 +147,7 @@ class Caller:
             sampling=context.sampling,
             tells_calls=context.streams_calls,
             patience=patience,
+            gives_way=context.gives_way,
         )
         self._cut, self._has_thought = None, False
         began = time.perf_counter()

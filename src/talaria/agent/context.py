@@ -79,7 +79,8 @@ class TurnNotes(Protocol):
 class TurnContext:
     """The context that a turn gives to its loop. With `tools` None, tool calls belong to the caller and end
     the turn. With `steering` None, no message can join the turn; with `notes` None, no note. `redactor` takes
-    the gateway's secrets out of what the model says."""
+    the gateway's secrets out of what the model says. Calls of a turn that `gives_way` wait for those of other
+    turns."""
 
     turn_id: TurnId
     emit: Callable[[Event], None]
@@ -95,3 +96,4 @@ class TurnContext:
     steering: Steering | None = None
     redactor: Redactor = field(default_factory=Redactor)
     notes: TurnNotes | None = None
+    gives_way: bool = False

@@ -173,6 +173,11 @@ class Inbound(msgspec.Struct, frozen=True):
         return UNSET if self.run is UNSET or not self.run.untrusted else True
 
     @property
+    def gives_way(self) -> bool:
+        """Whether the turn is scheduled: at every queue, turns that people wait for go before it."""
+        return self.run is not UNSET
+
+    @property
     def tools(self) -> tuple[str, ...] | None:
         """The only tools that the turn may call; None for those of its session."""
         return None if self.run is UNSET else self.run.tools

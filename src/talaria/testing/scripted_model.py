@@ -78,7 +78,7 @@ class ScriptedModel:
         self.busy += 1
         errors = ProviderErrors(self._name, call.model)
         try:
-            async with self._limiter.call(call.session_id, errors) as began:
+            async with self._limiter.call(call.session_id, errors, gives_way=call.gives_way) as began:
 
                 def hear(delta: ModelDelta) -> None:
                     began()

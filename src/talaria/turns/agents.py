@@ -170,5 +170,6 @@ class Agents:
             steering=steering,
             redactor=self.secrets.redactor,
             notes=self.notes.of(live.turn, agent) if steering and self.notes else None,
+            gives_way=live.turn.inbound.gives_way,
         )
         return Loop(Caller(agent, journal, context, self.routes), journal, context)

@@ -166,7 +166,7 @@ class Intake:
         said = await self._without_secrets((UserMessage(inbound.parts),))
         inbound = msgspec.structs.replace(inbound, parts=said[0].parts)
         command = parse_command(inbound.text)
-        if command is None or not is_control(command.name):
+        if not inbound.gives_way and (command is None or not is_control(command.name)):
             self._load.check()
         if inbound.key is not None:
             digest = await _digest(inbound.parts, inbound.model)
@@ -337,7 +337,8 @@ class Intake:
         key, asked_at = order.inbound.chat_key, self._keeper.now()
         is_message = not order.command and order.steers is None
         has_lane = may_begin and is_message and self._lanes.claim(key)
-        if has_lane and not self._agents.pending.is_any:  # else the turn may have to wait before it begins
+        must_wait = order.inbound.gives_way and self._load.runs_wait()
+        if has_lane and not must_wait and not self._agents.pending.is_any:
             order = msgspec.structs.replace(order, begin=self._begin(order))
         try:
             accepted = await self._store.accept(order)

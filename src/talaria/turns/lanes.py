@@ -63,7 +63,8 @@ class Lanes:
             del self._lanes[key]
 
     def put(self, live: LiveTurn, *, is_claimed: bool = False) -> None:
-        """Append the turn to its chat's lane; a control command runs at once. During a drain it is let go."""
+        """Append the turn to its chat's lane, in front of scheduled turns that have not started. A control
+        command runs at once. During a drain the turn is let go."""
         key = live.turn.chat_key
         if is_control(live.turn.command):
             self.put_beside(live)
@@ -75,8 +76,9 @@ class Lanes:
             return
         lane = self._lanes.get(key)
         if lane is not None and not is_claimed:
-            live.emit(Queued(max(1, len(lane)), (lane and lane[0].waits_for()) or UNSET))
-            lane.append(live)
+            place = _place(lane, live)
+            live.emit(Queued(max(1, place), (lane and lane[0].waits_for()) or UNSET))
+            lane.insert(place, live)
             return
         if lane is None:
             lane = self._lanes[key] = deque()
@@ -161,3 +163,16 @@ class Lanes:
                     self.put_freed(steer)
                 else:
                     self.live.let_go(steer)
+
+
+def _place(lane: Sequence[LiveTurn], live: LiveTurn) -> int:
+    """Return the place of a turn in its lane: the end, or for a person's turn the first scheduled one that
+    has not started."""
+    if live.turn.inbound.gives_way:
+        return len(lane)
+    passed = (
+        place
+        for place, other in enumerate(lane)
+        if other.turn.inbound.gives_way and other.state is LiveState.QUEUED and other.began is None
+    )
+    return next(passed, len(lane))

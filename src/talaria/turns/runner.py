@@ -36,6 +36,7 @@ from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.turns import Turn, TurnState
 from talaria.observe.lines import log_turn
+from talaria.observe.loop_watch import Load
 from talaria.pool.pool import Wanted
 from talaria.turns.agents import Agents
 from talaria.turns.command_turns import INTERNAL, CommandRunner
@@ -49,6 +50,7 @@ _log = logging.getLogger("talaria.turns")
 _MOST_ATTEMPTS = 30  # for a turn that takes longer to kill the process than the quarantine watches it
 _FREE_LOSSES = 3  # lost leases in this process; further ones count as crashes, so that tries have an end
 _TRY_AGAIN = Backoff(0.1, 30.0)
+_CALM_SECONDS = 0.5
 CANCELLED_BY_USER = "Cancelled by the user before it ended."
 _FAILED = "The turn failed before this call ended."
 
@@ -79,6 +81,7 @@ class Runner:
         *,
         decisions: Decisions,
         end_session: Callable[[SessionId], Awaitable[object]],
+        load: Load | None = None,
     ) -> None:
         self._store = store
         self._keeper = keeper
@@ -90,6 +93,8 @@ class Runner:
             store, keeper, agents, live, settings, decisions=decisions, end_session=end_session
         )
         self._quarantine = Quarantine(store, agents.clock, live)
+        self._load = load or Load()
+        self._is_leaving = False
         self._gate: asyncio.Future[bool] | None = None  # while turns are held; its result: they may begin
 
     async def run(self, live: LiveTurn) -> None:
@@ -126,6 +131,7 @@ class Runner:
 
     def let_go_held(self) -> None:
         """Let the turns go that are held, because the gateway shuts down."""
+        self._is_leaving = True
         self._open_gate(may_begin=False)
 
     def _open_gate(self, *, may_begin: bool) -> None:
@@ -214,6 +220,8 @@ class Runner:
             await self._commands.run(live)
             return
         is_refused = self._gate is not None and not await asyncio.shield(self._gate)
+        if live.turn.inbound.gives_way and live.began is None and not is_refused:
+            is_refused = not await self._calm()
         if is_refused or (live.began is None and not await self._agents.wait_for_model(self._store, live)):
             self._live.let_go(live)
             return
@@ -229,6 +237,12 @@ class Runner:
         except Exception:
             _log.exception("turn %s failed", live.turn.id)
             await self._fail(attempt, INTERNAL)
+
+    async def _calm(self) -> bool:
+        """Wait until scheduled turns may begin. Return False if the gateway shuts down first."""
+        while self._load.runs_wait() and not self._is_leaving:
+            await self._clock.sleep(_CALM_SECONDS)
+        return not self._is_leaving
 
     async def _still_waits(self, live: LiveTurn) -> bool:
         """Park a turn that is `waiting` in the store if one of its questions is open."""

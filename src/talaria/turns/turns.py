@@ -75,6 +75,7 @@ class Turns:
             settings,
             decisions=self.decisions,
             end_session=sessions.end,
+            load=load,
         )
         self._lanes = Lanes(self._runner, self.live)
         inputs = LongInputs(store, agents, uploads) if uploads is not None else None
