@@ -47,7 +47,7 @@ from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
 from talaria.models.known import Prices
 from talaria.models.local.local_endpoint import LocalEndpoint, open_local
 from talaria.models.providers import Providers
-from talaria.observe.health import GatewayPhase, Health, read_rss
+from talaria.observe.health import GatewayPhase, Health
 from talaria.observe.loop_watch import LoopWatch
 from talaria.observe.metrics import Metrics
 from talaria.parts import PARTS
@@ -475,8 +475,6 @@ async def _keep_leases(start: _Start, store: StoreEngine) -> AsyncIterator[tuple
     leave = partial(leave_wedged, store.from_thread, keeper.owner, timing.wedged_seconds)
     watch = LoopWatch(start.limits, start.metrics, on_wedged=leave, wedged_seconds=timing.wedged_seconds)
     start.health.watch("loop", watch.load.trouble)
-    start.limits.watch("loop_lag", lambda: watch.load.lag)
-    start.limits.watch("memory", read_rss)
     if not isinstance(clock, SystemClock):
         async with run_loops(clock, {"leases": keeper.run}):
             yield keeper, watch

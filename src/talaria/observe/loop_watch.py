@@ -193,6 +193,8 @@ class LoopWatch:
         self._loop, self._home = asyncio.get_running_loop(), get_ident()
         self._run_delay.open()
         self._metrics.watch_loop(self.reading)
+        self.load.limits.watch("loop_lag", lambda: self.load.lag)
+        self.load.limits.watch("memory", read_rss)
         self._schedule()
         self._thread.start()
 
