@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from talaria.access.budgets import Budgets
 from talaria.access.settings import BudgetSettings
 from talaria.agent.calling import Routes
-from talaria.agent.settings import AgentSettings
+from talaria.agent.settings import AgentSettings, ContextSettings
+from talaria.agent.side_calls import SideCalls
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.cluster.leases import LeaseKeeper
@@ -58,6 +59,7 @@ from talaria.workspace.folder import Folder, chat_folder
 from talaria.workspace.quota import FolderQuota
 from talaria.workspace.uploads import Uploads
 
+CONTEXT = ContextSettings()
 LIMITS = PoolLimits(max_agents=8, idle_ttl=3600, max_bytes=1 << 20)
 
 
@@ -84,6 +86,7 @@ class Rig:
     sessions: SessionLifecycle
     workspaces: FakeWorkspaces
     delivery: Delivery
+    side_calls: SideCalls
 
     def gateway(self, home: Path, folder_of: Callable[[ChatKey], Path] | None = None, **more: Any) -> Gateway:
         """What a channel sees of it; what this rig does not have is missing."""
@@ -157,6 +160,7 @@ async def start(
     tool_settings: ToolSettings | None = None,
     checkpoints: Checkpoints | None = None,
     quota: FolderQuota | None = None,
+    context: ContextSettings = CONTEXT,
 ) -> AsyncIterator[Rig]:
     """Recovered and accepting; leaving drains at once and leaves what runs resumable."""
     clock = clock or SystemClock()
@@ -182,17 +186,21 @@ async def start(
     pool = Pool(builder, limits, clock)
     sessions = SessionLifecycle(store, clock, workspaces, pool.release, lambda: cutoff(clock.now()))
     keeper = LeaseKeeper(store, clock, new_owner_id(), 30.0)
+    money = Budgets(
+        budgets or BudgetSettings(), Prices(prices).find, store, metrics=metrics, clock=clock, zone=UTC
+    )
+    secrets = secrets or SecretRegistry()
+    side_calls = SideCalls(models, catalog, money, store, metrics, secrets, lambda: context)
     agents = Agents(
         pool=pool,
         specs=SpecResolver(agent or AgentSettings(), catalog, models, lambda: tool_runner.tools),
         routes=Routes(models, builder, clock, draw, chain, catalog.abilities),
         tool_runner=tool_runner,
-        budgets=Budgets(
-            budgets or BudgetSettings(), Prices(prices).find, store, metrics=metrics, clock=clock, zone=UTC
-        ),
+        budgets=money,
+        side_calls=side_calls,
         metrics=metrics,
         pending=arrivals,
-        secrets=secrets or SecretRegistry(),
+        secrets=secrets,
     )
     turn_settings = TurnSettings("main", max_steps, turn_seconds, busy, zone=UTC)
     uploads = Uploads(folder / "uploads", lambda key: folder, clock, quota=quota)
@@ -210,7 +218,8 @@ async def start(
         turns.hold()
     await turns.recover(takes_up)
     try:
-        yield Rig(store, clock, metrics, turns, pool, model, live, keeper, sessions, workspaces, delivery)
+        places = (workspaces, delivery, side_calls)
+        yield Rig(store, clock, metrics, turns, pool, model, live, keeper, sessions, *places)
     finally:
         await turns.drain(0)
         assert len(live) == 0

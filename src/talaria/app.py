@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo
 from talaria.access.budgets import Budgets
 from talaria.access.people import People
 from talaria.agent.calling import Routes
+from talaria.agent.side_calls import SideCalls
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.channels.descriptor import find_address, follow_people
@@ -342,7 +343,12 @@ async def _open_agents(
         routes = Routes(models.providers, builder, clock, random.random, fallbacks, abilities)
         await scopes.enter_async_context(run_loops(clock, {"pool": pool.run}))
         downloads, secrets = models.local.downloads, start.secrets
-        yield Agents(pool, specs, routes, tool_runner, budgets, metrics, downloads, secrets, None, memories)
+        calls = SideCalls(
+            models.providers, models.catalog, budgets, store, metrics, secrets, lambda: live.settings.context
+        )
+        yield Agents(
+            pool, specs, routes, tool_runner, budgets, metrics, calls, downloads, secrets, None, memories
+        )
 
 
 @asynccontextmanager
@@ -439,19 +445,7 @@ def _make_sender(start: _Start, store: Store, settings: TurnSettings, folders: C
 def _host_questions(start: _Start) -> Callable[..., HostQuestions]:
     """Return what makes the questions about hosts, of a store, live turns and a clock."""
     asks = start.settings.tools.approvals != "never"
-    return partial(HostQuestions, asks=asks, allow_always=partial(_allow_host, start))
-
-
-def _allow_host(start: _Start, host: str, port: int) -> None:
-    """Write a host to `network.allow`. The change counts at once, like any other of the file. Blocks."""
-    from talaria.config.edit import change_key  # noqa: PLC0415 - rarely needed
-    from talaria.net.host_rules import write_rule  # noqa: PLC0415
-
-    rule = write_rule(host, port)
-    allowed = start.live.settings.network.allow
-    if rule not in allowed:
-        home = start.home.path
-        change_key(home, ("network", "allow"), [*allowed, rule], start.environ, start.parts)
+    return partial(HostQuestions, asks=asks, allow_always=start.reloader.allow_host)
 
 
 def _make_lifecycle(

@@ -11,7 +11,7 @@ from talaria.access.budgets import Budgets, TurnBudget
 from talaria.access.settings import BudgetSettings
 from talaria.core.errors import OverBudget
 from talaria.core.ids import ChatKey, Fence, SessionId, TurnId
-from talaria.core.ledger import UsageWrite
+from talaria.core.ledger import SideCharge, UsageWrite
 from talaria.core.messages import AssistantMessage, Reasoning, TokenUsage, ToolCall
 from talaria.core.models import Completion
 from talaria.core.spending import (
@@ -56,6 +56,9 @@ class Recorder:
     async def reserve(self, order: Reserve) -> Overrun | None:
         self.orders.append(order)
         return self._answer
+
+    async def charge(self, order: SideCharge) -> None:
+        raise AssertionError("no call is made beside a turn")
 
     async def spending(self, whose: SpendingQuery) -> Spending:
         self.asked.append(whose)

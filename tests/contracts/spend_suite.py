@@ -13,7 +13,7 @@ import pytest
 from contracts.store_orders import LEASE, ME, RIVAL, START, HandClock, accepting, begun, ending, record_of
 from talaria.core.errors import NotFound, StaleFence
 from talaria.core.ids import Fence, SessionId
-from talaria.core.ledger import Accepted, Began, Begin, Commit, TurnEnd, UsageWrite
+from talaria.core.ledger import Accepted, Began, Begin, Commit, SideCharge, TurnEnd, UsageWrite
 from talaria.core.messages import TokenUsage
 from talaria.core.spending import Cap, CapUsage, Overrun, Reserve, Scope, Spending, SpendingQuery, Spent
 from talaria.core.store_ports import Store
@@ -78,6 +78,28 @@ async def account(store: Store) -> tuple[int, int]:
 
 class SpendSuite:
     # -- reserving
+
+    async def test_a_call_beside_turns_needs_no_lease_and_is_settled_by_itself(self, store: Store) -> None:
+        turn, lease = await begun(store)
+        paying = Paying(turn, lease)
+        await store.commit(paying.end())
+        order = msgspec.structs.replace(paying.reserve(20, DAY, n=0), fence=None, owner=ME)
+        assert await store.reserve(order) is None
+        over = await store.reserve(msgspec.structs.replace(order, attempt=2, amount=81))
+        assert over is not None and over.usage.reserved == 20
+        usage = UsageWrite(0, "p", "m", TOKENS, 7, ADA)
+        await store.charge(SideCharge(paying.session_id, paying.turn_id, usage))
+        spending = await store.spending(SpendingQuery(paying.session_id, ADA, 0.0))
+        assert (spending.reserved, spending.session.cost, spending.user.cost) == (0, 7, 7)
+        await store.reserve(order)
+        await store.charge(SideCharge(paying.session_id, paying.turn_id, unsent=(0, 1)))
+        assert (await store.spending(SpendingQuery(paying.session_id, ADA, 0.0))).reserved == 0
+        with pytest.raises(NotFound):
+            await store.charge(SideCharge(SessionId("ses_none"), paying.turn_id, usage))
+        await store.reserve(order)
+        await store.reclaim(RIVAL)
+        left = await store.spending(SpendingQuery(paying.session_id, ADA, 0.0))
+        assert (left.reserved, left.session.cost) == (0, 27), "the call of a dead process may have been sent"
 
     async def test_what_fits_every_cap_is_set_aside(self, store: Store) -> None:
         turn = await paying(store)

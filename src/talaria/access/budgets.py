@@ -82,8 +82,10 @@ class Budgets:
         }
         self.caps = tuple(Cap(scope, from_usd(limit)) for scope, limit in limits.items() if limit)
 
-    def of(self, turn: Turn) -> TurnBudget:
-        return TurnBudget(self, turn)
+    def of(self, turn: Turn, attempts: int = 0) -> TurnBudget:
+        """Return the budget of a turn, or of a side call on its account, whose attempts count from
+        `attempts` on."""
+        return TurnBudget(self, turn, attempts)
 
     async def account(self, turn: Turn | None = None, model: str = "") -> Account:
         """Return what was spent today; with a turn, also by its session and its user. `model` is that of the
@@ -174,6 +176,7 @@ class Budgets:
             _input(call),
             output,
             0 if (run := turn.inbound.order) is None else run.spent,
+            call.owner,
         )
         overrun = await self._store.reserve(order)
         if overrun is not None:
@@ -238,10 +241,10 @@ class TurnBudget:
 
     __slots__ = ("_attempt", "_budgets", "_call", "_is_reserved", "_turn")
 
-    def __init__(self, budgets: Budgets, turn: Turn) -> None:
+    def __init__(self, budgets: Budgets, turn: Turn, attempts: int = 0) -> None:
         self._budgets = budgets
         self._turn = turn
-        self._attempt = 0
+        self._attempt = attempts
         self._call: PlannedCall | None = None
         self._is_reserved = False
 

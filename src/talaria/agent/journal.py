@@ -28,7 +28,7 @@ from talaria.core.spending import Spent
 from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.tools import SEND_FILE
-from talaria.core.turns import Step, StepKind, StepState
+from talaria.core.turns import SIDE_STEP, Step, StepKind, StepState
 
 
 class Journal:
@@ -235,7 +235,7 @@ class Journal:
     def _note_step(self, step: Step) -> None:
         is_new = step.n not in self.steps
         self.steps[step.n] = step
-        if is_new and step.kind is StepKind.MODEL:
+        if is_new and step.kind is StepKind.MODEL and SIDE_STEP not in step.name:
             self._last_model = step.n
             self.model_calls += 1
 

@@ -1,4 +1,4 @@
-"""`[agent]`: who answers."""
+"""`[agent]`: who answers; `[context]`: how much of a conversation the model sees."""
 
 from __future__ import annotations
 
@@ -30,6 +30,20 @@ def known_zone(name: str) -> str | None:
 
 def absolute_path(value: str) -> str | None:
     return None if not value or value.startswith(("/", "~/")) else "an absolute path, such as ~/work/site"
+
+
+class ContextSettings(msgspec.Struct, frozen=True):
+    """`[context]`. A conversation is compacted when its next request would take more than `compact_at` of the
+    model's window, or more than `max_tokens`. The last `keep_turns` turns are not summarised, as far as they
+    fit into 30 % of the window. `summary_model` writes summaries, titles and memory; without one, the
+    session's own model does."""
+
+    compact_at: Annotated[
+        float, msgspec.Meta(ge=0.5, le=0.95, description="a share from 0.5 to 0.95"), Mark.LIVE
+    ] = 0.75
+    max_tokens: Annotated[int, msgspec.Meta(ge=1000), Mark.LIVE] = 200_000
+    keep_turns: Annotated[int, msgspec.Meta(ge=1), Mark.LIVE] = 6
+    summary_model: Annotated[str, Unset("the session's own model"), Mark.LIVE] = ""
 
 
 class AgentSettings(msgspec.Struct, frozen=True):

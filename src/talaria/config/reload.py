@@ -123,6 +123,15 @@ class Reloader:
         self.pending: tuple[str, ...] = ()
         self.watchers: list[Callable[[], None]] = []
 
+    def allow_host(self, host: str, port: int) -> None:
+        """Write a host to `network.allow`. The change counts at once, like any other of the file. Blocks."""
+        from talaria.config.edit import change_key  # noqa: PLC0415 - rarely needed
+        from talaria.net.host_rules import write_rule  # noqa: PLC0415
+
+        rule, allowed = write_rule(host, port), self.live.settings.network.allow
+        if rule not in allowed:
+            change_key(self._home, ("network", "allow"), [*allowed, rule], self._environ, self._parts)
+
     async def run(self) -> None:
         while True:
             await self._clock.sleep(EVERY_SECONDS)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast, get_type_hints
 import msgspec
 
 from talaria.access.settings import BudgetSettings, PersonName, PersonSettings
-from talaria.agent.settings import AgentSettings
+from talaria.agent.settings import AgentSettings, ContextSettings
 from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.limits import LimitSettings
 from talaria.core.setting_marks import KeyPath, Mark
@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True):
     pool: Annotated[PoolSettings, Mark.LIVE] = PoolSettings()
     sessions: SessionSettings = SessionSettings()
     tools: ToolSettings = ToolSettings()
+    context: ContextSettings = ContextSettings()
     network: NetworkSettings = NetworkSettings()
     store: StoreSettings = StoreSettings()
     delivery: DeliverySettings = DeliverySettings()

@@ -189,6 +189,16 @@ class UsageWrite(msgspec.Struct, frozen=True):
     is_estimate: bool = False
 
 
+class SideCharge(msgspec.Struct, frozen=True):
+    """The end of a call beside turns, on the account of a turn of the session: its usage, or that its attempt
+    (a step and a number) was not sent."""
+
+    session_id: SessionId
+    turn_id: TurnId
+    usage: UsageWrite | None = None
+    unsent: tuple[int, int] | None = None
+
+
 class TurnEnd(msgspec.Struct, frozen=True):
     """The final state of a turn. A failure has an `error`, and the error's sentence as `reply`.
 

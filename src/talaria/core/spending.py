@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from talaria.core.ids import Fence, SessionId, TurnId
+from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
 from talaria.core.messages import TokenUsage
 
 NANO = 1_000_000_000
@@ -121,30 +121,32 @@ class Cap(msgspec.Struct, frozen=True):
 
 
 class PlannedCall(msgspec.Struct, frozen=True):
-    """A model call that is about to be made for step `n` of a turn, under the fence of its lease. `reasons`
-    tells that the model may think, and that its thoughts may not be sent."""
+    """A model call that is about to be made for step `n` of a turn, under the fence of its lease. A call
+    beside turns has no fence but an `owner`, and the step 0. `reasons` tells that the model may think, and
+    that its thoughts may not be sent."""
 
-    fence: Fence
+    fence: Fence | None
     n: int
     provider: str
     model: str
     input_bytes: int
     max_output: int | None = None
     reasons: bool = False
+    owner: OwnerId = OwnerId("")
 
 
 class Reserve(msgspec.Struct, frozen=True):
     """Set `amount` aside for an attempt at step `n` of a turn, if every cap has room for it beside what is
     spent and reserved.
 
-    `fence` is that of the session's lease. A second order for the same attempt adds to the first. `user` is
-    the person whom the turn is for, `since` is when the day began. `provider`, `model` and the tokens `input`
-    and `output` are recorded if the attempt has to be charged as if it had cost `amount`. Earlier tries of
-    the run have spent `run_spent`.
+    `fence` is that of the session's lease; without one, `owner` is the process that makes the call. A second
+    order for the same attempt adds to the first. `user` is the person whom the turn is for, `since` is when
+    the day began. `provider`, `model` and the tokens `input` and `output` are recorded if the attempt has to
+    be charged as if it had cost `amount`. Earlier tries of the run have spent `run_spent`.
     """
 
     session_id: SessionId
-    fence: Fence
+    fence: Fence | None
     turn_id: TurnId
     n: int
     user: str
@@ -157,6 +159,7 @@ class Reserve(msgspec.Struct, frozen=True):
     input: int = 0
     output: int = 0
     run_spent: int = 0
+    owner: OwnerId = OwnerId("")
 
 
 class CapUsage(msgspec.Struct, frozen=True):

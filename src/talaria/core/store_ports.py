@@ -42,6 +42,11 @@ class SpendStore(Protocol):
         """
         ...
 
+    async def charge(self, order: ledger.SideCharge) -> None:
+        """Record how a call beside turns ended, in place of its reservation. Raises `NotFound` if the turn is
+        gone."""
+        ...
+
     async def spending(self, whose: SpendingQuery) -> Spending: ...
 
 

@@ -81,6 +81,10 @@ def check_step_move(turn_id: TurnId, n: int, old: StepState, new: StepState) -> 
         raise IllegalMove(f"step {turn_id}/{n}", old, new)
 
 
+SIDE_STEP = " for the "
+"""Stands in the name of a model step that is no answer, between the model and the purpose of the call."""
+
+
 class StepKind(StrEnum):
     MODEL = "model"
     TOOL = "tool"

@@ -29,6 +29,9 @@ A message without marks is echoed: "You said: …". Marks are read from left to 
 Calls are steps: the model calls the first, sees its results, calls the next, and after the last one answers
 with [[reply …]] or with a summary of the results. All other marks belong to the step they are written in:
 those before a call to that call's step, those after the last call to the final answer.
+
+A side call (a summary, a title) is answered with the beginning of its text, or as marks in its instructions
+say.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from typing import Any
 
 import msgspec
 
+from talaria.agent.side_calls import SIDE_TASK
 from talaria.core.messages import TokenUsage, ToolCall
 
 _OPEN = re.compile(r"\[\[([a-z][a-z-]*)\s*")
@@ -50,6 +54,7 @@ _NAME = re.compile(r"(?:call\s+)?([^\s\]{+]+)\s*")
 _SHOWN_IMAGE = "[image 1 from "  # the beginning of a message with images of tool results
 _NOTE = "[Note: "  # the beginning of a message that no person wrote, such as the end of a process
 _STAMP = re.compile(r"\[[^\[\]]*\] ")
+_ASIDE_CHARS = 200
 _scan_json = json.JSONDecoder().raw_decode
 
 
@@ -177,6 +182,8 @@ def read_steps(messages: Sequence[dict[str, Any]]) -> tuple[int, tuple[str, ...]
 
 def decide(context: ScriptContext, earlier_attempts: int = 0) -> ScriptedAnswer:
     """Return the answer to a request that was made `earlier_attempts` times before."""
+    if context.system.startswith(SIDE_TASK):
+        return _answer_aside(context)
     text = _STAMP.sub("", context.user, count=1) if _STAMP.match(context.user) else context.user
     if "[[" not in text:
         return ScriptedAnswer(f"You said: {text}")
@@ -194,6 +201,14 @@ def decide(context: ScriptContext, earlier_attempts: int = 0) -> ScriptedAnswer:
     return step.answer(
         text=_final_text(step, context, parser.rest), calls=(), earlier_attempts=earlier_attempts
     )
+
+
+def _answer_aside(context: ScriptContext) -> ScriptedAnswer:
+    """Return the answer to a side call. Marks count in its instructions; its text is material."""
+    parser = _ScriptParser(context.system)
+    parser.parse()
+    text = f"In short ({len(context.user)} characters): {' '.join(context.user.split())[:_ASIDE_CHARS]}"
+    return parser.steps[-1].answer(text=parser.steps[-1].reply or text, calls=(), earlier_attempts=0)
 
 
 class AttemptCounter:

@@ -11,6 +11,7 @@ from talaria.agent.calling import Caller, Routes
 from talaria.agent.context import TurnContext, TurnNotes
 from talaria.agent.journal import Journal
 from talaria.agent.loop import Loop
+from talaria.agent.side_calls import SideCalls
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import Clock
@@ -91,6 +92,7 @@ class Agents:
     tool_runner: ToolRunner
     budgets: Budgets
     metrics: Metrics
+    side_calls: SideCalls
     pending: PendingModels = NO_PENDING_MODELS
     secrets: SecretRegistry = field(default_factory=SecretRegistry)
     notes: SessionNotes | None = None

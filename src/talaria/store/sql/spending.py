@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from talaria.core.ids import OwnerId, SessionId, TurnId
-from talaria.core.ledger import Commit, UsageWrite
+from talaria.core.ledger import Commit, SideCharge, UsageWrite
 from talaria.core.messages import TokenUsage
 from talaria.core.spending import (
     MOST_COUNTED,
@@ -60,7 +60,9 @@ def reserve(tx: Transaction, order: Reserve) -> Overrun | None:
     if row is None:
         raise rules.no_session(order.session_id)
     owner, fence, expires, session_spent = row
-    if fence != order.fence or not expires:
+    if order.fence is None:
+        owner = order.owner
+    elif fence != order.fence or not expires:
         raise rules.stale_fence(order.session_id)
     reserved = tx.execute(SUM_RESERVED, (order.user, order.session_id)).fetchone()
     today = (order.user, order.user, order.user, int(order.since // QUARTER_SECONDS))
@@ -100,6 +102,7 @@ VALUES {_QUARTER}, {_QUARTER}
 ON CONFLICT (user_id, quarter) DO UPDATE SET {_add("spending", "calls", *_COUNTS, "unpriced", "estimated")}
 """
 ADD_TO_SESSION = "UPDATE sessions SET spent = spent + ? WHERE id = ?"
+HAS_TURN = "SELECT 1 FROM turns WHERE id = ? AND session_id = ?"
 RELEASE = "DELETE FROM reservations WHERE turn_id = ? AND n = ? AND attempt = ?"
 _LEFT = "session_id, turn_id, n, attempt, user_id, provider, model, input, output, amount"
 LEFT_OF_TURN = f"SELECT {_LEFT} FROM reservations WHERE turn_id = ?"
@@ -122,6 +125,17 @@ def settle(tx: Transaction, turn_id: TurnId, order: Commit) -> None:
         return
     for n, attempt in settled:
         tx.execute(RELEASE, (turn_id, n, attempt))
+
+
+def charge(tx: Transaction, order: SideCharge) -> None:
+    if tx.execute(HAS_TURN, (order.turn_id, order.session_id)).fetchone() is None:
+        raise rules.no_turn(order.turn_id)
+    settled = order.unsent
+    if order.usage is not None:
+        _record(tx, order.session_id, order.turn_id, order.usage)
+        settled = (order.usage.n, order.usage.attempt)
+    if settled is not None:
+        tx.execute(RELEASE, (order.turn_id, *settled))
 
 
 def charge_turn(tx: Transaction, turn_id: TurnId, settled: Sequence[tuple[int, int]] = ()) -> None:

@@ -60,6 +60,7 @@ class SqlStore(SqlPort):
     decide = writes(asked.decide, is_durable=True)
     show_question = writes(asked.show_question)
     reserve = writes(spending.reserve)
+    charge = writes(spending.charge)
     hold = writes(leases.hold)
     renew = writes(leases.renew)
     end_session = writes(leases.end_session)
