@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -224,6 +225,32 @@ async def test_unused_network_is_given_up_and_made_again(world: NetworkWorld) ->
     assert world.networks.reading().sessions == 0
     assert not find_and_forget(world.places().network)
     assert (await world.run(_fetch(world))).out == b"hello"
+
+
+async def test_many_sessions_keep_few_networks_and_those_in_use_stay(world: NetworkWorld) -> None:
+    networks = SessionNetworks(world.home, lambda: world.settings, idle_seconds=0, most_kept=2)
+    world.networks = networks
+    running = await world.command("echo started; sleep 1000", "ses_busy")
+    async with open_process(SANDBOX, running) as process:
+        await anext(process.output())
+        for n in range(4):
+            await world.run("true", f"ses_{n}")
+            assert networks.reading().sessions <= 3  # the one in use is found only when it is looked at
+        assert find_and_forget(world.places("ses_busy").network)
+        assert not find_and_forget(world.places("ses_0").network)
+    await networks.sweep()
+
+
+async def test_networks_are_made_beyond_a_thousand_descriptors(world: NetworkWorld) -> None:
+    low, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if low < 1200:
+        pytest.skip("this process may not open so many files")
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1050)]
+    try:
+        assert (await world.run(_fetch(world))).out == b"hello"
+    finally:
+        for fd in held:
+            os.close(fd)
 
 
 async def test_without_a_namespace_commands_have_no_network_and_the_note_says_why(

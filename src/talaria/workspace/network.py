@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("talaria.workspace.network")
 _IDLE_SECONDS = 120.0  # after the last command, until the namespace of a session is given up
 _LOOK_SECONDS = 30.0
+_MOST_KEPT = 32  # networks, of which those that no command uses are given up early: each has a process
+_STARTING_SECONDS = 5.0  # in which a command that has asked for the network joins it
 _LOCKS = 64  # shared by sessions, so that their number is bounded
 _MOST_TOLD = 4  # refusals in one note
 _LOCAL = "localhost,127.0.0.1,::1"
@@ -45,8 +47,8 @@ class _Network:
 class SessionNetworks:
     """The networks that commands of sessions share, as `Belongings`. Nothing is opened before a command runs.
 
-    A network is given up after a while without commands, and made again when one needs it. Background
-    processes keep theirs over a restart of the gateway.
+    A network is given up after a while without commands, or when many are kept, and made again when a command
+    needs it. Background processes keep theirs over a restart of the gateway.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class SessionNetworks:
         threads: FairThreads | None = None,
         count: Callable[[str, int, int], None] = lambda outcome, sent, received: None,
         idle_seconds: float = _IDLE_SECONDS,
+        most_kept: int = _MOST_KEPT,
     ) -> None:
         """`home` is the gateway's. `count` is called with the outcome and the bytes
         of every connection that has ended."""
@@ -65,6 +68,7 @@ class SessionNetworks:
         self._threads = threads or FairThreads("talaria-network", lambda: 4)
         self._count = count
         self._idle_seconds = idle_seconds
+        self._most_kept = most_kept
         self._asker: HostAsker | None = None
         self._gate: NetworkGate | None = None
         self._proxy: CommandProxy | None = None
@@ -92,6 +96,8 @@ class SessionNetworks:
         if self._settings().commands == "off" or sandbox.name != "bubblewrap":
             return None
         try:
+            if places.session_id not in self._networks:
+                await self._make_room()
             async with self._lock(places.session_id):
                 network = await self._get(places)
             access = NetworkAccess(network.holder.join, network.holder.users, _environ(is_background))
@@ -117,6 +123,16 @@ class SessionNetworks:
         now = asyncio.get_running_loop().time()
         for session_id, network in tuple(self._networks.items()):
             if now - network.used_at >= self._idle_seconds:
+                async with self._lock(session_id):
+                    await self._give_up(session_id)
+
+    async def _make_room(self) -> None:
+        """Give up the networks that were unused for longest, until there is room for one more. A command that
+        is about to start keeps its network: nothing is given up within the first seconds after its use."""
+        now = asyncio.get_running_loop().time()
+        oldest = sorted(self._networks.items(), key=lambda item: item[1].used_at)
+        for session_id, network in oldest[: max(0, len(oldest) - self._most_kept + 1)]:
+            if now - network.used_at >= min(_STARTING_SECONDS, self._idle_seconds):
                 async with self._lock(session_id):
                     await self._give_up(session_id)
 

@@ -44,7 +44,7 @@ class NetworkHolder:
 
     @property
     def is_alive(self) -> bool:
-        return not select.select([self.pidfd], [], [], 0)[0]
+        return not _is_readable(self.pidfd, 0)
 
     @property
     def join(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class NetworkHolder:
         """End the holder, and with it the namespace once no command is in it. Blocks until it is gone."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-        select.select([self.pidfd], [], [], _PATIENCE)
+        _is_readable(self.pidfd, _PATIENCE)
         if self.child is not None:
             with suppress(subprocess.TimeoutExpired):
                 self.child.wait(_PATIENCE)
@@ -188,7 +188,7 @@ def _start(
         for fd in given:
             os.close(fd)
     with open(info, "rb") as info_file, open(ready, "rb") as ready_file:  # noqa: PTH123
-        is_ready = bool(select.select([ready_file], [], [], _PATIENCE)[0]) and ready_file.read() == b"ready"
+        is_ready = _is_readable(ready, _PATIENCE) and ready_file.read() == b"ready"
         try:
             pid = int(json.loads(info_file.read())["child-pid"]) if is_ready else 0
         except (ValueError, KeyError):
@@ -244,6 +244,13 @@ def _check_join(holder: NetworkHolder) -> None:
     if done.stdout.strip() != f"net:[{os.fstat(holder.net).st_ino}]".encode():
         why = done.stderr.decode(errors="replace").strip()[-300:]
         raise SandboxError(f"The network of the session cannot be joined: {why}.", "Run `talaria doctor`.")
+
+
+def _is_readable(fd: int, seconds: float) -> bool:
+    """Wait until a descriptor can be read. `select` takes none beyond 1023."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _start_time(pid: int) -> int:
