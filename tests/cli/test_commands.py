@@ -97,7 +97,7 @@ def test_a_session_is_shown_with_all_that_was_said(run: Run, home: Path) -> None
     status, out, _ = run("sessions", "show", "work")
     head, _, said, text, _, by, reply = out.splitlines()
     assert status == 0
-    assert head.startswith(f"{session}: chat work, begun 20")
+    assert head.startswith(f"{session} “hello”: chat work, begun 20")
     assert (said.partition(", ")[0], text, by.partition(", ")[0], reply) == (
         "you",
         "hello",
@@ -141,7 +141,7 @@ def test_a_deleted_session_is_gone_and_its_files_are_told(run: Run, home: Path) 
     (folder / "notes.txt").write_text("mine")
     status, out, err = run("sessions", "delete", "work", "--yes")
     assert (status, out) == (0, f"Deleted {first}.\n")
-    assert err.splitlines()[0].startswith(f"{first}: chat work, begun ")
+    assert err.splitlines()[0].startswith(f"{first} “hello”: chat work, begun ")
     assert err.splitlines()[1] == f"The files of its chat are still in {folder}."
     status, out, err = run("sessions", "delete", second, "--yes")
     assert (status, out, len(err.splitlines())) == (0, f"Deleted {second}.\n", 1)

@@ -54,7 +54,8 @@ def test_a_session_is_deleted_with_what_it_had(
     deleted = talaria("sessions", "delete", "work", "--yes")
     (told,) = deleted.stdout.splitlines()
     assert told.startswith("Deleted ses_")
-    assert f"{told.removeprefix('Deleted ').rstrip('.')}: chat work, begun " in deleted.stderr
+    assert deleted.stderr.startswith(told.removeprefix("Deleted ").rstrip("."))
+    assert "chat work, begun " in deleted.stderr
     (folder,) = home.glob("files/*work")
     assert f"The files of its chat are still in {folder}." in deleted.stderr
     assert [path.name for path in folder.rglob("*") if path.is_file()] == ["plan.md"]
