@@ -72,8 +72,8 @@ def test_an_edit_changes_one_fact_and_nothing_else(text: str, edit: MemoryEdit, 
         (TEA, AddFact(PAGE, " \n"), "the text is empty"),
         (TEA, AddFact(PAGE, "x" * 1001), "at most 1000 characters"),
         (TEA, WritePage(PAGE, "x", "another"), "was changed meanwhile"),
-        ("", WritePage(PAGE, "x" * 8193), "MEMORY.md is full: it would have 8194 bytes of 8192."),
-        ("", WritePage(MemoryPage.USER, "x" * 4096), "USER.md is full: it would have 4097 bytes of 4096."),
+        ("", WritePage(PAGE, "x" * 8193), "MEMORY.md is full: it would have 8219 bytes of 8192."),
+        ("", WritePage(MemoryPage.USER, "x" * 4096), "USER.md is full: it would have 4122 bytes of 4096."),
     ],
 )
 def test_an_edit_that_does_not_fit_is_refused_with_the_reason(text: str, edit: MemoryEdit, why: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,18 @@ from talaria.app import open_gateway
 from talaria.config.home import Home
 from talaria.config.load import Loaded
 from talaria.config.settings import settings_type
-from talaria.core.gateway_part import Parts
+from talaria.core.gateway_part import Parts, ToolPart
 from talaria.core.ids import ChatKey
+from talaria.core.memory import MemoryPlace, TurnMemory
 from talaria.core.messages import Text
+from talaria.core.people import OWNER
 from talaria.core.redaction import Secret, SecretRegistry
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.gateway import Gateway
 from talaria.parts import PARTS
+from talaria.testing.keyword_memory import KeywordMemory
 from talaria.testing.model_server import ModelServer
+from talaria.tools.settings import ToolSettings
 
 PAGE = ChatKey("agent:main:http:api:page")
 OTHER = ChatKey("agent:main:http:api:other")
@@ -229,3 +233,75 @@ def _chat_of(raw: bytes) -> str:
     found = re.search("<(page|other|2)>", said["content"])
     assert found
     return found[1]
+
+
+async def test_the_command_shows_edits_and_clears(tmp_path: Path) -> None:
+    async with ModelServer() as server, life(tmp_path, server) as world:
+
+        async def reply(text: str, key: ChatKey = PAGE) -> str:
+            return (await world.say(key, text)).reply or ""
+
+        assert (await reply("/memory")).count("Nothing is remembered.") == 2
+        assert re.fullmatch(
+            r"MEMORY\.md was changed:\n\+ Has a cat\. \([-\d]+\)", await reply("/memory add Has a cat.")
+        )
+        assert "Has a cat. <!-- 20" in await reply("/memory")
+        assert "MEMORY.md says so already." in await reply("/memory add has a CAT.")
+        assert "+ Is 40." in await reply("/memory user add Is 40.")
+        assert "- Is 40." in await reply("/memory user replace is 40 => Is 41.")
+        assert "MEMORY.md has no such fact." in await reply("/memory forget dog")
+        assert "Say it like this: `/memory" in await reply("/memory frobnicate")
+        assert "Has a cat" not in await reply("/memory", ANNA)
+        assert "USER.md" not in await reply("/memory", GROUP)
+        assert "USER.md is not used here" in await reply("/memory user add x", GROUP)
+        assert "- Is 41." in await reply("/memory user clear")
+        assert "Is 41." in next((tmp_path / "memory/main/earlier").iterdir()).read_text()
+        await world.say(PAGE, "hello")
+        assert "Has a cat." in "".join(world.notes), "the model did not see the command"
+
+
+# -- another provider --------------------------------------------------------------------------------------
+
+
+class Troubled(KeywordMemory):
+    """Fails, and then hangs, before each turn; fails after it."""
+
+    async def prefetch(self, turn: TurnMemory) -> str:
+        raise RuntimeError("no answer")
+
+    async def sync(self, turn: TurnMemory, answer: str) -> None:
+        raise RuntimeError("no room")
+
+
+def with_memory(provider: KeywordMemory) -> Parts:
+    part = ToolPart(
+        name="memory",
+        table=("tools",),
+        settings=ToolSettings,
+        open=lambda scope, settings: nullcontext(provider),
+    )
+    return tuple(part if each.name == "memory" else each for each in PARTS)
+
+
+async def test_a_provider_that_follows_turns_is_asked_before_and_told_after(tmp_path: Path) -> None:
+    memory = KeywordMemory()
+    async with ModelServer() as server:
+        async with life(tmp_path, server, parts=with_memory(memory)) as world:
+            assert b'"recollect"' not in b"".join(server.bodies)
+            await world.say(PAGE, "the garden gate is green")
+            assert b'"recollect"' in server.bodies[-1] and b'"name":"memory"' not in server.bodies[-1]
+            assert world.gateway.turns.memories is not None
+            await world.gateway.turns.memories.close()
+            await world.say(OTHER, "which garden?")
+            assert "the garden gate is green" in json.dumps(world.last)
+            await world.say(ANNA, "which garden?")
+            assert "gate is green" not in json.dumps(world.last)
+            await world.say(PAGE, "garden by a job", is_unattended=True)
+        said = list(memory.said[MemoryPlace("main", OWNER)].values())
+        assert "the garden gate is green" in said and "which garden?" in said
+        assert not any("by a job" in text for text in said), "nobody attended"
+
+
+async def test_a_provider_in_trouble_keeps_no_turn_from_its_answer(tmp_path: Path) -> None:
+    async with ModelServer() as server, life(tmp_path, server, parts=with_memory(Troubled())) as world:
+        assert (await world.say(PAGE, "[[reply fine]]")).reply == "fine"

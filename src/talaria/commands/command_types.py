@@ -12,6 +12,7 @@ from talaria.core.delivery import Button
 from talaria.core.entries import EntryBody, Exchange
 from talaria.core.ids import QuestionId, SessionId, TurnId
 from talaria.core.ledger import AskedQuestion, ChatSummary
+from talaria.core.memory import MemoryEdit, PageContent
 from talaria.core.questions import Span
 from talaria.core.sessions import Session
 from talaria.core.spending import Account
@@ -45,7 +46,8 @@ class CommandContext(msgspec.Struct, frozen=True):
     come from the session's log and are filled in for commands with `reads_log`; `account` is filled in for
     `/usage`, and `recent`, the session's last turns, newest first, for `/why`. `is_parked` says that the turn
     under way waits for a person's decision. `questions` are the open questions of the chat, and the one that
-    the command names, for commands with `reads_questions`. `workspace` is filled in for `/status`.
+    the command names, for commands with `reads_questions`. `workspace` is filled in for `/status`, and
+    `memory` for `/memory`, if there is one.
     """
 
     summary: ChatSummary
@@ -68,6 +70,7 @@ class CommandContext(msgspec.Struct, frozen=True):
     is_parked: bool = False
     workspace: WorkspaceStatus | None = None
     questions: tuple[AskedQuestion, ...] = ()
+    memory: tuple[PageContent, ...] | None = None
 
     @property
     def session(self) -> Session:
@@ -99,7 +102,8 @@ class CommandResult(msgspec.Struct, frozen=True):
     are shown below the reply on channels that have buttons. Files that the turns `undo_files` changed are put
     back, and the reply goes on with what became of them. `diff` asks for what the last turn did to files: to
     all of them if it is empty, else to that path. `decide` is carried out before the reply is sent, and so is
-    the end of the sessions `ends`.
+    the end of the sessions `ends`. `edit_memory` is carried out, and the reply goes on with what became of
+    it.
     """
 
     reply: str
@@ -111,6 +115,7 @@ class CommandResult(msgspec.Struct, frozen=True):
     diff: str | None = None
     decide: DecisionWish | None = None
     ends: tuple[SessionId, ...] = ()
+    edit_memory: MemoryEdit | None = None
 
 
 class CommandSpec(msgspec.Struct, frozen=True):

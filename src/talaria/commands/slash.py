@@ -18,6 +18,7 @@ from talaria.commands.command_types import (
     SpecChange,
 )
 from talaria.commands.deciding import approve, deny, waiting_lines
+from talaria.commands.remembering import USAGE, memory
 from talaria.commands.workspace_status import describe_workspace
 from talaria.core.delivery import Button
 from talaria.core.display import clean_line
@@ -373,6 +374,7 @@ _ROWS = (
     CommandSpec(
         "why", "/why", "show the last messages, their ids and what became of them", Route.CONTROL, _why
     ),
+    CommandSpec("memory", USAGE, "show what is remembered, or edit it", Route.CONTROL, memory),
     CommandSpec("whoami", "/whoami", "show who you are to the gateway", Route.CONTROL, _whoami),
 )
 SLASH_COMMANDS: dict[str, CommandSpec] = {spec.name: spec for spec in _ROWS}

@@ -94,7 +94,8 @@ class EditOrigin(msgspec.Struct, frozen=True):
 
 
 class PageContent(msgspec.Struct, frozen=True):
-    """A page as it is. `trouble` says why it cannot be used whole; it is empty if it can."""
+    """A page as people edit it; `size` is that of its file. `trouble` says why it cannot be used; it is empty
+    if it can."""
 
     page: MemoryPage
     text: str

@@ -133,7 +133,7 @@ def apply_edit(text: str, edit: MemoryEdit, origin: EditOrigin) -> Edited:
             at = _find(lines, old, edit.page)
             removed = [lines.pop(at)]
         case WritePage():
-            return _written(text, edit, marks)
+            return _written(text, edit, [*marks, mark])
         case _:
             assert_never(edit)
     changed = _join(lines, [*marks, mark])

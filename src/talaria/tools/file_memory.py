@@ -98,7 +98,10 @@ class FileMemory:
         return self._secrets("\n\n".join(sections)) if sections else ""
 
     async def pages(self, place: MemoryPlace) -> tuple[PageContent, ...]:
-        return await self._threads.run(place, self._files.pages, place)
+        pages = await self._threads.run(place, self._files.pages, place)
+        return tuple(
+            msgspec.structs.replace(content, text=self._secrets(body(content.text))) for content in pages
+        )
 
     async def edit(self, place: MemoryPlace, edit: MemoryEdit, origin: EditOrigin) -> str:
         return await self._threads.run(place, self._edit, place, edit, origin)

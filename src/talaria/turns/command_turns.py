@@ -17,9 +17,10 @@ from talaria.commands.workspace_status import WorkspaceStatus
 from talaria.core.background import ProcessState
 from talaria.core.backoff import Backoff
 from talaria.core.entries import Exchange, ReasoningSet, SpecSet, exchanges
-from talaria.core.errors import LeaseHeld, NoModel, NotFound, TalariaError
+from talaria.core.errors import LeaseHeld, NoModel, NotFound, TalariaError, ToolError
 from talaria.core.ids import QuestionId, SessionId
 from talaria.core.ledger import AskedQuestion, Begin, Page, TurnEnd, ended_turn
+from talaria.core.memory import EditOrigin, MemoryEdit, PageContent
 from talaria.core.messages import Image
 from talaria.core.questions import QuestionKind
 from talaria.core.specs import PinnedSpec
@@ -102,6 +103,8 @@ class CommandRunner:
                 outcome, specs = self._respec(view, outcome.spec_change)
             elif outcome.undo_files or outcome.diff is not None:
                 outcome = await self._file_changes(turn, outcome)
+            if outcome.edit_memory is not None:
+                outcome = await self._edit_memory(turn, outcome.edit_memory)
             if (wish := outcome.decide) is not None:
                 decider = decider_of(turn)
                 await self._decisions.decide_as(decider, wish.question_id, wish.text, wish.span)
@@ -161,6 +164,23 @@ class CommandRunner:
             self._agents.pool.give_back(workspace)
         return msgspec.structs.replace(outcome, reply=reply)
 
+    async def _edit_memory(self, turn: Turn, edit: MemoryEdit) -> CommandResult:
+        """Edit the memory of the turn's chat. A command that runs again after a kill edits it once."""
+        memories = self._agents.memories
+        if memories is None or memories.provider is None:
+            return CommandResult("")
+        origin = EditOrigin(turn.id, turn.session_id, self._agents.clock.now())
+        try:
+            return CommandResult(await memories.provider.edit(memories.place(turn.chat_key), edit, origin))
+        except ToolError as error:
+            return CommandResult(error.info().sentence())
+
+    async def _memory(self, turn: Turn) -> tuple[PageContent, ...] | None:
+        memories = self._agents.memories
+        if canonical(turn.command) != "memory" or memories is None or memories.provider is None:
+            return None
+        return await memories.provider.pages(memories.place(turn.chat_key))
+
     async def _settle(
         self, turn: Turn, outcome: CommandResult, end: TurnEnd, specs: tuple[PinnedSpec, ...]
     ) -> Turn:
@@ -216,6 +236,7 @@ class CommandRunner:
             workspace=await self._workspace(turn),
             is_parked=running is not None and running.state is LiveState.PARKED,
             questions=await self._questions(turn),
+            memory=await self._memory(turn),
             account=await agents.budgets.account(turn, model) if canonical(turn.command) == "usage" else None,
         )
 

@@ -60,6 +60,7 @@ class Turns:
         self._store = store
         self._keeper = keeper
         self._pending = agents.pending
+        self.memories = agents.memories
         self._sessions = sessions
         self._settings = settings
         self._clock = agents.clock

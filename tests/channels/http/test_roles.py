@@ -43,6 +43,8 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("GET", "/api/events"): ALL,
     ("GET", "/api/approvals"): ALL,
     ("POST", "/api/approvals/{id}"): {CHAT, OPERATE},
+    ("GET", "/api/memory"): ALL,
+    ("POST", "/api/memory/{page}"): {CHAT, OPERATE},
     ("GET", "/api/sessions"): ALL,
     ("GET", "/api/sessions/{x}"): ALL,
     ("DELETE", "/api/sessions/{x}"): {CHAT, OPERATE},

@@ -24,6 +24,7 @@ from talaria.channels.http.description import Call, Field, Link
 from talaria.channels.http.description_api import DescriptionApi
 from talaria.channels.http.feed_api import FeedApi, FeedLagged, FeedReady, FeedTurn
 from talaria.channels.http.file_api import FileApi
+from talaria.channels.http.memory_api import MemoryApi, MemoryView, PageBody
 from talaria.channels.http.openai_api import ModelCard, ModelCards, OpenAiApi
 from talaria.channels.http.openai_requests import CompletionRequest
 from talaria.channels.http.operator_api import (
@@ -156,6 +157,7 @@ def create_app(
         **_session_routes(SessionApi(gateway)),
         **_file_routes(FileApi(gateway, settings)),
         **_approval_routes(ApprovalApi(gateway)),
+        **_memory_routes(MemoryApi(gateway)),
         **_login_routes(LoginApi(logins, gateway.store)),
         **_pairing_routes(OperatorApi(gateway)),
         **_operator_routes(OperatorApi(gateway)),
@@ -343,6 +345,24 @@ def _approval_routes(approvals: ApprovalApi) -> Table:
     return {
         "/api/approvals": {"GET": ApiRoute(approvals.list, _ALL, listing)},
         "/api/approvals/{id}": {"POST": ApiRoute(approvals.decide, _CHAT, decide, "approval.decide")},
+    }
+
+
+def _memory_routes(memory: MemoryApi) -> Table:
+    chat = Field("chat", "The key of a chat whose memory it is; without it, the caller's own.")
+    errors = ("not_found", "forbidden")
+    show = Call("What is remembered.", MemoryView, fields=(chat,), errors=errors)
+    write = Call(
+        "Write a page anew: MEMORY.md or USER.md. Answers with all pages.",
+        MemoryView,
+        body=PageBody,
+        fields=(chat,),
+        errors=errors,
+        example='{"text": "- Likes green tea."}',
+    )
+    return {
+        "/api/memory": {"GET": ApiRoute(memory.show, _ALL, show)},
+        "/api/memory/{page}": {"POST": ApiRoute(memory.write, _CHAT, write, "memory.write")},
     }
 
 
