@@ -187,12 +187,12 @@ def _start(
     finally:
         for fd in given:
             os.close(fd)
-    with open(info, "rb") as info_file, open(ready, "rb") as ready_file:  # noqa: PTH123
-        is_ready = _is_readable(ready, _PATIENCE) and ready_file.read() == b"ready"
-        try:
-            pid = int(json.loads(info_file.read())["child-pid"]) if is_ready else 0
-        except (ValueError, KeyError):
-            pid = 0
+    try:
+        pid = _first_process(info, ready)
+    except BaseException:
+        child.kill()
+        child.communicate()
+        raise
     if pid:
         assert child.stderr is not None
         child.stderr.close()
@@ -201,6 +201,18 @@ def _start(
     _, said = child.communicate()
     why = said.decode(errors="replace").strip()[-300:] or "it said nothing"
     raise SandboxError(f"The network of the session cannot be made: {why}.", "Run `talaria doctor`.")
+
+
+def _first_process(info: int, ready: int) -> int:
+    """Wait until the program listens, and return the number of its first process; 0 if it failed. Closes
+    both descriptors."""
+    with open(info, "rb") as info_file, open(ready, "rb") as ready_file:
+        if not _is_readable(ready, _PATIENCE) or ready_file.read() != b"ready":
+            return 0
+        try:
+            return int(json.loads(info_file.read())["child-pid"])
+        except (ValueError, KeyError):
+            return 0
 
 
 def _options(folder: Path, user: tuple[int, int], hidden: tuple[Path, ...]) -> list[str]:
