@@ -93,16 +93,19 @@ class Months:
             home, copy = folder / "home", folder / "copy"
             clock = FakeClock(time.time() - self._days * _DAY)
             with model_server() as model:
-                await self._live(home, model.url, clock, self._share, range(1), self._note_day)
+                await self.live(home, model.url, clock, range(1))
                 begun = await self._probe(home, copy)
-                rest = range(1, self._days)
-                await self._live(home, model.url, clock, self._share, rest, self._note_day)
+                await self.live(home, model.url, clock, range(1, self._days))
                 self._stored = read_stored(home)
                 self._end = begun, await self._probe(home, copy)
                 self._whole = await back_up(copy, folder)
                 shutil.rmtree(home)
                 await self._keep_little(folder / "kept", model.url)
         return self.figures()
+
+    async def live(self, home: Path, model_url: str, clock: FakeClock, days: Iterable[int]) -> None:
+        """Live these days in one life of the gateway. `self.days` gets a line for each."""
+        await self._live(home, model_url, clock, self._share, days, self._note_day)
 
     async def _probe(self, home: Path, copy: Path) -> HomeFigures:
         """Measure a copy of the home, because a gateway of today would make the jobs' times up."""
