@@ -11,12 +11,14 @@ from bench import pieces, streams
 from bench.accepts import group_commit_gain, http_accept_cpu
 from bench.agents import warm_agent_costs
 from bench.commands import MODEL_SECONDS, command_costs, output_costs
+from bench.jobs import MODEL_SECONDS as RUN_SECONDS
+from bench.jobs import measure_crowd, measure_stored
 from bench.load import Client, bare_call_cpu, fresh_names, sdk_call_cpu
 from bench.processes import gateway, model_server
 from bench.table import Row, Wanted
 from bench.turns import SESSIONS, SHORT, TurnLoad, measure_turns
 
-PARTS = ("calls", "turns", "streams", "pieces", "latency", "chats", "accepts", "agents", "commands")
+PARTS = ("calls", "turns", "streams", "pieces", "latency", "chats", "accepts", "agents", "commands", "jobs")
 ROUNDS = 3  # the best counts: other work of the machine can only add to it
 LENGTH = 1000  # messages of a long conversation
 CHATS = 50
@@ -47,6 +49,7 @@ class Suite:
             self._measure_accepts,
             self._measure_agents,
             self._measure_commands,
+            self._measure_jobs,
         )
         for part, measure in zip(PARTS, measures, strict=True):
             if part in parts:
@@ -203,3 +206,23 @@ class Suite:
                 1.1,
             ),
         ]
+
+    async def _measure_jobs(self) -> None:
+        due, stored = (1_000, 100_000) if self._is_long else (50, 1_000)
+        self._say(f"{due:,} jobs due in the same second")
+        crowd = await measure_crowd(due, self._times(40))
+        told = f"p99 of a person's turn with a {RUN_SECONDS:g} s model"
+        self.rows += [
+            Row(f"{told}, at rest", crowd.rest * 1000, "ms"),
+            Row(f"… while {due:,} jobs are due ({crowd.ran} ran meanwhile)", crowd.crowd * 1000, "ms",
+                Wanted.AT_MOST, crowd.limit * 1000),
+        ]  # fmt: skip
+        self._say(f"{stored:,} stored jobs")
+        seconds = 30.0 if self._is_long else 2.0
+        none, many = await measure_stored(stored, seconds, self._times(200), self._rounds)
+        hour = max(0.0, many.idle_hour - none.idle_hour) / stored
+        self.rows += [
+            Row("idle job, for an hour", hour * 1000, "ms CPU", Wanted.AT_MOST, 1),
+            Row(f"durable turn with {stored:,} stored jobs over one without", many.turn / none.turn, "×",
+                Wanted.AT_MOST, 1.05),
+        ]  # fmt: skip

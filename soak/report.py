@@ -79,6 +79,7 @@ class Curve:
     unit: str
     colour: str
     points: Sequence[tuple[float, float]]
+    beside: Sequence[tuple[float, float]] = ()  # drawn in grey, for comparison
 
 
 def render_svg(title: str, curves: Sequence[Curve], over: str = "turns") -> str:
@@ -93,11 +94,14 @@ def render_svg(title: str, curves: Sequence[Curve], over: str = "turns") -> str:
     for index, curve in enumerate(curves):
         top = 50 + index * (panel + gap)
         last = max((x for x, _ in curve.points), default=1) or 1
-        high = max((y for _, y in curve.points), default=1) or 1
+        high = max((y for _, y in (*curve.points, *curve.beside)), default=1) or 1
         highest = html.escape(f"{high:,.0f} {curve.unit}")
-        spots = " ".join(
-            f"{left + x / last * (width - left - right):.1f},{top + panel - y / high * panel:.1f}"
-            for x, y in curve.points
+        spots, grey = (
+            " ".join(
+                f"{left + x / last * (width - left - right):.1f},{top + panel - y / high * panel:.1f}"
+                for x, y in points
+            )
+            for points in (curve.points, curve.beside)
         )
         parts += [
             f'<text x="{left}" y="{top - 6}">{html.escape(curve.name)}</text>',
@@ -107,5 +111,7 @@ def render_svg(title: str, curves: Sequence[Curve], over: str = "turns") -> str:
             f'<text x="{width - right}" y="{top + panel + 16}" text-anchor="end">{last:,.0f} {over}</text>',
             f'<polyline points="{spots}" fill="none" stroke="{curve.colour}" stroke-width="1.6"/>',
         ]
+        if grey:
+            parts.append(f'<polyline points="{grey}" fill="none" stroke="#9aa0aa" stroke-dasharray="5 4"/>')
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
