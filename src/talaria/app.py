@@ -391,7 +391,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             pool=agents.pool,
             turns=turns,
             deletions=Deletions(store, clock, sessions, folders),
-            folders=folders,
+            workspaces=workspaces,
             networks=networks,
             delivery=delivery,
             sender=sender,

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from talaria.turns.turns import Turns
     from talaria.workspace.network import SessionNetworks
     from talaria.workspace.uploads import Uploads
+    from talaria.workspace.workspaces import ChatWorkspaces
 
 _SNAPSHOT_SECONDS = 60.0  # in which a caller opens its copy of the database
 _TURNS_SHARE = 0.8  # of the time for shutting down; the rest is for sending their replies
@@ -109,7 +110,7 @@ class Gateway:
     notes: ProcessNotes
     budgets: Budgets
     uploads: Uploads
-    folders: ChatFolders
+    workspaces: ChatWorkspaces
     networks: SessionNetworks
     metrics: Metrics
     health: Health
@@ -123,6 +124,10 @@ class Gateway:
     checkpoints: Checkpoints | None = None
     channels: dict[str, OpenChannel] = field(default_factory=dict)
     webhooks: dict[str, Webhook] = field(default_factory=dict)
+
+    @property
+    def folders(self) -> ChatFolders:
+        return self.workspaces.folders
 
     def chat_folder(self, key: ChatKey) -> Path:
         """Return the folder that holds the files of a chat."""

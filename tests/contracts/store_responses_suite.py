@@ -14,8 +14,9 @@ from talaria.core.ids import ChatKey
 from talaria.core.ledger import Accepted, Begin, Binding, Commit, TurnEnd
 from talaria.core.messages import AssistantMessage
 from talaria.core.responses import ChainPlace, NewResponse, StoredResponse
+from talaria.core.retention_port import RetentionStore
 from talaria.core.specs import PinnedSpec
-from talaria.core.store_ports import Responses, RetentionStore, Store
+from talaria.core.store_ports import Responses, Store
 from talaria.core.turns import TurnState
 
 LATER = START + 1000.0

@@ -24,7 +24,8 @@ from talaria.core.delivery import DeliveryResult, OutboxState
 from talaria.core.entries import SpecSet
 from talaria.core.ids import SessionId
 from talaria.core.ledger import Begin, Binding, Commit, TurnEnd
-from talaria.core.store_ports import Histories, RetentionStore, Store
+from talaria.core.retention_port import RetentionStore
+from talaria.core.store_ports import Histories, Store
 from talaria.core.turns import StepState, TurnState
 from talaria.store.sql.rules import FORGET_BATCH
 

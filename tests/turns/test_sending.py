@@ -135,7 +135,7 @@ async def test_key_makes_a_repeat_one_message(rig: Rig, tmp_path: Path) -> None:
 async def test_content_from_outside_taints_the_chat(rig: Rig, tmp_path: Path) -> None:
     async with sender_of(rig, tmp_path) as sender:
         sent = await sender.send(ChatMessage(chat(), "said by a person", ME))
-        trust = LoggedTrust(rig.store, sent.turn.session_id)
+        trust = LoggedTrust(rig.store, sent.turn)
         assert not await trust.is_tainted()
         await sender.send(ChatMessage(chat(), "read on a page", ME, is_untrusted=True))
         assert await trust.is_tainted()

@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 
 from talaria.core.errors import TalariaError
-from talaria.core.ids import ChatKey, SessionId
+from talaria.core.ids import ChatKey, JobId, SessionId, asking_chat
 from talaria.core.messages import ToolCall
 from talaria.core.turns import Turn
 from talaria.net.host_rules import WEB_PORTS
@@ -36,11 +36,11 @@ class Decider(msgspec.Struct, frozen=True):
 
 def may_decide(turn: Turn, decider: Decider) -> bool:
     """Return whether the person may decide the questions of the turn: an operator, or the turn's own sender
-    from the chat of the turn. Other members of a group may not."""
+    from the chat of the turn, for a job from the chat that asked for it. Other members of a group may not."""
     if decider.is_operator:
         return True
     is_requester = bool(decider.id) and decider.id == turn.inbound.sender.id
-    return is_requester and decider.chat_key == turn.chat_key
+    return is_requester and decider.chat_key in (turn.chat_key, asking_chat(turn.chat_key))
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -52,10 +52,10 @@ class Surroundings(msgspec.Struct, frozen=True):
     sandbox: str
 
 
-def call_digest(session_id: SessionId, requester: str, call: ToolCall, around: Surroundings) -> str:
-    """Return the hash of everything that an approval of the call is bound to. The arguments count byte for
-    byte, as the model wrote them."""
-    parts = (session_id, requester, call.name, call.arguments)
+def call_digest(grantee: SessionId | JobId, requester: str, call: ToolCall, around: Surroundings) -> str:
+    """Return the hash of everything that an approval of the call is bound to: its session or, for the run of
+    a job, the job. The arguments count byte for byte, as the model wrote them."""
+    parts = (grantee, requester, call.name, call.arguments)
     return hashlib.sha256(msgspec.json.encode((*parts, around))).hexdigest()
 
 

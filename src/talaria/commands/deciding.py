@@ -5,7 +5,7 @@ from __future__ import annotations
 from talaria.commands.command_types import CommandContext, CommandResult, DecisionWish
 from talaria.core.delivery import Button
 from talaria.core.display import clean_line
-from talaria.core.ids import QuestionId
+from talaria.core.ids import QuestionId, asking_chat
 from talaria.core.ledger import AskedQuestion
 from talaria.core.questions import APPROVE, DENY, Question, QuestionKind, Span
 
@@ -91,7 +91,7 @@ def _decide(context: CommandContext, named: str, text: str, span: Span) -> Comma
 
 
 def _is_here(context: CommandContext, item: AskedQuestion) -> bool:
-    return item.turn.chat_key == context.session.chat_key
+    return asking_chat(item.turn.chat_key) == context.session.chat_key
 
 
 def _listed(questions: list[Question]) -> str:

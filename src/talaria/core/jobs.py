@@ -348,6 +348,16 @@ class SettleSlot(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class SlotEnd(msgspec.Struct, frozen=True):
+    """A slot after a try ended: it is over, or due again. `job` is None if the job was removed. `failures`
+    counts failed slots of the job in a row, this one included."""
+
+    slot: Slot
+    job: Job | None
+    failures: int = 0
+    has_paused: bool = False
+
+
 class SlotPage(msgspec.Struct, frozen=True):
     items: tuple[Slot, ...]
     next: str | None

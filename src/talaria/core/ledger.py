@@ -15,7 +15,7 @@ from talaria.core.delivery import Button, OutboxRow
 from talaria.core.entries import Entry, EntryBody, Hidden, Revision
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.files import SentFile, SentItem
-from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
+from talaria.core.ids import Fence, JobId, OwnerId, SessionId, TurnId
 from talaria.core.jobs import SlotClaim
 from talaria.core.messages import TokenUsage, ToolResult, UserMessage
 from talaria.core.questions import Question
@@ -37,13 +37,14 @@ class BranchPoint(msgspec.Struct, frozen=True):
 
 class Fresh(msgspec.Struct, frozen=True):
     """The session to make if the chat has none or a new one is wanted. `context` fills its log. A branch
-    began at the place `parent`."""
+    began at the place `parent`. `job_id` is set for a session of a job."""
 
     session_id: SessionId
     spec: PinnedSpec | None
     context: tuple[EntryBody, ...] = ()
     ephemeral: bool = False
     parent: BranchPoint | None = None
+    job_id: JobId | None = None
 
 
 class Binding(StrEnum):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from talaria.core import ledger
-from talaria.core.ids import QuestionId, SessionId, TurnId
+from talaria.core.ids import JobId, QuestionId, SessionId, TurnId
 from talaria.core.questions import Decision, Question
 from talaria.core.turns import Turn
 
@@ -44,4 +44,13 @@ class QuestionStore(Protocol):
 
     async def is_granted(self, session_id: SessionId, digest: str) -> bool:
         """Return whether a person granted this to the session. No grant outlasts the end of its session."""
+        ...
+
+    async def is_granted_to_job(self, job_id: JobId, plan: str, digest: str) -> bool:
+        """Return whether a person granted this to a job, in answer to one of its runs. A grant lasts as long
+        as the digest of the job's plan is `plan`."""
+        ...
+
+    async def has_job_asked(self, job_id: JobId, plan: str) -> bool:
+        """Return whether a run of the job with this plan has put a question."""
         ...

@@ -10,14 +10,15 @@ from talaria.core import access, ledger
 from talaria.core.delivery import DeliveryResult, OutboxRow
 from talaria.core.entries import Entry
 from talaria.core.errors import StoreError
-from talaria.core.files import Removal, SentPage
-from talaria.core.history import PruneProgress, TurnHistory
+from talaria.core.files import SentPage
+from talaria.core.history import TurnHistory
 from talaria.core.ids import ChatKey, Fence, OwnerId, SessionId, SpecId, TurnId
 from talaria.core.job_port import JobStore
 from talaria.core.log_port import LogStore
 from talaria.core.question_port import QuestionStore
 from talaria.core.recall_port import RecallStore
 from talaria.core.responses import StoredResponse
+from talaria.core.retention_port import RetentionStore
 from talaria.core.sending import SendMessage, SentTurn
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
@@ -191,7 +192,7 @@ class Store(SpendStore, LogStore, QuestionStore, Protocol):
     async def end_unused(self, before: float) -> Sequence[SessionId]:
         """End lasting sessions that were not used since `before`, and return their ids: at most a hundred.
 
-        A session with a lease or with an unsettled turn is left alone.
+        A session with a lease or with an unsettled turn is left alone, and so are those of jobs.
         """
         ...
 
@@ -208,8 +209,8 @@ class Store(SpendStore, LogStore, QuestionStore, Protocol):
     async def current_session(self, chat_key: ChatKey) -> Session | None: ...
 
     async def sessions(self, page: ledger.Page, within: str = "") -> ledger.SessionPage:
-        """Return lasting sessions, the last used first. With `within`, only those of chats whose keys begin
-        with it. Raises `BadRequest` for an invalid page."""
+        """Return lasting sessions, the last used first, but for those of jobs. With `within`, only those of
+        chats whose keys begin with it, chats of jobs too. Raises `BadRequest` for an invalid page."""
         ...
 
     async def sent_files(self, session_id: SessionId, page: ledger.Page) -> SentPage:
@@ -287,43 +288,6 @@ class Outbox(Protocol):
 
     async def expire(self, written_before: float, error: str) -> int:
         """Give up the unsent rows written before `written_before`, and return how many."""
-        ...
-
-
-class RetentionStore(Protocol):
-    """Forgetting by rule, in small transactions. Unsettled turns and unsent replies are never touched."""
-
-    async def forget_turns(self, after: int, before: float) -> PruneProgress:
-        """Delete the content of turns that were settled before `before`: message, reply, steps, questions,
-        outbox rows and key. The bare row stays, and `Store.turn_record` returns None for it.
-
-        Looks at turns behind the position `after`; see `PruneProgress` for how to go on.
-        """
-        ...
-
-    async def prune_ended(self, before: float) -> int:
-        """Delete lasting sessions that ended before `before`, with all rows; return how many (up to 100)."""
-        ...
-
-    async def prune_specs(self) -> int:
-        """Delete specs that no session uses; return how many (up to 100)."""
-        ...
-
-    async def purge_deleted(self) -> bool:
-        """Delete some rows of deleted sessions. Return whether there may be more."""
-        ...
-
-    async def removals(self) -> Sequence[Removal]:
-        """Return files of deleted sessions that are to be removed from the disk, up to 100."""
-        ...
-
-    async def mentioned_results(self, chat_key: ChatKey) -> frozenset[str]:
-        """Return the paths of saved results that the logs of the chat's sessions name. A branch names those
-        of the session that it was made from."""
-        ...
-
-    async def forget_removals(self, done: Sequence[int]) -> None:
-        """Forget these removals: their files are gone, or stay."""
         ...
 
 

@@ -132,8 +132,9 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     usual time limit. Its reply is sent to `reply_to`, and it is shown nowhere before. Turns with an order
     give way to those without. Its message is `untrusted` if it came from outside.
 
-    `job_id`, `job_name` and `version` are those of the job. A run that `may_ask` puts its questions to the
-    person who asked for the job; any other run is refused what needs an approval.
+    `asked_in` is the chat that asked for the job, which is told of failures. `job_id` and `job_name` are
+    those of the job, `plan` is the digest of its plan. A run that `may_ask` puts its questions to the person
+    who asked for the job; any other run is refused what needs an approval.
     """
 
     tools: tuple[str, ...] | None = None
@@ -141,9 +142,10 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     spent: int = 0
     deadline: float = 0.0
     reply_to: ReplyPlace | None = None
+    asked_in: ReplyPlace | None = None
     job_id: JobId = JobId("")
     job_name: str = ""
-    version: int = 0
+    plan: str = ""
     may_ask: bool = False
     untrusted: bool = False
 

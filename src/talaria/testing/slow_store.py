@@ -36,6 +36,7 @@ READS = {
 }
 READS |= {"orphans", "cursor", "stats", "due", "next_due"}
 READS |= {"questions", "open_questions", "find_question", "is_granted"}
+READS |= {"is_granted_to_job", "has_job_asked"}
 MOST_SECONDS = 0.01
 
 

@@ -16,6 +16,7 @@ from talaria.core.messages import ToolCall
 from talaria.core.ports import WorkspaceHandle
 from talaria.core.questions import APPROVE, Decision, Question, QuestionDraft, QuestionKind
 from talaria.core.tools import AskingTool, MixedTool, Risk, SessionTrust, Tool
+from talaria.core.turns import RunOrder
 from talaria.tools.function import Arguments, parse_arguments
 from talaria.tools.settings import ToolSettings
 from talaria.tools.visible import VisibleTable, visible_text
@@ -27,7 +28,8 @@ MAX_ASKED_CHARS = 64 << 10
 @dataclass(frozen=True, slots=True)
 class CallGate:
     """Decides about the calls of one turn. `requester` is the immutable id of the turn's sender. Nobody can
-    be asked in an unattended turn: what needs an approval is refused, unless it was granted before."""
+    be asked in an unattended turn: what needs an approval is refused, unless it was granted before. The run
+    of a job has an `order`: its grants are the job's, and it may be allowed to ask for approvals."""
 
     session_id: SessionId
     turn_id: TurnId
@@ -37,6 +39,7 @@ class CallGate:
     trust: SessionTrust
     clock: Clock
     is_unattended: bool = False
+    order: RunOrder | None = None
 
     async def question(self, tool: Tool, call: ToolCall) -> QuestionDraft | None:
         """Return what to ask a person before the call may run; None if it may run unasked, or is refused when
@@ -64,8 +67,10 @@ class CallGate:
 
     def _refusal(self, draft: QuestionDraft) -> tuple[str, str] | None:
         """Return why nobody can be asked. An answer in words is no approval, so any setting allows it."""
-        mode = "risky" if draft.kind is QuestionKind.ANSWER else self.settings.approvals
-        return refuse_to_ask(mode, is_unattended=self.is_unattended)
+        is_answer = draft.kind is QuestionKind.ANSWER
+        mode = "risky" if is_answer else self.settings.approvals
+        may_ask = self.order is not None and self.order.may_ask and not is_answer
+        return refuse_to_ask(mode, is_unattended=self.is_unattended and not may_ask)
 
     async def _is_granted(self, draft: QuestionDraft) -> bool:
         return draft.kind is QuestionKind.APPROVAL and await self.trust.is_granted(draft.digest)
@@ -97,7 +102,8 @@ class CallGate:
         if draft is None or draft.kind is QuestionKind.ANSWER:
             return draft
         around = await self._surroundings()
-        digest = call_digest(self.session_id, self.requester, call, around)
+        grantee = self.order.job_id if self.order is not None and self.order.job_id else self.session_id
+        digest = call_digest(grantee, self.requester, call, around)
         where = visible_text(f"Folder: {around.cwd}", keeps_lines=True)
         text = f"{draft.text}\n{where}\nSandbox: {self.settings.sandbox}"
         return msgspec.structs.replace(draft, text=text, digest=digest)

@@ -59,7 +59,7 @@ class ToolRunner:
         secrets: SecretRegistry | None = None,
         *,
         checkpoints: Checkpoints | None = None,
-        trust: Callable[[SessionId], SessionTrust] = lambda _: NoTrust(),
+        trust: Callable[[Turn], SessionTrust] = lambda _: NoTrust(),
         clock: Clock | None = None,
     ) -> None:
         """Raises `ConfigError`, as `resolve` does."""
@@ -100,9 +100,10 @@ class ToolRunner:
             turn.inbound.sender.id,
             self._settings,
             workspace,
-            self._trust(turn.session_id),
+            self._trust(turn),
             self._clock,
             is_unattended=turn.inbound.is_unattended is True,
+            order=turn.inbound.order,
         )
         return BoundTools(
             tools=self.tools if names == self.tools.names else self._subset(names),

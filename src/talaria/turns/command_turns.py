@@ -18,7 +18,7 @@ from talaria.core.background import ProcessState
 from talaria.core.backoff import Backoff
 from talaria.core.entries import Exchange, ReasoningSet, SpecSet, exchanges
 from talaria.core.errors import LeaseHeld, NoModel, NotFound, TalariaError, ToolError
-from talaria.core.ids import QuestionId, SessionId
+from talaria.core.ids import QuestionId, SessionId, asking_chat, jobs_within
 from talaria.core.ledger import AskedQuestion, Begin, Page, TurnEnd, ended_turn
 from talaria.core.memory import EditOrigin, MemoryEdit, PageContent
 from talaria.core.messages import Image
@@ -241,13 +241,16 @@ class CommandRunner:
         )
 
     async def _questions(self, turn: Turn) -> tuple[AskedQuestion, ...]:
-        """Return the open questions of the chat. An operator's command may name one of another chat."""
+        """Return the open questions of the chat and of the jobs that it asked for. An operator's command may
+        name one of another chat."""
         command = parse_command(turn.inbound.text)
         spec = SLASH_COMMANDS.get(canonical(turn.command))
         if spec is None or not spec.reads_questions:
             return ()
         page = await self._decisions.listing(Page(), turn.chat_key)
         items = [item for item in page.items if item.turn.chat_key == turn.chat_key]
+        of_jobs = await self._decisions.listing(Page(), jobs_within(self._settings.agent_name))
+        items += [item for item in of_jobs.items if asking_chat(item.turn.chat_key) == turn.chat_key]
         known = {item.question.id for item in items}
         for word in command.args.split()[:2] if command and turn.inbound.sender.is_operator else ():
             found = await self._store.find_question(QuestionId(word)) if word not in known else None

@@ -13,8 +13,8 @@ from talaria.core.errors import StoreError, ToolError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.files import MESSAGES, RESULTS, Removal
 from talaria.core.ids import ChatKey, SessionId
+from talaria.core.retention_port import RetentionStore
 from talaria.core.sessions import Session
-from talaria.core.store_ports import RetentionStore
 from talaria.core.tasks import finish
 from talaria.turns.lifecycle import KEY_SECONDS, SessionLifecycle
 from talaria.workspace.sent_files import remove_private

@@ -22,7 +22,7 @@ from talaria.core.ledger import AskedQuestion, Page
 from talaria.core.ports import HostAnswer, HostRequest
 from talaria.core.questions import APPROVE, Decision, Question, QuestionKind, Span
 from talaria.core.store_ports import Store
-from talaria.core.turns import Turn
+from talaria.core.turns import RunOrder, Turn
 from talaria.net.host_rules import WEB_PORTS
 from talaria.tools.visible import visible_text
 from talaria.turns.live import LiveTurn, LiveTurns
@@ -67,6 +67,7 @@ class HostQuestions:
         self._asks = asks
         self._allow_always = allow_always
         self._send: Callable[[Turn, Question, str], None] = lambda turn, question, outcome: None
+        self._tell_owner: Callable[[Turn, Question], None] = lambda turn, question: None
         self._held: dict[QuestionId, _Held] = {}
         self._denied: OrderedDict[tuple[TurnId, str], bool] = OrderedDict()  # a denial lasts for its turn
         self._once: OrderedDict[tuple[TurnId, str], int] = OrderedDict()  # an approval for a call, with it
@@ -75,12 +76,18 @@ class HostQuestions:
         """Have `send` show the questions that no running turn shows, and their outcomes, in the chat."""
         self._send = send
 
+    def use_owners(self, tell: Callable[[Turn, Question], None]) -> None:
+        """Have `tell` put the questions of jobs to those who asked for the jobs."""
+        self._tell_owner = tell
+
     async def ask(self, request: HostRequest) -> HostAnswer:
         digest = host_digest(request.host, request.port)
-        if await self._store.is_granted(request.session_id, digest):
-            return HostAnswer(True)
         turn = await self._turn_of(request.session_id)
-        if not self._asks or turn is None or turn.inbound.is_unattended is True:
+        run = turn.inbound.order if turn is not None else None
+        if await self._is_granted(request.session_id, digest, run):
+            return HostAnswer(True)
+        may_ask = run is not None and run.may_ask
+        if not self._asks or turn is None or (turn.inbound.is_unattended is True and not may_ask):
             return _UNASKED
         if (turn.id, digest) in self._denied:
             return _REFUSED
@@ -88,7 +95,7 @@ class HostQuestions:
         if call is not None and self._once.get((turn.id, digest)) == call:
             return HostAnswer(True)
         question = await self._put(turn, request, digest)
-        if request.is_background:
+        if request.is_background or may_ask:  # nobody waits beside the command
             return _LEFT_OPEN
         waiter: asyncio.Future[HostAnswer] = asyncio.get_running_loop().create_future()
         held = self._held.setdefault(question.id, _Held())
@@ -127,6 +134,11 @@ class HostQuestions:
             except Exception:  # the grant for the session stands
                 _log.exception("%s could not be written to network.allow", host)
 
+    async def _is_granted(self, session_id: SessionId, digest: str, run: RunOrder | None) -> bool:
+        if run is not None and await self._store.is_granted_to_job(run.job_id, run.plan, digest):
+            return True
+        return await self._store.is_granted(session_id, digest)
+
     async def _turn_of(self, session_id: SessionId) -> Turn | None:
         """Return the session's running turn, or its last one."""
         if running := self._running(session_id):
@@ -163,7 +175,9 @@ class HostQuestions:
         running = self._running(turn.session_id)
         for live in running:
             live.emit(QuestionAsked.of(question, NETWORK))
-        if not running and question.shown_id is None:
+        if turn.inbound.order is not None:
+            self._tell_owner(turn, question)
+        elif not running and question.shown_id is None:
             self._send(turn, question, "")
 
     def _running(self, session_id: SessionId) -> list[LiveTurn]:

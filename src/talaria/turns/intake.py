@@ -14,7 +14,18 @@ from talaria.commands.slash import canonical, find_session, is_control, parse_co
 from talaria.core.entries import EntryBody
 from talaria.core.errors import HeadMoved, LimitReached, NoModel, TalariaError
 from talaria.core.events import Queued
-from talaria.core.ids import EPHEMERAL, ChatAddress, ChatKey, SessionId, TurnId, new_session_id, new_turn_id
+from talaria.core.ids import (
+    EPHEMERAL,
+    JOBS_CHANNEL,
+    ChatAddress,
+    ChatKey,
+    SessionId,
+    TurnId,
+    asking_chat,
+    new_session_id,
+    new_turn_id,
+)
+from talaria.core.jobs import SlotClaim
 from talaria.core.ledger import Accept, Begin, Binding, BranchPoint, Fresh
 from talaria.core.message_redaction import M, redact_messages, weigh_message
 from talaria.core.messages import Message, Text, UserMessage
@@ -219,6 +230,29 @@ class Intake:
         )
         self._check_open()
         return await finish(self._accept_in_turn(order, Busy.STEER, is_explicit=True))
+
+    async def run(self, inbound: Inbound, binding: Binding, claim: SlotClaim) -> LiveTurn:
+        """Accept the run of a job, and bind it to its slot. A slot that has a turn already gets no second
+        one: that turn is returned.
+
+        Raises `StaleFence` if another process has the slot, and what `submit` raises.
+        """
+        self._load.check()
+        said = await self._without_secrets((UserMessage(inbound.parts),))
+        inbound = msgspec.structs.replace(inbound, parts=said[0].parts)
+        is_own = inbound.chat_key != asking_chat(inbound.chat_key)  # a chat of the job's own
+        job_id = claim.job_id if is_own else None
+        order = Accept(
+            turn_id=new_turn_id(),
+            inbound=inbound,
+            fresh=Fresh(new_session_id(), self._resolve(inbound), job_id=job_id),
+            binding=binding,
+            scope=JOBS_CHANNEL,
+            expire_before=0.0 if is_own else self._sessions.cutoff(),
+            claim=claim,
+        )
+        self._check_open()
+        return await finish(self._accept_in_turn(order, Busy.QUEUE, is_explicit=False))
 
     def _answers(self, inbound: Inbound) -> bool:
         """Return whether the message answers a question that a parked turn of its sender has put."""

@@ -13,8 +13,9 @@ from talaria.core.closer import Closer
 from talaria.core.errors import LeaseHeld
 from talaria.core.ids import SessionId, new_owner_id
 from talaria.core.ports import Workspaces
+from talaria.core.retention_port import RetentionStore
 from talaria.core.sessions import Session
-from talaria.core.store_ports import Responses, RetentionStore, Store
+from talaria.core.store_ports import Responses, Store
 from talaria.core.tasks import finish
 from talaria.observe.loop_watch import Load
 from talaria.turns.settings import RetentionSettings, SessionSettings
@@ -195,10 +196,12 @@ class Retention:
         ended = 0
         if (kept := settings.ended_sessions_kept) is not None:
             ended = await self._exhaust(lambda: self._store.retention.prune_ended(now - kept.total_seconds()))
+        before = now - settings.job_sessions.total_seconds()
         counts = {
             "responses": responses,
             "ephemeral sessions": ephemeral,
             "ended sessions": ended,
+            "sessions of jobs": await self._exhaust(lambda: self._store.retention.prune_runs(before)),
             "turns": await self._forget_turns(ledger),
             "specs": await self._exhaust(self._store.retention.prune_specs),
             "results of tools": await self._drop_results(ledger),

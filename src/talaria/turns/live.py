@@ -67,8 +67,9 @@ class LiveTurn:
     lost its lease here. `steers` are the messages that joined it. `questions` are those that a parked turn
     waits for, by id. `model` is the session's own (provider/name), once it is known. `completion` is the
     model's last answer, `steps` and `spent` are what led to it; they are set when a model has answered the
-    turn here. `is_resumed`: an earlier process began the turn, or this one had to begin it again, so the
-    events may lack what the model said before.
+    turn here. `on_park` is called when the turn begins to wait for a person. `is_resumed`: an earlier
+    process began the turn, or this one had to begin it again, so the events may lack what the model said
+    before.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class LiveTurn:
         self.questions: dict[QuestionId, Question] = {}
         self.settled: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
         self.is_recorded = False
+        self.on_park: Callable[[LiveTurn], None] | None = None
         self._clock = clock
         self._state = LiveState.QUEUED
         self._task: asyncio.Task[object] | None = None
@@ -168,6 +170,8 @@ class LiveTurn:
         self.turn = msgspec.structs.replace(self.turn, state=TurnState.WAITING)
         self._tell_state()
         self.questions = {question.id: question for question in questions}
+        if self.on_park is not None:
+            self.on_park(self)
         self.resume_if_decided()
 
     def decide(self, question_id: QuestionId) -> None:

@@ -144,7 +144,7 @@ class Memories:
 
     async def _sync(self, provider: MemoryProvider, turn: Turn, answer: str) -> None:
         try:
-            if await LoggedTrust(self._store, turn.session_id).is_tainted():
+            if await LoggedTrust(self._store, turn).is_tainted():
                 return
             async with asyncio.timeout(_SYNC_SECONDS):
                 await provider.sync(self._turn(turn), answer)

@@ -29,7 +29,7 @@ from talaria.core.redaction import SecretRegistry
 from talaria.core.sending import SendMessage, SentTurn
 from talaria.core.store_ports import Store
 from talaria.core.tasks import finish, wait_event
-from talaria.core.turns import Sender
+from talaria.core.turns import ReplyPlace, Sender
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings
 from talaria.workspace.chat_folders import ChatFolders
@@ -91,9 +91,10 @@ class ChatSender:
     def _watch(self, live: LiveTurn) -> None:
         """Let the chat that a run replies to have the reply in its log."""
         if (order := live.turn.inbound.order) is not None and order.reply_to is not None:
-            live.settled.add_done_callback(lambda _: self._look_again())
+            live.settled.add_done_callback(lambda _: self.look())
 
-    def _look_again(self) -> None:
+    def look(self) -> None:
+        """Deliver and log what other orders of the store may have written."""
         self._wake()
         self._is_known = False
         self._woken.set()
@@ -166,6 +167,13 @@ class ChatSender:
         if not sent.is_logged:
             self._wait(sent.turn.session_id, sent.turn.chat_key)
         return sent
+
+    def place_of(self, key: ChatKey, address: str | None = None) -> ReplyPlace:
+        """Return where messages to a chat go. `address` is that of a chat on a channel that has no others."""
+        try:
+            return ReplyPlace(key, self._find_address(ChatAddress.parse(key)))
+        except BadRequest:
+            return ReplyPlace(key, address)
 
     def _copy(self, message: ChatMessage, turn_id: TurnId) -> tuple[SentFile, ...]:
         """Copy the files to where people get them. Raises `ToolError`. Blocks."""

@@ -127,12 +127,14 @@ class RetentionSettings(msgspec.Struct, frozen=True):
     """`ephemeral`: when sessions of stateless API calls are deleted. `responses`: how long stored responses
     can be fetched and continued. `ledger`: how long messages, replies and
     steps of settled turns are kept beside the log. `ended_sessions`: when ended sessions are deleted with
-    their logs, or "forever"."""
+    their logs, or "forever". `job_sessions`: how long the sessions of jobs' runs are kept; the last one of
+    each job stays."""
 
     ephemeral: timedelta = timedelta(hours=24)
     responses: timedelta = timedelta(days=30)
     ledger: timedelta = timedelta(days=30)
     ended_sessions: Annotated[str, Check(time_or_forever)] = FOREVER
+    job_sessions: timedelta = timedelta(days=30)
 
     @property
     def ended_sessions_kept(self) -> timedelta | None:

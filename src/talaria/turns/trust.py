@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from talaria.core.entries import Entry, Summary, hidden_seqs
-from talaria.core.ids import SessionId
 from talaria.core.messages import File, Image, Message, Part, ToolResults, UserMessage
 from talaria.core.shown import find_summary
 from talaria.core.store_ports import Store
+from talaria.core.turns import Turn
 
 _URL = re.compile(r"https?://[^\s<>\"'`\\^{|}]+")
 _CLOSING = {")": "(", "]": "["}
@@ -17,14 +17,17 @@ _CLOSING = {")": "(", "]": "["}
 
 class LoggedTrust:
     """Implements `core.tools.SessionTrust`. Nothing is kept: an undo and a new session count at once, and an
-    eviction or a restart changes nothing."""
+    eviction or a restart changes nothing. The run of a job has the grants of its job too."""
 
-    def __init__(self, store: Store, session_id: SessionId) -> None:
+    def __init__(self, store: Store, turn: Turn) -> None:
         self._store = store
-        self._session_id = session_id
+        self._session_id = turn.session_id
+        self._order = turn.inbound.order
 
     async def is_granted(self, digest: str) -> bool:
-        return await self._store.is_granted(self._session_id, digest)
+        order, store = self._order, self._store
+        is_jobs = order is not None and await store.is_granted_to_job(order.job_id, order.plan, digest)
+        return is_jobs or await store.is_granted(self._session_id, digest)
 
     async def is_tainted(self) -> bool:
         return any(map(_brought_content, await self._visible()))

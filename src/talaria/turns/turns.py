@@ -11,6 +11,8 @@ from talaria.cluster.leases import LeaseKeeper
 from talaria.core.errors import NotFound, StoreError
 from talaria.core.events import Event
 from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId
+from talaria.core.jobs import SlotClaim
+from talaria.core.ledger import Binding
 from talaria.core.questions import Decision
 from talaria.core.sessions import Session
 from talaria.core.store_ports import Store
@@ -173,6 +175,11 @@ class Turns:
         """Accept a message that no person wrote; see `Intake.wake`."""
         self._recovery.take_up_chat(inbound.chat_key)
         return await self._intake.wake(inbound, session_id)
+
+    async def run(self, inbound: Inbound, binding: Binding, claim: SlotClaim) -> LiveTurn:
+        """Accept the run of a job; see `Intake.run`."""
+        self._recovery.take_up_chat(inbound.chat_key)
+        return await self._intake.run(inbound, binding, claim)
 
     async def call(self, call: StatelessCall) -> LiveTurn:
         """Accept a call that brings its whole context."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.limits import Limits
+from talaria.core.tasks import finish
 from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.folder import chat_folder
 from talaria.workspace.places import (
@@ -92,6 +94,7 @@ class ChatWorkspaces:
         self.folders = folders or ChatFolders(home)
         self.processes = BackgroundProcesses(home, self.commands, limits)
         self._belongings: tuple[Belongings, ...] = (self.processes, *belongings)
+        self._borrowed: set[SessionId] = set()
 
     def open(self, session_id: SessionId, chat_key: ChatKey) -> ChatWorkspace:
         return ChatWorkspace(self, session_id, chat_key)
@@ -108,8 +111,21 @@ class ChatWorkspaces:
         if folder.exists():
             await self.commands.threads.run(session_id, remove_tree, folder)
 
+    @asynccontextmanager
+    async def borrow(self, session_id: SessionId, chat_key: ChatKey) -> AsyncIterator[ChatWorkspace]:
+        """Give a workspace on the chat's files to work that has no session, and forget it afterwards."""
+        self._borrowed.add(session_id)
+        try:
+            yield self.open(session_id, chat_key)
+        finally:
+            try:
+                await finish(self.forget(session_id))
+            finally:
+                self._borrowed.discard(session_id)
+
     async def kept(self) -> Sequence[SessionId]:
-        return await self.commands.threads.run(self, kept_sessions, self.home)
+        kept = await self.commands.threads.run(self, kept_sessions, self.home)
+        return [session_id for session_id in kept if session_id not in self._borrowed]
 
     async def close(self) -> None:
         await self._each(lambda kind: kind.close())

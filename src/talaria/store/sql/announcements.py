@@ -10,8 +10,10 @@ from msgspec import UNSET
 
 from talaria.core.entries import Announcement, Revision
 from talaria.core.ids import SessionId, TurnId
+from talaria.core.jobs import SlotEnd
 from talaria.core.ledger import TurnEnd
-from talaria.core.turns import RunOrder, Turn
+from talaria.core.run_texts import failure_text, result_text
+from talaria.core.turns import ReplyPlace, RunOrder, Turn, TurnState
 from talaria.store.sql import delivery, log, rules
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.leases import FIND_LEASE, Lease
@@ -59,14 +61,31 @@ def unannounced(db: Connection) -> Sequence[SessionId]:
     return [row[0] for row in db.execute(FIND_SESSIONS)]
 
 
-def reply_elsewhere(tx: Transaction, turn: Turn, order: RunOrder, end: TurnEnd) -> None:
-    """Send the reply of a run to the chat that its order names, in the transaction that ends the turn."""
-    place, rows = order.reply_to, rules.replies_elsewhere(turn, order, end, tx.now)
+def reply_elsewhere(
+    tx: Transaction, turn: Turn, order: RunOrder, end: TurnEnd, ended: SlotEnd | None = None
+) -> None:
+    """Send the reply of a run to the chat that its order names, in the transaction that ends the turn. The
+    chat that asked for a job is told of its failures. `ended` is the slot of the job."""
+    place, text = _news(order, end, ended)
+    rows = rules.replies_elsewhere(turn, place, text, end, tx.now) if place is not None else ()
     if place is None or not rows:
         return
     if place.address is not None:
         delivery.write_replies(tx, rows)
     session = tx.execute(FIND_CHAT, (place.chat_key,)).fetchone()
-    if session is not None:
+    if session is not None and text and place.chat_key != turn.chat_key:  # its own log has the reply
         is_untrusted = order.untrusted or tx.execute(IS_TAINTED, (turn.session_id,)).fetchone() is not None
-        wait(tx, turn.id, session[0], Announcement(end.reply or "", untrusted=is_untrusted or UNSET))
+        wait(tx, turn.id, session[0], Announcement(text, untrusted=is_untrusted or UNSET))
+
+
+def _news(order: RunOrder, end: TurnEnd, ended: SlotEnd | None) -> tuple[ReplyPlace | None, str]:
+    """Return where a run is told of, and the text; an empty one if there is nothing to tell."""
+    match end.state:
+        case TurnState.DONE:
+            return order.reply_to, result_text(order, end.reply or "", ended.slot.cost if ended else 0)
+        case TurnState.FAILED if not order.job_id:
+            return order.reply_to, end.reply or ""
+        case TurnState.FAILED if ended is not None:
+            return order.asked_in, failure_text(ended, end.reply or "")
+        case _:
+            return None, ""

@@ -54,6 +54,7 @@ SKIP_DUE = """
 UPDATE slots SET state = 'skipped', reason = ?, ended_at = ?
 WHERE job_id = ? AND state = 'due' AND ended_at IS NULL
 """
+DROP_GRANTS = "DELETE FROM job_grants WHERE job_id = ?"
 DROP_JOB = "DELETE FROM jobs WHERE id = ?"
 DROP_SLOTS = "DELETE FROM slots WHERE job_id = ?"
 
@@ -130,8 +131,8 @@ def edit(tx: Transaction, order: EditJob) -> Job:
 
 def remove(tx: Transaction, job_id: JobId) -> Job:
     job = find_or_raise(tx, job_id)
-    tx.execute(DROP_SLOTS, (job_id,))
-    tx.execute(DROP_JOB, (job_id,))
+    for statement in (DROP_SLOTS, DROP_GRANTS, DROP_JOB):
+        tx.execute(statement, (job_id,))
     return job
 
 

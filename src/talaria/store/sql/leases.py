@@ -87,7 +87,7 @@ END_SESSION = f"UPDATE sessions AS s SET ended_at = ?, lease_expires = 0 WHERE s
 DROP_GRANTS = "DELETE FROM grants WHERE session_id = ?"
 FIND_TO_END = f"SELECT {SESSION_COLUMNS}, lease_fence, lease_expires FROM sessions WHERE id = ?"
 FIND_UNUSED = f"""
-SELECT s.id FROM sessions s WHERE s.ephemeral = 0 AND s.updated_at < ? AND {MAY_END}
+SELECT s.id FROM sessions s WHERE s.ephemeral = 0 AND s.job_id IS NULL AND s.updated_at < ? AND {MAY_END}
 ORDER BY s.updated_at LIMIT {rules.BATCH}
 """
 

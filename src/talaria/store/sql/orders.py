@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from talaria.core.entries import EntryBody, Revision, SpecSet
-from talaria.core.ids import ChatKey, Fence, SessionId, TurnId
+from talaria.core.ids import ChatKey, Fence, JobId, SessionId, TurnId
 from talaria.core.ledger import (
     Accept,
     Accepted,
@@ -67,7 +67,9 @@ SET_CURRENT = """
 INSERT INTO chats (chat_key, session_id) VALUES (?, ?)
 ON CONFLICT (chat_key) DO UPDATE SET session_id = excluded.session_id
 """
-INSERT_SESSION = f"INSERT INTO sessions ({SESSION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, NULL)"
+INSERT_SESSION = f"""
+INSERT INTO sessions ({SESSION_COLUMNS}, job_id) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, NULL, nullif(?, ''))
+"""
 _NEW_TURN = (
     "id, chat_key, session_id, state, inbound, accepted_at, command, scope, digest, attempts, started_at, "
     "begun_by, address"
@@ -195,10 +197,8 @@ def _make_session(
     start = Revision(0, 0) if behind is None else chains.copy_chain(tx, behind, fresh.session_id)
     head, entries = rules.number(fresh.session_id, start, bodies, None, tx.now)
     session = Session(fresh.session_id, chat_key, tx.now, tx.now, head, spec_id, ephemeral=fresh.ephemeral)
-    tx.execute(
-        INSERT_SESSION,
-        (session.id, chat_key, tx.now, tx.now, head.epoch, head.seq, spec_id, int(fresh.ephemeral)),
-    )
+    row = (session.id, chat_key, tx.now, tx.now, head.epoch, head.seq, spec_id, int(fresh.ephemeral))
+    tx.execute(INSERT_SESSION, (*row, fresh.job_id or ""))
     for entry in entries:
         log.insert_entry(tx, entry)
     if fresh.parent is not None:
@@ -349,11 +349,9 @@ def commit(tx: Transaction, order: Commit) -> Committed:
         tx.execute(GIVE_LEASE_BACK, (session_id,))
     if order.turn_id is not None:
         _commit_turn(tx, order.turn_id, order, position)
-        if order.end is not None and address is not None:
+        if order.end is not None and (address is not None or job_id is not None):
             turn, _ = _find_turn(tx, order.turn_id)
-            _reply(tx, turn, order.end)
-        if order.end is not None and job_id is not None:
-            slots.end_turn(tx, job_id, order.turn_id, order.end)
+            _reply(tx, turn, order.end, job_id)
     return Committed(head, entries, tx.now)
 
 
@@ -364,7 +362,7 @@ def _commit_turn(tx: Transaction, turn_id: TurnId, order: Commit, position: int)
     spending.settle(tx, turn_id, order)
     _take_steers(tx, turn_id, order.steers)
     if order.ask:
-        questions.park(tx, order, position)
+        questions.park(tx, order, _find_turn(tx, turn_id)[0], position)
     if order.end is not None:
         _end_turn(tx, position, order.end)
         _end_steers(tx, turn_id, order.end)
@@ -436,10 +434,11 @@ def _find_turn(tx: Transaction, turn_id: TurnId) -> tuple[Turn, int]:
     return turn_from(row[:-1]), row[-1]
 
 
-def _reply(tx: Transaction, turn: Turn, end: TurnEnd) -> None:
-    """Write the replies of a turn that ends so."""
-    if (run := turn.inbound.order) is not None and run.reply_to is not None:
-        announcements.reply_elsewhere(tx, turn, run, end)
+def _reply(tx: Transaction, turn: Turn, end: TurnEnd, job_id: JobId | None) -> None:
+    """Write the replies of a turn that ends so, and settle the slot of a job that it ran."""
+    ended = slots.end_turn(tx, job_id, turn.id, end) if job_id is not None else None
+    if (run := turn.inbound.order) is not None:
+        announcements.reply_elsewhere(tx, turn, run, end, ended)
     else:
         delivery.write_replies(tx, rules.replies(turn, end, tx.now))
 
@@ -448,10 +447,8 @@ def settle(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> Turn:
     turn, position = _find_turn(tx, turn_id)
     rules.check_settle(turn_id, turn.state, end)
     _end_turn(tx, position, end)
-    _reply(tx, turn, end)
     (job_id,) = tx.execute(FIND_JOB_OF, (turn_id,)).fetchone()
-    if job_id is not None:
-        slots.end_turn(tx, job_id, turn_id, end)
+    _reply(tx, turn, end, job_id)
     return ended_turn(turn, end, tx.now)
 
 

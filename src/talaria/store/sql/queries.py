@@ -58,7 +58,7 @@ SELECT {prefixed("s", SESSION_COLUMNS)}
 FROM chats c JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
 """
 SESSIONS = f"""
-SELECT {SESSION_COLUMNS} FROM sessions WHERE ephemeral = 0 AND (updated_at, id) < (?, ?)
+SELECT {SESSION_COLUMNS} FROM sessions WHERE ephemeral = 0 AND job_id IS NULL AND (updated_at, id) < (?, ?)
 ORDER BY updated_at DESC, id DESC LIMIT ?
 """
 # `+` keeps SQLite from the index by activity: it reads the sessions of these chats, not all of them.

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from talaria.core.errors import IllegalMove
-from talaria.core.ids import QuestionId, SessionId, TurnId
+from talaria.core.ids import JobId, QuestionId, SessionId, TurnId
 from talaria.core.ledger import AskedQuestion, Commit, Page, QuestionPage
 from talaria.core.questions import APPROVE, Decision, Question, QuestionKind, Span
 from talaria.core.turns import StepState, Turn, TurnState
@@ -30,7 +30,7 @@ from talaria.store.sql.rows import (
 
 PARK_TURN = "UPDATE turns SET state = 'waiting' WHERE position = ?"
 PARK_SESSION = "UPDATE sessions SET waiting_turn = ? WHERE id = ?"
-FIND_TURN = "SELECT 1 FROM turns WHERE id = ?"
+FIND_TURN = f"SELECT {TURN_COLUMNS} FROM turns WHERE id = ?"
 FIND_STEP = "SELECT state FROM steps WHERE turn_id = ? AND n = ?"
 DROP_OPEN = "DELETE FROM questions WHERE turn_id = ? AND decided_at IS NULL AND kind <> 'host'"
 INSERT_QUESTION = """
@@ -49,10 +49,17 @@ INSERT INTO grants (session_id, digest, granted_by, granted_at) VALUES (?, ?, ?,
 ON CONFLICT (session_id, digest) DO NOTHING
 """
 
+ADD_JOB_GRANT = """
+INSERT INTO job_grants (job_id, plan, digest, granted_by, granted_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (job_id, plan, digest) DO NOTHING
+"""
+_HAS_ASKED = ""  # the digest of the row that says so
 
-def park(tx: Transaction, order: Commit, position: int) -> None:
+
+def park(tx: Transaction, order: Commit, turn: Turn, position: int) -> None:
     """Let the turn wait for the order's questions, which replace those that it left undecided."""
-    turn_id = order.turn_id
+    turn_id = turn.id
+    _note_asking(tx, turn)
     tx.execute(PARK_TURN, (position,))
     tx.execute(PARK_SESSION, (turn_id, order.session_id))
     tx.execute(DROP_OPEN, (turn_id,))
@@ -71,9 +78,18 @@ def _insert(tx: Transaction, question: Question) -> None:
 
 def ask(tx: Transaction, question: Question) -> None:
     """Write a question for which no turn waits."""
-    if tx.execute(FIND_TURN, (question.turn_id,)).fetchone() is None:
+    row = tx.execute(FIND_TURN, (question.turn_id,)).fetchone()
+    if row is None:
         raise rules.no_turn(question.turn_id)
+    _note_asking(tx, turn_from(row))
     _insert(tx, question)
+
+
+def _note_asking(tx: Transaction, turn: Turn) -> None:
+    """Note that a run of a job has asked: later ones may not."""
+    run = turn.inbound.order
+    if run is not None and run.job_id:
+        tx.execute(ADD_JOB_GRANT, (run.job_id, run.plan, _HAS_ASKED, "", tx.now))
 
 
 def decide(tx: Transaction, question_id: QuestionId, decision: Decision) -> Turn:
@@ -94,6 +110,10 @@ def decide(tx: Transaction, question_id: QuestionId, decision: Decision) -> Turn
     tx.execute(SET_DECISION, (*said, question_id))
     if decision.text == APPROVE and decision.span is not Span.ONCE and question.digest:
         tx.execute(ADD_GRANT, (turn.session_id, question.digest, decision.by, decision.decided_at))
+    run = turn.inbound.order
+    if decision.text == APPROVE and question.digest and run is not None and run.job_id:
+        granted = (question.digest, decision.by, decision.decided_at)
+        tx.execute(ADD_JOB_GRANT, (run.job_id, run.plan, *granted))
     return turn
 
 
@@ -114,6 +134,7 @@ AND t.chat_key >= ? AND t.chat_key < ?
 ORDER BY q.position LIMIT ?
 """
 FIND_GRANT = "SELECT 1 FROM grants WHERE session_id = ? AND digest = ?"
+FIND_JOB_GRANT = "SELECT 1 FROM job_grants WHERE job_id = ? AND plan = ? AND digest = ?"
 
 
 def questions(db: Connection, turn_id: TurnId) -> tuple[Question, ...]:
@@ -134,6 +155,14 @@ def find_question(db: Connection, question_id: QuestionId) -> AskedQuestion | No
 
 def is_granted(db: Connection, session_id: SessionId, digest: str) -> bool:
     return db.execute(FIND_GRANT, (session_id, digest)).fetchone() is not None
+
+
+def is_granted_to_job(db: Connection, job_id: JobId, plan: str, digest: str) -> bool:
+    return db.execute(FIND_JOB_GRANT, (job_id, plan, digest)).fetchone() is not None
+
+
+def has_job_asked(db: Connection, job_id: JobId, plan: str) -> bool:
+    return is_granted_to_job(db, job_id, plan, _HAS_ASKED)
 
 
 def _asked_from(row: Any) -> AskedQuestion:

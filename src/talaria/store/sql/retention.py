@@ -8,6 +8,8 @@ for the sums that people ask for; message, reply, steps and sent messages go.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from talaria.core.files import MESSAGE_PATH, MESSAGES
 from talaria.core.history import PruneProgress
 from talaria.core.ids import ChatKey, SessionId
@@ -113,19 +115,34 @@ def remove_messages(tx: Transaction, session_id: SessionId, chat_key: ChatKey, a
             tx.execute(ADD_REMOVAL, (chat_key, path))
 
 
+_ALL_SENT = """NOT EXISTS (SELECT 1 FROM turns t JOIN outbox o ON o.turn_id = t.id
+                WHERE t.session_id = s.id AND (o.state = 'pending' OR o.state = 'sending'))"""
 FIND_ENDED = f"""
 SELECT s.id, s.chat_key FROM sessions s
 WHERE s.ended_at IS NOT NULL AND s.ephemeral = 0 AND s.ended_at < ? AND s.lease_expires <= ?
-AND {ALL_SETTLED}
-AND NOT EXISTS (SELECT 1 FROM turns t JOIN outbox o ON o.turn_id = t.id
-                WHERE t.session_id = s.id AND (o.state = 'pending' OR o.state = 'sending'))
+AND s.job_id IS NULL AND {ALL_SETTLED} AND {_ALL_SENT}
+LIMIT {rules.BATCH}
+"""
+# The last session of a job stays as long as the job: the next run may go on in it.
+FIND_OLD_RUNS = f"""
+SELECT s.id, s.chat_key FROM sessions s
+WHERE s.job_id IS NOT NULL AND s.updated_at < ? AND s.lease_expires <= ? AND {ALL_SETTLED} AND {_ALL_SENT}
+AND NOT EXISTS (SELECT 1 FROM chats c JOIN jobs j ON j.id = s.job_id
+                WHERE c.chat_key = s.chat_key AND c.session_id = s.id)
 LIMIT {rules.BATCH}
 """
 FORGET_CHAT = "DELETE FROM chats WHERE chat_key = ? AND session_id = ?"
 
 
 def prune_ended(tx: Transaction, before: float) -> int:
-    doomed = tx.execute(FIND_ENDED, (before, tx.now)).fetchall()
+    return _prune(tx, tx.execute(FIND_ENDED, (before, tx.now)).fetchall())
+
+
+def prune_runs(tx: Transaction, before: float) -> int:
+    return _prune(tx, tx.execute(FIND_OLD_RUNS, (before, tx.now)).fetchall())
+
+
+def _prune(tx: Transaction, doomed: Sequence[tuple[SessionId, ChatKey]]) -> int:
     for session_id, chat_key in doomed:
         prune_session(tx, session_id, chat_key)
         tx.execute(FORGET_CHAT, (chat_key, session_id))

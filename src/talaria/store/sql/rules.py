@@ -26,8 +26,7 @@ from talaria.core.questions import Question
 from talaria.core.sessions import Session
 from talaria.core.titles import first_words
 from talaria.core.turns import (
-    NO_REPLY,
-    RunOrder,
+    ReplyPlace,
     StepKind,
     StepState,
     Turn,
@@ -176,17 +175,12 @@ def replies(turn: Turn, end: TurnEnd, now: float) -> tuple[OutboxRow, ...]:
     return tuple(rows)
 
 
-def replies_elsewhere(turn: Turn, order: RunOrder, end: TurnEnd, now: float) -> tuple[OutboxRow, ...]:
-    """Return the outbox rows of a run whose reply goes to another chat.
-
-    There are none for a run that was stopped or has nothing to say. The failures of jobs are told otherwise.
-    """
-    place, body = order.reply_to, end.reply or ""
-    is_told = end.state is TurnState.DONE or (end.state is TurnState.FAILED and not order.job_id)
-    if place is None or not is_told or body.strip() == NO_REPLY:
-        return ()
+def replies_elsewhere(
+    turn: Turn, place: ReplyPlace, text: str, end: TurnEnd, now: float
+) -> tuple[OutboxRow, ...]:
+    """Return the outbox rows of a run whose reply goes to a chat that did not wait for it."""
     address, channel = place.address or "", channel_of(place.chat_key)
-    rows = [_reply(turn, address, body, now)] if body else []
+    rows = [_reply(turn, address, text, now)] if text else []
     rows += [_reply(turn, address, "", now, file.copy_path) for file in end.files]
     return tuple(msgspec.structs.replace(row, channel=channel) for row in rows)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from talaria.core.ledger import Accept, TurnEnd, ended_turn
+from talaria.core.entries import Announcement
+from talaria.core.ids import new_session_id, new_turn_id
+from talaria.core.jobs import SettleSlot, Slot, SlotState
+from talaria.core.ledger import Accept, Fresh, TurnEnd, ended_turn
+from talaria.core.run_texts import failure_text
 from talaria.core.sending import SENT_TURN, SendMessage, SentTurn
-from talaria.core.turns import Inbound, TurnState
-from talaria.store.sql import announcements, orders
+from talaria.core.turns import Inbound, Sender, TurnState
+from talaria.store.sql import announcements, orders, slots
 from talaria.store.sql.executor import Transaction
 
 
@@ -27,3 +31,15 @@ def send(tx: Transaction, order: SendMessage) -> SentTurn:
     orders.settle(tx, turn.id, end)
     is_logged = announcements.wait(tx, turn.id, turn.session_id, order.entry)
     return SentTurn(ended_turn(turn, end, tx.now), is_logged=is_logged)
+
+
+def settle_slot(tx: Transaction, order: SettleSlot) -> Slot:
+    """See `slots.settle`. A failure is told to the chat that asked for the job."""
+    ended = slots.settle(tx, order)
+    job = ended.job
+    if order.state is SlotState.FAILED and job is not None and (text := failure_text(ended, order.reason)):
+        turn_id, origin = new_turn_id(), job.origin
+        sender = Sender(f"job:{job.id}", job.name)
+        fresh = Fresh(new_session_id(), None)
+        send(tx, SendMessage(turn_id, origin.chat_key, sender, Announcement(text), fresh, origin.address))
+    return ended.slot

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from talaria.core.errors import StaleFence
+from talaria.core.errors import OverBudget, StaleFence
 from talaria.core.ids import JobId, TurnId
 from talaria.core.jobs import (
     CLAIM_SECONDS,
@@ -30,6 +30,7 @@ from talaria.core.jobs import (
     SettleSlot,
     Slot,
     SlotClaim,
+    SlotEnd,
     SlotPage,
     SlotState,
     check_slot_move,
@@ -224,36 +225,45 @@ def bind(tx: Transaction, held: SlotClaim, turn_id: TurnId) -> None:
     tx.execute(MARK_TURN, (held.job_id, turn_id))
 
 
-def end_turn(tx: Transaction, job_id: JobId, turn_id: TurnId, end: TurnEnd) -> None:
-    """Settle the slot of a turn that ends. A turn whose slot is gone has nothing to settle."""
+def end_turn(tx: Transaction, job_id: JobId, turn_id: TurnId, end: TurnEnd) -> SlotEnd | None:
+    """Settle the slot of a turn that ends. A turn whose slot is gone has nothing to settle. A run that was
+    stopped by its cap is not tried again: the cap holds for all tries."""
     row = tx.execute(FIND_BOUND, (job_id, turn_id)).fetchone()
     if row is None:
-        return
+        return None
     (cost,) = tx.execute(SUM_COST, (turn_id,)).fetchone()
     found = slot_from(row)
     found = msgspec.structs.replace(found, cost=found.cost + cost)
+    error = end.error
     match end.state:
         case TurnState.DONE:
-            _end(tx, found, SlotState.DONE, "")
+            return _end(tx, found, SlotState.DONE, "")
         case TurnState.CANCELLED:
-            _end(tx, found, SlotState.FAILED, "it was stopped", is_counted=False)
+            return _end(tx, found, SlotState.FAILED, "it was stopped", is_counted=False)
+        case _ if error is None:
+            return _end(tx, found, SlotState.FAILED, "it failed")
         case _:
-            _end(tx, found, SlotState.FAILED, end.error.message if end.error else "it failed")
+            is_last = error.type == OverBudget.type
+            return _end(tx, found, SlotState.FAILED, error.message, is_last=is_last)
 
 
-def settle(tx: Transaction, order: SettleSlot) -> Slot:
+def settle(tx: Transaction, order: SettleSlot) -> SlotEnd:
     found = _check(tx, order.claim)
     if found.turn_id is not None:
         raise StaleFence(f"Slot {found.id} has a turn, which settles it.")
     check_slot_move(found, order.state)
-    if order.state is SlotState.DUE:
-        # The claim is given back, and the attempt does not count.
-        tx.execute(GIVE_BACK, (found.job_id, found.instant))
-    else:
-        _end(tx, found, order.state, order.reason)
-    ended = slot(tx, found.job_id, found.instant)
-    assert ended is not None
-    return ended
+    if order.state is not SlotState.DUE:
+        return _end(tx, found, order.state, order.reason)
+    # The claim is given back, and the attempt does not count.
+    tx.execute(GIVE_BACK, (found.job_id, found.instant))
+    return SlotEnd(_again(tx, found), find(tx, found.job_id))
+
+
+def _again(tx: Transaction, found: Slot) -> Slot:
+    """Return the slot as its row is now."""
+    now = slot(tx, found.job_id, found.instant)
+    assert now is not None
+    return now
 
 
 GIVE_BACK = """
@@ -268,25 +278,40 @@ CLEAR_FAILURES = "UPDATE jobs SET failures = 0 WHERE id = ? AND failures > 0"
 PAUSE_JOB = "UPDATE jobs SET state = 'paused', next_at = NULL, reason = ? WHERE id = ?"
 
 
-def _end(tx: Transaction, found: Slot, state: SlotState, reason: str, *, is_counted: bool = True) -> None:
-    key = (found.job_id, found.instant)
+def _end(
+    tx: Transaction,
+    found: Slot,
+    state: SlotState,
+    reason: str,
+    *,
+    is_counted: bool = True,
+    is_last: bool = False,
+) -> SlotEnd:
+    """End the slot, or make it due again if its plan has another try and this one was not the last."""
+    key, job, failures, has_paused = (found.job_id, found.instant), find(tx, found.job_id), 0, False
     if state is SlotState.FAILED and is_counted:
-        job = find(tx, found.job_id)
-        if job is not None and found.attempts <= job.plan.retries:
+        if job is not None and found.attempts <= job.plan.retries and not is_last:
             tx.execute(TRY_AGAIN, (reason, found.cost, tx.now + retry_delay(found.attempts), *key))
-            return
-        _count_failure(tx, found.job_id)
+            return SlotEnd(_again(tx, found), job)
+        failures, has_paused = _count_failure(tx, found.job_id)
     elif state is SlotState.DONE:
         tx.execute(CLEAR_FAILURES, (found.job_id,))
     tx.execute(END_SLOT, (state.value, reason, found.cost, tx.now, *key))
+    return SlotEnd(_again(tx, found), job, failures, has_paused)
 
 
-def _count_failure(tx: Transaction, job_id: JobId) -> None:
+def _count_failure(tx: Transaction, job_id: JobId) -> tuple[int, bool]:
+    """Return the failures in a row, and whether the job is paused because of them."""
     row = tx.execute(COUNT_FAILURE, (job_id,)).fetchone()
-    if row is not None and row[0] >= MAX_FAILURES and row[1] == JobState.ACTIVE.value:
-        reason = f"it failed {MAX_FAILURES} times in a row"
-        tx.execute(PAUSE_JOB, (reason, job_id))
-        tx.execute(SKIP_DUE, (reason, tx.now, job_id))
+    if row is None:
+        return 0, False
+    failures, state = row
+    if failures < MAX_FAILURES or state != JobState.ACTIVE.value:
+        return failures, False
+    reason = f"it failed {MAX_FAILURES} times in a row"
+    tx.execute(PAUSE_JOB, (reason, job_id))
+    tx.execute(SKIP_DUE, (reason, tx.now, job_id))
+    return failures, True
 
 
 # -- forgetting -------------------------------------------------------------------------------------------
