@@ -53,13 +53,16 @@ _NEEDED = {
 }
 
 
-# No built-in tool asks a person; `chaos.processes` has the points of background processes.
+# No built-in tool asks a person; `chaos.processes` has the points of background processes, `tests/search`
+# those of the index.
 ELSEWHERE = {
     Failpoint.PARKED,
     Failpoint.PROCESS_RECORDED,
     Failpoint.PROCESS_STARTED,
     Failpoint.NOTED,
     Failpoint.WOKEN,
+    Failpoint.INDEXING,
+    Failpoint.INDEXED,
 }
 
 

@@ -40,6 +40,7 @@ from talaria.observe.loop_watch import Load
 from talaria.observe.metrics import Metrics
 from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import Pool
+from talaria.search.index import SIDE_FILE, LogIndex
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
 from talaria.tools.builtin import builtin_tools
@@ -104,7 +105,9 @@ class Rig:
                 self.clock,
                 self.sessions,
                 folder_of or partial(chat_folder, home),
+                (index := LogIndex(home / SIDE_FILE, self.store.recall, self.clock)).forget,
             ),
+            "search": index,
             "delivery": self.delivery,
             "metrics": self.metrics,
             "uploads": Uploads(home / "files", partial(chat_folder, home), self.clock),

@@ -53,6 +53,7 @@ from talaria.observe.loop_watch import LoopWatch
 from talaria.observe.metrics import Metrics
 from talaria.parts import PARTS
 from talaria.pool.pool import Pool
+from talaria.search.index import LogIndex, open_index
 from talaria.store.archive import drop_snapshots
 from talaria.store.home_lock import HomeLock, lock_database
 from talaria.store.settings import is_file
@@ -107,6 +108,11 @@ class _Start:
     @property
     def live(self) -> LiveSettings:
         return self.reloader.live
+
+    def tool_scope(self, store: Store, index: LogIndex) -> ToolScope:
+        current = lambda part: self.live.settings.of(part)  # noqa: E731, PLW0108 - they change
+        home, people, secrets = self.home.path, self.people, self.secrets
+        return ToolScope(home, self.environ, self.clock, people, current, store, secrets, index, self.zone)
 
     @property
     def turn_settings(self) -> TurnSettings:
@@ -289,13 +295,12 @@ async def _open_workspaces(
 
 @asynccontextmanager
 async def _open_agents(
-    start: _Start, store: Store, models: _Models, workspaces: ChatWorkspaces, workers: ToolWorkers
+    start: _Start, scope: ToolScope, models: _Models, workspaces: ChatWorkspaces, workers: ToolWorkers
 ) -> AsyncIterator[Agents]:
     """Open the warm pool, and what agents need to answer: tools, specs, models, money."""
     settings, clock, live, metrics = start.settings, start.clock, start.live, start.metrics
+    store = scope.store
     async with AsyncExitStack() as scopes:
-        current = lambda part: start.live.settings.of(part)  # noqa: E731, PLW0108 - they change
-        scope = ToolScope(start.home.path, start.environ, clock, start.people, current, store, start.secrets)
         sources = [
             await scopes.enter_async_context(part.open(scope, settings.of(part)))
             for part in start.parts
@@ -359,25 +364,24 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         workers = ToolWorkers(start.limits)
         scopes.callback(workers.threads.close)
         workspaces, networks = await scopes.enter_async_context(_open_workspaces(start, workers.threads))
-        folders = workspaces.folders
-        turn_settings = start.turn_settings
+        folders, turn_settings = workspaces.folders, start.turn_settings
         notes = ProcessNotes(store, workspaces.processes, turn_settings, clock)
         scopes.push_async_callback(notes.close)
-        agents = await scopes.enter_async_context(_open_agents(start, store, models, workspaces, workers))
+        index = await scopes.enter_async_context(open_index(home.path, store.recall, clock, start.zone))
+        scope = start.tool_scope(store, index)
+        agents = await scopes.enter_async_context(_open_agents(start, scope, models, workspaces, workers))
         agents = replace(agents, notes=NoteSources(notes, agents.memories))
         sessions = _make_lifecycle(start, store, workspaces, agents)
         scopes.push_async_callback(sessions.drain)
         keeper, watch = await scopes.enter_async_context(_keep_leases(start, store))
-        hosts = _host_questions(start)
         uploads = Uploads(home.files, folders, clock, workers.threads, workers.quota)
-        turns = Turns(
-            store, keeper, agents, sessions, turn_settings, load=watch.load, hosts=hosts, uploads=uploads
-        )
+        hosts, load = _host_questions(start), watch.load
+        turns = Turns(store, keeper, agents, sessions, turn_settings, load=load, hosts=hosts, uploads=uploads)
         networks.use_asker(turns.hosts)
         delivery = _make_delivery(start, store, turns, folders)
         sender = _make_sender(start, store, turn_settings, folders)
         sender.use(turns.live, delivery.wake)
-        loops = {**_turn_loops(start, turns, delivery, sessions), "sending": sender.run}
+        loops = _turn_loops(start, turns, delivery, sessions, sender)
         await scopes.enter_async_context(run_loops(clock, loops))
         gateway = Gateway(
             home=home,
@@ -390,7 +394,8 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             catalog=models.catalog,
             pool=agents.pool,
             turns=turns,
-            deletions=Deletions(store, clock, sessions, folders),
+            deletions=Deletions(store, clock, sessions, folders, index.forget),
+            search=index,
             workspaces=workspaces,
             networks=networks,
             delivery=delivery,
@@ -416,11 +421,12 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
 
 
 def _turn_loops(
-    start: _Start, turns: Turns, delivery: Delivery, sessions: SessionLifecycle
+    start: _Start, turns: Turns, delivery: Delivery, sessions: SessionLifecycle, sender: ChatSender
 ) -> dict[str, Callable[[], Awaitable[None]]]:
     """Return the loops that run beside the turns."""
     return {
         "delivery": delivery.run,
+        "sending": sender.run,
         "deadlines": turns.watch,
         "orphans": turns.watch_orphans,
         "answers": turns.requests.run,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from talaria.observe.loop_watch import LoopWatch
     from talaria.observe.metrics import Metrics
     from talaria.pool.pool import Pool
+    from talaria.search.index import LogIndex
     from talaria.turns.deletion import Deletions
     from talaria.turns.delivery import Delivery
     from talaria.turns.process_notes import ProcessNotes
@@ -107,6 +108,7 @@ class Gateway:
     deletions: Deletions
     delivery: Delivery
     sender: ChatSender
+    search: LogIndex
     notes: ProcessNotes
     budgets: Budgets
     uploads: Uploads

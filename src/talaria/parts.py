@@ -7,9 +7,21 @@ from typing import Any
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.core.gateway_part import GatewayPart
+from talaria.services.indexing import SEARCH_INDEX
 from talaria.services.retention import RETENTION
 from talaria.store.part import SQLITE
-from talaria.tools.builtin import ASK, COMMAND_VARIABLES, FILES, MEMORY, NETWORK, SANDBOX, TERMINAL, TODO, WEB
+from talaria.tools.builtin import (
+    ASK,
+    COMMAND_VARIABLES,
+    FILES,
+    MEMORY,
+    NETWORK,
+    RECALL,
+    SANDBOX,
+    TERMINAL,
+    TODO,
+    WEB,
+)
 
 # They are opened in this order and closed in the reverse one. HTTP is last: while it closes, turns are
 # drained, and the other channels still deliver their replies.
@@ -18,6 +30,7 @@ PARTS: tuple[GatewayPart[Any], ...] = (
     FILES,
     TERMINAL,
     WEB,
+    RECALL,
     TODO,
     ASK,
     MEMORY,
@@ -25,6 +38,7 @@ PARTS: tuple[GatewayPart[Any], ...] = (
     NETWORK,
     COMMAND_VARIABLES,
     RETENTION,
+    SEARCH_INDEX,
     TELEGRAM,
     HTTP,
 )

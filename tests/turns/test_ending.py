@@ -18,6 +18,7 @@ from talaria.core.ids import OwnerId, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Fresh, TurnEnd
 from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.turns import TurnState
+from talaria.search.index import LogIndex
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeWorkspaces
@@ -224,7 +225,10 @@ async def test_the_command_line_ends_the_workspace_too_when_no_gateway_runs(
         session_id = (await rig.say("hello")).session_id
     workspaces = FakeWorkspaces(lambda key: tmp_path)
     lifecycle = SessionLifecycle(store, SystemClock(), workspaces, lambda session_id: None)
-    deletions = Deletions(cast(StoreEngine, store), SystemClock(), lifecycle, lambda key: tmp_path)
+    index = LogIndex(tmp_path / "search.db", store.recall, SystemClock())
+    deletions = Deletions(
+        cast(StoreEngine, store), SystemClock(), lifecycle, lambda key: tmp_path, index.forget
+    )
     sessions = StoredSessions(store, "main", lifecycle, deletions)
     for _ in range(2):
         assert (await sessions.end_session(session_id)).ended_at is not None

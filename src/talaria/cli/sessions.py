@@ -49,6 +49,7 @@ from talaria.core.sessions import Session
 from talaria.core.store_ports import Store
 from talaria.core.units import format_size
 from talaria.parts import PARTS
+from talaria.search.index import SIDE_FILE, LogIndex
 from talaria.store.memory import MemoryStore
 from talaria.turns.deletion import Deletions
 from talaria.turns.lifecycle import SessionLifecycle
@@ -219,7 +220,8 @@ def _open_sessions(invocation: Invocation, found: GatewayOrStore) -> StoredSessi
     lifecycle = SessionLifecycle(
         store, SystemClock(), ChatWorkspaces(home.path), release=lambda session_id: None
     )
-    deletions = Deletions(store, SystemClock(), lifecycle, _folders(invocation))
+    index = LogIndex(home.path / SIDE_FILE, store.recall, SystemClock())
+    deletions = Deletions(store, SystemClock(), lifecycle, _folders(invocation), index.forget)
     return StoredSessions(store, agent.name, lifecycle, deletions)
 
 

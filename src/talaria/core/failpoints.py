@@ -38,6 +38,8 @@ class Failpoint(StrEnum):
     SLOT_CLAIMED = "slot.claimed"  # the slot is claimed, and has no turn
     REMEMBERING = "memory.writing"  # the new page is on the disk, and the old one in its place
     REMEMBERED = "memory.written"  # the new page is in its place, and nobody was told
+    INDEXING = "index.reading"  # entries were read, and the index does not have them
+    INDEXED = "index.written"  # the index has some of a session's new entries
     PURGED = "session.purged"  # its rows are gone, and its files are there
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -18,6 +19,7 @@ from talaria.core.setting_marks import KeyPath
 if TYPE_CHECKING:
     from talaria.core.clock import Clock
     from talaria.core.people import KnownPeople
+    from talaria.core.search_port import SearchIndex
     from talaria.core.store_ports import Store, StoreEngine
     from talaria.core.tools import ToolSource
 
@@ -77,7 +79,8 @@ class StorePart(GatewayPart[S]):
 @dataclass(frozen=True, slots=True)
 class ToolScope:
     """The arguments for opening a tool part, which is opened before the turns. `current` returns the settings
-    of another part as they are now. Without `opened`, tools can be described but not run."""
+    of another part as they are now. Times are told in the time zone `zone`; None is that of the machine.
+    Without `opened` and `index`, tools can be described but not run."""
 
     home: Path
     environ: Mapping[str, str]
@@ -86,6 +89,8 @@ class ToolScope:
     current: Callable[[GatewayPart[Any]], Any] = lambda part: part.settings()
     opened: Store | None = None
     secrets: SecretRegistry = field(default_factory=SecretRegistry)
+    index: SearchIndex | None = None
+    zone: tzinfo | None = None
 
     @property
     def store(self) -> Store:
@@ -93,6 +98,13 @@ class ToolScope:
         if self.opened is None:
             raise TalariaError("These tools have no store.", "They can be described, not run.")
         return self.opened
+
+    @property
+    def search(self) -> SearchIndex:
+        """The index over all logs. Raises `TalariaError` where tools are only described."""
+        if self.index is None:
+            raise TalariaError("These tools have no index.", "They can be described, not run.")
+        return self.index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,13 @@ async def _open_web(scope: ToolScope, settings: SearchSettings) -> AsyncIterator
         dialer.close()
 
 
+def _recall(scope: ToolScope, settings: ToolSettings) -> ToolSource:
+    from talaria.tools.recall import recall_tools  # noqa: PLC0415
+    from talaria.tools.toolset import Family  # noqa: PLC0415
+
+    return Family("recall", recall_tools(scope, settings.max_result))
+
+
 async def _examine_web(examination: Examination[SearchSettings]) -> AsyncIterator[Finding]:
     from talaria.tools.web_checks import examine_web  # noqa: PLC0415
 
@@ -167,6 +174,12 @@ TODO: Final = ToolPart(
     settings=ToolSettings,
     open=lambda scope, settings: nullcontext(_todo(settings)),
 )
+RECALL: Final = ToolPart(
+    name="recall",
+    table=("tools",),
+    settings=ToolSettings,
+    open=lambda scope, settings: nullcontext(_recall(scope, settings)),
+)
 ASK: Final = ToolPart(
     name="ask",
     table=("tools",),
@@ -209,8 +222,16 @@ def builtin_sources(settings: ToolSettings) -> tuple[ToolSource, ...]:
 
     # Tools without a home are only described: nothing can be written below this path.
     scope = ToolScope(Path(os.devnull), {}, SystemClock(), People())
-    web = _web(scope, SearchSettings(), Dialer())
-    return (_files(settings), _terminal(settings), web, _todo(settings), _ask(settings), _memory(scope))
+    web, recall = _web(scope, SearchSettings(), Dialer()), _recall(scope, settings)
+    return (
+        _files(settings),
+        _terminal(settings),
+        web,
+        recall,
+        _todo(settings),
+        _ask(settings),
+        _memory(scope),
+    )
 
 
 def builtin_tools(settings: ToolSettings) -> ToolSet:

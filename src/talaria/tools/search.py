@@ -12,8 +12,8 @@ import asyncio
 import re
 import sys
 from asyncio.subprocess import Process
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -59,19 +59,31 @@ async def search(context: ToolContext, pattern: str, path: str, deadline_seconds
     if not _META.search(pattern):
         await context.resources.in_thread(_search_plain, folder, paths, pattern, report, context.scope)
         return report.render()
+    async with open_matcher(context, pattern, deadline_seconds) as child:
+        await _search(child, paths, report, partial(_read_some, context, folder))
+    return report.render()
+
+
+@asynccontextmanager
+async def open_matcher(
+    context: ToolContext, pattern: str, deadline_seconds: float
+) -> AsyncIterator[LineMatcher]:
+    """Run a child process that finds the lines which match a regular expression. See `search` for the errors
+    and the deadline."""
     scope = asyncio.timeout(None)
     try:
-        async with scope, context.resources.child(*_COMMAND) as child:
+        async with scope, context.resources.child(*_COMMAND) as process:
             scope.reschedule(asyncio.get_running_loop().time() + deadline_seconds)
-            await _search(_Matcher(child), pattern, paths, report, partial(_read_some, context, folder))
+            child = LineMatcher(process)
+            await child.ask(pattern.encode(errors="replace"))
+            yield child
     except TimeoutError:
         if not scope.expired():
             raise
         raise ToolError(
             f"The search took longer than {deadline_seconds:g} seconds.",
-            "Simplify the pattern (no nested repetition such as (a+)+) or narrow the path.",
+            "Simplify the pattern (no nested repetition such as (a+)+) or search in less.",
         ) from None
-    return report.render()
 
 
 def _candidates(folder: Folder, path: str, scope: CallScope) -> tuple[list[FolderPath], bool]:
@@ -160,14 +172,12 @@ def find_plain(needle: bytes, data: bytes, limit: int) -> list[matcher.Hit]:
 
 
 async def _search(
-    child: _Matcher,
-    pattern: str,
+    child: LineMatcher,
     paths: list[FolderPath],
     report: _Report,
     read: Callable[[list[FolderPath]], Awaitable[list[bytes | None]]],
 ) -> None:
-    """Search for a regular expression, line by line. Raises `ToolError` if it is none."""
-    await child.ask(pattern.encode(errors="replace"))
+    """Search for a regular expression, line by line."""
     while paths and not report.is_full:
         datas = await read(paths[:_BATCH_FILES])
         batch, paths = paths[: len(datas)], paths[len(datas) :]
@@ -207,7 +217,7 @@ class _Answer(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class _Matcher:
+class LineMatcher:
     """The child process that finds the lines which match."""
 
     def __init__(self, child: Process) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -48,12 +48,14 @@ class Deletions:
         clock: Clock,
         sessions: SessionLifecycle,
         folder_of: Callable[[ChatKey], Path],
+        forget: Callable[[SessionId], Awaitable[None]],
     ) -> None:
-        """`folder_of` returns the folder of a chat."""
+        """`folder_of` returns the folder of a chat. `forget` removes a session from the search index."""
         self._store = store
         self._clock = clock
         self._sessions = sessions
         self._folder_of = folder_of
+        self._forget = forget
         self._sweeping = asyncio.Lock()
 
     async def delete(self, session_id: SessionId) -> Session:
@@ -67,6 +69,7 @@ class Deletions:
             await self.sweep()
         except StoreError as error:
             _log.error("the rest of session %s is removed later: %s", session_id, error)
+        await self._forget(session_id)
         return session
 
     async def _delete(self, session_id: SessionId) -> Session:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
 from talaria.core.ids import ChatKey, SessionId
-
-
-class SeenChats(Protocol):
-    """The chats that an asker may see; `access.people.Reach` is one. Every chat if `roots` is None, else the
-    chats with these keys, and their threads."""
-
-    @property
-    def roots(self) -> tuple[ChatKey, ...] | None: ...
+from talaria.core.ledger import BranchPoint
+from talaria.core.people import Reach
 
 
 class FoundEntry(msgspec.Struct, frozen=True):
@@ -29,6 +24,14 @@ class FoundEntry(msgspec.Struct, frozen=True):
     speaker: str
     at: float
     excerpt: str
+    score: float
+
+
+class LogHit(msgspec.Struct, frozen=True):
+    """An entry of a log that was found."""
+
+    session_id: SessionId
+    seq: int
     score: float
 
 
@@ -48,14 +51,17 @@ class SearchIndex(Protocol):
     takes in what was appended since, for a bounded time. Sessions that are deleted are never returned.
     """
 
-    async def search(
-        self, query: str, reach: SeenChats, limit: int = 10, after: str | None = None
-    ) -> SearchPage:
+    async def search(self, query: str, reach: Reach, limit: int = 10, after: str | None = None) -> SearchPage:
         """Find the entries that fit a text best: a question, some words, or "words in quotation marks" which
         must stand together. `after` is the `next` of an earlier page.
 
         Raises `BadRequest` for a query without words and for an invalid page, and `StoreError`.
         """
+        ...
+
+    async def find(self, query: str, logs: Sequence[BranchPoint], limit: int) -> Sequence[LogHit]:
+        """Find the entries of these logs that fit a text best, in each up to a seq. Raises `BadRequest` for a
+        query without words, and `StoreError`."""
         ...
 
     async def forget(self, session_id: SessionId) -> None:

@@ -1,0 +1,68 @@
+"""The text of an entry: who speaks, and what is said. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from talaria.core.entries import Announcement, Entry, Note
+from talaria.core.messages import (
+    AssistantMessage,
+    File,
+    Image,
+    Part,
+    SystemMessage,
+    Text,
+    ToolResults,
+    UserMessage,
+)
+
+RESULT_CHARS = 4096  # of each result, and of the arguments of a call, that are indexed
+_MESSAGE_CHARS = 256 << 10
+
+
+def speaker_of(entry: Entry) -> str:
+    """Return the name of a sender, or the kind of the entry, such as `assistant`; for results the names of
+    their tools."""
+    match entry.body:
+        case UserMessage(name=name):
+            return name or "user"
+        case ToolResults(results=results):
+            return ", ".join(dict.fromkeys(result.name for result in results))
+        case body:
+            return str(body.__struct_config__.tag)
+
+
+def full_text(entry: Entry) -> str:
+    """Return everything that the entry says, as text; empty for an entry that says nothing."""
+    return "\n".join(_pieces(entry, None))
+
+
+def indexed_text(entry: Entry) -> str:
+    """Return the text that is indexed: long results and arguments are cut."""
+    return "\n".join(_pieces(entry, RESULT_CHARS))[:_MESSAGE_CHARS]
+
+
+def _pieces(entry: Entry, cap: int | None) -> Iterator[str]:
+    match entry.body:
+        case UserMessage(parts=parts):
+            yield from (_part_text(part) for part in parts)
+        case AssistantMessage() as answer:
+            if cap is None:
+                yield from (f"[thinking] {each.text}" for each in answer.reasoning if each.text)
+            if answer.text:
+                yield answer.text
+            yield from (f"[call] {call.name} {call.arguments[:cap]}" for call in answer.tool_calls)
+        case ToolResults(results=results):
+            yield from (result.text[:cap] for result in results)
+        case Note(text=text) | SystemMessage(text=text) | Announcement(text=text):
+            yield text
+
+
+def _part_text(part: Part) -> str:
+    match part:
+        case Text(text=text):
+            return text
+        case Image():
+            return "[image]"
+        case File(path=path, text=text):
+            return f"[file {path}]\n{text}" if text else f"[file {path}]"

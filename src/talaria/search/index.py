@@ -1,0 +1,328 @@
+"""`LogIndex`: the index over the logs of all sessions, filled behind the turns."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import tzinfo
+from pathlib import Path
+from threading import Lock
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+
+from talaria.core.clock import Clock
+from talaria.core.entries import Entry
+from talaria.core.errors import BadRequest, StoreError
+from talaria.core.failpoints import Failpoint, hit
+from talaria.core.ids import ChatKey, SessionId
+from talaria.core.ledger import BranchPoint
+from talaria.core.people import Reach
+from talaria.core.recall_port import RecallStore
+from talaria.core.search_port import FoundEntry, LogHit, SearchPage
+from talaria.core.sessions import Session
+from talaria.search import ranking
+from talaria.search.entry_texts import full_text, indexed_text, speaker_of
+from talaria.search.excerpts import excerpt
+from talaria.search.side_file import (
+    EVERY_DOCUMENT,
+    NewDocument,
+    SideFile,
+    open_side_file,
+    replace_side_file,
+)
+from talaria.search.words import terms, traits
+from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import DiskFault, kind_of, storage_failure
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_log = logging.getLogger("talaria.search")
+
+SIDE_FILE = "search.db"
+_POLL_SECONDS = 5.0
+_SWEEP_SECONDS = 3600.0
+_SLACK_SECONDS = 10.0  # a change may become visible a little after a later one
+_PAGE = 200
+_SLICE_BYTES = 64 << 10
+_SEARCH_SECONDS = 2.0  # that a search takes in what is missing
+_MOST_HITS = 200
+_MOST_SPANS = 64
+_MOST_QUERY_CHARS = 2000
+
+
+class LogIndex:
+    """See `core.search_port.SearchIndex`. The side file is opened at the first use.
+
+    All work on the file is done in a thread, one piece at a time. A search waits for one such piece at most.
+    """
+
+    def __init__(self, path: Path, store: RecallStore, clock: Clock, zone: tzinfo | None = None) -> None:
+        self.path = path
+        self._store = store
+        self._clock = clock
+        self._zone = zone
+        self._file: SideFile | None = None
+        self._turn = asyncio.Lock()
+        self._busy = Lock()  # also while a cancelled caller's work goes on
+        self._since = clock.now()  # of this process, until the file is opened
+        self._is_filled = False
+
+    async def close(self) -> None:
+        """Close the file, after the work on it. It is opened again if the index is used."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        with self._busy:
+            self._drop_file()
+
+    # -- filling
+
+    async def run(self, may_work: Callable[[], bool] = lambda: True) -> None:
+        """Follow the logs until cancelled. A gateway in which nothing happens does not open the file."""
+        swept: float | None = None
+        while True:
+            await self._clock.sleep(_POLL_SECONDS)
+            if not may_work():
+                continue
+            if self._file is None and not await self._store.changed(self._since - _SLACK_SECONDS, None, 1):
+                continue
+            try:
+                while not await self.catch_up(_POLL_SECONDS) and may_work():
+                    pass
+                if swept is None or self._clock.elapsed() - swept > _SWEEP_SECONDS:
+                    swept = self._clock.elapsed()
+                    await self.sweep()
+            except StoreError as error:
+                _log.warning("the search index is not filled: %s", error)
+                await self._clock.sleep(_SWEEP_SECONDS / 60)
+
+    async def catch_up(self, seconds: float) -> bool:
+        """Index what was appended since the last time, for about `seconds`. Return whether that was all."""
+        until = self._clock.elapsed() + seconds
+        since = min(await self._use(SideFile.since), self._clock.now()) - _SLACK_SECONDS
+        after: SessionId | None = None
+        while True:
+            page = await self._store.changed(since, after, _PAGE)
+            heads = await self._use(SideFile.heads, [session.id for session in page])
+            for session in page:
+                if heads.get(session.id, 0) != session.revision.seq:
+                    await self.follow(session.id, session.chat_key, session.revision.seq)
+            if page:
+                since, after = page[-1].updated_at, page[-1].id
+                await self._use(SideFile.set_since, since)
+            if len(page) < _PAGE:
+                self._is_filled = True
+                return True
+            if self._clock.elapsed() >= until:
+                self._is_filled = False
+                return False
+
+    async def follow(self, session_id: SessionId, chat_key: ChatKey | None, head: int) -> None:
+        """Index the log of a session up to its `head`. Without a chat key it keeps the one that it has."""
+        indexed = (await self._use(SideFile.heads, [session_id])).get(session_id, 0)
+        if indexed > head:  # an older database was put back
+            await self._forget(session_id, 0)
+            indexed = 0
+        while indexed < head:
+            entries = await self._store.slice(session_id, indexed, _SLICE_BYTES)
+            if not entries:
+                return
+            last = entries[-1].seq
+            hit(Failpoint.INDEXING)
+            if not await self._use(_add, session_id, chat_key, indexed, entries):
+                return
+            hit(Failpoint.INDEXED)
+            indexed = last
+
+    # -- forgetting
+
+    async def forget(self, session_id: SessionId) -> None:
+        if self._file is None and not self.path.exists():
+            return
+        try:
+            await self._drop([session_id])
+        except StoreError as error:
+            _log.warning("session %s is removed from the search index later: %s", session_id, error)
+
+    async def sweep(self) -> None:
+        """Remove the sessions that do not exist any more. Raises `StoreError`."""
+        after = 0
+        while page := await self._use(SideFile.sessions, after, _PAGE):
+            await self._drop([session.id for session in page])
+            after = page[-1].number
+
+    async def _drop(self, ids: Sequence[SessionId]) -> None:
+        known = await self._store.known_sessions(ids)
+        gone = [session_id for session_id in ids if session_id not in known]
+        kept = await self._store.kept_parents(gone)
+        for session_id in gone:
+            await self._forget(session_id, kept.get(session_id, 0))
+
+    async def _forget(self, session_id: SessionId, kept_seq: int) -> None:
+        while await self._use(SideFile.forget, session_id, kept_seq):
+            pass
+
+    # -- finding
+
+    async def search(self, query: str, reach: Reach, limit: int = 10, after: str | None = None) -> SearchPage:
+        parsed, offset = _parse(query), _offset(after, limit)
+        is_complete = await self.catch_up(_SEARCH_SECONDS)
+        left = await self._use(_find_within, parsed, reach.roots, self._zone)
+        hits: list[FoundEntry] = []
+        seen = set[str]()
+        while left and len(hits) <= offset + limit:
+            some, left = left[: 2 * limit], left[2 * limit :]
+            sessions = await self._store.known_sessions(list({each.session_id for each in some}))
+            for each in some:
+                session = sessions.get(each.session_id)
+                if session is None or not reach.includes(session.chat_key) or each.terms in seen:
+                    continue  # deleted, of a chat that has moved, or a copy in a branch
+                if (entry := await self._store.entry(session.id, each.seq)) is not None:
+                    seen.add(each.terms)
+                    hits.append(_found_entry(session, entry, parsed, each.score))
+        page = tuple(hits[offset : offset + limit])
+        more = len(hits) > offset + limit and offset + limit < _MOST_HITS
+        return SearchPage(page, str(offset + limit) if more else None, is_complete)
+
+    async def find(self, query: str, logs: Sequence[BranchPoint], limit: int) -> Sequence[LogHit]:
+        parsed = _parse(query)
+        for log in logs:
+            await self.follow(log.session_id, None, log.seq)
+        found = await self._use(_find_in_logs, parsed, logs, 2 * limit, self._zone)
+        unique = {each.terms: each for each in reversed(found)}  # the best of equal ones
+        hits = sorted(unique.values(), key=found.index)
+        return [LogHit(each.session_id, each.seq, each.score) for each in hits[:limit]]
+
+    # -- the file
+
+    async def _use(self, work: Callable[Concatenate[SideFile, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run work on the file in a thread. A damaged file is replaced by an empty one, once."""
+        async with self._turn:
+            return await asyncio.to_thread(self._try, lambda file: work(file, *args, **kwargs))
+
+    def _try(self, work: Callable[[SideFile], T]) -> T:
+        with self._busy:
+            try:
+                if self._file is None:
+                    self._file = open_side_file(self.path)
+                try:
+                    return work(self._file)
+                except driver.DatabaseError as error:
+                    if kind_of(error) is not DiskFault.DAMAGED:
+                        raise
+                    self._drop_file()
+                    self._file = replace_side_file(self.path, str(error))
+                    return work(self._file)
+            except driver.Error as error:
+                raise storage_failure(error, self.path.parent) from error
+
+    def _drop_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+@asynccontextmanager
+async def open_index(
+    home: Path, store: RecallStore, clock: Clock, zone: tzinfo | None = None
+) -> AsyncIterator[LogIndex]:
+    """Open the index of a home, and close it on leaving."""
+    index = LogIndex(home / SIDE_FILE, store, clock, zone)
+    try:
+        yield index
+    finally:
+        await index.close()
+
+
+# -- work on the file, in its thread ----------------------------------------------------------------------
+
+
+class _Found(NamedTuple):
+    session_id: SessionId
+    seq: int
+    score: float
+    terms: str
+
+
+def _add(
+    file: SideFile, session_id: SessionId, chat_key: ChatKey | None, after_seq: int, entries: Sequence[Entry]
+) -> bool:
+    documents = []
+    for entry in entries:
+        if text := indexed_text(entry):
+            found = terms(text)
+            speaker = speaker_of(entry)
+            documents.append(
+                NewDocument(entry.seq, entry.at, speaker, int(traits(text)), len(found), " ".join(found))
+            )
+    return file.add(session_id, chat_key, after_seq, documents, entries[-1].seq)
+
+
+def _find_within(
+    file: SideFile, query: ranking.Query, roots: tuple[ChatKey, ...] | None, zone: tzinfo | None
+) -> list[_Found]:
+    if roots is None:
+        return _rank(
+            file, query, ranking.Extent([EVERY_DOCUMENT], file.count(), needs_words=True), _MOST_HITS, zone
+        )
+    sessions = file.sessions_within(roots)
+    count = sum(session.head for session in sessions)
+    extent = ranking.Extent([session.span() for session in sessions], count, needs_words=True)
+    if len(sessions) > _MOST_SPANS:
+        extent = ranking.Extent([EVERY_DOCUMENT], count, {each.number for each in sessions}, needs_words=True)
+    return _rank(file, query, extent, _MOST_HITS, zone)
+
+
+def _find_in_logs(
+    file: SideFile, query: ranking.Query, logs: Sequence[BranchPoint], limit: int, zone: tzinfo | None
+) -> list[_Found]:
+    known = [(file.session(log.session_id), log.seq) for log in logs]
+    spans = [session.span(seq) for session, seq in known if session is not None]
+    return _rank(file, query, ranking.Extent(spans, sum(log.seq for log in logs)), limit, zone)
+
+
+def _rank(
+    file: SideFile, query: ranking.Query, extent: ranking.Extent, limit: int, zone: tzinfo | None
+) -> list[_Found]:
+    ranked = ranking.rank(file, query, extent, limit, zone)
+    sessions = file.sessions_by_number({each.document.session for each in ranked})
+    return [
+        _Found(sessions[each.document.session].id, each.document.seq, each.score, each.document.terms)
+        for each in ranked
+        if each.document.session in sessions
+    ]
+
+
+# -- queries and pages ------------------------------------------------------------------------------------
+
+
+def _parse(query: str) -> ranking.Query:
+    parsed = ranking.parse_query(query[:_MOST_QUERY_CHARS])
+    if not parsed.terms:
+        raise BadRequest("The query has no words to search for.", "Use the words that were said.")
+    return parsed
+
+
+def _offset(after: str | None, limit: int) -> int:
+    if not 1 <= limit <= 100:
+        raise BadRequest("The limit of a search must be from 1 to 100.")
+    if after is None:
+        return 0
+    if not (after.isascii() and after.isdigit() and len(after) < 5):
+        raise BadRequest("The page of the search is not one that a search returned.", "Leave `after` out.")
+    return int(after)
+
+
+def _found_entry(session: Session, entry: Entry, query: ranking.Query, score: float) -> FoundEntry:
+    return FoundEntry(
+        session.id,
+        entry.seq,
+        session.chat_key,
+        session.title,
+        speaker_of(entry),
+        entry.at,
+        excerpt(full_text(entry), query.terms),
+        score,
+    )

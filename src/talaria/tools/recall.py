@@ -1,0 +1,403 @@
+"""The family `recall`: finding and reading again what was said, also what the model does not see any more.
+
+A session reaches its own log and, behind the point where it began as a branch, those of its ancestors. By an
+id with a session in front it also reads other sessions that may be seen from the chat.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from talaria.core.entries import Announcement, Entry, Summary
+from talaria.core.errors import BadRequest, ToolError
+from talaria.core.gateway_part import ToolScope
+from talaria.core.ledger import BranchPoint
+from talaria.core.messages import Content, File, Image, Part, Text, ToolResult, ToolResults, UserMessage
+from talaria.core.recall_ids import RecallId, RecallKind, entry_id, result_id, summary_id
+from talaria.core.tools import Tool, ToolContext, ToolSpec
+from talaria.core.units import format_size
+from talaria.search.entry_texts import full_text, speaker_of
+from talaria.search.excerpts import excerpt
+from talaria.search.words import terms
+from talaria.tools.function import Arguments, FunctionTool, counted, parameters, text
+from talaria.tools.search import open_matcher
+
+MOST_HITS = 30
+_USUAL_HITS = 10
+_BESIDE_CHARS = 160
+_BESIDE_TRIES = 3
+_REGEX = re.compile(r"/(.+)/", re.DOTALL)
+_REGEX_SECONDS = 15.0
+_REGEX_HITS = 50
+_SLICE_BYTES = 1 << 20
+_HEAD_BYTES = 400
+_LISTED = 60
+_TIMEOUT = timedelta(seconds=60)
+
+SEARCH = ToolSpec(
+    name="recall_search",
+    description=(
+        "Search this whole conversation, also what you no longer see: words or a question, best hits first; "
+        '"a phrase" in quotation marks; or /a regex/ for lines.'
+    ),
+    parameters=parameters(
+        {"query": text("Words, a question, or /regex/."), "limit": counted("Hits, 10 by default.")}, ["query"]
+    ),
+    read_only=True,
+    idempotent=True,
+    timeout=_TIMEOUT,
+)
+DESCRIBE = ToolSpec(
+    name="recall_describe",
+    description="Show what is under a summary (s40) or in an entry (e12), or without id in the whole log.",
+    parameters=parameters({"id": text("A recall id."), "page": counted("Next pages of a long list.")}),
+    read_only=True,
+    idempotent=True,
+    timeout=_TIMEOUT,
+)
+EXPAND = ToolSpec(
+    name="recall_expand",
+    description="Get originals back word for word: an entry (e12), a result (r12.2), all of a summary (s40).",
+    parameters=parameters({"id": text("A recall id."), "page": counted("From 1 on.")}, ["id"]),
+    read_only=True,
+    idempotent=True,
+    timeout=_TIMEOUT,
+)
+
+
+def recall_tools(scope: ToolScope, max_result: int) -> tuple[Tool, ...]:
+    recall = _Recall(scope, max_result - _HEAD_BYTES)
+    return (
+        FunctionTool(SEARCH, recall.search),
+        FunctionTool(DESCRIBE, recall.describe),
+        FunctionTool(EXPAND, recall.expand),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Recall:
+    """The handlers. A page of a result has at most `page_bytes`."""
+
+    scope: ToolScope
+    page_bytes: int
+
+    # -- searching
+
+    async def search(self, arguments: Arguments, context: ToolContext) -> Content:
+        query, limit = arguments["query"].strip(), min(arguments.get("limit", _USUAL_HITS), MOST_HITS)
+        logs = await self._logs(context)
+        if found := _REGEX.fullmatch(query):
+            return await self._search_lines(found[1], logs, context)
+        try:
+            hits = await self.scope.search.find(query, logs, limit + 10)
+        except BadRequest as error:
+            raise ToolError(error.user_text, "Use words that were said, or /a regex/.") from error
+        wanted = frozenset(terms(query))
+        shown: list[str] = []
+        for hit in hits:
+            log = next(log for log in logs if log.session_id == hit.session_id)
+            entry = await self.scope.store.recall.entry(hit.session_id, hit.seq)
+            if entry is None or entry.turn_id == context.turn_id:
+                continue  # the question that is being answered is no answer
+            shown += await self._hit_lines(entry, log, wanted, context)
+            if len(shown) >= 3 * limit:
+                break
+        if not shown:
+            return "Nothing was found. Try other words, or describe the log with recall_describe."
+        return self._cut(
+            "\n".join(["Each hit with its neighbours; recall_expand(id) shows the whole.", *shown])
+        )
+
+    async def _hit_lines(
+        self, entry: Entry, log: BranchPoint, wanted: frozenset[str], context: ToolContext
+    ) -> list[str]:
+        lines = []
+        for step, mark in ((-1, "  before"), (0, ""), (1, "  after")):
+            shown = entry if not step else await self._beside(entry, step, log, context)
+            if shown is not None:
+                _warn_of(shown, context)
+                name = _name_of(shown, wanted, context)
+                said = excerpt(full_text(shown), wanted, _BESIDE_CHARS if step else 2 * _BESIDE_CHARS)
+                lines.append(f"{mark + ' ' if mark else ''}[{name}] {self._head(shown)}: {said}")
+        return lines
+
+    async def _beside(self, entry: Entry, step: int, log: BranchPoint, context: ToolContext) -> Entry | None:
+        """Return the nearest entry before or after this one that says something."""
+        for distance in range(1, _BESIDE_TRIES + 1):
+            seq = entry.seq + step * distance
+            if not 1 <= seq <= log.seq:
+                break
+            found = await self.scope.store.recall.entry(entry.session_id, seq)
+            if found is not None and found.turn_id == context.turn_id:
+                break
+            if found is not None and full_text(found):
+                return found
+        return None
+
+    async def _search_lines(self, pattern: str, logs: Sequence[BranchPoint], context: ToolContext) -> str:
+        """Search the texts of all entries for a regular expression, line by line, in bounded time."""
+        hits: list[str] = []
+        async with open_matcher(context, pattern, _REGEX_SECONDS) as child:
+            for log in reversed(logs):
+                seq = 0
+                while seq < log.seq and len(hits) < _REGEX_HITS:
+                    entries = await self.scope.store.recall.slice(log.session_id, seq, _SLICE_BYTES)
+                    if not entries:
+                        break
+                    seq = entries[-1].seq
+                    batch = await context.resources.in_thread(_LineBatch.of, entries, log, context)
+                    (found,) = await child.ask(batch.data)
+                    for number, line in found[: _REGEX_HITS - len(hits)]:
+                        entry = batch.entry_at(number)
+                        _warn_of(entry, context)
+                        hits.append(f"[{_name(entry, context)}] {self._head(entry)}: {line}")
+        if not hits:
+            return "No line matches."
+        more = (
+            [f"[The first {_REGEX_HITS} lines. Narrow the pattern for others.]"]
+            if len(hits) == _REGEX_HITS
+            else []
+        )
+        return self._cut("\n".join([*hits, *more]))
+
+    # -- reading
+
+    async def describe(self, arguments: Arguments, context: ToolContext) -> Content:
+        page = arguments.get("page", 1)
+        if "id" not in arguments:
+            logs = await self._logs(context)
+            lines = [await self._log_line(log, context) for log in logs]
+            return self._cut("\n".join([*lines, *await self._list(logs[0], 1, page, context)]))
+        entry = await self._find(RecallId.parse(arguments["id"]), context)
+        if isinstance(entry.body, Summary):
+            return self._cut("\n".join(await self._describe_summary(entry, entry.body, page, context)))
+        lines = [f"[{_name(entry, context)}] {self._head(entry)}, {_size(entry)}"]
+        if isinstance(entry.body, ToolResults):
+            lines += [
+                f"  [{_prefix(entry, context)}{result_id(entry.seq, nth)}] {result.name}, "
+                f"{format_size(len(result.text.encode(errors='replace')))}, {result.outcome}"
+                for nth, result in enumerate(entry.body.results, 1)
+            ]
+        else:
+            lines.append(f"  {excerpt(full_text(entry), ())}")
+        return self._cut("\n".join(lines))
+
+    async def _describe_summary(
+        self, entry: Entry, summary: Summary, page: int, context: ToolContext
+    ) -> list[str]:
+        """Return what is under a summary: the summaries that went into it, and the entries behind them."""
+        place = summary.of or entry.session_id
+        behind = summary.first
+        lines = [
+            f"[{_name(entry, context)}] {self._time(entry)} summary of e{summary.first} to e{summary.last}"
+        ]
+        for seq in summary.children:
+            child = await self.scope.store.recall.entry(place, seq)
+            if child is not None and isinstance(child.body, Summary):
+                under = child.body
+                behind = max(behind, under.last + 1)
+                what = f"summary of e{under.first} to e{under.last}"
+                lines.append(f"  [{_name(child, context)}] {what}: {excerpt(under.text, (), 100)}")
+        return [*lines, *await self._list(BranchPoint(place, summary.last), behind, page, context)]
+
+    async def expand(self, arguments: Arguments, context: ToolContext) -> Content:
+        named, page = RecallId.parse(arguments["id"]), arguments.get("page", 1)
+        entry = await self._find(named, context)
+        _warn_of(entry, context)
+        head = f"[{named}] {self._head(entry)}"
+        if named.kind is RecallKind.RESULT:
+            result = _result(entry, named)
+            return self._page(f"{head}, {result.name}", result.text, page, result.parts)
+        if isinstance(entry.body, Summary):
+            return await self._expand_summary(named, entry, entry.body, page, context)
+        parts = entry.body.parts if isinstance(entry.body, UserMessage) else ()
+        return self._page(head, full_text(entry), page, parts)
+
+    async def _expand_summary(
+        self, named: RecallId, entry: Entry, summary: Summary, page: int, context: ToolContext
+    ) -> Content:
+        """Return a page of the entries for which a summary stands."""
+        first, last, offset, shown = (page - 1) * self.page_bytes, page * self.page_bytes, 0, list[bytes]()
+        log = BranchPoint(summary.of or entry.session_id, summary.last)
+        async for original in self._entries(log, summary.first):
+            if said := full_text(original):
+                data = f"[{_name(original, context)}] {self._head(original)}\n{said}\n".encode(
+                    errors="replace"
+                )
+                piece = data[_at_character(data, first - offset) : _at_character(data, last - offset)]
+                offset += len(data)
+                if piece:
+                    _warn_of(original, context)
+                    shown.append(piece)
+            if offset > last:
+                shown.append(f"\n[page {page}; page {page + 1} goes on from here]".encode())
+                break
+        if not shown:
+            raise ToolError(f"{named} has no page {page}.", "Pages are counted from 1 on.")
+        return b"".join(shown).decode(errors="replace")
+
+    def _page(self, head: str, whole: str, page: int, parts: Sequence[Part] = ()) -> Content:
+        """Return a page of a text, cut by bytes, and with the first page the images."""
+        data = whole.encode(errors="replace")
+        pages = max(1, -(-len(data) // self.page_bytes))
+        if page > pages:
+            raise ToolError(f"There are {pages} pages.", "Pages are counted from 1 on.")
+        start = _at_character(data, (page - 1) * self.page_bytes)
+        end = _at_character(data, page * self.page_bytes)
+        of = f", page {page} of {pages}" if pages > 1 else ""
+        shown = f"{head}{of}\n{data[start:end].decode(errors='replace')}"
+        images = [part for part in parts if isinstance(part, Image)] if page == 1 else []
+        return (Text(shown), *images) if images else shown
+
+    # -- logs and entries
+
+    async def _logs(self, context: ToolContext) -> list[BranchPoint]:
+        """Return the logs that the session reaches, its own first."""
+        store = self.scope.store
+        session = await store.session(context.session_id)
+        if session is None:
+            raise ToolError("This session has no log.")
+        own = BranchPoint(session.id, session.revision.seq)
+        return [own, *await store.recall.lineage(session.id)]
+
+    async def _find(self, named: RecallId, context: ToolContext) -> Entry:
+        """Return an entry that the session may read."""
+        logs = await self._logs(context)
+        wanted = named.session_id or context.session_id
+        log = next((log for log in logs if log.session_id == wanted), None)
+        if log is None:
+            session = await self.scope.store.session(wanted)
+            reach = self.scope.people.reach(context.chat_key) if context.chat_key else None
+            if session is None or reach is None or not reach.includes(session.chat_key):
+                raise ToolError(f"There is no session {wanted} here.", "recall_describe shows what there is.")
+            log = BranchPoint(session.id, session.revision.seq)
+        entry = await self.scope.store.recall.entry(wanted, named.seq) if named.seq <= log.seq else None
+        if entry is None:
+            raise ToolError(f"There is no entry {named}.", f"The last one is {entry_id(log.seq)}.")
+        return entry
+
+    async def _log_line(self, log: BranchPoint, context: ToolContext) -> str:
+        own = log.session_id == context.session_id
+        first = await self.scope.store.recall.entry(log.session_id, 1)
+        since = f" since {self._time(first)}" if first else ""
+        name = "This conversation" if own else f"Before the branch, as {log.session_id}/e1 and so on"
+        return f"{name}: {log.seq} entries{since}."
+
+    async def _list(self, log: BranchPoint, first: int, page: int, context: ToolContext) -> list[str]:
+        """Return a line for each entry from `first` on that says something, by pages."""
+        lines, skipped = list[str](), (page - 1) * _LISTED
+        async for entry in self._entries(log, first):
+            if isinstance(entry.body, Summary):
+                said = excerpt(entry.body.text, (), 100)
+            elif not (said := excerpt(full_text(entry), (), 100)):
+                continue
+            if skipped:
+                skipped -= 1
+                continue
+            if len(lines) == _LISTED:
+                return [*lines, f"[More: page {page + 1}.]"]
+            lines.append(f"[{_name(entry, context)}] {self._head(entry)}, {_size(entry)}: {said}")
+        return lines
+
+    async def _entries(self, log: BranchPoint, first: int) -> AsyncIterator[Entry]:
+        """Yield the entries of a log from `first` on."""
+        seq = max(first, 1) - 1
+        while seq < log.seq and (
+            entries := await self.scope.store.recall.slice(log.session_id, seq, _SLICE_BYTES)
+        ):
+            seq = entries[-1].seq
+            for entry in entries:
+                if entry.seq <= log.seq:
+                    yield entry
+
+    # -- lines
+
+    def _time(self, entry: Entry) -> str:
+        return datetime.fromtimestamp(entry.at, self.scope.zone).strftime("%a %Y-%m-%d %H:%M")
+
+    def _head(self, entry: Entry) -> str:
+        return f"{self._time(entry)} {speaker_of(entry)}"
+
+    def _cut(self, shown: str) -> str:
+        data = shown.encode(errors="replace")
+        if len(data) <= self.page_bytes:
+            return shown
+        end = _at_character(data, self.page_bytes)
+        return f"{data[:end].decode(errors='replace')}\n[The rest was left out.]"
+
+
+@dataclass(frozen=True, slots=True)
+class _LineBatch:
+    """The texts of entries, one after another, and the line in which each begins."""
+
+    data: bytes
+    starts: tuple[tuple[int, Entry], ...]
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry], log: BranchPoint, context: ToolContext) -> _LineBatch:
+        pieces, starts, line = [], [], 1
+        for entry in entries:
+            said = full_text(entry)
+            if said and entry.seq <= log.seq and entry.turn_id != context.turn_id:
+                starts.append((line, entry))
+                pieces.append(said)
+                line += said.count("\n") + 1
+        return cls("\n".join(pieces).encode(errors="replace"), tuple(starts))
+
+    def entry_at(self, line: int) -> Entry:
+        return next(entry for start, entry in reversed(self.starts) if start <= line)
+
+
+def _prefix(entry: Entry, context: ToolContext) -> str:
+    return "" if entry.session_id == context.session_id else f"{entry.session_id}/"
+
+
+def _name(entry: Entry, context: ToolContext) -> str:
+    write = summary_id if isinstance(entry.body, Summary) else entry_id
+    return _prefix(entry, context) + write(entry.seq)
+
+
+def _name_of(entry: Entry, wanted: frozenset[str], context: ToolContext) -> str:
+    """Return the id of the entry, or of that of its results which has the most of the wanted words."""
+    prefix = _prefix(entry, context)
+    if isinstance(entry.body, ToolResults) and len(entry.body.results) > 1:
+        matches = [len(wanted & set(terms(result.text[:4096]))) for result in entry.body.results]
+        if max(matches):
+            return prefix + result_id(entry.seq, matches.index(max(matches)) + 1)
+    return _name(entry, context)
+
+
+def _result(entry: Entry, named: RecallId) -> ToolResult:
+    results = entry.body.results if isinstance(entry.body, ToolResults) else ()
+    if named.nth > len(results):
+        raise ToolError(f"Entry {named.seq} has {len(results)} results.", "recall_describe lists them.")
+    return results[named.nth - 1]
+
+
+def _size(entry: Entry) -> str:
+    said = entry.body.text if isinstance(entry.body, Summary) else full_text(entry)
+    return format_size(len(said.encode(errors="replace")))
+
+
+def _warn_of(entry: Entry, context: ToolContext) -> None:
+    """Content from outside stays content from outside."""
+    match entry.body:
+        case ToolResults(results=results) if any(result.untrusted is True for result in results):
+            context.distrust()
+        case UserMessage(parts=parts, untrusted=mark) if mark is True or any(
+            isinstance(part, File) for part in parts
+        ):
+            context.distrust()
+        case Announcement(untrusted=True):
+            context.distrust()
+
+
+def _at_character(data: bytes, at: int) -> int:
+    """Return the nearest place before `at` that is not inside a character."""
+    at = max(0, min(at, len(data)))
+    while 0 < at < len(data) and data[at] & 0xC0 == 0x80:
+        at -= 1
+    return at

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from contracts.store_orders import HandClock
+from search_world import SearchWorld
+from talaria.store.memory import MemoryStore
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[SearchWorld]:
+    clock = HandClock()
+    store = MemoryStore(clock)
+    world = SearchWorld(store, tmp_path, clock)
+    yield world
+    await world.close()
+    await store.close()

@@ -1,0 +1,199 @@
+"""The index over all logs: what is found, what may be seen, and what a lost or spoilt file costs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from contracts.store_orders import START
+from search_world import AWAY, HOME, SearchWorld, said
+from talaria.core.errors import BadRequest
+from talaria.core.ids import SessionId
+from talaria.core.ledger import BranchPoint
+from talaria.core.messages import AssistantMessage, ToolCall, ToolResult, ToolResults
+from talaria.core.people import EVERYTHING, Reach
+from talaria.search.index import LogIndex
+from talaria.search.side_file import VERSION, open_side_file
+from talaria.testing.clock import FakeClock
+
+DAY = 86_400.0
+
+
+async def found(world: SearchWorld, query: str, reach: Reach = EVERYTHING) -> list[tuple[SessionId, int]]:
+    page = await world.index.search(query, reach)
+    return [(hit.session_id, hit.seq) for hit in page.hits]
+
+
+async def test_what_was_just_said_is_found_with_its_words_speaker_and_time(world: SearchWorld) -> None:
+    session = await world.talk(said("My sister moved to Lisbon", "Ada"), AssistantMessage("How nice!"))
+    page = await world.index.search("Where does the sister live?", EVERYTHING)
+    hit = page.hits[0]
+    assert (hit.session_id, hit.seq, hit.chat_key) == (session, 1, HOME)
+    assert (hit.excerpt, hit.speaker, hit.at) == ("My sister moved to Lisbon", "Ada", START)
+    assert page.is_complete and page.next is None
+
+
+async def test_more_of_a_session_is_taken_in_by_the_next_search(world: SearchWorld) -> None:
+    session = await world.talk(said("one apple"), AssistantMessage("yes"))
+    assert await found(world, "pear") == []
+    await world.talk(said("two pears"), AssistantMessage("yes"), session=session)
+    assert await found(world, "pear") == [(session, 3)]
+
+
+async def test_only_what_may_be_seen_is_found(world: SearchWorld) -> None:
+    mine = await world.talk(said("the secret garden"), AssistantMessage("yes"))
+    theirs = await world.talk(said("another garden"), AssistantMessage("yes"), chat=AWAY)
+    assert await found(world, "garden", Reach((AWAY,))) == [(theirs, 1)]
+    assert await found(world, "garden", Reach(())) == []
+    assert {session for session, _ in await found(world, "garden")} == {mine, theirs}
+
+
+async def test_a_chat_that_moved_is_seen_by_its_new_key(world: SearchWorld) -> None:
+    session = await world.talk(said("the garden"), AssistantMessage("yes"), chat=AWAY)
+    assert await found(world, "garden", Reach((AWAY,))) == [(session, 1)]
+    assert await world.store.move_chat(AWAY, HOME)
+    assert await found(world, "garden", Reach((AWAY,))) == []
+
+
+async def test_a_deleted_session_vanishes_at_once_and_its_words_leave_the_file(world: SearchWorld) -> None:
+    session = await world.talk(said("zanzibar holiday"), AssistantMessage("yes"))
+    other = await world.talk(said("a holiday at home"), AssistantMessage("yes"))
+    assert len(await found(world, "holiday")) == 2
+    await world.store.delete_session(session, START)
+    assert await found(world, "holiday") == [(other, 1)]
+    await world.index.sweep()
+    await world.index.close()
+    file = open_side_file(world.index.path)
+    assert file.session(session) is None and file.count() == 2
+    file.close()
+
+
+async def test_a_sitting_page_by_page_has_no_hit_twice(world: SearchWorld) -> None:
+    for n in range(25):
+        await world.talk(said(f"report number {n}"), AssistantMessage("noted"))
+    seen: list[SessionId] = []
+    after = None
+    while True:
+        page = await world.index.search("report", EVERYTHING, 10, after)
+        seen += [hit.session_id for hit in page.hits]
+        if (after := page.next) is None:
+            break
+    assert len(seen) == len(set(seen)) == 25
+
+
+@pytest.mark.parametrize(
+    ("said_text", "query"),
+    [
+        ("明日は東京タワーに行きます", "東京タワー"),
+        ("明日は東京タワーに行きます", "いつ東京に行きますか"),
+        ("我们在北京买了一只狗", "狗"),
+        ("오늘 김치찌개를 먹었다", "김치찌개"),
+        ("เราไปเชียงใหม่เมื่อวาน", "เชียงใหม่"),
+        ("Wir fahren nach Österreich", "osterreich"),
+        ("Мы купили собаку", "собаку"),
+    ],
+)
+async def test_other_scripts_are_found(world: SearchWorld, said_text: str, query: str) -> None:
+    session = await world.talk(said(said_text), AssistantMessage("好"))
+    await world.talk(said("something else"), AssistantMessage("是"))
+    assert (await found(world, query))[0] == (session, 1)
+
+
+async def test_words_in_quotation_marks_stand_together(world: SearchWorld) -> None:
+    await world.talk(said("blue house, red car"), AssistantMessage("yes"))
+    session = await world.talk(said("a red house"), AssistantMessage("yes"))
+    assert await found(world, '"red house"') == [(session, 1)]
+
+
+@pytest.mark.parametrize("query", ["", "?!", "what is it"])
+async def test_a_query_without_words_is_refused(world: SearchWorld, query: str) -> None:
+    with pytest.raises(BadRequest, match="no words"):
+        await world.index.search(query, EVERYTHING)
+
+
+async def test_of_a_result_the_beginning_is_indexed(world: SearchWorld) -> None:
+    result = ToolResult("c1", "web_fetch", "walrus " + "x " * 5000 + "penguin")
+    calls = AssistantMessage(tool_calls=(ToolCall("c1", "web_fetch", '{"url": "https://albatross.org"}'),))
+    session = await world.talk(said("read it"), calls, ToolResults((result,)), AssistantMessage("done"))
+    assert await found(world, "walrus") == [(session, 3)]
+    assert await found(world, "albatross") == [(session, 2)]
+    assert await found(world, "penguin") == []
+
+
+async def test_a_copy_in_a_branch_is_not_found_twice(world: SearchWorld) -> None:
+    bodies = (said("the walrus"), AssistantMessage("yes"))
+    parent = await world.talk(*bodies)
+    await world.talk(said("go on"), AssistantMessage("ok"), parent=BranchPoint(parent, 2), copied=bodies)
+    assert len(await found(world, "walrus")) == 1
+
+
+# -- the file -----------------------------------------------------------------------------------------------
+
+
+def _spoil_middle(data: bytes) -> bytes:
+    return data[:4096] + os.urandom(len(data) - 4096)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: b"",
+        lambda data: b"no database at all" * 100,
+        _spoil_middle,
+        lambda data: data[: len(data) // 2],
+    ],
+    ids=["empty", "foreign", "random pages", "half"],
+)
+async def test_a_spoilt_file_is_made_anew(world: SearchWorld, spoil: object) -> None:
+    sessions = [await world.talk(said(f"walrus number {n}"), AssistantMessage("yes")) for n in range(30)]
+    assert len(await found(world, "walrus")) == 10
+    await world.index.close()
+    world.index.path.write_bytes(spoil(world.index.path.read_bytes()))  # type: ignore[operator]
+    again = [session for session, _ in await found(world, "walrus")]
+    again += [session for session, _ in await found(world, "walrus number")]
+    assert set(again) <= set(sessions) and len(set(again)) >= 10
+
+
+async def test_a_file_that_is_gone_or_of_another_version_is_made_anew(world: SearchWorld) -> None:
+    session = await world.talk(said("walrus"), AssistantMessage("yes"))
+    assert await found(world, "walrus") == [(session, 1)]
+    await world.index.close()
+    file = open_side_file(world.index.path)
+    file._db.execute(f"PRAGMA user_version = {VERSION + 1}")
+    file.close()
+    assert await found(world, "walrus") == [(session, 1)]
+    await world.index.close()
+    world.index.path.unlink()
+    assert await found(world, "walrus") == [(session, 1)]
+
+
+async def test_an_older_database_that_was_put_back_is_read_again(world: SearchWorld) -> None:
+    session = await world.talk(said("walrus"), AssistantMessage("yes"))
+    await world.index.follow(session, HOME, 2)
+    file = open_side_file(world.index.path)
+    file._db.execute("UPDATE sessions SET head = 99")
+    file.close()
+    assert await found(world, "walrus") == [(session, 1)]
+
+
+async def test_two_that_fill_it_at_once_add_nothing_twice(world: SearchWorld) -> None:
+    session = await world.talk(*(said(f"walrus {n}") for n in range(500)))
+    await asyncio.gather(*(world.index.follow(session, HOME, 500) for _ in range(4)))
+    await world.index.close()
+    file = open_side_file(world.index.path)
+    assert file.count() == 500
+    file.close()
+
+
+async def test_a_gateway_in_which_nothing_happens_does_not_open_it(world: SearchWorld) -> None:
+    await world.talk(said("walrus"), AssistantMessage("yes"))
+    clock = FakeClock(START + DAY)
+    index = LogIndex(world.index.path, world.store.recall, clock)
+    running = asyncio.create_task(index.run())
+    await clock.play(30)
+    assert not world.index.path.exists()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await index.close()
