@@ -55,10 +55,10 @@ from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import Busy, DeliverySettings, TurnSettings
 from talaria.turns.trust import LoggedTrust
 from talaria.turns.turns import Turns
-from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.folder import Folder, chat_folder
 from talaria.workspace.quota import FolderQuota
 from talaria.workspace.uploads import Uploads
+from talaria.workspace.workspaces import ChatWorkspaces
 
 CONTEXT = ContextSettings()
 LIMITS = PoolLimits(max_agents=8, idle_ttl=3600, max_bytes=1 << 20)
@@ -113,7 +113,7 @@ class Rig:
             "uploads": Uploads(home / "files", partial(chat_folder, home), self.clock),
             "secrets": (secrets := SecretRegistry()),
             "reloader": Reloader(home, {}, (), LiveSettings(settings), self.clock, secrets=secrets),
-            "folders": ChatFolders(home),
+            "workspaces": ChatWorkspaces(home),
             "started_at": 0.0,
         }
         absent = dict.fromkeys(
