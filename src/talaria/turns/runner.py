@@ -45,6 +45,7 @@ from talaria.turns.decisions import Decisions
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings
 from talaria.turns.states import ENDING, INTERRUPTIONS, LiveState
+from talaria.turns.titles import Titles
 
 _log = logging.getLogger("talaria.turns")
 _MOST_ATTEMPTS = 30  # for a turn that takes longer to kill the process than the quarantine watches it
@@ -81,12 +82,14 @@ class Runner:
         *,
         decisions: Decisions,
         end_session: Callable[[SessionId], Awaitable[object]],
+        titles: Titles,
         load: Load | None = None,
     ) -> None:
         self._store = store
         self._keeper = keeper
         self._agents = agents
         self._live = live
+        self._titles = titles
         self._settings = settings
         self._clock = agents.clock
         self._commands = CommandRunner(
@@ -197,6 +200,8 @@ class Runner:
         self._live.settle(live, ended_turn(live.turn, end, at))
         if end.state is TurnState.DONE and self._agents.memories is not None:
             self._agents.memories.note_end(live.turn, end.reply or "")
+        if attempt.began is not None:
+            self._titles.consider(attempt.began.session, attempt.began.before, live.turn)
         joined = [steer for steer in live.steers if _has_joined(steer, journal)]
         live.steers = [steer for steer in live.steers if steer not in joined]
         for steer in joined:

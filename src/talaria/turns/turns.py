@@ -32,6 +32,7 @@ from talaria.turns.retries import ClientRequest, RecentRequests
 from talaria.turns.runner import Runner
 from talaria.turns.settings import TurnSettings
 from talaria.turns.states import LiveState
+from talaria.turns.titles import Titles
 
 _log = logging.getLogger("talaria.turns")
 _WATCH_SECONDS = 5.0
@@ -70,6 +71,7 @@ class Turns:
         self.hosts = hosts(store, self.live, agents.clock)
         take_up, redact = self._take_up_chat, agents.secrets
         self.decisions = Decisions(store, self.live, agents.clock, take_up, self.hosts, redact=redact)
+        self._titles = Titles(store, agents.side_calls)
         self._runner = Runner(
             store,
             keeper,
@@ -78,6 +80,7 @@ class Turns:
             settings,
             decisions=self.decisions,
             end_session=sessions.end,
+            titles=self._titles,
             load=load,
         )
         self._lanes = Lanes(self._runner, self.live)
@@ -136,6 +139,7 @@ class Turns:
         self._pending.let_go()
         self._runner.let_go_held()
         left = await self._lanes.drain(deadline)
+        await self._titles.close()
         if left:
             _log.warning("what did not finish in time is resumed by the next start: %d", left)
             await self._yield_turns()
