@@ -212,6 +212,18 @@ async def test_a_file_that_is_too_large_is_said_to_be(tmp_path: Path, server: Te
         assert "The file small.bin is not here" in line.inbounds[1].text
 
 
+async def test_a_text_that_was_split_is_one_message(tmp_path: Path, server: TelegramServer) -> None:
+    ada = server.person(7)
+    pieces = [f"{number} " + "wörter 🙂 " * 409 + "x" * 10 for number in range(3)]
+    for text in (*pieces, "the end", "another one"):
+        ada.says(text)
+    async with telegram(tmp_path, server) as line:
+        await line.answers(2)
+        first, second = line.inbounds
+        assert first.text == "\n".join([*(piece.strip() for piece in pieces), "the end"])
+        assert second.text == "another one"
+
+
 async def test_an_album_is_one_message(tmp_path: Path, server: TelegramServer) -> None:
     ada = server.person(7)
     ada.sends("photo", jpeg(), caption="three of them", media_group_id="g")

@@ -24,11 +24,12 @@ from talaria.channels.telegram.bot_api import (
     BotApi,
     BotApiError,
     BotApiRefused,
+    Message,
     User,
     WebhookInfo,
 )
 from talaria.channels.telegram.outlet import TelegramOutlet
-from talaria.channels.telegram.parse import CHANNEL, decode
+from talaria.channels.telegram.parse import CHANNEL, decode, is_full
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.channels.telegram.settings import TelegramSettings, find_token, webhook_secret
 from talaria.channels.telegram.updates import UpdateHandler
@@ -182,8 +183,9 @@ class TelegramChannel:
         )
 
     async def _complete_album(self, updates: Sequence[msgspec.Raw]) -> Sequence[msgspec.Raw]:
-        """Wait for the rest of an album: each of its items is a message, and the last ones may come later."""
-        while updates and (last := decode(updates[-1])) and last.message and last.message.media_group_id:
+        """Wait for the rest of an album, or of a long text: each of its parts is a message, and the last ones
+        may come later."""
+        while updates and (last := decode(updates[-1])) and last.message and _may_go_on(last.message):
             await self._clock.sleep(_ALBUM_SECONDS)
             more = await self._fetch(0)
             if len(more) <= len(updates):
@@ -276,6 +278,10 @@ def _cursor_of(bot: User) -> str:
 
 class _UpdateId(msgspec.Struct, frozen=True):
     update_id: int
+
+
+def _may_go_on(message: Message) -> bool:
+    return message.media_group_id is not None or is_full(message.text)
 
 
 def _update_id(raw: msgspec.Raw) -> int:

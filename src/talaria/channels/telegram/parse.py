@@ -25,6 +25,7 @@ from talaria.core.ids import ChatAddress, ChatKey
 
 CHANNEL = "telegram"
 MAX_QUOTE = 500
+_FULL_UNITS = 4000  # of UTF-16. A message may have 4096, and programs split a longer text near that.
 _MAX_NAME = 64  # of a mention, with its @
 _KINDS = {"private": ChatKind.PRIVATE, "group": ChatKind.GROUP, "supergroup": ChatKind.GROUP}
 _COMMAND = re.compile(r"(/[A-Za-z][A-Za-z0-9_-]*)@([A-Za-z0-9_]{3,64})(?=\s|$)")
@@ -303,6 +304,11 @@ def _button_text(query: CallbackQuery, message: Message) -> str | None:
 
 
 # -- text -------------------------------------------------------------------------------------------------
+
+
+def is_full(text: str) -> bool:
+    """Return whether a text is so long that the next message may go on with it."""
+    return len(text) * 2 >= _FULL_UNITS and len(text.encode("utf-16-le", "ignore")) // 2 >= _FULL_UNITS
 
 
 def _clean(text: str) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import Literal, assert_never
 
 import msgspec
@@ -31,6 +30,7 @@ from talaria.channels.telegram.parse import (
     IncomingMessage,
     ParsedUpdate,
     chat_key,
+    is_full,
     parse,
 )
 from talaria.channels.telegram.questions import PressedDecision
@@ -104,9 +104,9 @@ class UpdateHandler:
             await asyncio.to_thread(self._gateway.folders.move, before, after)
 
     async def _handle_chat(self, parsed: Sequence[ParsedUpdate]) -> None:
-        for _, group in groupby(parsed, key=_album_of):
+        for group in _groups(parsed):
             try:
-                await self._handle_group(list(group))
+                await self._handle_group(group)
             except (StoreError, Draining, Overloaded):
                 raise
             except Exception:  # an update that breaks us would come again and again
@@ -129,7 +129,7 @@ class UpdateHandler:
     # -- messages -------------------------------------------------------------------------------------------
 
     async def _on_messages(self, messages: list[IncomingMessage]) -> None:
-        """Handle one message, or the messages of an album, which have the same sender."""
+        """Handle one message, or several of one sender that are one: an album, or parts of a long text."""
         first = messages[0]
         said = "\n".join(message.text for message in messages if message.text)
         match await self._authorizer.check(first.actor, first.ingress):
@@ -260,8 +260,26 @@ def _missing(file: Attachment, reason: str) -> Text:
     return Text(f"[The file {file.name} is not here: {reason}.]")
 
 
-def _album_of(parsed: ParsedUpdate) -> object:
-    """Return a value that is equal for the messages of one album only."""
-    if isinstance(parsed, IncomingMessage) and parsed.album is not None:
-        return (parsed.album, parsed.actor.user_id)
-    return id(parsed)
+def _groups(parsed: Sequence[ParsedUpdate]) -> list[list[ParsedUpdate]]:
+    """Return the updates of a chat, with messages that are one message together."""
+    groups: list[list[ParsedUpdate]] = []
+    for update in parsed:
+        if groups and _goes_on(groups[-1][-1], update):
+            groups[-1].append(update)
+        else:
+            groups.append([update])
+    return groups
+
+
+def _goes_on(before: ParsedUpdate, update: ParsedUpdate) -> bool:
+    """Return whether an update is the next item of an album, or the next part of a text that was too long for
+    one message: programs of Telegram split such a text."""
+    if not (isinstance(before, IncomingMessage) and isinstance(update, IncomingMessage)):
+        return False
+    if before.actor.user_id != update.actor.user_id or Ingress.EDIT in (before.ingress, update.ingress):
+        return False
+    if before.album is not None or update.album is not None:
+        return before.album == update.album
+    is_next = update.message_id == before.message_id + 1 and update.target.thread == before.target.thread
+    is_text = update.ingress is before.ingress is Ingress.MESSAGE and not update.preface.startswith("[")
+    return is_next and is_text and is_full(before.text)
