@@ -305,3 +305,58 @@ async def test_a_provider_that_follows_turns_is_asked_before_and_told_after(tmp_
 async def test_a_provider_in_trouble_keeps_no_turn_from_its_answer(tmp_path: Path) -> None:
     async with ModelServer() as server, life(tmp_path, server, parts=with_memory(Troubled())) as world:
         assert (await world.say(PAGE, "[[reply fine]]")).reply == "fine"
+
+
+# -- full pages --------------------------------------------------------------------------------------------
+
+
+def fill(home: Path) -> Path:
+    """A page with room for less than one more fact."""
+    path = home / "memory" / "main" / "MEMORY.md"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(f"- fact {number:02} {'x' * 190}\n" for number in range(40)))
+    return path
+
+
+async def test_a_full_page_is_shortened_by_a_counted_call_and_the_page_before_is_kept(tmp_path: Path) -> None:
+    path = fill(tmp_path)
+    before = path.read_text()
+    async with ModelServer() as server, life(tmp_path, server) as world:
+        await world.remember(PAGE, "the new fact" + " y" * 60)
+        told = world.last[-1]["content"]
+        assert re.match(r"MEMORY\.md was full, and was shortened from 8\d\d\d to 4\d\d\d bytes\.", told)
+        assert "\n- fact 01 x" in told, "what is left out is said"
+        after = path.read_text()
+        assert len(after.encode()) < 6000 and "the new fact" in after and "fact 00" in after
+        kept = next((path.parent / "earlier").iterdir()).read_text()
+        assert kept.strip() == before.strip()
+        assert len(server.bodies) == 3, "the call beside the answers is one"
+        await world.say(PAGE, "again")
+        assert world.notes == []
+        assert "4 model calls" in ((await world.say(PAGE, "/usage")).reply or "")
+
+
+async def test_a_full_page_that_cannot_be_shortened_is_refused_with_the_reason(tmp_path: Path) -> None:
+    path = fill(tmp_path)
+    path.write_text("No list:\n" + path.read_text())
+    before = path.read_text()
+    async with ModelServer() as server, life(tmp_path, server) as world:
+        await world.remember(PAGE, "the new fact" + " y" * 60)
+        told = world.last[-1]["content"]
+        assert "MEMORY.md is full" in told and "did not answer with a list" in told
+        assert path.read_text() == before and not (path.parent / "earlier").exists()
+        assert "is full" in ((await world.say(PAGE, "/memory add " + "z" * 300)).reply or "")
+
+
+async def test_a_cap_on_spending_holds_for_shortening_too(tmp_path: Path) -> None:
+    path = fill(tmp_path)
+    before = path.read_text()
+    tables = {
+        "budgets": {"per_day_usd": 0.1, "assumed_output": 100},
+        "prices": {"scripted/scripted": {"input": 1.0, "output": 40.0}},
+    }
+    async with ModelServer() as server, life(tmp_path, server, tables=tables) as world:
+        await world.remember(PAGE, "the new fact" + " y" * 60)
+        told = world.last[-1]["content"]
+        assert "MEMORY.md is full" in told and "It was not shortened: " in told
+        assert path.read_text() == before and len(server.bodies) == 2

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from asyncio.subprocess import Process
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, TypeVarTuple, runtime_checkable
 
 import msgspec
 
+from talaria.core.errors import TalariaError
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import Content
 from talaria.core.questions import Decision, QuestionDraft
@@ -163,6 +164,15 @@ class NoTrust:
         return False
 
 
+AskModel: TypeAlias = Callable[[str, str, int], Awaitable[str]]
+"""A model call beside the answer: instructions, a text, and the most tokens of what is returned. Raises
+`TalariaError`, for example `OverBudget`."""
+
+
+async def no_model(instructions: str, text: str, max_output: int) -> str:
+    raise TalariaError("There is no model to ask here.")
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The context of a call: the things that its handler may know and use.
@@ -183,7 +193,8 @@ class ToolContext:
     from outside although its tool is not `untrusted`: the file that was read came from there.
 
     `chat_key` is the chat of the turn, or the one that asked for the job that runs. `sender` is the person
-    who asked. Nobody attends an unattended turn.
+    who asked. Nobody attends an unattended turn. `ask_model` makes a model call beside the answer, on the
+    turn's budget.
 
     When the turn stops (a person stopped it, its time limit passed, the gateway shuts down or lost the
     session) or the call's own time limit passes:
@@ -212,6 +223,7 @@ class ToolContext:
     chat_key: ChatKey = NO_CHAT
     sender: Sender = NOBODY
     is_unattended: bool = False
+    ask_model: AskModel = no_model
 
     @property
     def folder(self) -> Path:

@@ -38,14 +38,16 @@ _BULLET = re.compile(r"\A[-*+] +")
 
 
 class PageFull(ToolError):
-    """The page has no room for the edit. `wanted` is its text with the edit, which is longer than allowed."""
+    """The page has no room for the edit. `wanted` is its text with the edit, which is longer than allowed;
+    `digest` is that of its text without."""
 
-    def __init__(self, page: MemoryPage, wanted: str) -> None:
+    def __init__(self, page: MemoryPage, text: str, wanted: str) -> None:
         super().__init__(
             f"{page} is full: it would have {len(wanted.encode())} bytes of {page.max_bytes}.",
             "Forget or shorten facts that are no longer needed, then try again.",
         )
         self.wanted = wanted
+        self.digest = page_digest(text)
 
 
 class Edited(msgspec.Struct, frozen=True):
@@ -97,7 +99,7 @@ def _dated(line: str) -> str:
     return _ORIGIN.sub(lambda match: f" ({match[1]})", line.rstrip())
 
 
-def _words(line: str) -> str:
+def words_of(line: str) -> str:
     """Return a line without its origin and its sign, for comparing."""
     return _BULLET.sub("", _ORIGIN.sub("", line).strip(), count=1)
 
@@ -119,15 +121,15 @@ def apply_edit(text: str, edit: MemoryEdit, origin: EditOrigin) -> Edited:
     match edit:
         case AddFact(text=fact):
             fact = _clean(fact)
-            if any(_words(line).casefold() == fact.casefold() for line in lines):
+            if any(words_of(line).casefold() == fact.casefold() for line in lines):
                 return Edited(text)
             while lines and not lines[-1].strip():
                 lines.pop()
-            added = [_line(fact, origin)]
+            added = [fact_line(fact, origin)]
             lines += added
         case ReplaceFact(old=old, text=fact):
             at = _find(lines, old, edit.page)
-            removed, added = [lines[at]], [_line(_clean(fact), origin)]
+            removed, added = [lines[at]], [fact_line(fact, origin)]
             lines[at : at + 1] = added
         case ForgetFact(old=old):
             at = _find(lines, old, edit.page)
@@ -139,7 +141,7 @@ def apply_edit(text: str, edit: MemoryEdit, origin: EditOrigin) -> Edited:
     changed = _join(lines, [*marks, mark])
     # A page that a hand has made too long may always become shorter.
     if len(changed.encode()) > max(edit.page.max_bytes, len(text.encode()) if removed else 0):
-        raise PageFull(edit.page, changed)
+        raise PageFull(edit.page, text, changed)
     return Edited(changed, tuple(map(_fact, added)), tuple(map(_fact, removed)))
 
 
@@ -149,7 +151,7 @@ def _written(text: str, edit: WritePage, marks: list[str]) -> Edited:
     lines = split(edit.text)[0]
     changed = _join(lines, marks)
     if len(changed.encode()) > edit.page.max_bytes:
-        raise PageFull(edit.page, changed)
+        raise PageFull(edit.page, text, changed)
     before, after = Counter(facts(shown(text))), Counter(facts(shown(changed)))
     return Edited(changed, tuple((after - before).elements()), tuple((before - after).elements()))
 
@@ -165,9 +167,10 @@ def _fact(line: str) -> str:
     return _BULLET.sub("", _dated(line).strip(), count=1)
 
 
-def _line(fact: str, origin: EditOrigin) -> str:
-    day = datetime.fromtimestamp(origin.at, UTC).strftime("%Y-%m-%d")
-    return f"- {fact} <!-- {day} {origin.by} -->"
+def fact_line(fact: str, origin: EditOrigin, day: str = "") -> str:
+    """Return the line of a fact; without a day, it is that of its origin."""
+    day = day or datetime.fromtimestamp(origin.at, UTC).strftime("%Y-%m-%d")
+    return f"- {_clean(fact)} <!-- {day} {origin.by} -->"
 
 
 def _clean(fact: str) -> str:
@@ -187,17 +190,17 @@ def _clean(fact: str) -> str:
 def _find(lines: list[str], old: str, page: MemoryPage) -> int:
     """Return the index of the one line that is `old`, or has it in its words."""
     # Models repeat what they read, which ends with the date of the fact.
-    wanted = re.sub(r" \(\d{4}-\d\d-\d\d\)$", "", _words(" ".join(old.split()))).casefold()
+    wanted = re.sub(r" \(\d{4}-\d\d-\d\d\)$", "", words_of(" ".join(old.split()))).casefold()
     if not wanted:
         raise ToolError("Say which fact: its words, or a part that no other fact has.")
-    words = [_words(line).casefold() for line in lines]
+    words = [words_of(line).casefold() for line in lines]
     same = [at for at, each in enumerate(words) if each == wanted]
     found = same or [at for at, each in enumerate(words) if wanted in each]
     if len(found) == 1:
         return found[0]
     if not found:
         raise ToolError(f"{page} has no such fact.", "Read the memory to see what is there.")
-    listed = "; ".join(_words(lines[at])[:100] for at in found[:_SHOWN])
+    listed = "; ".join(words_of(lines[at])[:100] for at in found[:_SHOWN])
     raise ToolError(f"{len(found)} facts of {page} fit: {listed}.", "Use more of the words of one.")
 
 

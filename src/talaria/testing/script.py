@@ -207,7 +207,10 @@ def _answer_aside(context: ScriptContext) -> ScriptedAnswer:
     """Return the answer to a side call. Marks count in its instructions; its text is material."""
     parser = _ScriptParser(context.system)
     parser.parse()
+    lines = context.user.splitlines()
     text = f"In short ({len(context.user)} characters): {' '.join(context.user.split())[:_ASIDE_CHARS]}"
+    if len(lines) > 1 and all(line.startswith("- ") for line in lines):
+        text = "\n".join(lines[::2])  # of a list, every other line
     return parser.steps[-1].answer(text=parser.steps[-1].reply or text, calls=(), earlier_attempts=0)
 
 

@@ -23,7 +23,17 @@ from talaria.core.ports import Checkpoints, WorkspaceHandle
 from talaria.core.questions import Decision, Question, QuestionDraft
 from talaria.core.redaction import SecretRegistry, StreamRedactor
 from talaria.core.suggest import did_you_mean
-from talaria.core.tools import CallScope, NoTrust, SessionTrust, Tool, ToolContext, ToolSource, ToolSpec
+from talaria.core.tools import (
+    AskModel,
+    CallScope,
+    NoTrust,
+    SessionTrust,
+    Tool,
+    ToolContext,
+    ToolSource,
+    ToolSpec,
+    no_model,
+)
 from talaria.core.turns import Inbound, Turn
 from talaria.observe.metrics import Metrics
 from talaria.tools.approvals import CallGate
@@ -87,6 +97,7 @@ class ToolRunner:
         names: tuple[str, ...],
         workspace: WorkspaceHandle | None,
         emit: Callable[[Event], None],
+        ask_model: AskModel = no_model,
     ) -> BoundTools | None:
         """Return the named tools for one turn, acting on `workspace`; None without a workspace, since the
         tools of such a turn are its caller's. A name that no tool has any more is left out."""
@@ -118,6 +129,7 @@ class ToolRunner:
             emit=emit,
             count=self._metrics.tool_called,
             checkpoints=self.checkpoints,
+            ask_model=ask_model,
         )
 
 
@@ -143,6 +155,7 @@ class BoundTools:
     emit: Callable[[Event], None]
     count: Callable[[str, ToolOutcome], None]
     checkpoints: Checkpoints | None = None
+    ask_model: AskModel = no_model
 
     def spec(self, name: str) -> ToolSpec | None:
         tool = self.tools.get(name)
@@ -240,6 +253,7 @@ class BoundTools:
             asking_chat(self.inbound.chat_key),
             self.inbound.sender,
             self.inbound.is_unattended is True,
+            self.ask_model,
         )
         timeout = asyncio.timeout(seconds)
         try:

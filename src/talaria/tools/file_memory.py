@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from talaria.core.clock import Clock
-from talaria.core.errors import ToolError
+from talaria.core.errors import TalariaError, ToolError
 from talaria.core.memory import (
     FAMILY,
     AddFact,
@@ -29,7 +29,8 @@ from talaria.core.redaction import SecretRegistry
 from talaria.core.slots import FairThreads
 from talaria.core.tools import Tool, ToolContext, ToolSpec
 from talaria.memory.memory_files import MemoryFiles
-from talaria.memory.pages import Edited, FactChanges, apply_edit, body, shown
+from talaria.memory.pages import Edited, FactChanges, PageFull, apply_edit, body, shown
+from talaria.memory.shortening import MAX_OUTPUT, instructions, read_answer
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
 
 _THREADS: Final = 2  # for edits of people; calls of the tool have threads of their own
@@ -121,7 +122,26 @@ class FileMemory:
         edit = _parse(arguments)
         key = f"{context.turn_id}:{context.call_id}"
         origin = EditOrigin(key, context.session_id, self._clock.now())
-        return await context.resources.in_thread(self._edit, place, edit, origin)
+        try:
+            return await context.resources.in_thread(self._edit, place, edit, origin)
+        except PageFull as full:
+            return await self._shorten(place, edit, origin, full, context)
+
+    async def _shorten(
+        self, place: MemoryPlace, edit: MemoryEdit, origin: EditOrigin, full: PageFull, context: ToolContext
+    ) -> str:
+        """Let a model write the page anew, with the edit, in fewer words. The page before is kept. Raises
+        `ToolError` if the page stays as it is."""
+        page = edit.page
+        try:
+            answer = await context.ask_model(instructions(page), shown(full.wanted), MAX_OUTPUT)
+            shorter = read_answer(answer, page, full.wanted, origin)
+        except TalariaError as error:
+            raise ToolError(f"{full.user_text} It was not shortened: {error.user_text}", full.hint) from error
+        written = WritePage(page, shorter, full.digest)
+        told = await context.resources.in_thread(self._edit, place, written, origin)
+        sizes = f"from {len(full.wanted.encode())} to {len(shorter.encode())} bytes"
+        return f"{page} was full, and was shortened {sizes}. The page before is kept in `earlier/`. {told}"
 
     def _read(self, place: MemoryPlace) -> str:
         pages = self._files.pages(place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from talaria.access.budgets import Budgets
@@ -11,7 +12,7 @@ from talaria.agent.calling import Caller, Routes
 from talaria.agent.context import TurnContext, TurnNotes
 from talaria.agent.journal import Journal
 from talaria.agent.loop import Loop
-from talaria.agent.side_calls import SideCalls
+from talaria.agent.side_calls import Purpose, SideCall, SideCalls
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import Clock
@@ -24,6 +25,7 @@ from talaria.core.redaction import SecretRegistry
 from talaria.core.specs import AgentSpec, PinnedSpec
 from talaria.core.store_ports import Store
 from talaria.core.turns import Turn
+from talaria.models.catalog import ModelChoice
 from talaria.observe.metrics import Metrics
 from talaria.pool.pool import Pool
 from talaria.tools.execution import ToolRunner
@@ -161,7 +163,9 @@ class Agents:
             turn_id=live.turn.id,
             emit=live.emit,
             max_steps=settings.max_steps,
-            tools=self.tool_runner.bind(live.turn, spec.tools, agent.workspace, live.emit),
+            tools=self.tool_runner.bind(
+                live.turn, spec.tools, agent.workspace, live.emit, partial(self._ask_beside, live.turn, spec)
+            ),
             clock=self.clock,
             metrics=self.metrics,
             budget=self.budgets.of(live.turn),
@@ -175,3 +179,9 @@ class Agents:
             gives_way=live.turn.inbound.gives_way,
         )
         return Loop(Caller(agent, journal, context, self.routes), journal, context)
+
+    async def _ask_beside(
+        self, turn: Turn, spec: AgentSpec, instructions: str, text: str, max_output: int
+    ) -> str:
+        call = SideCall(Purpose.MEMORY, instructions, text, max_output)
+        return await self.side_calls.beside(call, ModelChoice(spec.provider, spec.model), turn)

@@ -18,7 +18,7 @@ from talaria.agent.context import TurnNotes
 from talaria.agent.warm import WarmAgent
 from talaria.core.entries import MEMORY_NOTE, MEMORY_TOOL, Entry, Note, SpecSet, hidden_seqs
 from talaria.core.errors import TalariaError
-from talaria.core.ids import ChatKey, SessionId
+from talaria.core.ids import ChatKey, SessionId, asking_chat
 from talaria.core.memory import FAMILY, MemoryPlace, MemoryProvider, TurnMemory, place_of
 from talaria.core.messages import Message, Text, ToolOutcome, ToolResults, UserMessage
 from talaria.core.people import KnownPeople
@@ -68,7 +68,7 @@ class Memories:
         return self._provider if FAMILY in self._tools.enabled else None
 
     def place(self, key: ChatKey) -> MemoryPlace:
-        return place_of(self._people, key)
+        return place_of(self._people, asking_chat(key))
 
     def prompt(self, key: ChatKey) -> str:
         """Return what a new session of a chat is told."""
