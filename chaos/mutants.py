@@ -21,6 +21,7 @@ import msgspec
 from chaos.approval_faults import APPROVAL_FAULTS
 from chaos.kills import KillRun
 from chaos.load_faults import LOAD_FAULTS
+from chaos.memory_faults import MEMORY_FAULTS
 from chaos.network_faults import NETWORK_FAULTS
 from chaos.pauses import PauseRun
 from chaos.planted import Commands, Edit, Kills, Mutant, Pauses, Retries, Tests
@@ -493,6 +494,7 @@ MUTANTS = (
         Tests(f"{_COPIES}/test_shadow.py::test_a_repository_s_history_is_never_touched"),
     ),
     *LOAD_FAULTS,
+    *MEMORY_FAULTS,
     *NETWORK_FAULTS,
     *SANDBOX_FAULTS,
     *APPROVAL_FAULTS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -18,9 +19,9 @@ from talaria.config.home import Home
 from talaria.config.load import Loaded
 from talaria.config.settings import settings_type
 from talaria.core.gateway_part import Parts, ToolPart
-from talaria.core.ids import ChatKey
+from talaria.core.ids import JOBS_CHANNEL, ChatAddress, ChatKey
 from talaria.core.memory import MemoryPlace, TurnMemory
-from talaria.core.messages import Text
+from talaria.core.messages import File, Text
 from talaria.core.people import OWNER
 from talaria.core.redaction import Secret, SecretRegistry
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
@@ -360,3 +361,41 @@ async def test_a_cap_on_spending_holds_for_shortening_too(tmp_path: Path) -> Non
         told = world.last[-1]["content"]
         assert "MEMORY.md is full" in told and "It was not shortened: " in told
         assert path.read_text() == before and len(server.bodies) == 2
+
+
+# -- trust -------------------------------------------------------------------------------------------------
+
+
+async def test_content_from_outside_writes_no_memory_without_an_approval(tmp_path: Path) -> None:
+    async with ModelServer() as server, life(tmp_path, server) as world:
+        add = '[[call memory {"action":"add","text":"The page says so."}]][[reply ok]]'
+        sent = File("a.txt", "a.txt", "text/plain", 1)
+        inbound = Inbound(PAGE, Sender("api", is_operator=True), (Text(add), sent))
+        turns = world.gateway.turns
+        live = await turns.submit(inbound)
+        while not live.open_questions():
+            await asyncio.sleep(0)
+        (question,) = live.open_questions()
+        assert "The page says so." in question.text and "Content from outside" in question.text
+        assert not (tmp_path / "memory").exists()
+        reading = await world.say(OTHER, '[[call memory {"action":"read"}]][[reply read]]')
+        assert reading.reply == "read"
+        await world.say(PAGE, "/approve")
+        assert (await turns.wait(live)).state is TurnState.DONE
+        assert "The page says so." in world.page()
+        await world.say(PAGE, '[[call memory {"action":"read"}]][[reply read]]')
+        assert "The page says so." in world.last[-1]["content"], "reading is never asked about"
+        unattended = Inbound(PAGE, Sender("api"), (Text(add.replace("so", "more")),), is_unattended=True)
+        await turns.wait(await turns.submit(unattended))
+        assert "nobody attends this turn" in world.last[-1]["content"]
+        assert "says more" not in world.page()
+
+
+async def test_a_job_remembers_for_the_chat_that_asked_for_it(tmp_path: Path) -> None:
+    async with ModelServer() as server, life(tmp_path, server) as world:
+        await world.remember(ANNA, "Anna likes tea.")
+        await world.say(ChatAddress("main", JOBS_CHANNEL, "new", "job_1", ANNA).key(), "hello")
+        assert "Anna likes tea." in world.prompt
+        await world.remember(ChatAddress("main", JOBS_CHANNEL, "new", "job_1", GROUP).key(), "Of the group.")
+        await world.say(GROUP, "hello")
+        assert "Of the group." in world.prompt and "Anna" not in world.prompt
