@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import talaria
 from talaria.core.errors import ToolError
 from talaria.core.memory import AddFact, EditOrigin, MemoryPage, MemoryPlace, WritePage
 from talaria.core.people import OWNER, PersonId
@@ -137,7 +138,9 @@ for text in texts:
 
 
 def writer(root: Path, plan: str, *texts: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", WRITER, str(root), plan, *texts])
+    source = {"PYTHONPATH": str(Path(talaria.__file__).parents[1])}  # the one under test
+    command = [sys.executable, "-c", WRITER, str(root), plan, *texts]
+    return subprocess.Popen(command, env=os.environ | source)
 
 
 @pytest.mark.parametrize(("point", "done"), [("memory.writing", False), ("memory.written", True)])

@@ -30,6 +30,7 @@ MEDIA_TYPES: Final = {
     "files.js": _SCRIPT,
     "links.js": _SCRIPT,
     "markdown.js": _SCRIPT,
+    "memory.js": _SCRIPT,
     "model.js": _SCRIPT,
     "questions.js": _SCRIPT,
     "storage.js": _SCRIPT,

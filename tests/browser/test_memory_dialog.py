@@ -1,0 +1,32 @@
+"""Memory on the page: it is read and edited in a dialog, and what somebody else wrote is not overwritten."""
+
+from __future__ import annotations
+
+from browser.visitor import Visitor
+
+
+async def test_memory_is_read_edited_and_never_overwritten_unseen(visitor: Visitor) -> None:
+    await visitor.say("/memory add Has a cat.")
+    await visitor.sees("MEMORY.md was changed:")
+    await visitor.settled()
+    page = visitor.page
+    await page.get_by_role("button", name="Memory").click()
+    dialog = page.get_by_role("dialog", name="Memory")
+    field = dialog.get_by_label("MEMORY.md")
+    await page.wait_for_function("document.getElementById('memory-MEMORY.md')?.value.includes('Has a cat.')")
+    await field.fill("- Has a dog.")
+    await dialog.get_by_role("button", name="Save").click()
+    await dialog.wait_for(state="hidden")
+    path = visitor.gateway.home / "memory" / "main" / "MEMORY.md"
+    assert path.read_text().startswith("- Has a dog.\n")
+
+    await page.get_by_role("button", name="Memory").click()
+    await page.wait_for_function("document.getElementById('memory-MEMORY.md')?.value === '- Has a dog.'")
+    path.write_text("- By hand.\n")
+    await field.fill("- Has a fish.")
+    await dialog.get_by_role("button", name="Save").click()
+    await visitor.sees("MEMORY.md was changed meanwhile.", "#memory")
+    assert path.read_text() == "- By hand.\n"
+    assert await field.input_value() == "- Has a fish."
+    await page.keyboard.press("Escape")
+    await dialog.wait_for(state="hidden")
