@@ -12,8 +12,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from talaria.core.errors import TalariaError
 from talaria.core.gateway_part import GatewayPart, S
 from talaria.workspace.chat_folders import ChatFolders
 
@@ -60,21 +61,34 @@ class OpenChannel(Protocol):
         ...
 
 
+class Admission(NamedTuple):
+    """A request of a webhook may have so many bytes. `is_proved`: its headers alone prove the caller."""
+
+    max_body: int
+    is_proved: bool = False
+
+
 class Webhook(Protocol):
-    """An endpoint that a platform calls. It is outside the gateway's token, so it has a secret of its own."""
+    """An endpoint that a platform or a program calls. It is outside the gateway's token, so it has a secret
+    of its own."""
 
-    @property
-    def max_body(self) -> int:
-        """The largest body in bytes; a larger one is refused without being read."""
+    def admit(self, headers: Mapping[bytes, bytes]) -> Admission:
+        """Look at a request before a byte of its body is read.
+
+        Raises a `TalariaError` for a caller that cannot have the secret, or that calls too often.
+        """
         ...
 
-    def is_genuine(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Return whether the platform sent this request. Asked before a byte of the body is read."""
+    async def receive(self, headers: Mapping[bytes, bytes], body: bytes) -> tuple[int, bytes]:
+        """Take one request, and return the status and the body of the answer. Return once its content is
+        durable; raise if the caller must send it again. Raises `Unproven` for a caller without the secret."""
         ...
 
-    async def receive(self, body: bytes | bytearray) -> None:
-        """Take one request. Return once its content is durable; raise if the platform must send it again."""
-        ...
+
+class Unproven(TalariaError):
+    """The caller of a webhook has not proved that it has the secret."""
+
+    type = "unauthorized"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

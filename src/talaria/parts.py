@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from talaria.channels.hooks.part import WEBHOOKS
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.core.gateway_part import GatewayPart
@@ -39,6 +40,7 @@ PARTS: tuple[GatewayPart[Any], ...] = (
     COMMAND_VARIABLES,
     RETENTION,
     SEARCH_INDEX,
+    WEBHOOKS,
     TELEGRAM,
     HTTP,
 )

@@ -15,6 +15,7 @@ from typing import get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
+from talaria.access.settings import WebhookSettings
 from talaria.channels.http import routes as route_tables
 from talaria.channels.http.response import STATUS
 from talaria.cli.main import VERBS
@@ -127,7 +128,8 @@ def test_every_key_is_documented_with_its_default(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("".join(f"{key} = {value}\n" for key, value in given.items()))
     loaded = load(tmp_path, {}, PARTS)
     assert loaded.warnings == ()
-    assert loaded.settings == SETTINGS(providers={"NAME": ProviderSettings("http://127.0.0.1/v1")})
+    providers, webhooks = {"NAME": ProviderSettings("http://127.0.0.1/v1")}, {"NAME": WebhookSettings()}
+    assert loaded.settings == SETTINGS(providers=providers, webhooks=webhooks)
     parts = {
         **msgspec.structs.asdict(SETTINGS()),
         "providers.NAME": ProviderSettings(),

@@ -1,14 +1,18 @@
-"""`[budgets]`, `[people.NAME]`, and the type of a channel's `allowed` list: ids that stay with a person,
-never user names."""
+"""`[budgets]`, `[people.NAME]`, `[webhooks.NAME]`, and the type of a channel's `allowed` list: ids that stay
+with a person, never user names."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from datetime import timedelta
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-from talaria.core.setting_marks import Check, matching
+from talaria.core.ids import ChatAddress, ChatKey
+from talaria.core.setting_marks import Check, Mark, matching, variable_name
+from talaria.core.templates import check_template
+from talaria.core.units import Size
 
 # For platforms with numeric user ids: `allowed: UserNumbers = ()`.
 UserNumbers = Annotated[
@@ -60,3 +64,45 @@ class BudgetSettings(msgspec.Struct, frozen=True):
     per_user_daily_usd: Dollars = 0.0
     per_job_run_usd: Dollars = 0.5
     assumed_output: Annotated[int, msgspec.Meta(ge=1)] = 32_768
+
+
+HookName = Annotated[
+    str, Check(matching("[A-Za-z0-9][A-Za-z0-9_-]{0,63}", "1 to 64 letters, digits, underscores or dashes"))
+]
+HOOK_PLACES: Final = ("event", "id", "hook")
+
+
+def hook_template(text: str) -> str | None:
+    """A rule for the prompt of a webhook."""
+    return check_template(text, HOOK_PLACES) if text.strip() else "what the agent is to do"
+
+
+def chat_or_nothing(key: str) -> str | None:
+    """A rule for the key of a chat."""
+    try:
+        if key:
+            ChatAddress.parse(ChatKey(key))
+    except ValueError:
+        return "the key of a chat, agent:NAME:CHANNEL:KIND:CHAT (`talaria sessions list` shows them)"
+    return None
+
+
+class WebhookSettings(msgspec.Struct, frozen=True):
+    """A webhook: `POST /hooks/NAME`. Without a secret it does not start.
+
+    `prompt` is what the agent gets, with places that the call fills. `tools` are the only ones that it may
+    call. The answer goes to the chat `deliver_to`, else it stays in the session. A body that came before is a
+    repeat for `repeat_after`, with a token for five minutes at most, unless the caller signs an id.
+    """
+
+    signature: Literal["github", "standard", "hmac-sha256", "stripe", "token"] = "hmac-sha256"
+    secret: Annotated[str, Mark.SECRET] = ""
+    secret_env: Annotated[str, Mark.SECRET_VARIABLE, Check(variable_name)] = ""
+    prompt: Annotated[str, Check(hook_template)] = "This came in. Say in a few sentences what it is:\n{body}"
+    deliver_to: Annotated[str, Check(chat_or_nothing)] = ""
+    tools: tuple[str, ...] = ("read_file", "list_files", "search_files")
+    model: str = ""
+    session: Literal["new", "same"] = "new"
+    max_body: Size = Size(1 << 20)
+    rate: Annotated[int, msgspec.Meta(ge=1, le=6000, description="calls in a minute, 1 to 6000")] = 60
+    repeat_after: timedelta = timedelta(days=30)

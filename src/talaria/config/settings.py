@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast, get_type_hints
 
 import msgspec
 
-from talaria.access.settings import BudgetSettings, PersonName, PersonSettings
+from talaria.access.settings import BudgetSettings, HookName, PersonName, PersonSettings, WebhookSettings
 from talaria.agent.settings import AgentSettings, ContextSettings
 from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.limits import LimitSettings
@@ -41,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True):
     prices: Annotated[dict[ModelPattern, PriceSettings], Mark.LIVE] = {}
     budgets: Annotated[BudgetSettings, Mark.LIVE] = BudgetSettings()
     people: Annotated[dict[PersonName, PersonSettings], Mark.LIVE] = {}
+    webhooks: Annotated[dict[HookName, WebhookSettings], Mark.LIVE] = {}
     limits: Annotated[LimitSettings, Mark.LIVE] = LimitSettings()
     pool: Annotated[PoolSettings, Mark.LIVE] = PoolSettings()
     sessions: SessionSettings = SessionSettings()

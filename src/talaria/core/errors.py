@@ -102,6 +102,16 @@ class LimitReached(TalariaError):
     type = "limit"
 
 
+class RepeatedMessage(TalariaError):
+    """The message was accepted before, as the turn `turn_id`. Nothing was done."""
+
+    type = "repeated"
+
+    def __init__(self, user_text: str, hint: str = "", *, turn_id: str) -> None:
+        super().__init__(user_text, hint)
+        self.turn_id = turn_id
+
+
 class Overloaded(TalariaError):
     """The gateway has too much to do and took nothing on. The same request may succeed `retry_after` seconds
     later."""

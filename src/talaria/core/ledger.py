@@ -56,6 +56,13 @@ class Binding(StrEnum):
     CHAIN = "chain"
 
 
+class MessageName(msgspec.Struct, frozen=True):
+    """A name by which a message is known if it comes again within `seconds`."""
+
+    key: str
+    seconds: float
+
+
 class Accept(msgspec.Struct, frozen=True):
     """Bind a message to its session and write its turn. Durable.
 
@@ -76,6 +83,8 @@ class Accept(msgspec.Struct, frozen=True):
       session begins with a copy of the log up to the place `behind`.
     - With `only` the message is taken only if its session is this one; `NotFound` otherwise.
     - With `claim` the turn is the run of a job's slot and is bound to it; see `SlotClaim`.
+    - If a message in the same `scope` had one of the `names`, `RepeatedMessage` is raised with its turn,
+      which may be deleted by now.
     - With `response` a row is written by which the response can be found; see `core.responses`.
     """
 
@@ -95,6 +104,7 @@ class Accept(msgspec.Struct, frozen=True):
     response: NewResponse | None = None
     only: SessionId | None = None
     claim: SlotClaim | None = None
+    names: tuple[MessageName, ...] = ()
 
 
 class Accepted(msgspec.Struct, frozen=True):

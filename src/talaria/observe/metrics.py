@@ -109,6 +109,7 @@ class Metrics:
         missed = "Answers with less from the prompt cache than due."
         self._cache_misses = counter("prompt_cache_misses", missed, "cause")
         self._tools = counter("tool_calls", "Tool calls.", "tool", "outcome")
+        self._hooks = counter("webhook_calls", "Calls of webhooks.", "hook", "outcome")
         self._deliveries = counter("deliveries", "Attempts to send a reply.", "channel", "outcome")
         self._requests = counter("http_requests", "HTTP answers.", "route", "status")
         self._connections = counter("command_connections", "Connections of commands.", "outcome")
@@ -131,6 +132,10 @@ class Metrics:
         """`outcome` is "ok" or the error's type."""
         self._calls.inc(provider, outcome)
         self._model_seconds.observe(seconds)
+
+    def hook_called(self, hook: str, outcome: str) -> None:
+        """`outcome` is accepted, repeated, refused, limited or failed."""
+        self._hooks.inc(hook, outcome)
 
     def model_retried(self, provider: str) -> None:
         self._retries.inc(provider)

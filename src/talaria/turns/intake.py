@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,7 @@ from talaria.core.ids import (
     JOBS_CHANNEL,
     ChatAddress,
     ChatKey,
+    JobId,
     SessionId,
     TurnId,
     asking_chat,
@@ -26,7 +28,7 @@ from talaria.core.ids import (
     new_turn_id,
 )
 from talaria.core.jobs import SlotClaim
-from talaria.core.ledger import Accept, Begin, Binding, BranchPoint, Fresh
+from talaria.core.ledger import Accept, Begin, Binding, BranchPoint, Fresh, MessageName
 from talaria.core.message_redaction import M, redact_messages, weigh_message
 from talaria.core.messages import Message, Text, UserMessage
 from talaria.core.questions import QuestionKind
@@ -237,20 +239,29 @@ class Intake:
 
         Raises `StaleFence` if another process has the slot, and what `submit` raises.
         """
+        is_own = inbound.chat_key != asking_chat(inbound.chat_key)  # a chat of the job's own
+        expire_before = 0.0 if is_own else self._sessions.cutoff()
+        changes = {"binding": binding, "scope": JOBS_CHANNEL, "expire_before": expire_before, "claim": claim}
+        return await self._take(inbound, claim.job_id if is_own else None, changes)
+
+    async def receive(
+        self, inbound: Inbound, names: tuple[MessageName, ...] = (), *, is_new: bool = False
+    ) -> LiveTurn:
+        """Accept a message of a program. With `is_new` it gets a new session, kept like one of a job.
+
+        Raises `RepeatedMessage` if a message of the chat had one of the names, and what `submit` raises.
+        """
+        binding = Binding.NEW if is_new else Binding.CURRENT
+        changes = {"binding": binding, "scope": inbound.chat_key, "names": names}
+        return await self._take(inbound, JobId(inbound.sender.id) if is_new else None, changes)
+
+    async def _take(self, inbound: Inbound, job_id: JobId | None, changes: dict[str, Any]) -> LiveTurn:
+        """Accept a message that no person wrote, which is no command. `changes` are those of `Accept`."""
         self._load.check()
         said = await self._without_secrets((UserMessage(inbound.parts),))
         inbound = msgspec.structs.replace(inbound, parts=said[0].parts)
-        is_own = inbound.chat_key != asking_chat(inbound.chat_key)  # a chat of the job's own
-        job_id = claim.job_id if is_own else None
-        order = Accept(
-            turn_id=new_turn_id(),
-            inbound=inbound,
-            fresh=Fresh(new_session_id(), self._resolve(inbound), job_id=job_id),
-            binding=binding,
-            scope=JOBS_CHANNEL,
-            expire_before=0.0 if is_own else self._sessions.cutoff(),
-            claim=claim,
-        )
+        fresh = Fresh(new_session_id(), self._resolve(inbound), job_id=job_id)
+        order = msgspec.structs.replace(Accept(new_turn_id(), inbound, fresh), **changes)
         self._check_open()
         return await finish(self._accept_in_turn(order, Busy.QUEUE, is_explicit=False))
 

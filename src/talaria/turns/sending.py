@@ -73,7 +73,7 @@ class ChatSender:
     ) -> None:
         self._store = store
         self._settings = settings
-        self._find_address = find_address
+        self.find_address = find_address
         self._folders = folders
         self._secrets = secrets
         self._clock = clock
@@ -108,7 +108,7 @@ class ChatSender:
             return session.chat_key
         address = self._read(name)
         key = address.key()
-        if self._find_address(address) is None and await self._store.current_session(key) is None:
+        if self.find_address(address) is None and await self._store.current_session(key) is None:
             raise NotFound(
                 f"There is no chat {name}.",
                 "`talaria sessions list` lists sessions; name a chat by its key, its session's id or name.",
@@ -139,7 +139,7 @@ class ChatSender:
             raise BadRequest(
                 f"The message has {len(text):,} characters, more than {MAX_TEXT:,}.", "Send a file instead."
             )
-        address = self._find_address(ChatAddress.parse(message.chat_key))
+        address = self.find_address(ChatAddress.parse(message.chat_key))
         turn_id = new_turn_id()
         files = await asyncio.to_thread(self._copy, message, turn_id) if message.files else ()
         entry = Announcement(text, self._settings.stamp(self._clock.now()), message.is_untrusted or UNSET)

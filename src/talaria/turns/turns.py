@@ -12,7 +12,7 @@ from talaria.core.errors import NotFound, StoreError
 from talaria.core.events import Event
 from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId
 from talaria.core.jobs import SlotClaim
-from talaria.core.ledger import Binding
+from talaria.core.ledger import Binding, MessageName
 from talaria.core.questions import Decision
 from talaria.core.sessions import Session
 from talaria.core.store_ports import Store
@@ -184,6 +184,12 @@ class Turns:
         """Accept the run of a job; see `Intake.run`."""
         self._recovery.take_up_chat(inbound.chat_key)
         return await self._intake.run(inbound, binding, claim)
+
+    async def receive(
+        self, inbound: Inbound, names: tuple[MessageName, ...] = (), *, is_new: bool = False
+    ) -> LiveTurn:
+        """Accept a message of a program; see `Intake.receive`."""
+        return await self._intake.receive(inbound, names, is_new=is_new)
 
     async def call(self, call: StatelessCall) -> LiveTurn:
         """Accept a call that brings its whole context."""

@@ -201,8 +201,11 @@ async def _receive(webhook: Webhook, request: Request) -> Response:
     request.route = request.path
     if request.method != "POST":
         raise _unknown(request, ["POST"])
-    if not webhook.is_genuine(request.headers):
-        raise HttpError("forbidden", "This address is for a chat platform only.", "")
-    request.trust()
-    await webhook.receive(await request.body(webhook.max_body))
-    return Response(b"{}\n")
+    max_body, is_proved = webhook.admit(request.headers)
+    if is_proved:
+        request.trust()
+    if request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        # A signature is made over the bytes as they are sent.
+        raise HttpError("unsupported_media_type", "The body is compressed.", "Send it as it is.")
+    status, answer = await webhook.receive(request.headers, bytes(await request.body(max_body)))
+    return Response(answer, status)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from talaria.access.approvals import NotEntitled
 from talaria.access.authorizer import Authorizer
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.bot_api import (
@@ -40,7 +41,7 @@ from talaria.core.errors import Overloaded, StoreError, TalariaError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.links import own_hosts
 from talaria.core.redaction import Secret
-from talaria.gateway import Gateway
+from talaria.gateway import Admission, Gateway
 from talaria.turns.intake import Draining
 
 _log = logging.getLogger("talaria.telegram")
@@ -264,11 +265,16 @@ class TelegramWebhook:
         self._channel = channel
         self._secret = secret.encode()
 
-    def is_genuine(self, headers: Mapping[bytes, bytes]) -> bool:
-        return hmac.compare_digest(headers.get(b"x-telegram-bot-api-secret-token", b""), self._secret)
+    def admit(self, headers: Mapping[bytes, bytes]) -> Admission:
+        if not hmac.compare_digest(headers.get(b"x-telegram-bot-api-secret-token", b""), self._secret):
+            raise NotEntitled(
+                "This address is for a chat platform only.", "It calls with a secret of its own."
+            )
+        return Admission(self.max_body, is_proved=True)
 
-    async def receive(self, body: bytes | bytearray) -> None:
+    async def receive(self, headers: Mapping[bytes, bytes], body: bytes) -> tuple[int, bytes]:
         await self._channel.take(body)
+        return 200, b"{}\n"
 
 
 def _cursor_of(bot: User) -> str:

@@ -35,6 +35,7 @@ from talaria.store.sql import (
     leases,
     log,
     questions,
+    repeats,
     rules,
     slots,
     spending,
@@ -85,17 +86,8 @@ SET_HOST = "UPDATE turns SET merged_into = ? WHERE id = ?"
 
 def accept(tx: Transaction, order: Accept) -> Accepted:
     inbound = order.inbound
-    if order.claim is not None and (turn_id := slots.bound_turn(tx, order.claim)) is not None:
-        return Accepted(_find_turn(tx, turn_id)[0], is_duplicate=True, is_new_session=False)
-    if inbound.key is not None:
-        row = tx.execute(FIND_KEY, (order.scope, inbound.key)).fetchone()
-        if row is not None:
-            known = turn_from(row[:-1])
-            if tx.now - known.accepted_at < order.key_ttl:
-                if row[-1] != order.digest:
-                    raise rules.key_conflict(inbound.key)
-                return Accepted(known, is_duplicate=True, is_new_session=False)
-            tx.execute(FREE_KEY, (known.id,))
+    if (known := _find_known(tx, order)) is not None:
+        return Accepted(known, is_duplicate=True, is_new_session=False)
     bound = _bound_session(tx, order)
     ended = None
     if bound is not None and bound[0].updated_at < order.expire_before:
@@ -115,12 +107,34 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
         turn = rules.begun_turn(turn, tx.now)
         began = _take(tx, session, lease, order.begin, _Attempts())
     _insert_turn(tx, turn, order)
+    if order.names:
+        repeats.keep(tx, order.scope, order.names, turn.id)
     if order.claim is not None:
         slots.bind(tx, order.claim, turn.id)
     if order.steers and tx.execute(FIND_HOST, (order.steers, session.id)).fetchone() is not None:
         tx.execute(SET_HOST, (order.steers, turn.id))
         turn = msgspec.structs.replace(turn, merged_into=order.steers)
     return Accepted(turn, is_duplicate=False, is_new_session=bound is None, began=began, ended=ended)
+
+
+def _find_known(tx: Transaction, order: Accept) -> Turn | None:
+    """Return the turn of the message if it was accepted before. Raises `RepeatedMessage` for one that is
+    known by another of its names."""
+    if order.claim is not None and (turn_id := slots.bound_turn(tx, order.claim)) is not None:
+        return _find_turn(tx, turn_id)[0]
+    if order.names:
+        repeats.check(tx, order.scope, order.names)
+    key = order.inbound.key
+    row = None if key is None else tx.execute(FIND_KEY, (order.scope, key)).fetchone()
+    if key is None or row is None:
+        return None
+    known = turn_from(row[:-1])
+    if tx.now - known.accepted_at >= order.key_ttl:
+        tx.execute(FREE_KEY, (known.id,))
+        return None
+    if row[-1] != order.digest:
+        raise rules.key_conflict(key)
+    return known
 
 
 def _insert_turn(tx: Transaction, turn: Turn, order: Accept) -> None:

@@ -1,0 +1,1 @@
+"""Webhooks: programs elsewhere that call `POST /hooks/NAME`, and so start a turn."""
