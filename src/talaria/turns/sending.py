@@ -171,7 +171,7 @@ class ChatSender:
     def place_of(self, key: ChatKey, address: str | None = None) -> ReplyPlace:
         """Return where messages to a chat go. `address` is that of a chat on a channel that has no others."""
         try:
-            return ReplyPlace(key, self._find_address(ChatAddress.parse(key)))
+            return ReplyPlace(key, self.find_address(ChatAddress.parse(key)))
         except BadRequest:
             return ReplyPlace(key, address)
 
