@@ -19,6 +19,7 @@ from random import Random
 import msgspec
 
 from chaos.approval_faults import APPROVAL_FAULTS
+from chaos.finding_faults import FINDING_FAULTS
 from chaos.kills import KillRun
 from chaos.load_faults import LOAD_FAULTS
 from chaos.memory_faults import MEMORY_FAULTS
@@ -493,6 +494,7 @@ MUTANTS = (
         (Edit("workspace/checkpoints/reading.py", '    (".git", ".hg",', '    (".hg",'),),
         Tests(f"{_COPIES}/test_shadow.py::test_a_repository_s_history_is_never_touched"),
     ),
+    *FINDING_FAULTS,
     *LOAD_FAULTS,
     *MEMORY_FAULTS,
     *NETWORK_FAULTS,

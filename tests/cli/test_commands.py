@@ -107,6 +107,19 @@ def test_a_session_is_shown_with_all_that_was_said(run: Run, home: Path) -> None
     assert run("sessions", "show", session)[1] == out
 
 
+def test_what_was_said_is_found_without_a_gateway(run: Run, home: Path) -> None:
+    (session,) = talk(home, named("work"))
+    status, out, err = run("sessions", "search", "hello", "you")
+    head, excerpt = out.splitlines()
+    assert (status, err) == (0, "")
+    assert head.endswith(f"hello  ({session}, entry 1)")
+    assert excerpt == "    user: hello"
+    assert run("sessions", "search", "zebra") == (0, "Nothing was found. Try other words, or fewer.\n", "")
+    status, _, err = run("sessions", "search", "?!")
+    assert status == 1
+    assert "The query has no words to search for." in err
+
+
 def test_a_session_ends_once(run: Run, home: Path) -> None:
     (session,) = talk(home, named("work"))
     assert run("sessions", "end", "work") == (0, f"Ended {session}.\n", "")

@@ -229,7 +229,7 @@ async def test_the_command_line_ends_the_workspace_too_when_no_gateway_runs(
     deletions = Deletions(
         cast(StoreEngine, store), SystemClock(), lifecycle, lambda key: tmp_path, index.forget
     )
-    sessions = StoredSessions(store, "main", lifecycle, deletions)
+    sessions = StoredSessions(store, "main", lifecycle, deletions, index)
     for _ in range(2):
         assert (await sessions.end_session(session_id)).ended_at is not None
     assert workspaces.ended == [session_id]

@@ -24,11 +24,15 @@ CHEAP = ContextSettings(summary_model="scripted/cheap")
 
 
 class SlowAside(ScriptedModel):
-    """A server that never answers the cheap model's calls."""
+    """A server that answers the cheap model's calls once `answers` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = asyncio.Event()
 
     async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
         if call.model == "cheap":
-            await asyncio.get_running_loop().create_future()
+            await self.answers.wait()
         return await super().complete(call, sink)
 
 
@@ -71,6 +75,16 @@ async def test_a_title_of_a_person_stays(store: Store, tmp_path: Path) -> None:
         await rig.say("/title Mine")
         await rig.say("How do I repot a monstera?")
         assert await title(rig) == "Mine"
+
+
+async def test_a_title_that_a_person_gives_meanwhile_stays(store: Store, tmp_path: Path) -> None:
+    model = SlowAside()
+    async with start(store, tmp_path, context=CHEAP, model=model) as rig:
+        await rig.say("How do I repot a monstera?")
+        await rig.say("/title Mine")
+        model.answers.set()
+        assert await title(rig) == "Mine"
+    assert asides(rig)
 
 
 async def test_a_budget_that_is_used_up_forbids_the_call(store: Store, tmp_path: Path) -> None:

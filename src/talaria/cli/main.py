@@ -31,7 +31,7 @@ VERBS = {
     "ask": "Send one message and print the reply.",
     "setup": "Choose a model, try it, and write the configuration.",
     "model": "List, fetch and remove the weights of built-in models.",
-    "sessions": "List, show, end and delete sessions.",
+    "sessions": "List, show, search, end and delete sessions.",
     "connect": "Connect a chat platform and let the first person in.",
     "pair": "Let people in who write from a chat platform, and out again.",
     "token": "Make, list and revoke tokens for programs that call the HTTP API.",

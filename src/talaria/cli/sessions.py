@@ -1,4 +1,4 @@
-"""`talaria sessions`: list, show, end and delete sessions, through the running gateway or in the store."""
+"""`talaria sessions`: list, show, search, end and delete sessions, by the running gateway or in the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.http.callers import HOME_CALLER
-from talaria.channels.http.views import SessionList, SessionView
+from talaria.channels.http.views import FoundList, SessionList, SessionView, found_list
 from talaria.cli.home_gateway import GatewayOrStore, ask_home
 from talaria.cli.options import Invocation, group
 from talaria.cli.text import columns, when
@@ -45,6 +45,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
+from talaria.core.people import EVERYTHING
 from talaria.core.sessions import Session
 from talaria.core.store_ports import Store
 from talaria.core.units import format_size
@@ -62,7 +63,7 @@ _MAX_RESULT_CHARS = 160
 
 @group("sessions", "talaria sessions list", "talaria sessions show terminal")
 def command() -> None:
-    """List, show, end and delete sessions."""
+    """List, show, search, end and delete sessions."""
 
 
 @command.verb("list", "talaria sessions list --limit 100")
@@ -100,6 +101,24 @@ def _show(invocation: Invocation, session: str) -> None:
             after, is_over = page.next, page.next is None
 
     _with_sessions(invocation, show, session)
+
+
+@command.verb("search", "talaria sessions search tomato soup", "talaria sessions search '\"due on Friday\"'")
+@click.argument("words", nargs=-1, required=True, metavar="WORDS…")
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 100), help="How many at most.")
+def _search(invocation: Invocation, words: tuple[str, ...], limit: int) -> None:
+    """Find what was said, in all sessions."""
+    found = _with_sessions(invocation, lambda sessions: sessions.search(" ".join(words), limit))
+    for hit in found.items:
+        title = clean_line(hit.title, 60) or clean_line(hit.name or hit.chat_key, 60)
+        click.echo(f"{when(hit.at)}  {title}  ({hit.session_id}, entry {hit.seq})")
+        click.echo(f"    {clean_line(hit.speaker, 40)}: {clean_line(hit.excerpt, 400)}")
+    if not found.items:
+        click.echo("Nothing was found. Try other words, or fewer.")
+    if not found.is_complete:
+        click.echo("Older conversations are still being indexed: search again in a moment.", err=True)
+    elif found.next is not None:
+        click.echo(f"… and more; --limit {min(limit * 5, 100)} shows more of them.", err=True)
 
 
 @command.verb("end", "talaria sessions end terminal")
@@ -145,12 +164,25 @@ class StoredSessions:
     """
 
     def __init__(
-        self, store: Store, agent_name: str, lifecycle: SessionLifecycle, deletions: Deletions
+        self,
+        store: Store,
+        agent_name: str,
+        lifecycle: SessionLifecycle,
+        deletions: Deletions,
+        index: LogIndex,
     ) -> None:
         self._store = store
         self._agent_name = agent_name
         self._lifecycle = lifecycle
         self._deletions = deletions
+        self._index = index
+
+    async def search(self, query: str, limit: int) -> FoundList:
+        try:
+            page = await self._index.search(query, EVERYTHING, limit)
+        finally:
+            await self._index.close()
+        return found_list(page, query, HOME_CALLER)
 
     async def sessions(self, limit: int) -> SessionList:
         page = await self._store.sessions(Page(limit))
@@ -222,7 +254,7 @@ def _open_sessions(invocation: Invocation, found: GatewayOrStore) -> StoredSessi
     )
     index = LogIndex(home.path / SIDE_FILE, store.recall, SystemClock())
     deletions = Deletions(store, SystemClock(), lifecycle, _folders(invocation), index.forget)
-    return StoredSessions(store, agent.name, lifecycle, deletions)
+    return StoredSessions(store, agent.name, lifecycle, deletions, index)
 
 
 def _folders(invocation: Invocation) -> ChatFolders:

@@ -91,9 +91,10 @@ async def _open_web(scope: ToolScope, settings: SearchSettings) -> AsyncIterator
 
 def _recall(scope: ToolScope, settings: ToolSettings) -> ToolSource:
     from talaria.tools.recall import recall_tools  # noqa: PLC0415
+    from talaria.tools.session_search import session_search_tool  # noqa: PLC0415
     from talaria.tools.toolset import Family  # noqa: PLC0415
 
-    return Family("recall", recall_tools(scope, settings.max_result))
+    return Family("recall", (*recall_tools(scope, settings.max_result), session_search_tool(scope)))
 
 
 async def _examine_web(examination: Examination[SearchSettings]) -> AsyncIterator[Finding]:

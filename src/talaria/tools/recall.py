@@ -118,7 +118,7 @@ class _Recall:
         for step, mark in ((-1, "  before"), (0, ""), (1, "  after")):
             shown = entry if not step else await self._beside(entry, step, log, context)
             if shown is not None:
-                _warn_of(shown, context)
+                warn_of(shown, context)
                 name = _name_of(shown, wanted, context)
                 said = excerpt(full_text(shown), wanted, _BESIDE_CHARS if step else 2 * _BESIDE_CHARS)
                 lines.append(f"{mark + ' ' if mark else ''}[{name}] {self._head(shown)}: {said}")
@@ -152,7 +152,7 @@ class _Recall:
                     (found,) = await child.ask(batch.data)
                     for number, line in found[: _REGEX_HITS - len(hits)]:
                         entry = batch.entry_at(number)
-                        _warn_of(entry, context)
+                        warn_of(entry, context)
                         hits.append(f"[{_name(entry, context)}] {self._head(entry)}: {line}")
         if not hits:
             return "No line matches."
@@ -206,7 +206,7 @@ class _Recall:
     async def expand(self, arguments: Arguments, context: ToolContext) -> Content:
         named, page = RecallId.parse(arguments["id"]), arguments.get("page", 1)
         entry = await self._find(named, context)
-        _warn_of(entry, context)
+        warn_of(entry, context)
         head = f"[{named}] {self._head(entry)}"
         if named.kind is RecallKind.RESULT:
             result = _result(entry, named)
@@ -230,7 +230,7 @@ class _Recall:
                 piece = data[_at_character(data, first - offset) : _at_character(data, last - offset)]
                 offset += len(data)
                 if piece:
-                    _warn_of(original, context)
+                    warn_of(original, context)
                     shown.append(piece)
             if offset > last:
                 shown.append(f"\n[page {page}; page {page + 1} goes on from here]".encode())
@@ -382,7 +382,7 @@ def _size(entry: Entry) -> str:
     return format_size(len(said.encode(errors="replace")))
 
 
-def _warn_of(entry: Entry, context: ToolContext) -> None:
+def warn_of(entry: Entry, context: ToolContext) -> None:
     """Content from outside stays content from outside."""
     match entry.body:
         case ToolResults(results=results) if any(result.untrusted is True for result in results):

@@ -40,6 +40,7 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("GET", "/api/turns/{id}/events"): ALL,
     ("POST", "/api/turns/{id}/cancel"): {CHAT, OPERATE},
     ("GET", "/api/turns"): ALL,
+    ("GET", "/api/search"): ALL,
     ("GET", "/api/events"): ALL,
     ("GET", "/api/approvals"): ALL,
     ("POST", "/api/approvals/{id}"): {CHAT, OPERATE},

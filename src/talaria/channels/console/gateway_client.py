@@ -19,6 +19,7 @@ from talaria.access.tokens import FreshToken
 from talaria.channels.http.views import (
     AcceptedTurn,
     ExplainedTurn,
+    FoundList,
     ProjectView,
     SessionList,
     SessionView,
@@ -265,6 +266,10 @@ class GatewayClient:
 
     async def sessions(self, limit: int) -> SessionList:
         return _decode(await self._call("GET", f"/api/sessions?limit={limit}"), SessionList)
+
+    async def search(self, query: str, limit: int) -> FoundList:
+        path = f"/api/search?q={_quote(query)}&limit={limit}"
+        return _decode(await self._call("GET", path), FoundList)
 
     async def session(self, name_or_id: str) -> SessionView:
         return _decode(await self._call("GET", f"/api/sessions/{_quote(name_or_id)}"), SessionView)

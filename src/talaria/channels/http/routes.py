@@ -39,6 +39,7 @@ from talaria.channels.http.response import StreamTiming
 from talaria.channels.http.responses_api import DeletedResponse, InputItemList, ResponseApi
 from talaria.channels.http.responses_requests import ResponsesRequest
 from talaria.channels.http.routing import ApiRoute, HttpApp
+from talaria.channels.http.search_api import MAX_FOUND, MAX_QUERY, SearchApi
 from talaria.channels.http.session_api import ProjectBody, SessionApi
 from talaria.channels.http.settings import SESSION_HEADER, HttpSettings
 from talaria.channels.http.status_views import (
@@ -54,6 +55,7 @@ from talaria.channels.http.views import (
     AcceptedTurn,
     DeletedSession,
     ExplainedTurn,
+    FoundList,
     ProjectView,
     SessionList,
     SessionView,
@@ -154,7 +156,7 @@ def create_app(
             ResponseApi(gateway, settings, timing),
             settings.session_header,
         ),
-        **_session_routes(SessionApi(gateway)),
+        **_session_routes(SessionApi(gateway), SearchApi(gateway)),
         **_file_routes(FileApi(gateway, settings)),
         **_approval_routes(ApprovalApi(gateway)),
         **_memory_routes(MemoryApi(gateway)),
@@ -271,9 +273,18 @@ def _openai_routes(openai: OpenAiApi, responses: ResponseApi, session_header: st
     }
 
 
-def _session_routes(sessions: SessionApi) -> Table:
+def _session_routes(sessions: SessionApi, search: SearchApi) -> Table:
     unknown = ("not_found",)
     listing = Call("All sessions that the caller may see, the last used first.", SessionList, fields=_PAGE)
+    find = Call(
+        "Full text over the sessions that the caller may see, the best hits first.",
+        FoundList,
+        fields=(
+            Field("q", 'The words, a question, or a "phrase".', Annotated[str, Meta(max_length=MAX_QUERY)]),
+            Field("limit", "How many, 20 if it is not given.", Annotated[int, Meta(ge=1, le=MAX_FOUND)]),
+            Field("after", "The `next` of the page before.", Annotated[str, Meta(max_length=200)]),
+        ),
+    )
     show = Call("A session, with its model.", SessionView, errors=unknown)
     delete = Call(
         "Delete a session with its history.", DeletedSession, errors=("not_found", "busy", "draining")
@@ -289,6 +300,7 @@ def _session_routes(sessions: SessionApi) -> Table:
         example='{"folder": "/home/ann/site"}',
     )
     return {
+        "/api/search": {"GET": ApiRoute(search.search, _ALL, find, "session.read")},
         "/api/sessions": {"GET": ApiRoute(sessions.list, _ALL, listing)},
         "/api/sessions/{x}": {
             "GET": ApiRoute(sessions.show, _ALL, show, "session.read"),

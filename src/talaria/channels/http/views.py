@@ -15,10 +15,12 @@ from talaria.core.errors import ErrorInfo, NotFound
 from talaria.core.files import SentFile
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import TokenUsage, ToolOutcome
+from talaria.core.search_port import FoundEntry, SearchPage
 from talaria.core.sessions import Session
 from talaria.core.spending import Spent
 from talaria.core.store_ports import Histories
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
+from talaria.search.words import terms
 from talaria.turns.explain import HistoryLine, explain_history
 from talaria.turns.turns import NO_SUCH_TURN
 
@@ -199,6 +201,50 @@ class SessionView(msgspec.Struct, frozen=True):
 class SessionList(msgspec.Struct, frozen=True):
     items: tuple[SessionView, ...]
     next: str | None
+
+
+class FoundView(msgspec.Struct, frozen=True):
+    """An entry that was found, the entry `seq` of its session. `excerpt` is the text around the words that
+    were looked for. `speaker` is the name of its sender, `assistant`, or the name of a tool. `name` is the
+    session's name in paths, as in lists."""
+
+    session_id: SessionId
+    seq: int
+    title: str
+    excerpt: str
+    at: float
+    speaker: str
+    name: str | None
+    chat_key: ChatKey
+
+    @classmethod
+    def of(cls, hit: FoundEntry, caller: ApiCaller) -> FoundView:
+        return cls(
+            hit.session_id,
+            hit.seq,
+            hit.title,
+            hit.excerpt,
+            hit.at,
+            hit.speaker,
+            caller.name_of(hit.chat_key),
+            hit.chat_key,
+        )
+
+
+class FoundList(msgspec.Struct, frozen=True):
+    """The best hits first. `is_complete` is false while older conversations are still being indexed."""
+
+    items: tuple[FoundView, ...]
+    next: str | None
+    is_complete: bool
+
+
+def found_list(page: SearchPage, query: str, caller: ApiCaller) -> FoundList:
+    """Return the hits whose excerpts have a word of the query. The index also finds what stands beside such
+    words, which helps a model, and puzzles a person."""
+    wanted = frozenset(terms(query))
+    found = (hit for hit in page.hits if not wanted.isdisjoint(terms(hit.excerpt)))
+    return FoundList(tuple(FoundView.of(hit, caller) for hit in found), page.next, page.is_complete)
 
 
 class ProjectView(msgspec.Struct, frozen=True):

@@ -33,6 +33,7 @@ MEDIA_TYPES: Final = {
     "memory.js": _SCRIPT,
     "model.js": _SCRIPT,
     "questions.js": _SCRIPT,
+    "search.js": _SCRIPT,
     "storage.js": _SCRIPT,
     "tools.js": _SCRIPT,
     "transcript.js": _SCRIPT,

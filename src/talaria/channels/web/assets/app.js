@@ -11,6 +11,7 @@ import "./memory.js";
 import { drawModel, fetchLarger, isDownloading } from "./model.js";
 import { drawOpen } from "./questions.js";
 import { drafts, forgetAll, login, newName, outbox, titles } from "./storage.js";
+import "./search.js";
 import { Transcript, trouble } from "./transcript.js";
 
 const POLL_MS = 10_000;
@@ -92,23 +93,31 @@ $("logout").onclick = async () => {
 // -- the open chat
 
 function route() {
-  const ref = /^#chat=([\w.-]{1,128})$/.exec(location.hash)?.[1];
+  const [, ref, at] = /^#chat=([\w.-]{1,128})(?:&at=(\d{1,9}))?$/.exec(location.hash) ?? [];
   toggleSide(false);
   if (!ref) openNew("replaceState");
-  else if (ref !== chat?.ref) enter(new Chat(ref, page));
+  else if (ref !== chat?.ref) enter(new Chat(ref, page), { at: Number(at) });
+  else if (at) pointAt(Number(at));
+}
+
+/** Shows an entry of the open chat instead of its end. */
+function pointAt(seq) {
+  isPinned = false;
+  transcript.point(seq);
 }
 
 /** `method` is `pushState` if Back shall lead to the chat before, else `replaceState`. */
 function openNew(method) {
   const name = newName();
   history[method](null, "", `#chat=${name}`);
-  enter(new Chat(name, page), true);
+  enter(new Chat(name, page), { isNew: true });
 }
 
-function enter(here, isNew = false) {
+/** `at` is the entry that is shown first, if it is not the last one. */
+function enter(here, { isNew = false, at = 0 }) {
   chat?.leave();
   chat = here;
-  isPinned = true;
+  isPinned = !at;
   transcript.clear();
   transcript.endLive();
   composer.open(here.name);
@@ -120,14 +129,16 @@ function enter(here, isNew = false) {
   if (isNew) return;
   $("scroll").dataset.loading = "";
   const arrived = () => { if (chat === here) delete $("scroll").dataset.loading; };
-  here.catchUp().then(drawAsked).then(() => (here.name ? null : explain(here.session))).catch(fail).finally(arrived);
+  const read = here.catchUp().then(() => { if (at && chat === here) pointAt(at); });
+  read.then(drawAsked).then(() => (here.name ? null : explain(here.session))).catch(fail).finally(arrived);
 }
 
 /** Says why a session can only be read: it is not the current one of its chat, or of another channel. */
 async function explain(session) {
   const current = session?.name ? await call("GET", `/api/sessions/${session.name}`) : null;
   if (chat?.session !== session) return;
-  const go = () => { location.hash = `#chat=${session.name}`; };
+  const at = /&at=\d+$/.exec(location.hash)?.[0] ?? "";
+  const go = () => location.replace(`#chat=${session.name}${at}`); // Back leads to the chat before
   const resume = () => { post(new Chat(session.name, page).send(`/resume ${session.id}`, [])); go(); };
   if (current && current.id === session.id) go();
   else if (current) {

@@ -88,6 +88,20 @@ export class Transcript {
     return this.#questions.has(id);
   }
 
+  /** Scrolls to an entry and marks it. An entry without a node of its own, such as the result of a tool, is shown
+   * by the node before it, and a hidden one too. */
+  point(seq) {
+    const nodes = [...this.#log.children].filter((node) => node.seq !== undefined);
+    const node = nodes.find((each) => each.seq === seq) ?? nodes.findLast((each) => each.seq < seq) ?? nodes[0];
+    this.#log.querySelector(".pointed")?.classList.remove("pointed");
+    if (!node) return;
+    if (node.seq !== seq && "open" in node) node.open = true;
+    node.classList.add("pointed");
+    node.tabIndex = -1;
+    node.focus({ preventScroll: true });
+    node.scrollIntoView({ block: "center" });
+  }
+
   // -- the running turn
 
   /** `bubble` is the message of the turn, or null if the log has it already. */

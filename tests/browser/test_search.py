@@ -1,0 +1,130 @@
+"""Searching all conversations from the page: excerpts and dates, keys, and the jump to the place."""
+
+from __future__ import annotations
+
+import pytest_asyncio
+
+from browser.visitor import Visit, Visitor
+
+HARBOUR = "The harbour master said that the ferry to Hjelmvik leaves at six in the morning."
+
+
+async def talk(visitor: Visitor, name: str, *texts: str) -> str:
+    """Say something in a chat by another client. Returns its session."""
+    for text in texts:
+        path = f"/api/sessions/{name}/messages?wait=20"
+        turn = await visitor.gateway.call("POST", path, json={"text": text})
+    session: str = turn["session_id"]
+    return session
+
+
+async def find(visitor: Visitor, words: str) -> None:
+    await visitor.page.locator("#find").fill(words)
+    await visitor.page.locator(f"#found[data-words='{words}'] li").first.wait_for()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def harbour(visitor: Visitor) -> str:
+    """A session in which the harbour stands far above the end."""
+    filler = [f"[[reply Line {number}.\n\nAnd more of it.]] question {number}" for number in range(12)]
+    said = f"[[reply I have noted the ferry.]] {HARBOUR}"
+    return await talk(visitor, "harbour", filler[0], said, *filler[1:])
+
+
+async def test_a_hit_leads_to_its_place_in_the_conversation(visitor: Visitor, harbour: str) -> None:
+    await find(visitor, "ferry hjelmvik")
+    hit = visitor.page.locator("#found li").first
+    text = " ".join((await hit.text_content() or "").split())
+    assert "You: " in text and "ferry to Hjelmvik leaves" in text
+    assert set(await hit.locator("mark").all_text_contents()) == {"ferry", "Hjelmvik"}
+    assert await hit.locator("time").get_attribute("datetime")
+    assert not await visitor.page.locator("#chats").is_visible()
+    await hit.locator("a").click()
+    pointed = visitor.page.locator("#log .pointed")
+    await pointed.get_by_text("harbour master").wait_for()
+    await visitor.page.wait_for_function("location.hash.startsWith('#chat=harbour&at=')")
+    assert await pointed.evaluate("node => node === document.activeElement")
+    box, view = await pointed.bounding_box(), await visitor.page.locator("#scroll").bounding_box()
+    assert box and view and view["y"] <= box["y"] < view["y"] + view["height"]
+    below = "(it) => it.scrollHeight - it.scrollTop - it.clientHeight"
+    assert await visitor.page.locator("#scroll").evaluate(below) > 100
+    assert await visitor.page.locator("#find").input_value() == "ferry hjelmvik"
+
+
+async def test_keys_lead_from_the_field_through_the_hits_and_back(visitor: Visitor, harbour: str) -> None:
+    page = visitor.page
+    await page.locator("#text").focus()
+    await page.keyboard.press("Control+k")
+    assert await page.locator("#find").evaluate("node => node === document.activeElement")
+    await page.keyboard.type("harbour master")
+    await page.locator("#found li").first.wait_for()
+    await page.keyboard.press("ArrowDown")
+    first = page.locator("#found a").first
+    assert await first.evaluate("node => node === document.activeElement")
+    await page.keyboard.press("ArrowUp")
+    assert await page.locator("#find").evaluate("node => node === document.activeElement")
+    await page.keyboard.press("ArrowDown")
+    await page.keyboard.press("Enter")
+    await page.locator("#log .pointed").get_by_text("harbour master").wait_for()
+    await page.locator("#find").focus()
+    await page.keyboard.press("Escape")
+    assert await page.locator("#find").input_value() == ""
+    assert await page.locator("#chats").is_visible()
+
+
+async def test_nothing_found_is_said_and_a_bad_query_too(visitor: Visitor) -> None:
+    await visitor.page.locator("#find").fill("zyxwvut qqqq")
+    await visitor.sees("Nothing was found.", "#found-note")
+    await visitor.page.locator("#find").fill("?!")
+    await visitor.sees("The query has no words", "#found-note")
+    await visitor.page.locator("#find").fill("")
+    await visitor.page.locator("#chats").wait_for()
+
+
+async def test_what_was_found_cannot_run_on_the_page(visitor: Visitor) -> None:
+    await talk(
+        visitor, "evil", '<img src=x onerror="document.title = 1"> marzipan <mark>x</mark> [x](javascript:1)'
+    )
+    await find(visitor, "marzipan <img")
+    assert not await visitor.page.locator("#found img").count()
+    assert '<img src=x onerror="document.title = 1">' in (
+        await visitor.page.locator("#found").text_content() or ""
+    )
+
+
+async def test_a_result_of_a_tool_is_shown_by_its_call(visitor: Visitor) -> None:
+    text = '[[call write_file {"path":"a.txt","content":"quince jelly"}]][[reply Written.]] please'
+    await talk(visitor, "tool", text, '[[call read_file {"path":"a.txt"}]][[reply Read.]] again')
+    await find(visitor, "quince jelly")
+    hits = visitor.page.locator("#found li")
+    by_tool = hits.filter(has_text="read_file:")
+    await by_tool.first.locator("a").click()
+    await visitor.page.locator("#log details.pointed[open]").wait_for()
+
+
+async def test_on_a_narrow_screen_the_drawer_holds_the_search(
+    visit: Visit, visitor: Visitor, harbour: str
+) -> None:
+    narrow = await visit(viewport={"width": 390, "height": 740})
+    await narrow.page.locator("#menu").click()
+    await find(narrow, "harbour master")
+    await narrow.page.keyboard.press("Enter")
+    await narrow.page.locator("#log .pointed").get_by_text("harbour master").wait_for()
+    await narrow.page.locator("#side").wait_for(state="hidden")
+
+
+async def test_more_hits_come_by_pages(visitor: Visitor) -> None:
+    for number in range(25):
+        await talk(visitor, f"many-{number}", f"[[reply fine]] marmalade recipe number {number}")
+    await find(visitor, "marmalade")
+    assert await visitor.page.locator("#found li").count() == 20
+    await visitor.page.locator("#found-more").click()
+    await visitor.page.locator("#found li").nth(24).wait_for()
+    assert not await visitor.page.locator("#found-more").count()
+
+
+async def test_a_token_with_its_own_chats_finds_nothing_of_others(visitor: Visitor, harbour: str) -> None:
+    made = await visitor.gateway.call("POST", "/api/tokens", json={"name": "phone", "role": "chat"})
+    headers = {"Authorization": f"Bearer {made['secret']}"}
+    own = await visitor.gateway.call("GET", "/api/search?q=ferry", headers=headers)
+    assert own["items"] == []
