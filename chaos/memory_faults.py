@@ -24,8 +24,8 @@ MEMORY_FAULTS = (
         (
             Edit(
                 "core/memory.py",
-                "return MemoryPlace(address.agent, person)",
-                "return MemoryPlace(address.agent, OWNER)",
+                'return MemoryPlace(unquote(key.split(":", 2)[1]), person)',
+                'return MemoryPlace("main", OWNER)',
             ),
             Edit("core/memory.py", "import KnownPeople, PersonId", "import OWNER, KnownPeople, PersonId"),
         ),
@@ -134,8 +134,8 @@ MEMORY_FAULTS = (
         (
             Edit(
                 "tools/file_memory.py",
-                'return self._secrets("\\n\\n".join(sections)) if sections else ""',
-                'return "\\n\\n".join(sections)',
+                'redact("\\n\\n".join(sections))',
+                '"\\n\\n".join(sections)',
             ),
         ),
         Tests(f"{_SCENARIOS}::test_secrets_are_taken_out_of_what_is_written_and_read"),

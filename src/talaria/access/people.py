@@ -7,6 +7,7 @@ Search, memory, jobs and messages to other chats ask here before they show one c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -16,6 +17,7 @@ from talaria.core.ids import EPHEMERAL, ChatAddress, ChatKey, channel_of
 from talaria.core.people import EVERYTHING, OWNER, PersonId, Reach
 from talaria.core.turns import Sender
 
+_CHATS_KEPT: Final = 4096
 _HTTP: Final = "http"
 _TOKEN: Final = "token"  # noqa: S105 - a kind of chat, and the beginning of a sender's id
 _DM: Final = "dm"
@@ -54,6 +56,7 @@ class People:
         self._known = dict.fromkeys(lone, OWNER) | {
             identity: OWNER if person in owning else person for identity, person in joined.items()
         }
+        self._persons = lru_cache(maxsize=_CHATS_KEPT)(self._of_chat)  # asked for each message
 
     def of_identity(self, channel: str, user_id: str) -> PersonId:
         identity = f"{channel}:{user_id}"
@@ -68,6 +71,9 @@ class People:
 
         An operator who writes in the chat of another person does not make it the owner's.
         """
+        return self._persons(key)
+
+    def _of_chat(self, key: ChatKey) -> PersonId | None:
         address = ChatAddress.parse(key)
         if address.kind == _DM:
             return self.of_identity(address.channel, address.chat)

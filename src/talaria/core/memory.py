@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol, TypeAlias, runtime_checkable
+from urllib.parse import unquote
 
 import msgspec
 
@@ -45,10 +46,10 @@ class MemoryPlace(msgspec.Struct, frozen=True):
 
 def place_of(people: KnownPeople, key: ChatKey) -> MemoryPlace:
     """Return the place whose memory a chat uses."""
-    address = ChatAddress.parse(key)
     person = people.of_chat(key)
     if person is not None:
-        return MemoryPlace(address.agent, person)
+        return MemoryPlace(unquote(key.split(":", 2)[1]), person)
+    address = ChatAddress.parse(key)
     return MemoryPlace(address.agent, chat=f"{address.channel}:{address.kind}:{address.chat}")
 
 

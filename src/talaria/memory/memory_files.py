@@ -47,15 +47,25 @@ def _escape(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
 
 
+class _KnownPages:
+    """The pages of a place as they were read last."""
+
+    __slots__ = ("folder", "pages", "paths", "stamps")
+
+    def __init__(self, folder: Path, paths: tuple[str, ...]) -> None:
+        self.folder = folder
+        self.paths = paths
+        self.stamps: tuple[Stamp, ...] | None = None
+        self.pages: tuple[PageContent, ...] = ()
+
+
 class MemoryFiles:
     """The pages of all places below a folder. `pages` takes microseconds unless a file has changed; `change`
     blocks for longer. Both are safe in any thread."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._cache: OrderedDict[MemoryPlace, tuple[tuple[Stamp, ...], tuple[PageContent, ...]]] = (
-            OrderedDict()
-        )
+        self._cache: OrderedDict[MemoryPlace, _KnownPages] = OrderedDict()
 
     def folder(self, place: MemoryPlace) -> Path:
         agent = self._root / folder_name(place.agent)
@@ -68,15 +78,18 @@ class MemoryFiles:
     def pages(self, place: MemoryPlace) -> tuple[PageContent, ...]:
         """Return the pages of a place. They are read again only if a file has changed. A page that cannot be
         read is empty and says why."""
-        folder = self.folder(place)
-        stamps = tuple(_stamp(folder / page) for page in place.pages)
         known = self._cache.get(place)
-        if known is None or known[0] != stamps:
-            known = (stamps, tuple(_read(folder, page) for page in place.pages))
+        if known is None:
+            folder = self.folder(place)
+            known = _KnownPages(folder, tuple(str(folder / page) for page in place.pages))
             self._cache[place] = known
-            while len(self._cache) > _PLACES_KEPT:
+            if len(self._cache) > _PLACES_KEPT:
                 self._cache.popitem(last=False)
-        return known[1]
+        stamps = tuple([_stamp(path) for path in known.paths])
+        if stamps != known.stamps:
+            known.pages = tuple(_read(known.folder, page) for page in place.pages)
+            known.stamps = stamps
+        return known.pages
 
     def change(
         self, place: MemoryPlace, page: MemoryPage, edit: Callable[[str], Edited], *, keeps: bool = False
@@ -141,9 +154,9 @@ class MemoryFiles:
             os.close(descriptor)
 
 
-def _stamp(path: Path) -> Stamp:
+def _stamp(path: Path | str) -> Stamp:
     try:
-        found = path.stat()
+        found = os.stat(path)  # noqa: PTH116 - for each message, and several times as fast
     except OSError:
         return None
     return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

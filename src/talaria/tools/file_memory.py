@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -25,7 +26,7 @@ from talaria.core.memory import (
     place_of,
 )
 from talaria.core.people import KnownPeople
-from talaria.core.redaction import SecretRegistry
+from talaria.core.redaction import Redactor, SecretRegistry
 from talaria.core.slots import FairThreads
 from talaria.core.tools import Tool, ToolContext, ToolSpec
 from talaria.memory.memory_files import MemoryFiles
@@ -34,6 +35,7 @@ from talaria.memory.shortening import MAX_OUTPUT, instructions, read_answer
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
 
 _THREADS: Final = 2  # for edits of people; calls of the tool have threads of their own
+_PROMPTS_KEPT: Final = 1024
 _CUT: Final = "[The rest of this page is not shown: it is too long.]"
 
 MEMORY_SPEC: Final = ToolSpec(
@@ -79,6 +81,7 @@ class FileMemory:
         self._people = people
         self._clock = clock
         self._secrets = secrets
+        self._prompts: OrderedDict[MemoryPlace, tuple[tuple[PageContent, ...], Redactor, str]] = OrderedDict()
         self._threads = FairThreads("talaria-memory", lambda: _THREADS)
 
     def close(self) -> None:
@@ -95,8 +98,15 @@ class FileMemory:
         pass
 
     def prompt(self, place: MemoryPlace) -> str:
-        sections = [_section(content) for content in self._files.pages(place) if body(content.text)]
-        return self._secrets("\n\n".join(sections)) if sections else ""
+        pages, redact = self._files.pages(place), self._secrets.redactor
+        known = self._prompts.get(place)
+        if known is None or known[0] is not pages or known[1] is not redact:
+            sections = [_section(content) for content in pages if body(content.text)]
+            known = (pages, redact, redact("\n\n".join(sections)))
+            self._prompts[place] = known
+            if len(self._prompts) > _PROMPTS_KEPT:
+                self._prompts.popitem(last=False)
+        return known[2]
 
     async def pages(self, place: MemoryPlace) -> tuple[PageContent, ...]:
         pages = await self._threads.run(place, self._files.pages, place)

@@ -8,7 +8,6 @@ note lets it be told again.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
@@ -34,7 +33,7 @@ from talaria.turns.trust import LoggedTrust
 _log = logging.getLogger("talaria.turns")
 _HEARD: Final = "[Note: the memory was changed outside of this conversation:\n"
 _RECALLED: Final = "[Note: from memory, about this message:\n"
-KnownMark: TypeAlias = tuple[int, bytes]  # an epoch of the session, and a digest of the memory
+KnownMark: TypeAlias = tuple[int, int]  # an epoch of the session, and a hash of the memory
 _KEPT: Final = 4096  # sessions of which it is known what they know
 _PREFETCH_SECONDS: Final = 5.0
 _SYNC_SECONDS: Final = 30.0
@@ -84,7 +83,7 @@ class Memories:
         """Return what the session of a turn is to be told of changes, and a mark for `know`, which takes the
         state of memory that this is about. Raises store errors."""
         spec, current = agent.pinned.spec, self.prompt(turn.chat_key)
-        mark = (agent.revision.epoch, hashlib.sha256(current.encode()).digest())
+        mark = (agent.revision.epoch, hash(current))
         if self._known.get(turn.session_id) == mark:
             return None, mark
         if current != spec.remembered or agent.has_heard:
