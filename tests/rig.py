@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from talaria.access.budgets import Budgets
 from talaria.access.settings import BudgetSettings
 from talaria.agent.calling import Routes
+from talaria.agent.compaction.keeper import Compaction
 from talaria.agent.settings import AgentSettings, ContextSettings
 from talaria.agent.side_calls import SideCalls
 from talaria.agent.spec_resolver import SpecResolver
@@ -200,7 +201,7 @@ async def start(
         routes=Routes(models, builder, clock, draw, chain, catalog.abilities),
         tool_runner=tool_runner,
         budgets=money,
-        side_calls=side_calls,
+        compaction=Compaction(store, side_calls),
         metrics=metrics,
         pending=arrivals,
         secrets=secrets,

@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo
 from talaria.access.budgets import Budgets
 from talaria.access.people import People
 from talaria.agent.calling import Routes
+from talaria.agent.compaction.keeper import Compaction
 from talaria.agent.side_calls import SideCalls
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
@@ -351,9 +352,9 @@ async def _open_agents(
         calls = SideCalls(
             models.providers, models.catalog, budgets, store, metrics, secrets, lambda: live.settings.context
         )
-        yield Agents(
-            pool, specs, routes, tool_runner, budgets, metrics, calls, downloads, secrets, None, memories
-        )
+        compaction = Compaction(store, calls, specs.refresh_memory)
+        agents = Agents(pool, specs, routes, tool_runner, budgets, metrics, compaction, downloads, secrets)
+        yield replace(agents, memories=memories)
 
 
 @asynccontextmanager

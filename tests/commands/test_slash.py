@@ -117,7 +117,7 @@ def test_what_is_a_command(text: str, command: Command | None) -> None:
         ("/help /reset", "/new [TITLE]: start a new session"),
         ("/help nothing", "There is no command /nothing in this version."),
         ("/stopp", "There is no command /stopp in this version. Did you mean /stop?"),
-        ("/compact", "There is no command /compact in this version."),
+        ("/frobnicate", "There is no command /frobnicate in this version."),
         ("/model", "This session uses scripted/scripted. `/model NAME` changes it. Known: main, fast."),
         ("/reasoning", "Reasoning: low."),
         ("/reasoning lots", "'lots' is no effort. Say none, low, medium or high."),

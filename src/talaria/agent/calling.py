@@ -12,11 +12,13 @@ from typing import NoReturn, assert_never
 import msgspec
 
 from talaria.agent.cache_watch import CacheSample, watch
+from talaria.agent.compaction.keeper import ContextKeeper
+from talaria.agent.compaction.sizes import measure, request_weight
 from talaria.agent.context import TurnContext, TurnTools
 from talaria.agent.journal import Journal
 from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import Clock
-from talaria.core.errors import AnswerTooLarge, EndpointResting, ModelError, NoModel
+from talaria.core.errors import AnswerTooLarge, ContextTooLong, EndpointResting, ModelError, NoModel
 from talaria.core.events import Delta, FellBack, ReasoningDelta, RefusalDelta, Retrying, ToolCallDelta
 from talaria.core.message_redaction import DeltaRedactor, redact_message
 from talaria.core.messages import TokenUsage
@@ -64,7 +66,16 @@ class Caller:
     `said` is the text that the current call has streamed.
     """
 
-    def __init__(self, agent: WarmAgent, journal: Journal, context: TurnContext, routes: Routes) -> None:
+    def __init__(
+        self,
+        agent: WarmAgent,
+        journal: Journal,
+        context: TurnContext,
+        routes: Routes,
+        keeper: ContextKeeper | None = None,
+    ) -> None:
+        """Without a `keeper` requests are sent whatever their size."""
+        self._keeper = keeper
         self._journal = journal
         self._context = context
         self._routes = routes
@@ -86,10 +97,11 @@ class Caller:
 
     @property
     def note(self) -> str:
-        """A note for the user if a fallback answered; empty otherwise."""
+        """A note for the user if a fallback answered or the conversation was compacted; else empty."""
+        kept = f"\n\n{self._keeper.note}" if self._keeper is not None and self._keeper.note else ""
         if not self._failures:
-            return ""
-        return f"\n\n[Answered by {_choice(self.spec)}, because {self._failures[0][1].user_text}]"
+            return kept
+        return f"{kept}\n\n[Answered by {_choice(self.spec)}, because {self._failures[0][1].user_text}]"
 
     async def ask(self) -> Completion:
         """Return the answer. Raises `ModelError` if no model answers; `said` then has what was streamed."""
@@ -98,6 +110,8 @@ class Caller:
             try:
                 return await self._attempt(patience)
             except ModelError as error:
+                if await self._relieve(error):
+                    continue
                 tries += 1
                 deadline = began + self._model.retry_within
                 match decide(error, self._retry_state(tries, deadline), self._routes.draw()):
@@ -125,9 +139,17 @@ class Caller:
         finally:
             del error, reported
 
+    async def _relieve(self, error: ModelError) -> bool:
+        """Make the conversation shorter if the model could not take it. Return whether it is shorter now."""
+        if self._keeper is None or self._has_spoken or not isinstance(error, ContextTooLong):
+            return False
+        return await self._keeper.relieve(self._view)
+
     async def _attempt(self, patience: float | None) -> Completion:
         """Make one call, which must begin its answer within `patience` seconds. All calls of the gateway are
         made here."""
+        if self._keeper is not None:
+            await self._keeper.fit(self._view)
         spec, context = self.spec, self._context
         self.said.clear()
         self._has_spoken = False
@@ -165,6 +187,7 @@ class Caller:
             raise
         context.metrics.model_called(spec.provider, "ok", time.perf_counter() - began)
         context.metrics.tokens_used(spec.provider, completion.usage)
+        measure(self._view, request_weight(self._view), completion.usage.input)
         self._watch_cache(completion.usage)
         self.said.clear()
         message = redact_message(
@@ -186,13 +209,13 @@ class Caller:
             self._journal.drop(unsent)
 
     def _planned(self, may_think: bool) -> PlannedCall:
-        spec, prefix, context = self.spec, self._view.pinned.prefix, self._context
+        spec, context = self.spec, self._context
         call = PlannedCall(
             self._journal.fence,
             self._journal.next_step,
             spec.provider,
             spec.model,
-            len(prefix.system) + len(prefix.tools) + self._view.transcript.weight,
+            request_weight(self._view),
             context.max_output,
             may_think,
         )

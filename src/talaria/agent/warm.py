@@ -9,7 +9,7 @@ from typing import Any
 
 from talaria.agent.cache_watch import CacheSample
 from talaria.agent.transcript import Transcript
-from talaria.core.entries import Entry, ReasoningSet, Revision, Summary, tells_of_memory
+from talaria.core.entries import Entry, ReasoningSet, Revision, tells_of_memory
 from talaria.core.errors import StoreError
 from talaria.core.ids import ChatKey, SessionId, SpecId
 from talaria.core.ports import Models, WireFormat, WorkspaceHandle, Workspaces
@@ -32,13 +32,16 @@ class WarmAgent:
     `reasoning` is the session's own effort, empty if it has none. `summary` is the one in force. `workspace`
     is a handle to what the tools act on; it cannot end anything. Agents of stateless calls have none.
     `cache_sample` is the last answer, for the cache watch. `has_heard` says that the log may tell of changes
-    of memory, by a note or an edit.
+    of memory, by a note or an edit. `measured` is the weight of the last request that was answered, and the
+    tokens that the provider counted; `failed_at` the size in tokens at which the last compaction failed.
     """
 
     __slots__ = (
         "cache_sample",
         "credential",
+        "failed_at",
         "has_heard",
+        "measured",
         "pinned",
         "reasoning",
         "revision",
@@ -55,7 +58,9 @@ class WarmAgent:
         self.transcript = Transcript(wire, pinned.spec)
         self.revision = Revision(0, 0)
         self.reasoning = ""
-        self.summary: Summary | None = None
+        self.summary: Entry | None = None
+        self.measured: tuple[int, int] | None = None
+        self.failed_at = 0
         self.has_heard = False
         self.workspace: WorkspaceHandle | None = None
         self.cache_sample: CacheSample | None = None
@@ -82,6 +87,11 @@ class WarmAgent:
                 self.transcript.append(entry.message)
                 self.has_heard = self.has_heard or tells_of_memory(entry)
             self.revision = Revision(entry.epoch, entry.seq)
+
+    def restart(self, pinned: PinnedSpec, wire: WireFormat) -> None:
+        """Forget all messages, because the log shows others now, and use this spec from here on."""
+        self.pinned = pinned
+        self.transcript = Transcript(wire, pinned.spec)
 
     def release(self) -> Coroutine[Any, Any, None] | None:
         """Free the bytes and give the workspace handle back. The session and its workspace are not touched.
@@ -166,8 +176,7 @@ async def load_agent(agent: WarmAgent, log: Sequence[Entry]) -> None:
         if isinstance(entry.body, ReasoningSet):
             agent.reasoning = entry.body.effort
     agent.has_heard = any(map(tells_of_memory, log))
-    found = find_summary(log)
-    agent.summary = found.body if found is not None and isinstance(found.body, Summary) else None
+    agent.summary = find_summary(log)
     if log:
         agent.revision = Revision(log[-1].epoch, log[-1].seq)
 

@@ -38,6 +38,7 @@ _QUOTE_LIMIT = 80
 _RECENT = 5
 _EFFORTS = "none|low|medium|high"
 _TOOLS_USAGE = "/tools [NAME…|all|none]"
+COMPACT = "compact"
 _NUMBER_DIGITS = 10  # a longer text is not taken for a number; Python refuses to convert very long ones
 
 
@@ -212,6 +213,11 @@ def _reload(context: CommandContext, args: str) -> CommandResult:
     return CommandResult("", spec_change=SpecChange())
 
 
+def _compact(context: CommandContext, args: str) -> CommandResult:
+    """Never reached: the runner compacts under the session's lease."""
+    return CommandResult("")
+
+
 # -- information ------------------------------------------------------------------------------------------
 
 
@@ -370,6 +376,13 @@ _ROWS = (
     CommandSpec("branch", "/branch [TITLE]", "continue in a copy of this session", Route.BINDING, _branch),
     CommandSpec(
         "reload", "/reload", "use the prompt and tools of the current configuration", Route.LANE, _reload
+    ),
+    CommandSpec(
+        COMPACT,
+        "/compact [FOCUS]",
+        "summarise the older part of the conversation now; FOCUS is what to keep in view",
+        Route.LANE,
+        _compact,
     ),
     CommandSpec(
         "why", "/why", "show the last messages, their ids and what became of them", Route.CONTROL, _why

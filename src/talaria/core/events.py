@@ -109,6 +109,13 @@ class FellBack(msgspec.Struct, frozen=True, tag="fallback"):
     reason: str
 
 
+class Compacted(msgspec.Struct, frozen=True, tag="compacted"):
+    """The conversation was compacted: its next request has `after` tokens instead of `before`."""
+
+    before: int
+    after: int
+
+
 class UsageReported(msgspec.Struct, frozen=True, tag="usage"):
     usage: TokenUsage
     model: str
@@ -174,6 +181,7 @@ Event = (
     | QuestionDecided
     | Retrying
     | FellBack
+    | Compacted
     | UsageReported
     | ModelLoading
     | Reset
@@ -197,6 +205,7 @@ EVENT_NAMES: dict[type, str] = {
         QuestionDecided,
         Retrying,
         FellBack,
+        Compacted,
         UsageReported,
         ModelLoading,
         Reset,

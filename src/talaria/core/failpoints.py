@@ -20,6 +20,8 @@ class Failpoint(StrEnum):
     ACKNOWLEDGED = "acknowledged"  # how far the channel has read is durable
     BEGUN = "turn.begun"
     ANSWERED = "model.answered"  # the model's answer is here, and not committed
+    SUMMARISED = "context.summarised"  # the summary is here, and not committed
+    COMPACTED = "context.compacted"  # the summary is committed, and the agent shows what was before
     STARTED = "tool.started"  # the step is committed as started, and the tool has not run
     RAN = "tool.ran"  # the tool has run, and its result is not committed
     PARKED = "turn.parked"  # the questions are committed, and nobody was told

@@ -151,6 +151,23 @@ Message = SystemMessage | UserMessage | AssistantMessage | ToolResults
 MESSAGE_TYPES = (SystemMessage, UserMessage, AssistantMessage, ToolResults)
 
 
+def is_untrusted(message: Message) -> bool:
+    """Return whether the message brought content from outside: the result of a tool that fetches it, a file
+    or a picture that was sent, or the message itself."""
+    match message:
+        case ToolResults(results=results):
+            return any(result.untrusted is True for result in results)
+        case UserMessage(parts=parts, untrusted=untrusted):
+            return untrusted is True or any(map(_is_sent, parts))
+        case _:
+            return False
+
+
+def _is_sent(part: Part) -> bool:
+    """Return whether a part is a picture or a file. A message that is too long is a file, and no such one."""
+    return isinstance(part, Image) or (isinstance(part, File) and not part.is_message)
+
+
 class TokenUsage(msgspec.Struct, frozen=True):
     """Tokens of model calls. Of `input`, the provider's prompt cache served `cached` tokens and took in
     `stored` tokens, which some providers charge for. `reasoning` is a part of `output`."""

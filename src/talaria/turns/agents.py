@@ -9,6 +9,7 @@ from typing import Protocol
 
 from talaria.access.budgets import Budgets
 from talaria.agent.calling import Caller, Routes
+from talaria.agent.compaction.keeper import Compaction
 from talaria.agent.context import TurnContext, TurnNotes
 from talaria.agent.journal import Journal
 from talaria.agent.loop import Loop
@@ -94,7 +95,7 @@ class Agents:
     tool_runner: ToolRunner
     budgets: Budgets
     metrics: Metrics
-    side_calls: SideCalls
+    compaction: Compaction
     pending: PendingModels = NO_PENDING_MODELS
     secrets: SecretRegistry = field(default_factory=SecretRegistry)
     notes: SessionNotes | None = None
@@ -103,6 +104,10 @@ class Agents:
     @property
     def builder(self) -> AgentBuilder:
         return self.routes.builder
+
+    @property
+    def side_calls(self) -> SideCalls:
+        return self.compaction.side_calls
 
     @property
     def clock(self) -> Clock:
@@ -178,7 +183,8 @@ class Agents:
             notes=self.notes.of(live.turn, agent) if steering and self.notes else None,
             gives_way=live.turn.inbound.gives_way,
         )
-        return Loop(Caller(agent, journal, context, self.routes), journal, context)
+        keeper = self.compaction.keep(live.turn, agent, journal, live.emit) if spec.prompt else None
+        return Loop(Caller(agent, journal, context, self.routes, keeper), journal, context)
 
     async def _ask_beside(
         self, turn: Turn, spec: AgentSpec, instructions: str, text: str, max_output: int

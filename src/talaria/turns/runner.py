@@ -17,7 +17,7 @@ from talaria.agent.journal import Journal
 from talaria.agent.loop import Loop
 from talaria.agent.warm import WarmAgent
 from talaria.cluster.leases import LeaseKeeper
-from talaria.commands.slash import asks_model
+from talaria.commands.slash import COMPACT, asks_model, parse_command
 from talaria.core.backoff import Backoff
 from talaria.core.entries import Exchange, Hidden, exchanges
 from talaria.core.errors import (
@@ -220,7 +220,7 @@ class Runner:
         if live.turn.state is TurnState.WAITING and await self._still_waits(live):
             return
         again = await self._find_retried(live.turn)
-        if live.turn.command and again is None:
+        if live.turn.command and again is None and live.turn.command != COMPACT:
             live.hold_task(None)  # a command is brief, and is not interrupted
             await self._commands.run(live)
             return
@@ -293,10 +293,20 @@ class Runner:
         live = attempt.live
         attempt.loop = self._agents.loop(live, agent, journal, self._settings)
         try:
+            if live.turn.command == COMPACT:
+                await self._compact(live, agent, journal)
+                return
             live.completion = await attempt.loop.run()
             live.steps, live.spent = tuple(journal.steps.values()), journal.spent
         finally:
             journal.attach(None)
+
+    async def _compact(self, live: LiveTurn, agent: WarmAgent, journal: Journal) -> None:
+        """Compact the conversation because a person asked for it, and tell what came of it."""
+        command = parse_command(live.turn.inbound.text)
+        keeper = self._agents.compaction.keep(live.turn, agent, journal, live.emit)
+        reply = await keeper.compact_now(command.args if command else "")
+        await journal.commit(end=TurnEnd(TurnState.DONE, reply=reply, usage=journal.usage))
 
     # -- beginning ------------------------------------------------------------------------------------------
 
@@ -311,11 +321,12 @@ class Runner:
         else:
             turn = live.turn
             said = turn.inbound if again is None else again.said
+            parts = () if turn.command == COMPACT else said.parts
             order = Begin(
                 turn_id=turn.id,
                 owner=keeper.owner,
                 lease_seconds=keeper.lease_seconds,
-                user=self._settings.user_message(said.parts, turn.accepted_at, said.untrusted),
+                user=self._settings.user_message(parts, turn.accepted_at, said.untrusted),
                 hide=None if again is None else Hidden(again.first, again.last),
                 is_forgiven=live.begins > 0 and live.losses <= _FREE_LOSSES,
             )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from talaria.core.entries import Entry, Summary, hidden_seqs
-from talaria.core.messages import File, Image, Message, Part, ToolResults, UserMessage
+from talaria.core.messages import Message, ToolResults, UserMessage, is_untrusted
 from talaria.core.shown import find_summary
 from talaria.core.store_ports import Store
 from talaria.core.turns import Turn
@@ -57,23 +57,6 @@ def _brought_content(entry: Entry) -> bool:
     if isinstance(entry.body, Summary):
         return entry.body.untrusted
     return entry.message is not None and is_untrusted(entry.message)
-
-
-def is_untrusted(message: Message) -> bool:
-    """Return whether the message brought content from outside: the result of a tool that fetches it, a file
-    or a picture that was sent, or the message itself."""
-    match message:
-        case ToolResults(results=results):
-            return any(result.untrusted is True for result in results)
-        case UserMessage(parts=parts, untrusted=untrusted):
-            return untrusted is True or any(map(_is_sent, parts))
-        case _:
-            return False
-
-
-def _is_sent(part: Part) -> bool:
-    """Return whether a part is a picture or a file. A message that is too long is a file, and no such one."""
-    return isinstance(part, Image) or (isinstance(part, File) and not part.is_message)
 
 
 def urls_in(text: str) -> Iterator[str]:

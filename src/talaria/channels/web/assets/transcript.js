@@ -132,6 +132,7 @@ export class Transcript {
       case "queued": return this.#tell(event.waits_for ?? `Waiting for earlier messages: ${event.ahead}`);
       case "model.loading": return this.#tell(loading(event));
       case "retry": return this.#tell(`${event.model}: ${event.reason} Trying again in ${Math.ceil(event.seconds)} s`);
+      case "compacted": return this.#put(quiet(`Compacted from ${event.before} to ${event.after} tokens`));
       case "fallback": return this.#put(quiet(`${event.model} instead of ${event.instead_of}: ${event.reason}`));
       default: return undefined; // unknown events are ignored
     }
