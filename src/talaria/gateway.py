@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from talaria.core.ports import Checkpoints
     from talaria.core.redaction import SecretRegistry
     from talaria.core.store_ports import StoreEngine
+    from talaria.jobs.desk import JobDesk
     from talaria.models.catalog import Catalog
     from talaria.models.local.local_endpoint import LocalEndpoint
     from talaria.models.providers import Providers
@@ -93,7 +94,7 @@ class Unproven(TalariaError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePart(GatewayPart[S]):
-    """A background service of the gateway, such as the deletion of old data or, later, a scheduler.
+    """A background service of the gateway, such as the deletion of old data, or the scheduler.
 
     It is opened when everything but the channels is open, and closed before anything else is.
     """
@@ -148,6 +149,20 @@ class Gateway:
     def chat_folder(self, key: ChatKey) -> Path:
         """Return the folder that holds the files of a chat."""
         return self.folders(key)
+
+    def job_desk(self) -> JobDesk:
+        """Return the place where jobs are made and changed."""
+        from talaria.jobs.desk import JobDesk  # noqa: PLC0415 - with the first job
+        from talaria.jobs.zones import agent_zone  # noqa: PLC0415
+
+        return JobDesk(
+            self.store.jobs,
+            self.people,
+            self.clock,
+            zone=agent_zone(self.settings.agent.timezone),
+            settings=lambda: self.reloader.live.settings.jobs,
+            check_model=self.catalog.resolve,
+        )
 
     async def drain(self) -> None:
         """Let running turns finish and their replies go out, within `shutdown.deadline`.

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from talaria.access.settings import WebhookSettings
+from talaria.channels.http import job_api
 from talaria.channels.http import routes as route_tables
 from talaria.channels.http.response import STATUS
 from talaria.cli.main import VERBS
@@ -61,11 +62,13 @@ def fenced(page: str, language: str) -> list[str]:
 def routes() -> set[str]:
     """`GET /path` of the tables of routes, as it is written there."""
     found = set()
-    for node in ast.walk(ast.parse(inspect.getsource(route_tables))):
-        if isinstance(node, ast.Dict):
-            for key, value in zip(node.keys, node.values, strict=True):
-                if isinstance(key, ast.Constant) and isinstance(value, ast.Dict):
-                    found |= {f"{ast.literal_eval(method)} {key.value!s}" for method in value.keys if method}
+    for module in (route_tables, job_api):
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(node, ast.Dict):
+                for key, value in zip(node.keys, node.values, strict=True):
+                    if isinstance(key, ast.Constant) and isinstance(value, ast.Dict):
+                        methods = [ast.literal_eval(method) for method in value.keys if method]
+                        found |= {f"{method} {key.value!s}" for method in methods}
     return found
 
 

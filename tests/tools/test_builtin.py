@@ -41,6 +41,7 @@ def test_the_built_in_tools_say_rightly_what_they_do() -> None:
     assert flags == {
         "ask_user": reads,
         "edit_file": (Risk.FILES, False, False),
+        "jobs": (Risk.NONE, False, False),
         "list_files": reads,
         "memory": (Risk.NONE, True, False),
         "process": (Risk.FILES, False, False),
@@ -62,6 +63,10 @@ def test_the_built_in_parameters_are_canonical_and_the_contracts() -> None:
     contract = {
         "ask_user": {"question", "choices"},
         "edit_file": {"path", "old", "new"},
+        "jobs": {
+            *("action", "job", "text", "when", "after", "name", "timezone", "session", "to", "model"),
+            *("check", "missed"),
+        },
         "list_files": {"path", "pattern"},
         "memory": {"action", "text", "old", "page"},
         "process": {"action", "id", "input", "offset"},

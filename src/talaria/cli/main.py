@@ -32,6 +32,7 @@ VERBS = {
     "setup": "Choose a model, try it, and write the configuration.",
     "model": "List, fetch and remove the weights of built-in models.",
     "sessions": "List, show, search, end and delete sessions.",
+    "jobs": "Make, list, change and run jobs: work for later, or again and again.",
     "connect": "Connect a chat platform and let the first person in.",
     "pair": "Let people in who write from a chat platform, and out again.",
     "token": "Make, list and revoke tokens for programs that call the HTTP API.",

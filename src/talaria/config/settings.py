@@ -13,6 +13,7 @@ from talaria.agent.settings import AgentSettings, ContextSettings
 from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.limits import LimitSettings
 from talaria.core.setting_marks import KeyPath, Mark
+from talaria.jobs.settings import JobSettings
 from talaria.models.known import Abilities, PriceSettings
 from talaria.models.settings import (
     AliasTarget,
@@ -52,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True):
     delivery: DeliverySettings = DeliverySettings()
     retention: RetentionSettings = RetentionSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
+    jobs: Annotated[JobSettings, Mark.LIVE] = JobSettings()
     log: LogSettings = LogSettings()
     local: LocalSettings = LocalSettings()
 

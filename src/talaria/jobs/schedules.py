@@ -12,8 +12,6 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, pairwise
 from typing import assert_never
 
-from cronsim import CronSim, CronSimError
-
 from talaria.core.errors import BadRequest
 from talaria.core.jobs import AfterProcess, At, Cron, Every, Schedule
 from talaria.core.units import format_duration
@@ -28,16 +26,7 @@ def instants(schedule: Schedule, zone: tzinfo, after: float) -> Iterator[float]:
     """Yield the instants later than `after`, in order. A cron expression must have been checked."""
     match schedule:
         case Cron():
-            try:
-                moments = CronSim(schedule.expression, datetime.fromtimestamp(after, zone))
-                for moment in moments:
-                    # A gap can bring two local times to the same instant, or to one that has passed.
-                    instant = moment.timestamp()
-                    if instant > after:
-                        yield instant
-                        after = instant
-            except OverflowError:  # the last year that the calendar has
-                return
+            yield from _cron_instants(schedule.expression, zone, after)
         case Every():
             passed = max(0, int((after - schedule.since) // schedule.seconds) + 1)
             while True:
@@ -52,6 +41,20 @@ def instants(schedule: Schedule, zone: tzinfo, after: float) -> Iterator[float]:
             return
         case _:
             assert_never(schedule)
+
+
+def _cron_instants(expression: str, zone: tzinfo, after: float) -> Iterator[float]:
+    from cronsim import CronSim  # noqa: PLC0415 - with the first job
+
+    try:
+        for moment in CronSim(expression, datetime.fromtimestamp(after, zone)):
+            # A gap can bring two local times to the same instant, or to one that has passed.
+            instant = moment.timestamp()
+            if instant > after:
+                yield instant
+                after = instant
+    except OverflowError:  # the last year that the calendar has
+        return
 
 
 def next_instant(schedule: Schedule, zone: tzinfo, after: float) -> float | None:
@@ -88,6 +91,8 @@ def check_schedule(schedule: Schedule, zone: tzinfo, now: float, shortest: timed
 
 
 def _check_cron(schedule: Cron, zone: tzinfo, now: float, shortest: timedelta) -> None:
+    from cronsim import CronSim, CronSimError  # noqa: PLC0415
+
     expression = schedule.expression
     fields = len(expression.split())
     if fields != _FIELDS:
@@ -112,6 +117,8 @@ def _check_cron(schedule: Cron, zone: tzinfo, now: float, shortest: timedelta) -
 
 def _is_impossible_day(expression: str) -> bool:
     """Return whether the expression is right but for a day that no month of it has."""
+    from cronsim import CronSim, CronSimError  # noqa: PLC0415
+
     minute, hour, _, *rest = expression.split()
     day = expression.split()[2]
     try:

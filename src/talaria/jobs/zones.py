@@ -26,6 +26,11 @@ def find_zone(name: str) -> ZoneInfo:
         raise BadRequest(f"There is no time zone {name!r}.", hint) from None
 
 
+def agent_zone(name: str) -> tzinfo:
+    """Return the zone of `agent.timezone`: the machine's if it is empty."""
+    return ZoneInfo(name) if name else machine_zone()
+
+
 @lru_cache(maxsize=1)
 def machine_zone() -> tzinfo:
     """Return the machine's time zone with its rules for the whole year: UTC if it has none."""

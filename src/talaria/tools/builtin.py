@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from talaria.core.clock import SystemClock
 from talaria.core.findings import Finding, ok, warn
 from talaria.core.gateway_part import Examination, GatewayPart, ToolPart, ToolScope
+from talaria.jobs.settings import JobSettings
 from talaria.net.settings import NetworkSettings
 from talaria.tools.settings import SearchSettings, ToolSettings
 
@@ -157,6 +158,13 @@ def describe_reach(settings: NetworkSettings) -> str:
     return f"Commands reach {hosts} {'host' if hosts == 1 else 'hosts'} by name; {asked}.{named}"
 
 
+def _jobs(scope: ToolScope) -> ToolSource:
+    from talaria.tools.jobs import jobs_tools  # noqa: PLC0415
+    from talaria.tools.toolset import Family  # noqa: PLC0415
+
+    return Family("jobs", jobs_tools(scope, lambda: scope.current(JOBS)))
+
+
 FILES: Final = ToolPart(
     name="files",
     table=("tools",),
@@ -192,6 +200,12 @@ MEMORY: Final = ToolPart(
     table=("tools",),
     settings=ToolSettings,
     open=_open_memory,
+)
+JOBS: Final = ToolPart(
+    name="jobs",
+    table=("jobs",),
+    settings=JobSettings,
+    open=lambda scope, settings: nullcontext(_jobs(scope)),
 )
 WEB: Final = ToolPart(
     name="web",
@@ -232,6 +246,7 @@ def builtin_sources(settings: ToolSettings) -> tuple[ToolSource, ...]:
         _todo(settings),
         _ask(settings),
         _memory(scope),
+        _jobs(scope),
     )
 
 

@@ -306,6 +306,10 @@ class GatewayClient:
 
     # -- calls
 
+    async def ask(self, method: str, path: str, kind: type[T], body: object = None) -> T:
+        """Call the API and return its answer, decoded. Raises what the other calls raise."""
+        return _decode(await self._call(method, path, body), kind)
+
     async def _with_retries(self, attempt: Callable[[], Awaitable[T]], retry: RetryPolicy) -> T:
         """Call `attempt` until the gateway answers or the policy's time is over."""
         loop = asyncio.get_running_loop()

@@ -30,7 +30,7 @@ _REQUESTED_METHOD: Final = b"access-control-request-method"
 _VARY: Final = (b"vary", b"origin")
 # Without credentials * stands for every header but Authorization.
 _PREFLIGHT: Final = (
-    (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE"),
+    (b"access-control-allow-methods", b"GET, HEAD, POST, PATCH, DELETE"),
     (b"access-control-allow-headers", b"authorization, *"),
     (b"access-control-max-age", b"600"),
 )

@@ -32,6 +32,7 @@ _KEEP_ALIVE = b": keep-alive\n\n"
 STATUS: Mapping[str, int] = {
     "bad_request": 400,
     "context_too_long": 400,
+    "unclear_schedule": 400,
     "unauthorized": 401,
     "bad_code": 401,
     "over_budget": 402,
@@ -48,6 +49,7 @@ STATUS: Mapping[str, int] = {
     "not_current": 409,
     "cancelled": 409,
     "question_closed": 409,
+    "head_moved": 409,
     "too_large": 413,
     "unsupported_media_type": 415,
     "no_such_range": 416,

@@ -24,6 +24,7 @@ from talaria.channels.http.description import Call, Field, Link
 from talaria.channels.http.description_api import DescriptionApi
 from talaria.channels.http.feed_api import FeedApi, FeedLagged, FeedReady, FeedTurn
 from talaria.channels.http.file_api import FileApi
+from talaria.channels.http.job_api import JobApi, job_routes
 from talaria.channels.http.memory_api import MemoryApi, MemoryView, PageBody
 from talaria.channels.http.openai_api import ModelCard, ModelCards, OpenAiApi
 from talaria.channels.http.openai_requests import CompletionRequest
@@ -159,6 +160,7 @@ def create_app(
         **_session_routes(SessionApi(gateway), SearchApi(gateway)),
         **_file_routes(FileApi(gateway, settings)),
         **_approval_routes(ApprovalApi(gateway)),
+        **job_routes(JobApi(gateway)),
         **_memory_routes(MemoryApi(gateway)),
         **_login_routes(LoginApi(logins, gateway.store)),
         **_pairing_routes(OperatorApi(gateway)),

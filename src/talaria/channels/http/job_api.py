@@ -1,0 +1,198 @@
+"""`/api/jobs`: making, listing, changing and running jobs, and their runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from talaria.channels.http.callers import RouteAccess
+from talaria.channels.http.description import Call, Field, Link
+from talaria.channels.http.request import Request
+from talaria.channels.http.response import Response, json_response
+from talaria.channels.http.routing import ApiRoute
+from talaria.channels.http.session_api import read_page
+from talaria.core.errors import BadRequest
+from talaria.core.ids import is_session_name
+from talaria.core.jobs import ASKING_CHAT, NOWHERE, Job
+from talaria.gateway import Gateway
+from talaria.jobs.desk import JobAsker, JobDesk
+from talaria.jobs.requests import MAX_TEXT, JobRequest
+from talaria.jobs.views import JobList, JobView, ProposalView, RunList, RunView
+
+DEFAULT_CHAT: Final = "terminal"  # the chat of jobs that are made without a chat
+_MAX_BODY: Final = 128 << 10
+_ASKED_WITHIN: Final = 3600.0  # seconds in which what was shown can be confirmed
+
+_Text = str | UnsetType
+
+
+class JobFields(msgspec.Struct, frozen=True):
+    """The fields of a job. `when` is plain words; words such as "in ten minutes" count from `asked_at`."""
+
+    text: Annotated[str, Meta(max_length=MAX_TEXT)] | UnsetType = UNSET
+    when: _Text = UNSET
+    every: _Text = UNSET
+    cron: _Text = UNSET
+    at: _Text = UNSET
+    name: _Text = UNSET
+    timezone: _Text = UNSET
+    session: _Text = UNSET
+    to: _Text = UNSET
+    model: _Text = UNSET
+    tools: tuple[str, ...] | UnsetType | None = UNSET
+    check: _Text = UNSET
+    missed: _Text = UNSET
+    deadline: _Text = UNSET
+    retries: int | UnsetType = UNSET
+    overlap: _Text = UNSET
+    asked_at: float | UnsetType = UNSET
+
+
+class JobBody(JobFields, frozen=True):
+    """A new job. With `confirm` false nothing is saved, and the answer is what would be. `chat` is the
+    caller's chat that gets the results, unless `to` names another."""
+
+    confirm: bool = True
+    chat: str = DEFAULT_CHAT
+
+
+class JobChange(JobFields, frozen=True):
+    """A change of a job. `state` pauses it or lets it run again."""
+
+    state: Literal["active", "paused"] | UnsetType = UNSET
+
+
+class JobApi:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._made: JobDesk | None = None
+
+    @property
+    def _desk(self) -> JobDesk:
+        if self._made is None:
+            self._made = self._gateway.job_desk()
+        return self._made
+
+    async def list(self, request: Request) -> Response:
+        """The jobs that the caller may see, oldest first."""
+        page = await self._desk.listing(self._asker(request), read_page(request))
+        return json_response(JobList(tuple(map(self._view, page.items)), page.next))
+
+    async def add(self, request: Request) -> Response:
+        """Check a job and save it, unless the caller only wants to see what would be saved."""
+        body = await request.json(JobBody, _MAX_BODY)
+        asker, asked_at = self._asker(request, body.chat), self._asked_at(body)
+        proposal = self._desk.propose(asker, await self._request(body), asked_at)
+        if not body.confirm:
+            return json_response(ProposalView.of(proposal, asked_at))
+        job = await self._desk.add(asker, proposal)
+        request.about = job.id
+        return json_response(self._view(job), 201)
+
+    async def show(self, request: Request) -> Response:
+        return json_response(self._view(await self._find(request)))
+
+    async def edit(self, request: Request) -> Response:
+        """Change a job, pause it, or let it run again."""
+        body, job = await request.json(JobChange, _MAX_BODY), await self._find(request)
+        asker, wanted, asked_at = self._asker(request), await self._request(body), self._asked_at(body)
+        if wanted != JobRequest():
+            proposal = self._desk.propose_edit(asker, job, wanted, asked_at)
+            job = await self._desk.edit(asker, job, proposal)
+        if body.state is not UNSET:
+            change = self._desk.pause if body.state == "paused" else self._desk.resume
+            job = await change(asker, job.id)
+        return json_response(self._view(job))
+
+    async def remove(self, request: Request) -> Response:
+        job = await self._find(request)
+        return json_response(self._view(await self._desk.remove(self._asker(request), job.id)))
+
+    async def run(self, request: Request) -> Response:
+        """Run a job now, beside its schedule. The answer is the run."""
+        job = await self._find(request)
+        _, slot = await self._desk.run(self._asker(request), job.id)
+        return json_response(RunView.of(slot), 202)
+
+    async def runs(self, request: Request) -> Response:
+        """The runs of a job, the latest first."""
+        job = await self._find(request)
+        page = await self._desk.history(self._asker(request), job.id, read_page(request))
+        return json_response(RunList(tuple(map(RunView.of, page.items)), page.next))
+
+    async def _find(self, request: Request) -> Job:
+        request.about = name = request.params["id"]
+        return await self._desk.find(self._asker(request), name)
+
+    def _asker(self, request: Request, chat: str = DEFAULT_CHAT) -> JobAsker:
+        if not is_session_name(chat):
+            raise BadRequest(f"{chat!r} is no name of a chat.", "Give a name such as terminal.")
+        caller = request.caller
+        return JobAsker(caller.sender, caller.chat_key(self._gateway.settings.agent.name, chat))
+
+    def _asked_at(self, body: JobFields) -> float:
+        """Return the time from which words count: when they were shown, or now."""
+        now = self._gateway.clock.now()
+        if body.asked_at is UNSET:
+            return now
+        if not now - _ASKED_WITHIN <= body.asked_at <= now + 1:
+            raise BadRequest("What was shown is out of date.", "Look at the next times again, then confirm.")
+        return body.asked_at
+
+    async def _request(self, body: JobFields) -> JobRequest:
+        fields = {name: getattr(body, name) for name in JobRequest.__struct_fields__ if hasattr(body, name)}
+        if body.to is not UNSET and body.to not in (ASKING_CHAT, NOWHERE):
+            fields["to"] = await self._gateway.sender.find_chat(body.to)
+        return JobRequest(**fields)
+
+    def _view(self, job: Job) -> JobView:
+        return JobView.of(job, self._desk)
+
+
+_UNKNOWN = ("not_found",)
+_REFUSED = ("not_found", "unclear_schedule", "limit", "no_model")
+
+
+def job_routes(jobs: JobApi) -> dict[str, dict[str, ApiRoute]]:
+    page = (
+        Field("limit", "How many of them, 50 if it is not given.", Annotated[int, Meta(ge=1, le=500)]),
+        Field("after", "The `next` of the page before.", Annotated[str, Meta(max_length=200)]),
+    )
+    listing = Call("The jobs that the caller may see, oldest first.", JobList, fields=page)
+    add = Call(
+        "A new job. One of `when` (plain words), `every`, `cron` and `at` says when, or the text does.",
+        JobView,
+        201,
+        also={200: ProposalView},
+        body=JobBody,
+        errors=_REFUSED,
+        example='{"text": "what is new?", "when": "every weekday at 9"}',
+        links=(Link(201, "$response.body#/id", "id", ("GET /api/jobs/{id}", "DELETE /api/jobs/{id}")),),
+    )
+    show = Call("A job, by its id or its name.", JobView, errors=_UNKNOWN)
+    edit = Call(
+        "Change a job, pause it, or let it run again.",
+        JobView,
+        body=JobChange,
+        errors=(*_REFUSED, "head_moved"),
+        example='{"state": "paused"}',
+    )
+    remove = Call("Remove a job with its history. A run that goes on ends.", JobView, errors=_UNKNOWN)
+    run = Call("Run a job now, beside its schedule.", RunView, 202, errors=_UNKNOWN)
+    runs = Call("The runs of a job, the latest first.", RunList, fields=page, errors=_UNKNOWN)
+    everyone, chat = RouteAccess.ALL, RouteAccess.CHAT
+    return {
+        "/api/jobs": {
+            "GET": ApiRoute(jobs.list, everyone, listing),
+            "POST": ApiRoute(jobs.add, chat, add, "job.add"),
+        },
+        "/api/jobs/{id}": {
+            "GET": ApiRoute(jobs.show, everyone, show),
+            "PATCH": ApiRoute(jobs.edit, chat, edit, "job.edit"),
+            "DELETE": ApiRoute(jobs.remove, chat, remove, "job.remove"),
+        },
+        "/api/jobs/{id}/run": {"POST": ApiRoute(jobs.run, chat, run, "job.run")},
+        "/api/jobs/{id}/runs": {"GET": ApiRoute(jobs.runs, everyone, runs)},
+    }

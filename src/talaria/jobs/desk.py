@@ -1,0 +1,292 @@
+"""`JobDesk`: what people and models do with jobs. The tool, the commands, the API and the page all ask here.
+
+A request is checked and becomes a proposal with its next instants. The person sees it, and `add` or `edit`
+saves it. A person sees the jobs of the chats that they may see from the chat they ask in, and changes their
+own; the owner of the gateway changes all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import NoReturn
+
+import msgspec
+from msgspec import UNSET
+
+from talaria.core.clock import Clock
+from talaria.core.errors import BadRequest, NotFound
+from talaria.core.ids import JOB_PREFIX, ChatAddress, ChatKey, JobId, new_job_id
+from talaria.core.job_port import JobStore
+from talaria.core.jobs import (
+    NOWHERE,
+    AddJob,
+    At,
+    EditJob,
+    Job,
+    JobOrigin,
+    JobPage,
+    JobPlan,
+    JobState,
+    Slot,
+    SlotPage,
+)
+from talaria.core.ledger import Page
+from talaria.core.people import OWNER, KnownPeople, PersonId
+from talaria.core.suggest import did_you_mean
+from talaria.core.turns import Sender
+from talaria.jobs.planning import zone_of
+from talaria.jobs.requests import JobProposal, JobRequest, fill_plan, read_schedule
+from talaria.jobs.schedules import (
+    check_schedule,
+    describe_schedule,
+    local_instant,
+    next_instant,
+    next_shown,
+    show_instant,
+)
+from talaria.jobs.settings import CHECKED_INTERVAL, JobSettings
+from talaria.jobs.words import UnclearSchedule, parse_sentence
+from talaria.jobs.zones import find_zone, zone_name
+
+_LOOKED_AT = 500  # jobs, when one is looked for by its name
+
+
+@dataclass(frozen=True, slots=True)
+class JobAsker:
+    """The person who acts, and the chat that they act from. `address` is the way back to that chat."""
+
+    sender: Sender
+    chat_key: ChatKey
+    address: str | None = None
+
+
+class JobDesk:
+    def __init__(
+        self,
+        jobs: JobStore,
+        people: KnownPeople,
+        clock: Clock,
+        *,
+        zone: tzinfo,
+        settings: Callable[[], JobSettings] = JobSettings,
+        check_model: Callable[[str], object] = lambda name: None,
+    ) -> None:
+        """`zone` is the agent's. `check_model` raises for a model that does not exist."""
+        self._jobs = jobs
+        self._people = people
+        self._clock = clock
+        self.zone = zone
+        self._settings = settings
+        self._check_model = check_model
+
+    # -- proposing ------------------------------------------------------------------------------------------
+
+    def propose(self, asker: JobAsker | None, request: JobRequest, now: float | None = None) -> JobProposal:
+        """Check a new job. Raise `BadRequest`, and `UnclearSchedule` if a question is left. Without an asker
+        it is not checked whether the results may go to the chat.
+
+        `now` is the time from which words such as "in ten minutes" count, by default this moment.
+        """
+        now = self._clock.now() if now is None else now
+        zone = self._zone(request)
+        text, is_reminder = request.text or "", False
+        if not request.named_times:
+            worded = parse_sentence(text, zone, now) if text else None
+            if worded is None:
+                raise UnclearSchedule(
+                    "When should it run?",
+                    'Say it with the text ("every weekday at 9 …", "remind me in ten minutes to …"), or '
+                    "apart from it.",
+                )
+            schedule, text, is_reminder = worded
+        else:
+            schedule = read_schedule(request, zone, now)
+        plan = JobPlan(text, schedule, "", is_reminder=is_reminder)
+        is_worded = not request.named_times or request.when is not UNSET
+        return self._proposal(self._filled(asker, plan, request), now, is_worded=is_worded)
+
+    def propose_edit(
+        self, asker: JobAsker, job: Job, request: JobRequest, now: float | None = None
+    ) -> JobProposal:
+        """Check a change of a job. Raise as `propose` does."""
+        now = self._clock.now() if now is None else now
+        plan = job.plan
+        if request.text:
+            plan = msgspec.structs.replace(plan, text=request.text)
+        zone = self._zone(request) if request.timezone is not UNSET else zone_of(plan, self.zone)
+        if request.named_times:
+            plan = msgspec.structs.replace(plan, schedule=read_schedule(request, zone, now))
+        elif isinstance(plan.schedule, At) and plan.schedule.local and request.timezone is not UNSET:
+            moment = datetime.fromisoformat(plan.schedule.local)
+            schedule = At(local_instant(moment, zone), plan.schedule.local)
+            plan = msgspec.structs.replace(plan, schedule=schedule)
+        return self._proposal(self._filled(asker, plan, request), now, is_worded=request.when is not UNSET)
+
+    def _proposal(self, plan: JobPlan, now: float, *, is_worded: bool) -> JobProposal:
+        zone, shortest = zone_of(plan, self.zone), self._settings().min_interval
+        if plan.check:
+            shortest = min(shortest, CHECKED_INTERVAL)
+        check_schedule(plan.schedule, zone, now, shortest)
+        return JobProposal(
+            plan,
+            describe_schedule(plan.schedule, zone),
+            zone_name(zone),
+            next_shown(plan.schedule, zone, now),
+            next_instant(plan.schedule, zone, now),
+            is_worded,
+        )
+
+    def _zone(self, request: JobRequest) -> tzinfo:
+        return find_zone(request.timezone) if request.timezone else self.zone
+
+    def _filled(self, asker: JobAsker | None, plan: JobPlan, request: JobRequest) -> JobPlan:
+        plan = fill_plan(plan, request)
+        if request.to is not UNSET:
+            plan = msgspec.structs.replace(plan, to=self._chat(asker, request.to.strip()))
+        if request.model:
+            self._check_model(plan.model)
+        return plan
+
+    def _chat(self, asker: JobAsker | None, to: str) -> str:
+        """Return the chat that gets the results. It must be one that the asker may see."""
+        if to in ("", NOWHERE):
+            return to
+        try:
+            ChatAddress.parse(ChatKey(to))
+        except ValueError:
+            raise BadRequest(
+                f"{to!r} is no chat.",
+                f'Give the key of a chat, or "{NOWHERE}" for no chat. '
+                "`talaria sessions list` shows the keys.",
+            ) from None
+        if asker is not None and not self._people.reach(asker.chat_key).includes(ChatKey(to)):
+            raise BadRequest(f"{to} is not one of your chats.", "Results go to your own chats only.")
+        return to
+
+    # -- changing -------------------------------------------------------------------------------------------
+
+    async def add(self, asker: JobAsker, proposal: JobProposal, job_id: JobId | None = None) -> Job:
+        """Save a new job. With the `job_id` of an earlier call, the job of that call is returned. Raise
+        `LimitReached`."""
+        origin = JobOrigin(self._person(asker), asker.chat_key, asker.sender, asker.address)
+        most = self._settings().max_jobs
+        return await self._jobs.add(
+            AddJob(job_id or new_job_id(), origin, proposal.plan, proposal.next_at, most)
+        )
+
+    async def edit(self, asker: JobAsker, job: Job, proposal: JobProposal) -> Job:
+        """Save a change. A run that is due by the old plan is skipped. Raise `HeadMoved`."""
+        self._check_own(asker, job)
+        is_same_time = proposal.plan.schedule == job.plan.schedule and proposal.plan.zone == job.plan.zone
+        next_at = job.next_at if is_same_time else proposal.next_at
+        state = JobState.PAUSED if job.state is JobState.PAUSED else JobState.ACTIVE
+        if state is JobState.PAUSED:
+            next_at = None
+        elif job.state is JobState.DONE:
+            next_at = proposal.next_at
+        reason = "" if is_same_time else "the job was edited"
+        return await self._jobs.edit(EditJob(job.id, job.version, proposal.plan, state, next_at, reason))
+
+    async def pause(self, asker: JobAsker, name: str) -> Job:
+        job = await self._own(asker, name)
+        if job.state is not JobState.ACTIVE:
+            return job
+        order = EditJob(job.id, job.version, job.plan, JobState.PAUSED, None, "the job was paused")
+        return await self._jobs.edit(order)
+
+    async def resume(self, asker: JobAsker, name: str) -> Job:
+        """Let a paused job run again, from its next instant on. Raise `BadRequest` if it has none."""
+        job = await self._own(asker, name)
+        if job.state is JobState.ACTIVE:
+            return job
+        proposal = self._proposal(job.plan, self._clock.now(), is_worded=False)
+        order = EditJob(job.id, job.version, job.plan, JobState.ACTIVE, proposal.next_at)
+        return await self._jobs.edit(order)
+
+    async def remove(self, asker: JobAsker, name: str) -> Job:
+        job = await self._own(asker, name)
+        return await self._jobs.remove(job.id)
+
+    async def run(self, asker: JobAsker, name: str) -> tuple[Job, Slot]:
+        """Run a job now, beside its schedule. A paused job may be run too."""
+        job = await self._own(asker, name)
+        instant = round(self._clock.now(), 3)
+        if instant.is_integer():
+            instant += 0.001  # scheduled instants are whole seconds, and this one is none of them
+        slot = await self._jobs.fire(job.id, instant, is_manual=True)
+        assert slot is not None
+        return job, slot
+
+    # -- looking --------------------------------------------------------------------------------------------
+
+    async def find(self, asker: JobAsker, name: str) -> Job:
+        """Return a job by its id or its name. Raise `NotFound`, and `BadRequest` if several have the name."""
+        if name.startswith(JOB_PREFIX):
+            job = await self._jobs.find(JobId(name))
+            if job is not None and self._sees(asker, job):
+                return job
+            _no_job(name, ())
+        page = await self.listing(asker, Page(_LOOKED_AT))
+        named = [job for job in page.items if job.name == name]
+        if not named:
+            _no_job(name, [job.name for job in page.items])
+        if len(named) > 1:
+            ids = ", ".join(job.id for job in named[:5])
+            raise BadRequest(f"{len(named)} jobs have the name {name!r}.", f"Name one by its id: {ids}.")
+        return named[0]
+
+    async def listing(self, asker: JobAsker, page: Page) -> JobPage:
+        """Return the jobs that the asker may see from the chat, oldest first."""
+        person = self._person(asker)
+        reach = self._people.reach(asker.chat_key)
+        if reach.roots is None:
+            return await self._jobs.listing(page)
+        found = await self._jobs.listing(page, person)
+        return JobPage(tuple(job for job in found.items if self._sees(asker, job)), found.next)
+
+    async def history(self, asker: JobAsker, name: str, page: Page) -> SlotPage:
+        """Return the runs of a job, the latest first."""
+        job = await self.find(asker, name)
+        return await self._jobs.slots(job.id, page)
+
+    def next_runs(self, job: Job, count: int = 3) -> tuple[str, ...]:
+        """Return the next instants of a job for people to read, in its zone."""
+        if job.next_at is None:
+            return ()
+        zone = zone_of(job.plan, self.zone)
+        first = show_instant(job.next_at, zone)
+        return (first, *next_shown(job.plan.schedule, zone, job.next_at, count - 1))
+
+    def describe(self, job: Job) -> str:
+        """Return when a job runs, in a few words."""
+        return describe_schedule(job.plan.schedule, zone_of(job.plan, self.zone))
+
+    def zone_name(self, job: Job) -> str:
+        return zone_name(zone_of(job.plan, self.zone))
+
+    # -- rights ---------------------------------------------------------------------------------------------
+
+    def _person(self, asker: JobAsker) -> PersonId:
+        return self._people.of_sender(asker.sender, asker.chat_key)
+
+    def _sees(self, asker: JobAsker, job: Job) -> bool:
+        return self._people.reach(asker.chat_key).includes(job.origin.chat_key)
+
+    async def _own(self, asker: JobAsker, name: str) -> Job:
+        job = await self.find(asker, name)
+        self._check_own(asker, job)
+        return job
+
+    def _check_own(self, asker: JobAsker, job: Job) -> None:
+        person = self._person(asker)
+        if person not in (OWNER, job.origin.owner):
+            raise BadRequest(f"The job {job.name!r} is another person's.", "Only they can change it.")
+
+
+def _no_job(name: str, known: tuple[()] | list[str]) -> NoReturn:
+    raise NotFound(
+        f"There is no job {name!r}.",
+        did_you_mean(name, known, "`talaria jobs list` and /jobs show the jobs."),
+    )

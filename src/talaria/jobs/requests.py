@@ -1,0 +1,202 @@
+"""Requests for jobs as people and models write them, and the checks of their fields. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from talaria.core.errors import BadRequest
+from talaria.core.ids import JOB_PREFIX, SessionId
+from talaria.core.jobs import (
+    NOWHERE,
+    AfterProcess,
+    At,
+    Cron,
+    Every,
+    JobPlan,
+    Missed,
+    Overlap,
+    Schedule,
+    SessionMode,
+)
+from talaria.core.units import DURATION_FORMS, format_duration, parse_duration
+from talaria.jobs.schedules import local_instant
+from talaria.jobs.words import UnclearSchedule, read_when
+
+MAX_TEXT, MAX_NAME, MAX_CHECK = 8000, 80, 4000  # characters
+MAX_RETRIES = 5
+MAX_DEADLINE = timedelta(hours=24)
+_CRON = re.compile(r"[\d*/,-]+ [\d*/,-]+( [\w*/,#-]+){3}", re.ASCII)
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}T")
+
+_When = str | UnsetType
+
+
+class JobRequest(msgspec.Struct, frozen=True):
+    """A new job or a change, as a person or a model wrote it. What is not set stays as it is.
+
+    One of `when` (plain words), `every`, `cron`, `at` and `after` (a background process of `session_id`) says
+    when. Without any of them a new job's text does, as in "remind me in ten minutes to stretch".
+    """
+
+    text: _When = UNSET
+    when: _When = UNSET
+    every: _When = UNSET
+    cron: _When = UNSET
+    at: _When = UNSET
+    after: _When = UNSET
+    name: _When = UNSET
+    timezone: _When = UNSET
+    session: _When = UNSET
+    to: _When = UNSET
+    model: _When = UNSET
+    tools: tuple[str, ...] | UnsetType | None = UNSET
+    check: _When = UNSET
+    missed: _When = UNSET
+    deadline: _When = UNSET
+    retries: int | UnsetType = UNSET
+    overlap: _When = UNSET
+    session_id: SessionId | UnsetType = UNSET
+
+    @property
+    def named_times(self) -> list[str]:
+        """The fields that say when."""
+        names = ("when", "every", "cron", "at", "after")
+        return [name for name in names if getattr(self, name) is not UNSET]
+
+
+def request_at(when: str) -> JobRequest:
+    """Return a request with the time that one text names: a cron expression, an ISO time or plain words."""
+    text = when.strip()
+    if _CRON.fullmatch(text):
+        return JobRequest(cron=text)
+    if _ISO.match(text):
+        return JobRequest(at=text)
+    return JobRequest(when=text)
+
+
+class JobProposal(msgspec.Struct, frozen=True):
+    """A checked job that is not saved. `shown` are its next instants, in its zone. `is_worded`: it was said
+    in plain words, so a person has to confirm what they were taken for."""
+
+    plan: JobPlan
+    schedule: str
+    zone: str
+    shown: tuple[str, ...]
+    next_at: float | None
+    is_worded: bool = False
+
+    def lines(self) -> list[str]:
+        """Return the proposal for a person to read before it is saved."""
+        plan = self.plan
+        kind = "Reminder" if plan.is_reminder else "Job"
+        lines = [f"{kind}: {plan.text}", f"When: {self.schedule} ({self.zone})"]
+        lines += [f"{'Next' if n == 0 else 'then'}: {instant}" for n, instant in enumerate(self.shown)]
+        if plan.check:
+            lines.append(f"Check, run first each time; without output nothing follows: {plan.check}")
+        if plan.to:
+            lines.append(f"Results go to: {'nobody' if plan.to == NOWHERE else plan.to}")
+        return lines
+
+
+def read_schedule(request: JobRequest, zone: tzinfo, now: float) -> Schedule:
+    """Return the schedule that the request names. Raise `BadRequest`, `UnclearSchedule`."""
+    named = request.named_times
+    if len(named) > 1:
+        raise BadRequest(f"{' and '.join(named)} both say when.", "Give one of them.")
+    match named[0]:
+        case "when":
+            return read_when(str(request.when), zone, now)
+        case "every":
+            return Every(round(_duration(request.every).total_seconds()), float(round(now)))
+        case "cron":
+            return Cron(" ".join(str(request.cron).split()))
+        case "at":
+            return _at(str(request.at), zone)
+        case _:
+            if not isinstance(request.session_id, str):
+                raise BadRequest("A process belongs to a session.", "Ask for it in the chat that started it.")
+            return AfterProcess(SessionId(request.session_id), str(request.after))
+
+
+def fill_plan(plan: JobPlan, request: JobRequest) -> JobPlan:
+    """Return the plan with the fields of the request but for its text, its schedule and its chat. Raise
+    `BadRequest`."""
+    changes: dict[str, object] = {}
+    for field, kind in (("session", SessionMode), ("missed", Missed), ("overlap", Overlap)):
+        if (value := getattr(request, field)) is not UNSET:
+            changes[field] = kind(_choice(field, value, [each.value for each in kind]))
+    if request.deadline is not UNSET:
+        changes["deadline"] = _deadline(request.deadline)
+    if request.retries is not UNSET:
+        changes["retries"] = _within("retries", request.retries, 0, MAX_RETRIES)
+    if request.timezone is not UNSET:
+        changes["zone"] = request.timezone
+    if request.tools is not UNSET:
+        changes["tools"] = request.tools
+    for field in ("name", "model", "check"):
+        if (value := getattr(request, field)) is not UNSET:
+            changes[field] = value.strip()
+    plan = msgspec.structs.replace(plan, **changes)
+    _check_texts(plan)
+    return plan
+
+
+def _check_texts(plan: JobPlan) -> None:
+    if not plan.text.strip():
+        raise BadRequest("The job has no text.", "Say what is to be done when its time has come.")
+    for what, text, most in (
+        ("text", plan.text, MAX_TEXT),
+        ("name", plan.name, MAX_NAME),
+        ("check", plan.check, MAX_CHECK),
+    ):
+        if len(text) > most:
+            raise BadRequest(f"The {what} has {len(text)} characters, and {most} is the most.", "Shorten it.")
+    if plan.name.startswith(JOB_PREFIX):
+        raise BadRequest(f"A name cannot begin with {JOB_PREFIX!r}, as ids do.", "Choose another one.")
+
+
+def _duration(text: object) -> timedelta:
+    try:
+        return parse_duration(str(text).strip())
+    except ValueError:
+        raise BadRequest(f"{str(text)!r} is no duration.", f"Write {DURATION_FORMS}.") from None
+
+
+def _deadline(text: object) -> float:
+    if not text:
+        return 0.0
+    deadline = _duration(text)
+    if not timedelta(seconds=1) <= deadline <= MAX_DEADLINE:
+        raise BadRequest(
+            f"A run has between 1s and {format_duration(MAX_DEADLINE)} to end.", "Give another deadline."
+        )
+    return deadline.total_seconds()
+
+
+def _choice(field: str, value: str, known: list[str]) -> str:
+    if value not in known:
+        raise BadRequest(f"{field} is {value!r}.", f"It is one of {', '.join(known)}.")
+    return value
+
+
+def _within(field: str, value: int, least: int, most: int) -> int:
+    if not least <= value <= most:
+        raise BadRequest(f"{field} is {value}.", f"It is a number from {least} to {most}.")
+    return value
+
+
+def _at(text: str, zone: tzinfo) -> At:
+    """Read an ISO time: with an offset it is an instant, without one it is local."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise BadRequest(f"{text!r} is no date with a time.", "Write it as 2026-12-24T18:00.") from None
+    if len(text.strip()) <= len("2026-12-24"):
+        raise UnclearSchedule("At what time of that day?", "Write it as 2026-12-24T18:00.")
+    if moment.tzinfo is not None:
+        return At(moment.astimezone(UTC).timestamp())
+    return At(local_instant(moment, zone), moment.isoformat())

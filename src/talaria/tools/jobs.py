@@ -1,0 +1,197 @@
+"""`jobs`: the model makes, lists and changes jobs for a person, who confirms what is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import NoReturn
+
+import msgspec
+
+from talaria.core.errors import TalariaError, ToolError
+from talaria.core.gateway_part import ToolScope
+from talaria.core.jobs import Job, Slot
+from talaria.core.ledger import Page
+from talaria.core.questions import QuestionDraft, QuestionKind
+from talaria.core.spending import show_usd
+from talaria.core.tools import Tool, ToolContext, ToolSpec
+from talaria.jobs.desk import JobAsker, JobDesk
+from talaria.jobs.requests import MAX_TEXT, JobProposal, JobRequest, request_at
+from talaria.jobs.settings import JobSettings
+from talaria.jobs.views import iso_instant
+from talaria.jobs.zones import machine_zone
+from talaria.tools.approvals import APPROVAL_SECONDS
+from talaria.tools.function import Arguments, parameters, text
+from talaria.tools.visible import visible_text
+
+_SHOWN = 50  # jobs or runs in a result
+_ASKED = ("add", "edit")
+_READS = ("list", "show", "history")
+
+JOBS = ToolSpec(
+    name="jobs",
+    description=(
+        "Work for later or again and again, also without the person. `add` and `edit` show the person the "
+        "next times, and save when they agree. In a run you get `text` only, so write all that is needed "
+        "into it. A run that answers exactly NO_REPLY is silent."
+    ),
+    parameters=parameters(
+        {
+            "action": {
+                "type": "string",
+                "enum": ["add", "list", "show", "edit", "run", "pause", "resume", "remove", "history"],
+                "description": "What to do.",
+            },
+            "job": text("Id or name; not for add and list."),
+            "text": {"type": "string", "maxLength": MAX_TEXT, "description": "What is to be done."},
+            "when": text(
+                "Words such as `every weekday at 9`, `in 20 minutes`, `tomorrow at 18:00`; five fields of "
+                "cron; or an ISO time."
+            ),
+            "after": text("Instead of `when`: the background process to wait for."),
+            "name": text("A short name."),
+            "timezone": text("Default: the agent's."),
+            "session": {"type": "string", "enum": ["new", "same", "chat"], "description": "Of a run."},
+            "to": text("Chat key for results, or `none`. Default: this chat."),
+            "model": text("Default: the agent's."),
+            "check": text("A command; without output there is no run."),
+            "missed": {
+                "type": "string",
+                "enum": ["once", "skip", "all"],
+                "description": "Runs missed in a downtime. Default: once.",
+            },
+        },
+        required=("action",),
+    ),
+    asks=True,
+    reaches_out=True,
+)
+
+
+class JobsTool:
+    """Implements `AskingTool` and `MixedTool`."""
+
+    spec = JOBS
+
+    def __init__(self, scope: ToolScope, settings: Callable[[], JobSettings]) -> None:
+        self._scope = scope
+        self._settings = settings
+
+    @cached_property
+    def _desk(self) -> JobDesk:
+        scope = self._scope
+        zone = scope.zone or machine_zone()
+        return JobDesk(scope.store.jobs, scope.people, scope.clock, zone=zone, settings=self._settings)
+
+    def only_reads(self, arguments: Arguments) -> bool:
+        return arguments["action"] in _READS
+
+    def question(self, arguments: Arguments) -> QuestionDraft | None:
+        """Ask about what would be saved. Raises `ToolError` for a request that is wrong or unclear."""
+        if arguments["action"] not in _ASKED:
+            return None
+        if arguments["action"] == "edit":
+            told = "\n".join(f"{name}: {value}" for name, value in arguments.items() if name != "action")
+            text = f"Change this job?\n{told}"
+            if "when" in arguments:
+                text += "\n" + "\n".join(self._preview(arguments).lines()[1:])
+        else:
+            text = "Save this?\n" + "\n".join(self._preview(arguments).lines())
+        return QuestionDraft(QuestionKind.APPROVAL, visible_text(text, keeps_lines=True), APPROVAL_SECONDS)
+
+    def _preview(self, arguments: Arguments) -> JobProposal:
+        try:
+            return self._desk.propose(None, _request({"text": "…"} | arguments, None))
+        except TalariaError as error:
+            _refuse(error)
+
+    async def run(self, arguments: Arguments, context: ToolContext) -> str:
+        asker = JobAsker(context.sender, context.chat_key)
+        try:
+            return await self._do(arguments, context, asker)
+        except ToolError:
+            raise
+        except TalariaError as error:
+            _refuse(error)
+
+    async def _do(self, arguments: Arguments, context: ToolContext, asker: JobAsker) -> str:
+        desk, action = self._desk, arguments["action"]
+        if action in _ASKED:
+            return await self._save(arguments, context, asker)
+        if action == "list":
+            return self._list((await desk.listing(asker, Page(_SHOWN))).items)
+        name = arguments.get("job") or ""
+        if not name:
+            raise ToolError(f"`{action}` needs `job`.", "Give the id or the name of a job.")
+        if action == "history":
+            return _history((await desk.history(asker, name, Page(_SHOWN))).items)
+        if action == "run":
+            job, slot = await desk.run(asker, name)
+            return f"{job.name} runs now, as {slot.id}."
+        changes = {"show": desk.find, "pause": desk.pause, "resume": desk.resume, "remove": desk.remove}
+        job = await changes[action](asker, name)
+        return f"Removed {job.name} ({job.id})." if action == "remove" else self._show(job)
+
+    async def _save(self, arguments: Arguments, context: ToolContext, asker: JobAsker) -> str:
+        if context.decision is None:
+            raise ToolError("Nobody has confirmed it.", "Say what you would have saved.")
+        asked_at = await self._asked_at(context)
+        request = _request(arguments, context)
+        if arguments["action"] == "add":
+            job = await self._desk.add(asker, self._desk.propose(asker, request, asked_at))
+        else:
+            found = await self._desk.find(asker, arguments.get("job") or "")
+            proposal = self._desk.propose_edit(asker, found, request, asked_at)
+            job = await self._desk.edit(asker, found, proposal)
+        return f"Saved.\n{self._show(job)}"
+
+    async def _asked_at(self, context: ToolContext) -> float | None:
+        """Return when the person was shown the times: "in ten minutes" counts from then."""
+        for question in await self._scope.store.questions(context.turn_id):
+            if question.call_id == context.call_id:
+                return question.asked_at
+        return None
+
+    def _list(self, jobs: Sequence[Job]) -> str:
+        if not jobs:
+            return "There are no jobs."
+        return "\n".join(self._line(job) for job in jobs)
+
+    def _line(self, job: Job) -> str:
+        following = self._desk.next_runs(job, 1)
+        when = f"next {following[0]}" if following else f"{job.state.value} {job.reason}".strip()
+        return f"{job.id} {job.name!r}: {self._desk.describe(job)}, {when}"
+
+    def _show(self, job: Job) -> str:
+        lines = [self._line(job), f"Text: {job.plan.text}", f"Zone: {self._desk.zone_name(job)}"]
+        lines += [f"Next: {instant}" for instant in self._desk.next_runs(job)]
+        if job.plan.check:
+            lines.append(f"Check: {job.plan.check}")
+        return "\n".join(lines)
+
+
+def jobs_tools(scope: ToolScope, settings: Callable[[], JobSettings]) -> tuple[Tool, ...]:
+    return (JobsTool(scope, settings),)
+
+
+def _request(arguments: Arguments, context: ToolContext | None) -> JobRequest:
+    named = ("text", "name", "timezone", "session", "to", "model", "check", "missed", "after")
+    fields = {name: arguments[name] for name in named if arguments.get(name) is not None}
+    if "after" in fields:
+        fields["session_id"] = context.session_id if context is not None else ""
+    when = request_at(arguments["when"]) if arguments.get("when") else JobRequest()
+    return msgspec.structs.replace(when, **fields)
+
+
+def _history(slots: Sequence[Slot]) -> str:
+    if not slots:
+        return "It has not run yet."
+    lines = []
+    for slot in slots:
+        reason = f": {slot.reason}" if slot.reason else ""
+        lines.append(f"{iso_instant(slot.instant)} {slot.state.value}{reason} ({show_usd(slot.cost)})")
+    return "\n".join(lines)
+
+
+def _refuse(error: TalariaError) -> NoReturn:
+    raise ToolError(error.user_text, error.hint) from error

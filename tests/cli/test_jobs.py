@@ -1,0 +1,54 @@
+"""`talaria jobs`, through the running gateway and without one."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.conftest import Serve, Talaria
+
+SENTENCE = "every weekday at 9 tell me what changed in this folder"
+
+
+@pytest.mark.parametrize("with_gateway", [True, False])
+def test_add_list_edit_pause_and_remove(with_gateway: bool, talaria: Talaria, serve: Serve) -> None:
+    if with_gateway:
+        serve()
+    refused = talaria("jobs", "add", SENTENCE)
+    assert refused.returncode == 2
+    assert "say --yes" in refused.stderr
+    assert refused.stdout.count("09:00") == 3
+    added = talaria("jobs", "add", SENTENCE, "--yes", "--name", "news")
+    assert added.returncode == 0
+    assert "Job: tell me what changed in this folder" in added.stdout
+    assert added.stdout.count("09:00") == 3
+    rows = talaria("jobs", "list").stdout.splitlines()
+    assert rows[0].split() == ["NEXT", "WHEN", "NAME", "STATE", "ID"]
+    assert "cron 0 9 * * 1-5" in rows[1]
+    assert len(rows) == 2
+    edited = talaria("jobs", "edit", "news", "--cron", "30 7 * * *", "--missed", "all").stdout
+    assert "cron 30 7 * * *" in edited
+    assert "07:30" in edited
+    assert "paused: the job was paused" in talaria("jobs", "pause", "news").stdout
+    assert "active" in talaria("jobs", "resume", "news").stdout
+    assert "It has not run yet." in talaria("jobs", "history", "news").stdout
+    assert "Text" in talaria("jobs", "show", "news").stdout
+    assert "Removed job_" in talaria("jobs", "remove", "news").stdout
+    assert "There are no jobs." in talaria("jobs", "list").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("add", "x", "--cron", "0 9 31 2 *"), 1, "31 February"),
+        (("add", "x", "--when", "every day"), 1, "At what time?"),
+        (("add", "x", "--every", "1h", "--timezone", "Europe/Belin"), 1, "Did you mean Europe/Berlin?"),
+        (("add", "tell me when it rains"), 1, "When should it run?"),
+        (("add", "x", "--every", "1h", "--missed", "some"), 2, "'once', 'skip', 'all'"),
+        (("edit", "news"), 2, "Name what to change"),
+        (("show", "nothing"), 1, "There is no job 'nothing'"),
+    ],
+)
+def test_what_is_wrong_is_said(talaria: Talaria, arguments: tuple[str, ...], code: int, says: str) -> None:
+    done = talaria("jobs", *arguments)
+    assert done.returncode == code
+    assert says in done.stderr
