@@ -8,6 +8,7 @@ from talaria.channels.hooks.part import WEBHOOKS
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.core.gateway_part import GatewayPart
+from talaria.scheduler.part import SCHEDULER
 from talaria.services.indexing import SEARCH_INDEX
 from talaria.services.retention import RETENTION
 from talaria.store.part import SQLITE
@@ -41,6 +42,7 @@ PARTS: tuple[GatewayPart[Any], ...] = (
     NETWORK,
     COMMAND_VARIABLES,
     RETENTION,
+    SCHEDULER,
     SEARCH_INDEX,
     WEBHOOKS,
     TELEGRAM,

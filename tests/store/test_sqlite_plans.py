@@ -18,6 +18,7 @@ SCANS = {
     "queries.RECENT_REQUESTS": {"turns"},  # from the newest on, those of a few minutes
     "slots.COUNT_JOBS": {"jobs"},
     "slots.COUNT_SLOTS": {"slots"},  # the open ones
+    "slots.IS_OPEN": {"slots"},  # the first of them
     "delivery.DUE_AT_ONCE": {"outbox"},
     "leases.EXPIRE_OTHERS": {"sessions"},
     "leases.FORGIVE_OWN": {"sessions"},

@@ -90,6 +90,10 @@ class JobStore(Protocol):
         """Return unpaused jobs that have passed a slot which lies in the future: the clock was set back."""
         ...
 
+    async def is_any(self) -> bool:
+        """Return whether there is an unfinished job, or a slot that is due or running."""
+        ...
+
     async def is_waiting(self, now: float) -> bool:
         """Return whether a slot is due and not claimed."""
         ...

@@ -37,7 +37,7 @@ class Cron(msgspec.Struct, frozen=True, tag="cron"):
 
 
 class Every(msgspec.Struct, frozen=True, tag="every"):
-    """Every so many seconds, counted from the instant `since`. Local time does not matter."""
+    """Every so many seconds after the instant `since`. Local time does not matter."""
 
     seconds: int
     since: float

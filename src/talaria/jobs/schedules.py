@@ -28,7 +28,7 @@ def instants(schedule: Schedule, zone: tzinfo, after: float) -> Iterator[float]:
         case Cron():
             yield from _cron_instants(schedule.expression, zone, after)
         case Every():
-            passed = max(0, int((after - schedule.since) // schedule.seconds) + 1)
+            passed = max(1, int((after - schedule.since) // schedule.seconds) + 1)
             while True:
                 instant = schedule.since + passed * schedule.seconds
                 passed += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import tzinfo
 
 from talaria.core.clock import Clock
@@ -27,10 +27,12 @@ from talaria.core.jobs import (
     SlotState,
 )
 from talaria.core.ledger import Page
+from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.jobs.planning import plan_slots, replan, zone_of
 from talaria.jobs.schedules import next_instant
 from talaria.jobs.settings import JobSettings
+from talaria.jobs.zones import rules_version, zone_name
 
 _log = logging.getLogger("talaria.jobs")
 
@@ -38,6 +40,7 @@ TICK_SECONDS = CLAIM_SECONDS / 2  # between two looks at the clock, and two rene
 _LOOK_SECONDS = 300.0  # between two looks at the store, for jobs that another process has written
 _BLOCKED_SECONDS = 2.0  # between two looks while slots wait for a run to end
 _BATCH = 200
+_RULES = "jobs.zones"  # the cursor with the rules by which the stored instants were computed
 
 
 class Scheduler:
@@ -69,11 +72,14 @@ class Scheduler:
         self._starting: dict[asyncio.Task[None], ClaimedSlot] = {}
         self.is_shedding = False
 
-    async def run(self) -> None:
+    async def run(self, look_too: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Look whenever something may be due. `look_too` is called before each look."""
         unwatch = self._jobs.bell.watch(self._woken.set)
         try:
             while True:
                 self._woken.clear()
+                if look_too is not None:
+                    await look_too()
                 await self._rest(await self.look())
         finally:
             unwatch()
@@ -182,6 +188,19 @@ class Scheduler:
         for task in tuple(self._starting):
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
+
+
+async def follow_rules(store: Store, clock: Clock, zone: tzinfo) -> None:
+    """Compute the instants of all jobs anew if the rules of time zones, or the agent's zone, have changed
+    since a scheduler last started on this store."""
+    rules = f"{rules_version()} {zone_name(zone)}"
+    known = await store.cursor(_RULES)
+    if known == rules:
+        return
+    if known is not None:
+        moved = await replan_all(store.jobs, clock, zone)
+        _log.info("the rules of time zones have changed (%s); %d jobs have moved", rules, moved)
+    await store.set_cursor(_RULES, rules)
 
 
 async def replan_all(jobs: JobStore, clock: Clock, zone: tzinfo) -> int:

@@ -12,6 +12,7 @@ from talaria.core.clock import Clock
 from talaria.core.closer import Closer
 from talaria.core.errors import LeaseHeld
 from talaria.core.ids import SessionId, new_owner_id
+from talaria.core.job_port import JobStore
 from talaria.core.ports import Workspaces
 from talaria.core.retention_port import RetentionStore
 from talaria.core.sessions import Session
@@ -155,6 +156,9 @@ class PrunableStore(Protocol):
     @property
     def responses(self) -> Responses: ...
 
+    @property
+    def jobs(self) -> JobStore: ...
+
     async def prune_ephemeral(self, older_than: float) -> int: ...
 
 
@@ -202,6 +206,7 @@ class Retention:
             "ephemeral sessions": ephemeral,
             "ended sessions": ended,
             "sessions of jobs": await self._exhaust(lambda: self._store.retention.prune_runs(before)),
+            "runs of jobs": await self._exhaust(lambda: self._store.jobs.prune(before)),
             "turns": await self._forget_turns(ledger),
             "specs": await self._exhaust(self._store.retention.prune_specs),
             "results of tools": await self._drop_results(ledger),

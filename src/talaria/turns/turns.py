@@ -10,7 +10,7 @@ from contextlib import aclosing
 from talaria.cluster.leases import LeaseKeeper
 from talaria.core.errors import NotFound, StoreError
 from talaria.core.events import Event
-from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId
+from talaria.core.ids import ChatKey, OwnerId, QuestionId, SessionId, TurnId
 from talaria.core.jobs import SlotClaim
 from talaria.core.ledger import Binding, MessageName
 from talaria.core.questions import Decision
@@ -157,6 +157,11 @@ class Turns:
             _log.error("the leases of this process could not be given back: %s", error)
 
     # -- what channels do -----------------------------------------------------------------------------------
+
+    @property
+    def owner(self) -> OwnerId:
+        """The owner of this process's leases."""
+        return self._keeper.owner
 
     @property
     def requests(self) -> RecentRequests:

@@ -355,6 +355,8 @@ SELECT DISTINCT {prefixed("j", JOB_COLUMNS)} FROM slots s JOIN jobs j ON j.id = 
 WHERE s.instant > ? AND s.manual = 0
   AND (j.next_at > s.instant OR (j.state = 'done' AND s.state = 'skipped')) LIMIT ?
 """
+IS_UNFINISHED = "SELECT 1 FROM jobs WHERE state IN ('active', 'paused') LIMIT 1"
+IS_OPEN = "SELECT 1 FROM slots WHERE ended_at IS NULL LIMIT 1"
 IS_WAITING = "SELECT 1 FROM slots WHERE state = 'due' AND ended_at IS NULL AND due_at <= ? LIMIT 1"
 COUNT_JOBS = "SELECT state, count(*) FROM jobs GROUP BY state"
 COUNT_SLOTS = "SELECT state, count(*) FROM slots WHERE ended_at IS NULL GROUP BY state"
@@ -376,6 +378,10 @@ def next_due(db: Connection, after: float) -> float | None:
 
 def ahead_of(db: Connection, now: float, limit: int) -> Sequence[Job]:
     return [job_from(row) for row in db.execute(FIND_AHEAD, (now, limit))]
+
+
+def is_any(db: Connection) -> bool:
+    return any(db.execute(sql).fetchone() is not None for sql in (IS_UNFINISHED, IS_OPEN))
 
 
 def is_waiting(db: Connection, now: float) -> bool:

@@ -206,6 +206,7 @@ class SqlJobs(SqlPort):
     renew = writes(slots.renew)
     rewind = writes(slots.rewind, is_durable=True)
     ahead_of = reads(slots.ahead_of)
+    is_any = reads(slots.is_any)
     is_waiting = reads(slots.is_waiting)
     prune = writes(slots.prune)
     find = reads(jobs.find)
