@@ -127,4 +127,4 @@ def test_a_job_follows_new_rules_of_its_zone() -> None:
     assert edit is not None
     assert (edit.next_at, edit.plan.schedule) == (NINE, At(NINE, "2026-11-16T09:00:00"))
     assert replan(job_of(Cron("0 9 * * *"), NINE), BERLIN, NINE - HOUR) is None
-    assert replan(job_of(Every(600, NINE), NINE), BERLIN, NINE - 60) is None
+    assert replan(job_of(Every(600, NINE - 600), NINE), BERLIN, NINE - 60) is None
