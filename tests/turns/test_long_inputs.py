@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from rig import Rig, chat, inbound, start
+from talaria.agent.settings import ContextSettings
 from talaria.core.files import MESSAGES
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.messages import File, Text, UserMessage
@@ -70,6 +71,14 @@ async def test_a_message_that_fits_stays_as_it_is(store: Store, tmp_path: Path) 
         unknown = "[[reply fine]]" + "x" * 60_000  # a model of unknown size
         assert (await said(store, await rig.say(unknown, "two", model="fast"))).parts == (Text(unknown),)
     assert not kept(tmp_path)
+
+
+async def test_the_window_counts_as_far_as_it_may_be_used(store: Store, tmp_path: Path) -> None:
+    thrifty = ContextSettings(max_tokens=16_000)
+    large = {"scripted/scripted": Abilities(context=400_000, tools=True)}
+    async with start(store, tmp_path, abilities=large, context=thrifty) as rig:
+        await rig.say("[[reply fine]]" + "x" * 8000)
+    assert len(kept(tmp_path)) == 1
 
 
 async def test_a_long_message_that_is_sent_again_is_kept_once(store: Store, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ gets their beginning, their size, and how to read on."""
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
@@ -26,7 +27,6 @@ class MessageKeeper(Protocol):
 
 
 USUAL_WINDOW: Final = 128_000  # tokens, of a model whose window is not known
-_LARGEST_WINDOW: Final = 200_000
 _LEAST_BYTES: Final = 4096  # always fit
 _LEAST_SHOWN: Final = 2048
 _MOST_SHOWN: Final = 16 << 10
@@ -35,7 +35,7 @@ _MOST_SHOWN: Final = 16 << 10
 def most_bytes(window: int) -> int:
     """Return how many bytes of a message fit. Text has two to four bytes for each token, so a message takes
     at most a quarter of the window."""
-    return max(min(window, _LARGEST_WINDOW) // 2, _LEAST_BYTES)
+    return max(window // 2, _LEAST_BYTES)
 
 
 class LongInputs:
@@ -66,12 +66,12 @@ class LongInputs:
         return msgspec.structs.replace(inbound, parts=(*begun, *others))
 
     async def _window(self, inbound: Inbound) -> int:
-        """Return the window, in tokens, of the model that will answer."""
-        try:
+        """Return the window, in tokens, of the model that will answer, as far as it may be used."""
+        window = USUAL_WINDOW
+        with suppress(TalariaError):  # the turn will say why there is no model
             spec = await self._spec(inbound)
-        except TalariaError:  # the turn will say why
-            return USUAL_WINDOW
-        return self._agents.specs.abilities(spec.provider, spec.model).context or USUAL_WINDOW
+            window = self._agents.specs.abilities(spec.provider, spec.model).context or USUAL_WINDOW
+        return min(window, self._agents.side_calls.settings().max_tokens)
 
     async def _spec(self, inbound: Inbound) -> AgentSpec:
         if inbound.model is None:
