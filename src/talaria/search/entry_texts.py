@@ -18,6 +18,8 @@ from talaria.core.messages import (
 
 RESULT_CHARS = 4096  # of each result, and of the arguments of a call, that are indexed
 _MESSAGE_CHARS = 256 << 10
+# Searches repeat what the log has in its place, so they would only find themselves.
+_SEARCHES = frozenset({"recall_search", "recall_describe", "recall_expand", "session_search"})
 
 
 def speaker_of(entry: Entry) -> str:
@@ -38,7 +40,7 @@ def full_text(entry: Entry) -> str:
 
 
 def indexed_text(entry: Entry) -> str:
-    """Return the text that is indexed: long results and arguments are cut."""
+    """Return the text that is indexed: long results and arguments are cut, and searches are left out."""
     return "\n".join(_pieces(entry, RESULT_CHARS))[:_MESSAGE_CHARS]
 
 
@@ -51,9 +53,10 @@ def _pieces(entry: Entry, cap: int | None) -> Iterator[str]:
                 yield from (f"[thinking] {each.text}" for each in answer.reasoning if each.text)
             if answer.text:
                 yield answer.text
-            yield from (f"[call] {call.name} {call.arguments[:cap]}" for call in answer.tool_calls)
+            calls = (call for call in answer.tool_calls if cap is None or call.name not in _SEARCHES)
+            yield from (f"[call] {call.name} {call.arguments[:cap]}" for call in calls)
         case ToolResults(results=results):
-            yield from (result.text[:cap] for result in results)
+            yield from (each.text[:cap] for each in results if cap is None or each.name not in _SEARCHES)
         case Note(text=text) | SystemMessage(text=text) | Announcement(text=text):
             yield text
 

@@ -136,6 +136,14 @@ async def test_the_owner_hears_on_one_channel_what_was_said_on_another(api: Api)
     assert texts[-1].endswith("leaves at six.")
 
 
+async def test_a_search_is_not_found_by_the_next_one(api: Api) -> None:
+    await api.say("trip", FERRY)
+    await api.say("page", SEARCH)
+    hits = [*await found(api, "ferry Hjelmvik"), *await found(api, "session_search")]
+    assert {hit["speaker"] for hit in hits} <= {"user", "assistant"}
+    assert not any("[call]" in hit["excerpt"] for hit in hits)
+
+
 async def test_nobody_hears_what_another_person_or_a_group_said(api: Api) -> None:
     ann, bob = (ChatAddress("main", "telegram", "dm", name) for name in ("7", "8"))
     group = ChatAddress("main", "telegram", "group", "-5")
