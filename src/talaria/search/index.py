@@ -31,7 +31,7 @@ from talaria.search.side_file import (
     open_side_file,
     replace_side_file,
 )
-from talaria.search.words import terms, traits
+from talaria.search.words import analyse
 from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.faults import DiskFault, kind_of, storage_failure
 
@@ -252,10 +252,10 @@ def _add(
     documents = []
     for entry in entries:
         if text := indexed_text(entry):
-            found = terms(text)
+            found, traits = analyse(text)
             speaker = speaker_of(entry)
             documents.append(
-                NewDocument(entry.seq, entry.at, speaker, int(traits(text)), len(found), " ".join(found))
+                NewDocument(entry.seq, entry.at, speaker, int(traits), len(found), " ".join(found))
             )
     return file.add(session_id, chat_key, after_seq, documents, entries[-1].seq)
 

@@ -11,6 +11,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, tzinfo
+from heapq import nlargest
 from typing import NamedTuple
 
 from talaria.search.side_file import SEQ_BITS, Document, NumberRange, SideFile
@@ -18,11 +19,15 @@ from talaria.search.words import MONTHS, Traits, plain_words, terms
 
 _MOST_TERMS = 32
 _MOST_POSTINGS = 20_000  # of a term, the newest; a more frequent term tells little
-_MOST_SEEDS = 300  # documents with words of the query that are looked at, with their neighbours
+_MOST_SEEDS = 200  # documents with words of the query that are looked at, with their neighbours
 _REACH = 2  # neighbours on each side whose words count
 _LONG = 2000  # terms; in a longer document a term counts once
 _SATURATION, _LENGTH_SHARE = 1.2, 0.75  # k1 and b of BM25
 _CROWDING = 1.5  # that a hit costs each of its two neighbours, which are shown with it anyway
+
+# As plain numbers, because they are looked at a thousand times for a query.
+_ASKS, _IS_QUESTION, _OWN = Traits.ASKS.value, Traits.IS_QUESTION.value, Traits.OWN.value
+_TIME, _MUCH_TIME, _NUMBER = Traits.TIME.value, Traits.MUCH_TIME.value, Traits.NUMBER.value
 
 _QUOTED = re.compile(r'["“”]([^"“”]+)["“”]')
 _ISO_DATE = re.compile(r"\b(?:19|20)\d\d-(\d\d)-(\d\d)\b")
@@ -63,8 +68,10 @@ class Features(NamedTuple):
     """Reasons for a document to be a hit. `WEIGHTS` has the same fields."""
 
     own: float  # BM25 of its own words
-    before: float  # of the document before it
+    share: float  # the share of the query's words that it has, be they rare or not
+    before: float  # BM25 of the document before it, here and below without the names of speakers
     earlier: float  # of the one before that
+    after: float  # of the document after it
     answers: float  # of the document before it, if that one asks something
     around: float  # share of the query's words in it and two neighbours on each side, by their rarity
     sitting: float  # the same for the documents without a long pause between them, as a sum
@@ -78,8 +85,10 @@ class Features(NamedTuple):
 
 WEIGHTS = Features(
     own=0.28,
+    share=0.5,
     before=-0.08,
     earlier=0.09,
+    after=0.05,
     answers=0.29,
     around=4.1,
     sitting=0.14,
@@ -136,10 +145,8 @@ def gather(
     file: SideFile, query: Query, extent: Extent, zone: tzinfo | None = None
 ) -> dict[int, tuple[Document, Features]]:
     """Return the documents that may fit, with their features."""
-    found = {term: _postings(file, term, extent) for term in query.terms}
-    rarity = {term: _rarity(len(numbers), extent.size) for term, numbers in found.items()}
-    seeds = _seeds(query, found, rarity)
-    sittings = {number: file.sitting(number) for number in seeds}
+    found = _Found(file, query, extent)
+    sittings = {number: file.sitting(number) for number in found.seeds(query)}
     near = {
         number + offset: sitting
         for number, sitting in sittings.items()
@@ -147,12 +154,44 @@ def gather(
         if sitting.first <= number + offset <= sitting.last
     }
     documents = file.documents(near)
-    scores = _Scores(query, documents, found, rarity, near)
+    scores = _Scores(query, documents, found, near)
     return {
         number: (document, scores.features(document, zone))
         for number, document in documents.items()
-        if _has_phrases(document, query) and not (extent.needs_words and not scores.own(number))
+        if (number in found.masks or not extent.needs_words) and _has_phrases(document, query)
     }
+
+
+def _has_phrases(document: Document, query: Query) -> bool:
+    return all(f" {' '.join(phrase)} " in f" {document.terms} " for phrase in query.phrases)
+
+
+class _Found:
+    """The documents with terms of the query. A mask has a bit for each term, and its weight is the sum of the
+    rarities of these terms."""
+
+    def __init__(self, file: SideFile, query: Query, extent: Extent) -> None:
+        self.postings = {term: _postings(file, term, extent) for term in query.terms}
+        self.bits = {term: 1 << at for at, term in enumerate(query.terms)}
+        self.rarity = {term: _rarity(len(each), extent.size) for term, each in self.postings.items()}
+        self.masks: dict[int, int] = {}
+        for term, numbers in self.postings.items():
+            bit = self.bits[term]
+            for number in numbers:
+                self.masks[number] = self.masks.get(number, 0) | bit
+        self._weights: dict[int, float] = {}
+
+    def weigh(self, mask: int) -> float:
+        if mask not in self._weights:
+            self._weights[mask] = sum(self.rarity[term] for term, bit in self.bits.items() if mask & bit)
+        return self._weights[mask]
+
+    def seeds(self, query: Query) -> list[int]:
+        """Return the documents that have the most and rarest words, the newest of equal ones."""
+        needed = sum({self.bits.get(term, 0) for phrase in query.phrases for term in phrase})
+        weights = {mask: self.weigh(mask) for mask in set(self.masks.values()) if mask & needed == needed}
+        fitting = [(weights[mask], number) for number, mask in self.masks.items() if mask in weights]
+        return [number for _, number in nlargest(_MOST_SEEDS, fitting)]
 
 
 def _rarity(found: int, count: int) -> float:
@@ -167,104 +206,91 @@ def _postings(file: SideFile, term: str, extent: Extent) -> list[int]:
     return sorted(merged) if len(extent.spans) > 1 else merged
 
 
-def _seeds(query: Query, found: dict[str, list[int]], rarity: dict[str, float]) -> list[int]:
-    """Return the documents that have the most and rarest words of the query, the newest of equal ones."""
-    sums: dict[int, float] = {}
-    for term, numbers in found.items():
-        weight = rarity[term]
-        for number in numbers:
-            sums[number] = sums.get(number, 0.0) + weight
-    needed = {term for phrase in query.phrases for term in phrase}
-    for term in needed:
-        has = set(found.get(term, ()))
-        sums = {number: weight for number, weight in sums.items() if number in has}
-    return sorted(sums, key=lambda number: (sums[number], number), reverse=True)[:_MOST_SEEDS]
-
-
-def _has_phrases(document: Document, query: Query) -> bool:
-    return all(f" {' '.join(phrase)} " in f" {document.terms} " for phrase in query.phrases)
-
-
 class _Scores:
     """The features of the documents that were found for a query."""
 
     def __init__(
-        self,
-        query: Query,
-        documents: dict[int, Document],
-        found: dict[str, list[int]],
-        rarity: dict[str, float],
-        sittings: dict[int, NumberRange],
+        self, query: Query, documents: dict[int, Document], found: _Found, sittings: dict[int, NumberRange]
     ) -> None:
         self._query = query
         self._documents = documents
         self._found = found
-        self._sets = {term: set(numbers) for term, numbers in found.items()}
-        self._rarity = rarity
         self._sittings = sittings
-        self._total = sum(rarity.values()) or 1.0
         self._covered: dict[NumberRange, float] = {}
+        self._named: dict[str, bool] = {}
+        # Speakers say each other's names, which tells little of what is said.
+        names = {term for name in {each.speaker for each in documents.values()} for term in terms(name)}
+        self._told = ~sum(found.bits[term] for term in names if term in found.bits)
+        every = ((1 << len(found.bits)) - 1) & self._told
+        self._count, self._total = every.bit_count() or 1, found.weigh(every) or 1.0
         sizes = [document.size for document in documents.values()]
-        self._usual = sum(sizes) / len(sizes) if sizes else 1.0
-        self._own = {number: self._bm25(document) for number, document in documents.items()}
-
-    def own(self, number: int) -> float:
-        return self._own[number]
+        self._usual = sum(sizes) / max(1, len(sizes)) or 1.0
+        self._own = {number: self._bm25(each, ~0) for number, each in documents.items()}
+        self._beside = {number: self._bm25(each, self._told) for number, each in documents.items()}
 
     def features(self, document: Document, zone: tzinfo | None) -> Features:
-        query, number, traits = self._query, document.number, Traits(document.traits)
+        query, number, traits = self._query, document.number, document.traits
         sitting = self._sittings[number]
-        one, two = (
-            self._own.get(each, 0.0) if each >= sitting.first else 0.0 for each in (number - 1, number - 2)
-        )
-        asked = one > 0 and bool(self._documents[number - 1].traits & Traits.ASKS)
-        times = 1.0 if Traits.MUCH_TIME in traits else 0.5 if Traits.TIME in traits else 0.0
+        one = self._beside.get(number - 1, 0.0) if number > sitting.first else 0.0
+        two = self._beside.get(number - 2, 0.0) if number > sitting.first + 1 else 0.0
+        is_asked = one > 0 and self._documents[number - 1].traits & _ASKS
         return Features(
             own=self._own[number],
+            share=(self._found.masks.get(number, 0) & self._told).bit_count() / self._count,
             before=one,
             earlier=two,
-            answers=one if asked else 0.0,
+            after=self._beside.get(number + 1, 0.0) if number < sitting.last else 0.0,
+            answers=one if is_asked else 0.0,
             around=self._around(number, sitting),
             sitting=self._sitting(sitting),
-            speaker=float(any(word in query.words for word in plain_words(document.speaker))),
-            date=self._date(document.at, zone),
-            question=float(Traits.IS_QUESTION in traits),
-            personal=float(Traits.OWN in traits),
-            time=times if query.asks_when else 0.0,
-            number=float(query.asks_number and Traits.NUMBER in traits),
+            speaker=self._speaker(document.speaker),
+            date=self._date(document.at, zone) if query.months else 0.0,
+            question=1.0 if traits & _IS_QUESTION else 0.0,
+            personal=1.0 if traits & _OWN else 0.0,
+            time=_times(traits) if query.asks_when else 0.0,
+            number=1.0 if query.asks_number and traits & _NUMBER else 0.0,
         )
 
-    def _bm25(self, document: Document) -> float:
-        score, words = 0.0, document.terms.split() if document.size <= _LONG else []
+    def _bm25(self, document: Document, counted: int) -> float:
+        """Return the score of the terms whose bits are counted."""
+        mask = self._found.masks.get(document.number, 0) & counted
+        if not mask:
+            return 0.0
+        words = document.terms.split() if document.size <= _LONG else []
         length = 1 - _LENGTH_SHARE + _LENGTH_SHARE * document.size / self._usual
-        for term, numbers in self._sets.items():
-            if document.number in numbers:
+        score = 0.0
+        for term, bit in self._found.bits.items():
+            if mask & bit:
                 often = words.count(term) or 1
-                score += self._rarity[term] * often * (_SATURATION + 1) / (often + _SATURATION * length)
+                score += self._found.rarity[term] * often * (_SATURATION + 1) / (often + _SATURATION * length)
         return score
 
     def _around(self, number: int, sitting: NumberRange) -> float:
-        places = range(max(number - _REACH, sitting.first), min(number + _REACH, sitting.last) + 1)
-        covered = sum(
-            self._rarity[term]
-            for term, numbers in self._sets.items()
-            if any(each in numbers for each in places)
-        )
-        return covered / self._total
+        mask, masks = 0, self._found.masks
+        for each in range(max(number - _REACH, sitting.first), min(number + _REACH, sitting.last) + 1):
+            mask |= masks.get(each, 0)
+        return self._found.weigh(mask & self._told) / self._total
 
     def _sitting(self, sitting: NumberRange) -> float:
         if sitting not in self._covered:
-            self._covered[sitting] = sum(
-                self._rarity[term] for term, numbers in self._found.items() if _has_some(numbers, sitting)
-            )
+            found = self._found.postings.items()
+            mask = sum(self._found.bits[term] for term, numbers in found if _has_some(numbers, sitting))
+            self._covered[sitting] = self._found.weigh(mask & self._told)
         return self._covered[sitting]
 
+    def _speaker(self, name: str) -> float:
+        if name not in self._named:
+            self._named[name] = not self._query.words.isdisjoint(plain_words(name))
+        return float(self._named[name])
+
     def _date(self, at: float, zone: tzinfo | None) -> float:
-        if not self._query.months:
-            return 0.0
         day = datetime.fromtimestamp(at, zone)
         has_month = day.month in self._query.months
         return float(has_month) + float(has_month and day.day in self._query.days)
+
+
+def _times(traits: int) -> float:
+    return 1.0 if traits & _MUCH_TIME else 0.5 if traits & _TIME else 0.0
 
 
 def _has_some(numbers: list[int], span: NumberRange) -> bool:

@@ -257,9 +257,12 @@ class SideFile:
         return [row[0] for row in reversed(rows)]
 
     def documents(self, numbers: Iterable[int]) -> dict[int, Document]:
-        find = "SELECT number, at, speaker, traits, size, terms FROM documents WHERE number = ?"
-        rows = (self._db.execute(find, (number,)).fetchone() for number in numbers)
-        return {row[0]: Document(*row) for row in rows if row is not None}
+        """Return these documents, as far as they exist, by their numbers."""
+        found: dict[int, Document] = {}
+        for first, last in _runs(sorted(numbers)):
+            rows = self._db.execute(f"{_DOCUMENTS} WHERE number >= ? AND number <= ?", (first, last))
+            found.update((row[0], Document(*row)) for row in rows)
+        return found
 
     def sitting(self, number: int) -> NumberRange:
         """Return the documents among which this one stands, without a long pause between them."""
@@ -269,7 +272,17 @@ class SideFile:
         return NumberRange(number, number) if row is None or row[1] < number else NumberRange(*row)
 
 
+_DOCUMENTS = "SELECT number, at, speaker, traits, size, terms FROM documents"
 _SESSIONS = "SELECT number, id, chat_key, head FROM sessions"
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of numbers that follow each other."""
+    start = 0
+    for at in range(1, len(numbers) + 1):
+        if at == len(numbers) or numbers[at] != numbers[at - 1] + 1:
+            yield numbers[start], numbers[at - 1]
+            start = at
 
 
 def open_side_file(path: Path) -> SideFile:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntFlag
 from functools import lru_cache
 
@@ -19,7 +19,7 @@ _STOPPED = (
     "me more most my myself no nor not now of off on once only or other our ours out over own same she "
     "should so some such than that the their theirs them then there these they this those through to too "
     "under until up us very was we were what when where which while who whom why will with would you your "
-    "yours yourself don didn doesn isn wasn weren won ve re ll im t s d m"
+    "yours yourself don didn doesn isn wasn weren ve re ll im t s d m"
 )
 STOP_WORDS = frozenset(_STOPPED.split())
 _MONTHS = "january february march april may june july august september october november december"
@@ -31,25 +31,60 @@ _UNSPACED = (
 _WORD = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+(?:['’][^\W_{_UNSPACED}]+)?")
 _ACCENTS = re.compile("[\u0300-\u036f]+")
 _VOWEL = re.compile("[aeiouy]")
-_OWN = re.compile(r"\b(?:i|my|me|we|our)\b", re.IGNORECASE)
-_TIME = re.compile(
-    r"\b(?:yesterday|today|tonight|tomorrow|ago|last|next|week|weekend|month|year|day|since|recently"
-    rf"|monday|tuesday|wednesday|thursday|friday|saturday|sunday|{'|'.join(MONTHS)}|\d+)s?\b",
-    re.IGNORECASE,
+_OWN = frozenset(("i", "my", "me", "we", "our"))
+_TIME_WORDS = (
+    "yesterday today tonight tomorrow ago last next week weeks weekend month months year years day "
+    "days since recently monday tuesday wednesday thursday friday saturday sunday"
 )
-_NUMBER = re.compile(
-    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|once|twice|few|couple)\b", re.IGNORECASE
-)
+_NUMBER_WORDS = "one two three four five six seven eight nine ten once twice few couple"
+_TIMES = frozenset(_TIME_WORDS.split()) | frozenset(MONTHS)
+_NUMBERS = frozenset(_NUMBER_WORDS.split())
+
+
+# Forms that no rule finds: the first of each line stands for the others.
+_FORMS = """
+go went gone goes; buy bought; make made; take took taken; see saw seen; give gave given; find found
+think thought; tell told; feel felt; leave left; meet met; run ran; write wrote written; win won; lose lost
+teach taught; bring brought; begin began begun; choose chose chosen; come came; draw drew drawn
+drive drove driven; eat ate eaten; fall fell fallen; fly flew flown; grow grew grown; hear heard; hold held
+keep kept; know knew known; pay paid; ride rode ridden; say said; sell sold; send sent; sing sang sung
+sit sat; sleep slept; speak spoke spoken; spend spent; stand stood; swim swam swum
+understand understood; wear wore worn; build built; catch caught; break broke broken; child children
+person people; woman women; man men; life lives; foot feet; mouse mice
+"""
+_IRREGULAR = {
+    form: forms.split()[0]
+    for line in _FORMS.splitlines()
+    for forms in line.split(";")
+    for form in forms.split()
+}
 
 
 def terms(text: str) -> list[str]:
     """Return the terms of a text, in order."""
-    return [term for word in _words(text) if word not in STOP_WORDS for term in _terms_of(word)]
+    return _terms(_words(text))
+
+
+def analyse(text: str) -> tuple[list[str], Traits]:
+    """Return the terms and the traits of a text."""
+    words = list(_words(text))
+    return _terms(words), _traits(text, words)
 
 
 def plain_words(text: str) -> list[str]:
     """Return the words of a text as they are written, in lower case."""
     return list(_words(text))
+
+
+def _terms(words: Iterable[str]) -> list[str]:
+    found: list[str] = []
+    for word in words:
+        if word not in STOP_WORDS:
+            if word.isascii():
+                found.append(stem(word))
+            else:
+                found += _terms_of(word)
+    return found
 
 
 def _words(text: str) -> Iterator[str]:
@@ -73,6 +108,7 @@ def _terms_of(word: str) -> tuple[str, ...]:
 @lru_cache(maxsize=20_000)
 def stem(word: str) -> str:
     """Return an English word without the commonest endings: plural, -ing, -ed, -ly."""
+    word = _IRREGULAR.get(word, word)
     if len(word) < 4:
         return word
     if word.endswith("ies") and len(word) > 4:
@@ -114,16 +150,17 @@ class Traits(IntFlag):
     NUMBER = 32
 
 
-def traits(text: str) -> Traits:
-    found = Traits(0)
+def _traits(text: str, words: list[str]) -> Traits:
+    found = 0
     if "?" in text or "？" in text:
-        found |= Traits.ASKS
+        found |= Traits.ASKS.value
         if text.rstrip().endswith(("?", "？")):
-            found |= Traits.IS_QUESTION
-    if _OWN.search(text):
-        found |= Traits.OWN
-    if times := len(_TIME.findall(text)):
-        found |= Traits.TIME | (Traits.MUCH_TIME if times > 1 else Traits(0))
-    if _NUMBER.search(text):
-        found |= Traits.NUMBER
-    return found
+            found |= Traits.IS_QUESTION.value
+    if not _OWN.isdisjoint(words):
+        found |= Traits.OWN.value
+    digits = sum(map(str.isdigit, words))
+    if times := digits + sum(word in _TIMES for word in words):
+        found |= Traits.TIME.value | (Traits.MUCH_TIME.value if times > 1 else 0)
+    if digits or not _NUMBERS.isdisjoint(words):
+        found |= Traits.NUMBER.value
+    return Traits(found)
