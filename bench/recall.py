@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.load import Client, fresh_names
+from bench.processes import gateway, model_server
 from talaria.access.people import People
 from talaria.core.clock import SystemClock
 from talaria.core.gateway_part import ToolScope
@@ -30,6 +32,7 @@ _MESSAGE_WORDS = 150
 _VOCABULARY = 30_000
 _BATCH = 500
 _QUERIES = 30
+_POLL_SECONDS = 5.5  # after which a gateway looks for something to index
 _SESSION = SessionId("ses_bench")
 
 
@@ -108,6 +111,31 @@ async def measure_sessions(count: int) -> tuple[float, float]:
             await search("warm up")
             found = sorted([await _timed(search, speaker.say(4)) for _ in range(_QUERIES)])
             return found[len(found) // 2], found[-1]
+
+
+async def measure_beside(megabytes: float, turns: int) -> tuple[float, float]:
+    """Return the median seconds of a person's turn: at rest, and while so much text is indexed."""
+    with tempfile.TemporaryDirectory(prefix="talaria-bench-") as name, model_server() as model:
+        home, clock = Path(name), SystemClock()
+        async with await SqliteStore.open(home / "talaria.db", clock) as store:
+            await _fill(store, _Speaker(), megabytes)
+            busy = await _median_turn(model.url, home, turns)
+            async with open_index(home, store.recall, clock) as index:
+                while not await index.catch_up(60.0):
+                    pass
+        return await _median_turn(model.url, home, turns), busy
+
+
+async def _median_turn(model_url: str, home: Path, turns: int) -> float:
+    with gateway(model_url, home=home) as (served, token):
+        client = Client(served.url, token)
+        try:
+            (name,) = fresh_names(1)
+            await client.run([name], 1)
+            await asyncio.sleep(_POLL_SECONDS)  # until the index is filled
+            return (await client.run([name], turns)).p50
+        finally:
+            await client.close()
 
 
 async def _timed(search: Callable[[str], Awaitable[None]], query: str) -> float:

@@ -15,10 +15,23 @@ from bench.jobs import MODEL_SECONDS as RUN_SECONDS
 from bench.jobs import measure_crowd, measure_stored
 from bench.load import Client, bare_call_cpu, fresh_names, sdk_call_cpu
 from bench.processes import gateway, model_server
+from bench.recall import measure_beside, measure_log, measure_sessions
 from bench.table import Row, Wanted
 from bench.turns import SESSIONS, SHORT, TurnLoad, measure_turns
 
-PARTS = ("calls", "turns", "streams", "pieces", "latency", "chats", "accepts", "agents", "commands", "jobs")
+PARTS = (
+    "calls",
+    "turns",
+    "streams",
+    "pieces",
+    "latency",
+    "chats",
+    "accepts",
+    "agents",
+    "commands",
+    "jobs",
+    "recall",
+)
 ROUNDS = 3  # the best counts: other work of the machine can only add to it
 LENGTH = 1000  # messages of a long conversation
 CHATS = 50
@@ -50,6 +63,7 @@ class Suite:
             self._measure_agents,
             self._measure_commands,
             self._measure_jobs,
+            self._measure_recall,
         )
         for part, measure in zip(PARTS, measures, strict=True):
             if part in parts:
@@ -226,3 +240,24 @@ class Suite:
             Row(f"durable turn with {stored:,} stored jobs over one without", many.turn / none.turn, "×",
                 Wanted.AT_MOST, 1.05),
         ]  # fmt: skip
+
+    async def _measure_recall(self) -> None:
+        megabytes, sessions, backlog = (100, 100_000, 40) if self._is_long else (2, 1_000, 2)
+        self._say(f"recall in {megabytes} MB")
+        costs = await measure_log(megabytes)
+        told = f"recall_search in {megabytes} MB"
+        self.rows += [
+            Row(f"{told}, words", costs.words * 1000, "ms", Wanted.AT_MOST, 200),
+            Row(f"{told}, words, the slowest of 30", costs.slowest * 1000, "ms"),
+            Row(f"{told}, a regex", costs.regex * 1000, "ms", Wanted.AT_MOST, 2000),
+        ]
+        self._add_cpu("indexing a megabyte", costs.indexing)
+        self._say(f"search over {sessions:,} sessions")
+        usual, slowest = await measure_sessions(sessions)
+        self.rows += [
+            Row(f"search over {sessions:,} sessions", usual * 1000, "ms", Wanted.AT_MOST, 100),
+            Row(f"search over {sessions:,} sessions, the slowest of 30", slowest * 1000, "ms"),
+        ]
+        self._say(f"turns while {backlog} MB are indexed")
+        rest, beside = await measure_beside(backlog, self._times(100))
+        self.rows.append(Row("turn while the index is filled over one at rest", beside / rest, "×"))

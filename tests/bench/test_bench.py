@@ -65,6 +65,13 @@ ALL = [
     "command `true`, in the gateway",
     "gateway's growth by 10 MB of output",
     "first token of a 0.2 s model beside it",
+    "recall_search in 2 MB, words",
+    "recall_search in 2 MB, words, the slowest of 30",
+    "recall_search in 2 MB, a regex",
+    "indexing a megabyte",
+    "search over 1,000 sessions",
+    "search over 1,000 sessions, the slowest of 30",
+    "turn while the index is filled over one at rest",
 ]
 
 

@@ -45,7 +45,8 @@ _POLL_SECONDS = 5.0
 _SWEEP_SECONDS = 3600.0
 _SLACK_SECONDS = 10.0  # a change may become visible a little after a later one
 _PAGE = 200
-_SLICE_BYTES = 64 << 10
+_SLICE_BYTES = 16 << 10  # takes some milliseconds
+_PAUSE = 9.0  # beside turns, times the time of a slice
 _SEARCH_SECONDS = 2.0  # that a search takes in what is missing
 _MOST_HITS = 200
 _MOST_SPANS = 64
@@ -89,7 +90,7 @@ class LogIndex:
             if self._file is None and not await self._store.changed(self._since - _SLACK_SECONDS, None, 1):
                 continue
             try:
-                while not await self.catch_up(_POLL_SECONDS) and may_work():
+                while not await self.catch_up(_POLL_SECONDS, _PAUSE) and may_work():
                     pass
                 if swept is None or self._clock.elapsed() - swept > _SWEEP_SECONDS:
                     swept = self._clock.elapsed()
@@ -98,8 +99,11 @@ class LogIndex:
                 _log.warning("the search index is not filled: %s", error)
                 await self._clock.sleep(_SWEEP_SECONDS / 60)
 
-    async def catch_up(self, seconds: float) -> bool:
-        """Index what was appended since the last time, for about `seconds`. Return whether that was all."""
+    async def catch_up(self, seconds: float, pause: float = 0.0) -> bool:
+        """Index what was appended since the last time, for about `seconds`. Return whether that was all.
+
+        Each slice of the work is followed by a pause that is so many times as long.
+        """
         until = self._clock.elapsed() + seconds
         since = min(await self._use(SideFile.since), self._clock.now()) - _SLACK_SECONDS
         after: SessionId | None = None
@@ -108,7 +112,7 @@ class LogIndex:
             heads = await self._use(SideFile.heads, [session.id for session in page])
             for session in page:
                 if heads.get(session.id, 0) != session.revision.seq:
-                    await self.follow(session.id, session.chat_key, session.revision.seq)
+                    await self.follow(session.id, session.chat_key, session.revision.seq, pause)
             if page:
                 since, after = page[-1].updated_at, page[-1].id
                 await self._use(SideFile.set_since, since)
@@ -119,13 +123,16 @@ class LogIndex:
                 self._is_filled = False
                 return False
 
-    async def follow(self, session_id: SessionId, chat_key: ChatKey | None, head: int) -> None:
+    async def follow(
+        self, session_id: SessionId, chat_key: ChatKey | None, head: int, pause: float = 0.0
+    ) -> None:
         """Index the log of a session up to its `head`. Without a chat key it keeps the one that it has."""
         indexed = (await self._use(SideFile.heads, [session_id])).get(session_id, 0)
         if indexed > head:  # an older database was put back
             await self._forget(session_id, 0)
             indexed = 0
         while indexed < head:
+            began = self._clock.elapsed()
             entries = await self._store.slice(session_id, indexed, _SLICE_BYTES)
             if not entries:
                 return
@@ -135,6 +142,8 @@ class LogIndex:
                 return
             hit(Failpoint.INDEXED)
             indexed = last
+            if pause:
+                await self._clock.sleep(pause * (self._clock.elapsed() - began))
 
     # -- forgetting
 

@@ -183,7 +183,8 @@ class _Found:
 
     def weigh(self, mask: int) -> float:
         if mask not in self._weights:
-            self._weights[mask] = sum(self.rarity[term] for term, bit in self.bits.items() if mask & bit)
+            fitting = (self.rarity[term] for term, bit in self.bits.items() if mask & bit)
+            self._weights[mask] = sum(fitting, 0.0)
         return self._weights[mask]
 
     def seeds(self, query: Query) -> list[int]:
