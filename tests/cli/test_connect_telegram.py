@@ -121,7 +121,8 @@ def test_a_running_gateway_opens_the_channel_without_a_restart(
         code = next(line for line in lines if line.startswith("or send")).split()[-1]
         platform("say", user=7, text=f"/start {code}")
         rest, _ = connecting.communicate(timeout=DEADLINE)
-    assert rest.strip() == "Ada is paired."
+    assert rest.strip().startswith("Ada is paired.\nIf Ada is you: `")
+    assert " config set people.owner.ids telegram:ID`" in rest
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")

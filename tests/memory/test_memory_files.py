@@ -177,3 +177,16 @@ def test_writers_of_several_processes_lose_nothing(tmp_path: Path) -> None:
 )
 def test_a_folder_has_one_name_for_each_person(text: str, folder: str) -> None:
     assert folder_name(text) == folder
+
+
+def test_troubles_are_told_with_their_files(tmp_path: Path) -> None:
+    files = MemoryFiles(tmp_path)
+    for place in (MINE, ANNA):
+        files.change(place, PAGE, adding("fine"))
+    assert files.troubles() == []
+    (tmp_path / "main" / "USER.md").write_bytes(b"\xff")
+    (tmp_path / "main" / "people" / "telegram+2" / "MEMORY.md").write_text("x" * 9000)
+    assert files.troubles() == [
+        f"{tmp_path}/main/people/telegram+2/MEMORY.md has 9000 bytes, and only 8192 are read.",
+        f"{tmp_path}/main/USER.md: USER.md is not text in UTF-8.",
+    ]

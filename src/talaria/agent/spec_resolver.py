@@ -19,7 +19,7 @@ from talaria.models.local.local_chat import LocalChat
 from talaria.models.wire import openai_prefix
 from talaria.tools.toolset import ToolSet
 
-_KEPT = 32
+_KEPT = 128
 
 
 class SpecResolver:
@@ -44,6 +44,7 @@ class SpecResolver:
         self._tools = tools
         self._memory = memory
         self._known: OrderedDict[tuple[str, str, str, bool, str], PinnedSpec] = OrderedDict()
+        self._tool_bytes: dict[tuple[str, str], bytes] = {}
 
     @property
     def tool_names(self) -> tuple[str, ...]:
@@ -54,6 +55,7 @@ class SpecResolver:
         """Resolve with other settings, providers or models from now on. Sessions keep their specs."""
         self._settings = settings
         self._known.clear()
+        self._tool_bytes.clear()
 
     def resolve(
         self, key: ChatKey, wish: str | None = None, only: tuple[str, ...] | None = None
@@ -91,9 +93,14 @@ class SpecResolver:
             sees=sees,
             memory=len(memory),
         )
-        pinned = pin(spec, wire.render_prefix(prompt, tools.specs))
+        prefix = wire.render_prefix(prompt, tools.specs)
+        # Prompts differ from person to person, and the tools do not: their bytes are kept once.
+        shared = self._tool_bytes.setdefault((wire.name, tools.fingerprint), prefix.tools)
+        pinned = pin(spec, Prefix(prefix.system, shared))
         if len(self._known) >= _KEPT:
             self._known.popitem(last=False)
+        if len(self._tool_bytes) > _KEPT:
+            self._tool_bytes.clear()
         self._known[kept_as] = pinned
         return pinned
 

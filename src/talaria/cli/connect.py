@@ -26,6 +26,7 @@ from talaria.config.load import load
 from talaria.core.access import Person
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ConfigError, TalariaError
+from talaria.core.program import spoken
 from talaria.parts import PARTS
 
 _TRY_SECONDS = 20.0
@@ -112,6 +113,10 @@ async def _connect(
     click.echo(f"{name} is paired." if name else "Nobody came yet; the code stays good for an hour.")
     if not isinstance(found, GatewayClient):
         click.echo(f"Next: {serve}")
+    if name:
+        join = f"`talaria config set people.owner.ids {channel.name}:ID`"
+        click.echo(spoken(f"If {name} is you: {join}, with the ID of `talaria pair list`,"))
+        click.echo("  lets your agent know you as one person in both places.")
 
 
 def _ask(secret: SecretQuestion, variable: str | None) -> str:

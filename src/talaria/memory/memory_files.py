@@ -91,6 +91,18 @@ class MemoryFiles:
             known.stamps = stamps
         return known.pages
 
+    def troubles(self) -> list[str]:
+        """Return what is wrong with files of any place, each as a sentence with the file's path."""
+        found = []
+        for page in MemoryPage:
+            for path in sorted(self._root.rglob(page.value)):
+                content = _read(path.parent, page)
+                if content.trouble:
+                    found.append(f"{path}: {content.trouble}")
+                elif content.size > page.max_bytes:
+                    found.append(f"{path} has {content.size} bytes, and only {page.max_bytes} are read.")
+        return found
+
     def change(
         self, place: MemoryPlace, page: MemoryPage, edit: Callable[[str], Edited], *, keeps: bool = False
     ) -> Edited:

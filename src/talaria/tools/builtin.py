@@ -105,6 +105,18 @@ async def _examine_web(examination: Examination[SearchSettings]) -> AsyncIterato
         yield finding
 
 
+async def _examine_memory(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:
+    from talaria.memory.memory_files import MemoryFiles  # noqa: PLC0415
+
+    if "memory" not in examination.settings.enabled:
+        return
+    troubles = MemoryFiles(examination.home / "memory").troubles()
+    for trouble in troubles:
+        yield warn("memory", trouble, "Mend the file with an editor: see docs/memory.md.")
+    if not troubles:
+        yield ok("memory", f"What agents remember is in {examination.home / 'memory'}.")
+
+
 async def _examine_sandbox(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:
     from talaria.workspace.sandbox.choice import choose  # noqa: PLC0415
 
@@ -200,6 +212,7 @@ MEMORY: Final = ToolPart(
     table=("tools",),
     settings=ToolSettings,
     open=_open_memory,
+    findings=_examine_memory,
 )
 JOBS: Final = ToolPart(
     name="jobs",
