@@ -5,17 +5,15 @@ from __future__ import annotations
 import pytest_asyncio
 
 from browser.visitor import Visit, Visitor
+from talaria.testing.gateway_process import GatewayProcess
 
 HARBOUR = "The harbour master said that the ferry to Hjelmvik leaves at six in the morning."
 
 
-async def talk(visitor: Visitor, name: str, *texts: str) -> str:
-    """Say something in a chat by another client. Returns its session."""
+async def talk(gateway: GatewayProcess, name: str, *texts: str) -> None:
+    """Say something in a chat by another client."""
     for text in texts:
-        path = f"/api/sessions/{name}/messages?wait=20"
-        turn = await visitor.gateway.call("POST", path, json={"text": text})
-    session: str = turn["session_id"]
-    return session
+        await gateway.call("POST", f"/api/sessions/{name}/messages?wait=20", json={"text": text})
 
 
 async def find(visitor: Visitor, words: str) -> None:
@@ -23,15 +21,15 @@ async def find(visitor: Visitor, words: str) -> None:
     await visitor.page.locator(f"#found[data-words='{words}'] li").first.wait_for()
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def harbour(visitor: Visitor) -> str:
-    """A session in which the harbour stands far above the end."""
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
+async def harbour(gateway: GatewayProcess) -> None:
+    """A chat in which the harbour stands far above the end."""
     filler = [f"[[reply Line {number}.\n\nAnd more of it.]] question {number}" for number in range(12)]
     said = f"[[reply I have noted the ferry.]] {HARBOUR}"
-    return await talk(visitor, "harbour", filler[0], said, *filler[1:])
+    await talk(gateway, "harbour", filler[0], said, *filler[1:])
 
 
-async def test_a_hit_leads_to_its_place_in_the_conversation(visitor: Visitor, harbour: str) -> None:
+async def test_a_hit_leads_to_its_place_in_the_conversation(visitor: Visitor, harbour: None) -> None:
     await find(visitor, "ferry hjelmvik")
     hit = visitor.page.locator("#found li").first
     text = " ".join((await hit.text_content() or "").split())
@@ -42,7 +40,7 @@ async def test_a_hit_leads_to_its_place_in_the_conversation(visitor: Visitor, ha
     await hit.locator("a").click()
     pointed = visitor.page.locator("#log .pointed")
     await pointed.get_by_text("harbour master").wait_for()
-    await visitor.page.wait_for_function("location.hash.startsWith('#chat=harbour&at=')")
+    await visitor.page.wait_for_url("**/#chat=harbour&at=*")
     assert await pointed.evaluate("node => node === document.activeElement")
     box, view = await pointed.bounding_box(), await visitor.page.locator("#scroll").bounding_box()
     assert box and view and view["y"] <= box["y"] < view["y"] + view["height"]
@@ -51,13 +49,13 @@ async def test_a_hit_leads_to_its_place_in_the_conversation(visitor: Visitor, ha
     assert await visitor.page.locator("#find").input_value() == "ferry hjelmvik"
 
 
-async def test_keys_lead_from_the_field_through_the_hits_and_back(visitor: Visitor, harbour: str) -> None:
+async def test_keys_lead_from_the_field_through_the_hits_and_back(visitor: Visitor, harbour: None) -> None:
     page = visitor.page
     await page.locator("#text").focus()
     await page.keyboard.press("Control+k")
     assert await page.locator("#find").evaluate("node => node === document.activeElement")
     await page.keyboard.type("harbour master")
-    await page.locator("#found li").first.wait_for()
+    await page.locator("#found[data-words='harbour master'] li").first.wait_for()
     await page.keyboard.press("ArrowDown")
     first = page.locator("#found a").first
     assert await first.evaluate("node => node === document.activeElement")
@@ -65,7 +63,9 @@ async def test_keys_lead_from_the_field_through_the_hits_and_back(visitor: Visit
     assert await page.locator("#find").evaluate("node => node === document.activeElement")
     await page.keyboard.press("ArrowDown")
     await page.keyboard.press("Enter")
+    await page.wait_for_url("**/#chat=harbour&at=*")
     await page.locator("#log .pointed").get_by_text("harbour master").wait_for()
+    await page.wait_for_load_state("networkidle")
     await page.locator("#find").focus()
     await page.keyboard.press("Escape")
     assert await page.locator("#find").input_value() == ""
@@ -82,19 +82,16 @@ async def test_nothing_found_is_said_and_a_bad_query_too(visitor: Visitor) -> No
 
 
 async def test_what_was_found_cannot_run_on_the_page(visitor: Visitor) -> None:
-    await talk(
-        visitor, "evil", '<img src=x onerror="document.title = 1"> marzipan <mark>x</mark> [x](javascript:1)'
-    )
+    evil = '<img src=x onerror="document.title = 1">'
+    await talk(visitor.gateway, "evil", f"{evil} marzipan <mark>x</mark> [x](javascript:1)")
     await find(visitor, "marzipan <img")
     assert not await visitor.page.locator("#found img").count()
-    assert '<img src=x onerror="document.title = 1">' in (
-        await visitor.page.locator("#found").text_content() or ""
-    )
+    assert evil in (await visitor.page.locator("#found").text_content() or "")
 
 
 async def test_a_result_of_a_tool_is_shown_by_its_call(visitor: Visitor) -> None:
     text = '[[call write_file {"path":"a.txt","content":"quince jelly"}]][[reply Written.]] please'
-    await talk(visitor, "tool", text, '[[call read_file {"path":"a.txt"}]][[reply Read.]] again')
+    await talk(visitor.gateway, "tool", text, '[[call read_file {"path":"a.txt"}]][[reply Read.]] again')
     await find(visitor, "quince jelly")
     hits = visitor.page.locator("#found li")
     by_tool = hits.filter(has_text="read_file:")
@@ -103,7 +100,7 @@ async def test_a_result_of_a_tool_is_shown_by_its_call(visitor: Visitor) -> None
 
 
 async def test_on_a_narrow_screen_the_drawer_holds_the_search(
-    visit: Visit, visitor: Visitor, harbour: str
+    visit: Visit, visitor: Visitor, harbour: None
 ) -> None:
     narrow = await visit(viewport={"width": 390, "height": 740})
     await narrow.page.locator("#menu").click()
@@ -115,16 +112,9 @@ async def test_on_a_narrow_screen_the_drawer_holds_the_search(
 
 async def test_more_hits_come_by_pages(visitor: Visitor) -> None:
     for number in range(25):
-        await talk(visitor, f"many-{number}", f"[[reply fine]] marmalade recipe number {number}")
+        await talk(visitor.gateway, f"many-{number}", f"[[reply fine]] marmalade recipe number {number}")
     await find(visitor, "marmalade")
     assert await visitor.page.locator("#found li").count() == 20
     await visitor.page.locator("#found-more").click()
     await visitor.page.locator("#found li").nth(24).wait_for()
     assert not await visitor.page.locator("#found-more").count()
-
-
-async def test_a_token_with_its_own_chats_finds_nothing_of_others(visitor: Visitor, harbour: str) -> None:
-    made = await visitor.gateway.call("POST", "/api/tokens", json={"name": "phone", "role": "chat"})
-    headers = {"Authorization": f"Bearer {made['secret']}"}
-    own = await visitor.gateway.call("GET", "/api/search?q=ferry", headers=headers)
-    assert own["items"] == []

@@ -29,6 +29,7 @@ THOUGHT = Reasoning("thinking", KEY, f'{{"thinking": "{KEY}"}}')
     [
         SystemMessage(KEY),
         UserMessage((Text(KEY), File("a", "a", "text/plain", 3, KEY), Image("https://x.org/a.png"))),
+        UserMessage((File("a", "a", "text/plain", 9000, beginning=f"{KEY} and more", rest="offset=2"),)),
         AssistantMessage(KEY, (ToolCall("c", "run", f'{{"key": "{KEY}"}}'),), (THOUGHT,)),
         ToolResults((ToolResult("c", "run", KEY, parts=(Text(KEY),)),)),
     ],

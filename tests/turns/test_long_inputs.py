@@ -11,6 +11,7 @@ import pytest
 
 from rig import Rig, chat, inbound, start
 from talaria.agent.settings import ContextSettings
+from talaria.core.clock import SystemClock
 from talaria.core.files import MESSAGES
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.messages import File, Text, UserMessage
@@ -19,12 +20,19 @@ from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
 from talaria.core.units import Size
 from talaria.models.known import Abilities
+from talaria.store.memory import MemoryStore
 from talaria.turns.histories import SentExchange
 from talaria.workspace.quota import FolderQuota
 from talaria.workspace.uploads import Uploads, UploadTooLarge
 
 SMALL: Mapping[str, Abilities] = {"scripted/scripted": Abilities(context=16_000, tools=True)}
 LONG = "".join(f"[[reply fine]] line {number} of a long message\n" for number in range(2000))
+
+
+@pytest.fixture
+def store() -> Store:
+    """One engine is enough: what the store does has suites of its own."""
+    return MemoryStore(SystemClock())
 
 
 def kept(folder: Path) -> list[Path]:

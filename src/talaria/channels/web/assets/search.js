@@ -1,7 +1,7 @@
 /* Searching all conversations: the field above the list of chats, and the hits that take the list's place. */
 
 import { ApiError, attempt } from "./api.js";
-import { narrow, toggleSide } from "./chats.js";
+import { listed, narrow, toggleSide } from "./chats.js";
 import { $, make } from "./elements.js";
 
 const PAUSE_MS = 200; // after the last key
@@ -63,7 +63,8 @@ function row(hit, marks) {
   const title = make("span", { textContent: hit.title || hit.name || hit.chat_key.split(":").slice(2).join(" ") });
   const speaker = hit.speaker === "user" ? "You" : hit.speaker === "assistant" ? "Answer" : hit.speaker;
   const excerpt = make("q", {}, ...marked(hit.excerpt, marks));
-  const link = make("a", { href: `#chat=${hit.session_id}&at=${hit.seq}` }, title, time, make("small", {}, `${speaker}: `, excerpt));
+  const ref = hit.name && listed(hit.name)?.id === hit.session_id ? hit.name : hit.session_id; // as in the list
+  const link = make("a", { href: `#chat=${ref}&at=${hit.seq}` }, title, time, make("small", {}, `${speaker}: `, excerpt));
   return make("li", {}, link);
 }
 
