@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 
@@ -81,7 +82,7 @@ class JobLoad:
     async def run(self) -> list[Figure]:
         tables = {
             "jobs": {"max_running": self._max_running},
-            "retention": {"job_sessions": "1h"},
+            "retention": {"job_sessions": timedelta(hours=1)},
             "pool": {"max_agents": 64},
         }
         clock = FakeClock(time.time() - self._runs / self._jobs * PERIOD)
@@ -125,8 +126,8 @@ class JobLoad:
 
     async def _settle(self, gateway: Gateway, clock: FakeClock) -> None:
         """Wait until every run that is due has ended. Time goes on slowly, for pauses and deadlines."""
-        jobs, looks = gateway.store.jobs, 0
-        while await jobs.is_waiting(clock.now()) or any(True for _ in gateway.turns.live):
+        looks = 0
+        while await is_busy(gateway):
             await asyncio.sleep(0.005)
             looks += 1
             if looks % 4 == 0:
@@ -198,6 +199,16 @@ class JobLoad:
             Curve("warm agents in the pool", "", "#4a6fa5", [(s.runs, s.pool) for s in self.samples]),
             Curve("tasks", "", "#a5674a", [(s.runs, s.tasks) for s in self.samples]),
         ]  # fmt: skip
+
+
+async def is_busy(gateway: Gateway) -> bool:
+    """Return whether a job is due, or a run goes on."""
+    if any(True for _ in gateway.turns.live):
+        return True
+    jobs, now = gateway.store.jobs, gateway.clock.now()
+    if await jobs.due(now, 1) or await jobs.is_waiting(now):
+        return True
+    return bool((await jobs.counts()).slots.get("running"))
 
 
 def _children() -> list[str]:
