@@ -32,6 +32,7 @@ from talaria.core.turns import Sender
 from talaria.gateway import Gateway
 from talaria.observe.health import read_rss
 from talaria.testing.clock import FakeClock
+from talaria.turns.live import LiveTurn
 
 PERIOD = 600.0  # seconds between two runs of a job
 STEP = 60.0
@@ -64,7 +65,7 @@ class JobSample:
 
 
 class JobLoad:
-    """So many `runs` of so many `jobs`. `states` counts slots by their last state."""
+    """So many `runs` of so many `jobs`. `states` counts their ends."""
 
     def __init__(self, jobs: int, runs: int, progress: Progress, *, max_running: int = 16) -> None:
         self._jobs = jobs
@@ -107,22 +108,28 @@ class JobLoad:
         return JobPlan(text, Every(int(PERIOD), since), "UTC", session=mode, to=NOWHERE, deadline=deadline)
 
     async def _live(self, gateway: Gateway, clock: FakeClock) -> None:
-        began, done, told = clock.now(), 0, 0
+        gateway.turns.live.observe(self._watch)
+        began, told = clock.now(), 0
         every = max(self._jobs // 10, self._runs // 100)
-        while done < self._runs:
+        while (done := sum(self.states.values())) < self._runs:
             clock.advance(STEP)
             await self._settle(gateway, clock)
             await self._edit(gateway)
-            counts = (await gateway.store.jobs.counts()).slots
-            done = sum(counts.get(state, 0) for state in ("done", "failed", "skipped"))
+            done = sum(self.states.values())
             if done - told >= every or done >= self._runs:
                 told = done
                 self.samples.append(await self._sample(gateway, done, (clock.now() - began) / 3600))
                 last = self.samples[-1]
                 more = f", {last.rss / 1e6:.0f} MB, {last.hours:.1f} h, {last.pool} warm"
                 self._progress.tell("runs of jobs", done, self._runs, more)
-        self.states = dict((await gateway.store.jobs.counts()).slots)
-        self.unsettled = self.states.get("running", 0) + sum(1 for _ in gateway.turns.live)
+        slots = (await gateway.store.jobs.counts()).slots
+        self.unsettled = slots.get("running", 0) + sum(1 for _ in gateway.turns.live)
+
+    def _watch(self, live: LiveTurn) -> None:
+        def count(_: object) -> None:
+            self.states[live.turn.state] = self.states.get(live.turn.state, 0) + 1
+
+        live.settled.add_done_callback(count)
 
     async def _settle(self, gateway: Gateway, clock: FakeClock) -> None:
         """Wait until every run that is due has ended. Time goes on slowly, for pauses and deadlines."""
