@@ -1,5 +1,5 @@
 """`./dev soak`: the long tests, interleavings, prefix bytes, shells, failing models, money, updates, memory,
-and the months of a heavy user.
+the months of a heavy user, and the runs of many jobs.
 
 --quick runs a twentieth of the counts and leaves out the long tests: those that `./dev test` leaves out too.
 """
@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import sys
 
 import uvloop
 
 from soak.cut_calls import CutCalls
-from soak.docs import MONTHS, write_main, write_section
+from soak.docs import MONTHS, RUNS, write_main, write_section
 from soak.endurance import Endurance
 from soak.failures import Failures
 from soak.interleavings import explore_pool, explore_turns, walk_the_machine
+from soak.job_load import JobLoad
 from soak.long_tests import run_long_tests
 from soak.months import Months
 from soak.prefix import Prefixes
@@ -36,6 +38,7 @@ PARTS = (
     "telegram",
     "memory",
     "months",
+    "runs",
 )
 
 
@@ -47,9 +50,10 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, action="append", help="this part (may be repeated)")
     parser.add_argument("--leak", type=int, default=0, metavar="BYTES", help="keep so much for each eviction")
     parser.add_argument("--share", type=float, default=1.0, help="so much of each day's load (months)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end the runs of jobs after so long")
     parser.add_argument("--docs", action="store_true", help="write the parts that ran to docs/soak.md")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.ERROR)
+    logging.basicConfig(level=logging.CRITICAL)
     parts = options.only or (PARTS[1:] if options.quick else PARTS)
     progress = Progress()
 
@@ -89,6 +93,12 @@ def main() -> None:
         figures += lived
         if options.docs:
             write_section(MONTHS, lived, months.curves())
+    if "runs" in parts:
+        load = JobLoad(times(2_000), times(200_000), progress, minutes=options.minutes)
+        ran = uvloop.run(load.run())
+        figures += ran
+        if options.docs:
+            write_section(RUNS, ran, load.curves())
     print(render_text(figures))
     sys.exit(0 if all(figure.is_reached for figure in figures) else 1)
 

@@ -61,7 +61,7 @@ async def probe(home: Path, size: ProbeSize) -> HomeFigures:
                     turn=turn,
                     rss=served.rss(),
                     sessions=await _milliseconds(served.url, token, "/api/sessions"),
-                    search=0.0,
+                    search=await _milliseconds(served.url, token, f"/api/search?q={SEARCHED}"),
                 )
             finally:
                 await client.close()

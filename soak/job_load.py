@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import tempfile
 import threading
@@ -67,7 +68,11 @@ class JobSample:
 class JobLoad:
     """So many `runs` of so many `jobs`. `states` counts their ends."""
 
-    def __init__(self, jobs: int, runs: int, progress: Progress, *, max_running: int = 16) -> None:
+    def __init__(
+        self, jobs: int, runs: int, progress: Progress, *, minutes: float = math.inf, max_running: int = 16
+    ) -> None:
+        """After so many real `minutes` it ends with the runs that there were."""
+        self._until = time.monotonic() + 60 * minutes
         self._jobs = jobs
         self._runs = runs
         self._progress = progress
@@ -111,12 +116,13 @@ class JobLoad:
         gateway.turns.live.observe(self._watch)
         began, told = clock.now(), 0
         every = max(self._jobs // 10, self._runs // 100)
-        while (done := sum(self.states.values())) < self._runs:
+        done = 0
+        while done < self._runs and time.monotonic() < self._until:
             clock.advance(STEP)
             await self._settle(gateway, clock)
             await self._edit(gateway)
             done = sum(self.states.values())
-            if done - told >= every or done >= self._runs:
+            if done - told >= every:
                 told = done
                 self.samples.append(await self._sample(gateway, done, (clock.now() - began) / 3600))
                 last = self.samples[-1]
