@@ -68,9 +68,9 @@ on a copy of the home and measured. The part with retention is a tenth of the lo
 RUNS = Section(
     "Runs of many jobs",
     "soak-runs.svg",
-    """`./dev soak --only runs` lets 2,000 jobs run every ten minutes of a virtual clock, through the scheduler
-and the whole gateway. Most runs get a fresh session, which is pruned after an hour. A twentieth get a
-megabyte from a tool, a tenth fail, a twentieth hang until their deadline, and a fiftieth of the jobs is
+    """`./dev soak --only runs` lets 2,000 jobs run every ten minutes of a virtual clock, through the
+scheduler and the whole gateway. Most runs get a fresh session, which is pruned after an hour. A twentieth get
+a megabyte from a tool, a tenth fail, a twentieth hang until their deadline, and a fiftieth of the jobs is
 edited each minute. The gateway before this one grew by 18 MB an hour under scheduled work: the grey line.""",
     "runs",
 )

@@ -18,7 +18,7 @@ from bench.load import Client, fresh_names
 from bench.processes import Metered, gateway, model_server
 from talaria.store.sqlite.driver import driver
 
-SEARCHED = "tide"
+SEARCHED = "lighthouse7"
 _ASKED = 21
 
 

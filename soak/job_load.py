@@ -25,7 +25,7 @@ import msgspec
 from bench.processes import model_server
 from soak.endurance import slope
 from soak.report import Curve, Figure, Progress
-from soak.virtual_gateway import open_virtual
+from soak.virtual_gateway import open_virtual, settle
 from talaria.core.errors import TalariaError
 from talaria.core.ids import ChatAddress, JobId, new_job_id
 from talaria.core.jobs import NOWHERE, AddJob, EditJob, Every, Job, JobOrigin, JobPlan, SessionMode
@@ -119,7 +119,7 @@ class JobLoad:
         done = 0
         while done < self._runs and time.monotonic() < self._until:
             clock.advance(STEP)
-            await self._settle(gateway, clock)
+            await settle(gateway, clock)
             await self._edit(gateway)
             done = sum(self.states.values())
             if done - told >= every:
@@ -136,15 +136,6 @@ class JobLoad:
             self.states[live.turn.state] = self.states.get(live.turn.state, 0) + 1
 
         live.settled.add_done_callback(count)
-
-    async def _settle(self, gateway: Gateway, clock: FakeClock) -> None:
-        """Wait until every run that is due has ended. Time goes on slowly, for pauses and deadlines."""
-        looks = 0
-        while await is_busy(gateway):
-            await asyncio.sleep(0.005)
-            looks += 1
-            if looks % 4 == 0:
-                clock.advance(0.5)
 
     async def _edit(self, gateway: Gateway) -> None:
         """Change some jobs, so that a failing one seldom fails ten times, and start the paused ones again."""
@@ -212,16 +203,6 @@ class JobLoad:
             Curve("warm agents in the pool", "", "#4a6fa5", [(s.runs, s.pool) for s in self.samples]),
             Curve("tasks", "", "#a5674a", [(s.runs, s.tasks) for s in self.samples]),
         ]  # fmt: skip
-
-
-async def is_busy(gateway: Gateway) -> bool:
-    """Return whether a job is due, or a run goes on."""
-    if any(True for _ in gateway.turns.live):
-        return True
-    jobs, now = gateway.store.jobs, gateway.clock.now()
-    if await jobs.due(now, 1) or await jobs.is_waiting(now):
-        return True
-    return bool((await jobs.counts()).slots.get("running"))
 
 
 def _children() -> list[str]:

@@ -23,14 +23,16 @@ from typing import Any
 from bench.processes import model_server
 from soak.home_probe import MESSAGES, HomeFigures, ProbeSize, back_up, probe
 from soak.report import Curve, Figure, Progress
-from soak.virtual_gateway import open_virtual, say
-from talaria.core.ids import ChatAddress
+from soak.virtual_gateway import open_virtual, say, settle
+from talaria.core.ids import ChatAddress, new_job_id
+from talaria.core.jobs import NOWHERE, AddJob, Every, JobOrigin, JobPlan
 from talaria.core.messages import Text
-from talaria.core.turns import Inbound, Sender, TurnState
+from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.gateway import Gateway
 from talaria.observe.health import read_rss
 from talaria.store.sqlite.driver import driver
 from talaria.testing.clock import FakeClock
+from talaria.turns.live import LiveTurn
 
 DAYS = 63
 JOBS = 114
@@ -47,7 +49,11 @@ _KEPT_DAYS = 4  # in the part with retention
 _KEPT_RUN = 12
 _KEPT_SHARE = 0.1
 BEYOND_LIMIT = 2048  # bytes for each message
-_RETENTION = {"ledger": timedelta(days=_KEPT_DAYS), "ended_sessions": f"{_KEPT_DAYS}d"}
+_RETENTION = {
+    "ledger": timedelta(days=_KEPT_DAYS),
+    "ended_sessions": f"{_KEPT_DAYS}d",
+    "job_sessions": timedelta(days=_KEPT_DAYS),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,8 @@ class Months:
         """Measure a copy of the home, because a gateway of today would make the jobs' times up."""
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(home, copy)
+        with closing(driver.connect(copy / "talaria.db")) as database, database:
+            database.execute("UPDATE jobs SET state = 'paused', next_at = NULL")
         return await probe(copy, self._size)
 
     async def _keep_little(self, home: Path, model_url: str) -> None:
@@ -136,19 +144,21 @@ class Months:
         note: Callable[[Gateway, int, float], Awaitable[None]],
         tables: Mapping[str, Any] | None = None,
     ) -> None:
-        async with open_virtual(home, model_url, clock, tables) as gateway:
+        jobs = {"jobs": {"max_running": _AT_ONCE}}
+        async with open_virtual(home, model_url, clock, {**jobs, **(tables or {})}) as gateway:
+            gateway.turns.live.observe(self._watch)
+            if not (await gateway.store.jobs.counts()).jobs:
+                await self._add_jobs(gateway, share)
             for day in days:
                 before, turns = time.process_time(), self._turns
                 for hour in range(24):
-                    await self._run_hour(gateway, share, day * 24 + hour)
+                    await self._run_hour(gateway, clock, share, day * 24 + hour)
                     clock.advance(_HOUR)
                     await asyncio.sleep(0.005)
                 await note(gateway, day, (time.process_time() - before) / max(1, self._turns - turns))
 
-    async def _run_hour(self, gateway: Gateway, share: float, hour: int) -> None:
-        runs = (partial(self._run_job, gateway, n) for n in _due(JOBS * RUNS_A_DAY * share / 24, hour))
-        chats = (partial(self._chat, gateway, n) for n in _due(CHATS_A_DAY * share / 24, hour))
-        left = iter([*runs, *chats])
+    async def _run_hour(self, gateway: Gateway, clock: FakeClock, share: float, hour: int) -> None:
+        left = iter([partial(self._chat, gateway, n) for n in _due(CHATS_A_DAY * share / 24, hour)])
 
         async def take() -> None:
             for task in left:
@@ -157,25 +167,41 @@ class Months:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_AT_ONCE):
                 tasks.create_task(take())
+        await settle(gateway, clock)
 
-    async def _run_job(self, gateway: Gateway, number: int) -> None:
-        self._sessions += 1
-        await self._say(gateway, f"run-{number}", RUN_CALLS, f"run {number} of a job")
+    async def _add_jobs(self, gateway: Gateway, share: float) -> None:
+        chat = ChatAddress("main", "soak", "dm", "owner").key()
+        origin, now = JobOrigin("owner", chat, Sender("owner")), gateway.clock.now()
+        period = int(_DAY / RUNS_A_DAY / share)
+        for number in range(JOBS):
+            since = now - period * number / JOBS
+            text = f"{self._marks(RUN_CALLS)} tell what job {number} found"
+            plan = JobPlan(text, Every(period, since), "UTC", f"job {number}", to=NOWHERE)
+            await gateway.store.jobs.add(AddJob(new_job_id(), origin, plan, since + period, JOBS + 1))
+
+    def _watch(self, live: LiveTurn) -> None:
+        live.settled.add_done_callback(lambda _: self._count(live.turn))
+
+    def _count(self, turn: Turn) -> None:
+        calls = turn.inbound.text.count("[[call ")
+        self.failed += turn.state is not TurnState.DONE
+        self._turns += 1
+        self._messages += 2 + 2 * calls
+        self._sessions += turn.inbound.gives_way
 
     async def _chat(self, gateway: Gateway, number: int) -> None:
         person = f"person-{number % _PEOPLE}-{number}"
         self._sessions += 1
         for turn in range(CHAT_TURNS):
             calls = 2 if turn == 0 else turn % 2
-            await self._say(gateway, person, calls, f"message {turn} about the boats of day {number}")
+            await self._say(gateway, person, calls, f"message {turn} about the boats and lighthouse{number}")
 
     async def _say(self, gateway: Gateway, chat: str, calls: int, words: str) -> None:
-        marks = "".join(f'[[call look {{"size": {self._result_size()}}}]]' for _ in range(calls))
         key = ChatAddress("main", "soak", "dm", chat).key()
-        turn = await say(gateway, Inbound(key, Sender("owner"), (Text(f"{marks}{words}, please"),)))
-        self.failed += turn.state is not TurnState.DONE
-        self._turns += 1
-        self._messages += 2 + 2 * calls
+        await say(gateway, Inbound(key, Sender("owner"), (Text(f"{self._marks(calls)}{words}, please"),)))
+
+    def _marks(self, calls: int) -> str:
+        return "".join(f'[[call look {{"size": {self._result_size()}}}]]' for _ in range(calls))
 
     def _result_size(self) -> int:
         share = self._random.random()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -65,3 +66,23 @@ async def open_virtual(
 
 async def say(gateway: Gateway, inbound: Inbound) -> Turn:
     return await gateway.turns.wait(await gateway.turns.submit(inbound))
+
+
+async def settle(gateway: Gateway, clock: FakeClock) -> None:
+    """Wait until every run that is due has ended. Time goes on slowly, for pauses and deadlines."""
+    looks = 0
+    while await _is_busy(gateway):
+        await asyncio.sleep(0.005)
+        looks += 1
+        if looks % 4 == 0:
+            clock.advance(0.5)
+
+
+async def _is_busy(gateway: Gateway) -> bool:
+    """Return whether a job is due, or a run goes on."""
+    if any(True for _ in gateway.turns.live):
+        return True
+    jobs, now = gateway.store.jobs, gateway.clock.now()
+    if await jobs.due(now, 1) or await jobs.is_waiting(now):
+        return True
+    return bool((await jobs.counts()).slots.get("running"))
