@@ -77,7 +77,7 @@ class JobService:
             gateway.turns.owner,
             settings=lambda: gateway.reloader.live.settings.jobs,
             zone=zone,
-            sheds=lambda: gateway.loop_watch.load.sheds_scheduled,
+            sheds=lambda: bool(gateway.loop_watch.load.runs_wait()),
         )
         await self.scheduler.run(self._keep_heartbeat)
 
