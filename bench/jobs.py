@@ -50,7 +50,7 @@ async def measure_crowd(jobs: int, turns: int) -> CrowdCosts:
         with gateway(model.url, home=home) as (served, token):
             await asyncio.sleep(max(0.0, instant - time.time()))
             crowd = await _p99(served, token, turns)
-        return CrowdCosts(rest, crowd, await _ran(home))
+        return CrowdCosts(rest, crowd, await _turns(home) - 2 * _PEOPLE * (turns + 1))
 
 
 async def _p99(served: Metered, token: str, turns: int) -> float:
@@ -119,6 +119,7 @@ async def store_jobs(home: Path, count: int, schedule: Schedule, instant: float)
             await asyncio.gather(*map(store.jobs.add, orders))
 
 
-async def _ran(home: Path) -> int:
+async def _turns(home: Path) -> int:
+    """Return the number of turns that are done."""
     async with await SqliteStore.open(home / "talaria.db", SystemClock()) as store:
-        return (await store.jobs.counts()).slots.get("done", 0)
+        return (await store.stats()).turns["done"]

@@ -12,8 +12,10 @@ import pytest
 from bench.processes import model_server
 from soak import docs
 from soak.home_probe import ProbeSize
+from soak.job_load import JobLoad
 from soak.months import BEYOND_LIMIT, Months, read_stored
-from soak.report import Curve, Figure, Progress
+from soak.report import Curve, Figure, Progress, render_svg
+from talaria.core.turns import TurnState
 from talaria.testing.clock import FakeClock
 
 
@@ -37,6 +39,15 @@ def test_days_are_lived_on_a_virtual_clock_and_results_are_stored_once() -> None
     assert [day.day for day in months.days] == [1, 2]
     assert (months.failed, messages) == (0, months.days[-1].messages)
     assert messages > 300 and (size - bodies) / messages < BEYOND_LIMIT
+
+
+def test_runs_of_jobs_end_in_every_way_and_leave_nothing() -> None:
+    load = JobLoad(20, 40, Progress(is_quiet=True))
+    figures = asyncio.run(load.run())
+    assert [figure.name for figure in figures if not figure.is_reached] == []
+    assert load.states[TurnState.DONE] > load.states[TurnState.FAILED] > 0
+    assert load.samples[-1].runs >= 40 and load.edits > 10
+    assert "18 MB an hour" in render_svg("runs", load.curves(), "runs")
 
 
 @pytest.mark.long
