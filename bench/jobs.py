@@ -21,6 +21,7 @@ from talaria.store.sqlite.store import SqliteStore
 MODEL_SECONDS = 0.5
 _PEOPLE = 8
 _BATCH = 500
+_EACH = 50  # jobs of one person
 _LEAD_SECONDS = 6.0  # between the writing of the jobs and their time
 _FAR = 10 * 86_400.0
 
@@ -111,11 +112,12 @@ async def _idle(processes: list[Metered], seconds: float) -> list[float]:
 async def store_jobs(home: Path, count: int, schedule: Schedule, instant: float) -> None:
     """Write jobs to the database of a home that no gateway serves."""
     chat = ChatAddress("main", "http", "api", "bench").key()
-    origin, plan = JobOrigin("owner", chat, Sender("owner")), JobPlan("a run", schedule, "UTC", to=NOWHERE)
+    plan = JobPlan("a run", schedule, "UTC", to=NOWHERE)
     async with await SqliteStore.open(home / "talaria.db", SystemClock()) as store:
         for begin in range(0, count, _BATCH):
             some = range(begin, min(begin + _BATCH, count))
-            orders = [AddJob(new_job_id(), origin, plan, instant, count + 1) for _ in some]
+            people = [JobOrigin(f"person-{n // _EACH}", chat, Sender("owner")) for n in some]
+            orders = [AddJob(new_job_id(), origin, plan, instant, _EACH) for origin in people]
             await asyncio.gather(*map(store.jobs.add, orders))
 
 

@@ -38,6 +38,7 @@ from talaria.turns.live import LiveTurn
 PERIOD = 600.0  # seconds between two runs of a job
 STEP = 60.0
 RSS_LIMIT = 0.5  # MB for 10,000 runs
+AGENTS = 64
 ANCESTOR = 18.0  # MB an hour
 _LONG = 20_000  # runs; below that, noise of the allocator is larger than the limit
 _DEADLINE = 3.0
@@ -89,7 +90,7 @@ class JobLoad:
         tables = {
             "jobs": {"max_running": self._max_running},
             "retention": {"job_sessions": timedelta(hours=1)},
-            "pool": {"max_agents": 64},
+            "pool": {"max_agents": AGENTS, "max_bytes": 8 << 20},
         }
         clock = FakeClock(time.time() - self._runs / self._jobs * PERIOD)
         with tempfile.TemporaryDirectory(prefix="talaria-soak-") as name, model_server() as model:
@@ -185,7 +186,7 @@ class JobLoad:
         return [
             Figure(f"RSS slope over {done:,} runs of {self._jobs:,} jobs ({counted})", rss,
                    "MB per 10,000 runs", RSS_LIMIT if done >= _LONG else None),
-            Figure("… most warm agents", self.most_agents, "", 64),
+            Figure("… most warm agents", self.most_agents, "", AGENTS),
             *(Figure(f"… more {name} in the second half than in the first", max(0, more), "", _MORE)
               for name, more in grown.items()),
             Figure("… runs and turns left unsettled", self.unsettled, "", 0),

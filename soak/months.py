@@ -91,6 +91,7 @@ class Months:
         self.kept: list[int] = []
         self._end: tuple[HomeFigures, HomeFigures] | None = None
         self._stored = (0, 0, 0)
+        self._lived = (0, 0)
         self._whole = False
 
     async def run(self) -> list[Figure]:
@@ -103,6 +104,7 @@ class Months:
                 begun = await self._probe(home, copy)
                 await self.live(home, model.url, clock, range(1, self._days))
                 self._stored = read_stored(home)
+                self._lived = self._sessions, self._messages
                 self._end = begun, await self._probe(home, copy)
                 self._whole = await back_up(copy, folder)
                 shutil.rmtree(home)
@@ -219,11 +221,13 @@ class Months:
         assert self._end is not None
         first, last = self._end
         size, bodies, messages = self._stored
+        sessions, lived = self._lived
         is_long = self._share >= 1 and self._days >= DAYS
         third = len(self.kept) // 3
         return [
-            Figure(f"{self._sessions:,} sessions and {messages:,} messages in {self._days} days: turns that "
-                   "failed", self.failed, "", 0),
+            Figure(f"{sessions:,} sessions and {lived:,} messages in {self._days} days: turns that failed",
+                   self.failed, "", 0),
+            Figure("… messages that are stored at the end", messages),
             Figure("… start to ready, at the end over the first day", last.start / first.start, "×", 1.2),
             Figure("… CPU of a turn, at the end over the first day", last.turn / first.turn, "×", 1.1),
             Figure("… RSS, at the end over the first day", last.rss / first.rss, "×", 1.1),
