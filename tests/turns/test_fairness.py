@@ -90,7 +90,6 @@ async def test_scheduled_turn_waits_while_the_process_has_too_much_memory(tmp_pa
     load = Load(Limits(LimitSettings(memory=Size(1 << 30))), memory=lambda: used[0])
     async with start(store, tmp_path, clock=clock, load=load, model=ScriptedModel(clock)) as rig:
         run = await schedule(rig, "a run", "two")
-        await clock.until_sleepers(1)
         assert (await rig.say("hello")).state is TurnState.DONE
         await clock.play(60)
         assert not run.settled.done()
@@ -99,7 +98,7 @@ async def test_scheduled_turn_waits_while_the_process_has_too_much_memory(tmp_pa
         assert (await rig.turns.wait(run)).reply == "You said: a run"
         used[0] = 2 << 30
         left = await schedule(rig, "another run", "two")
-        await clock.until_sleepers(1)
+        await clock.play(1)
         leaving = asyncio.create_task(rig.turns.drain(3600))
         await clock.play(1)
         assert await leaving == 0, "a turn that waits does not hold a shutdown up"
@@ -126,6 +125,7 @@ async def test_waiting_scheduled_turn_can_be_stopped(tmp_path: Path) -> None:
     load = Load(memory=lambda: 2 << 40)
     async with start(MemoryStore(clock), tmp_path, clock=clock, load=load) as rig:
         run = await schedule(rig, "a run")
-        await clock.until_sleepers(1)
+        await clock.play(1)
+        assert not run.settled.done()
         await rig.say("/stop")
         assert (await rig.turns.wait(run)).state is TurnState.CANCELLED
