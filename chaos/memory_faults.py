@@ -56,6 +56,12 @@ MEMORY_FAULTS = (
         Tests(f"{_SCENARIOS}::test_no_memory_write_breaks_a_prefix"),
     ),
     Mutant(
+        "compaction without memory",
+        "a session that goes on for weeks never has new facts in its prefix",
+        (Edit("app.py", "Compaction(store, calls, specs.refresh_memory)", "Compaction(store, calls)"),),
+        Tests(f"{_SCENARIOS}::test_a_compaction_takes_memory_into_the_prefix"),
+    ),
+    Mutant(
         "own edits are news",
         "a session is told of what it wrote itself",
         (

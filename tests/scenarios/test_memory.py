@@ -399,3 +399,29 @@ async def test_a_job_remembers_for_the_chat_that_asked_for_it(tmp_path: Path) ->
         await world.remember(ChatAddress("main", JOBS_CHANNEL, "new", "job_1", GROUP).key(), "Of the group.")
         await world.say(GROUP, "hello")
         assert "Of the group." in world.prompt and "Anna" not in world.prompt
+
+
+# -- compaction --------------------------------------------------------------------------------------------
+
+
+async def test_a_compaction_takes_memory_into_the_prefix(tmp_path: Path) -> None:
+    tables = {"models": {"scripted/*": {"context": 12_000, "tools": True}}}
+    long = "word " * 600
+    async with ModelServer() as server, life(tmp_path, server, tables=tables) as world:
+        await world.say(PAGE, "hello")
+        await world.remember(PAGE, "Wrote this itself.")
+        await world.remember(OTHER, "Has a cat.")
+        await world.say(PAGE, "and now?")
+        assert len(world.notes) == 1 and "Has a cat." not in world.prompt
+        for number in range(40):
+            done = await world.say(PAGE, f"message {number} {long}")
+            if "[Compacted from" in (done.reply or ""):
+                break
+        assert "Has a cat." in world.prompt and "Wrote this itself." in world.prompt
+        heard = len(world.notes)  # the first note may stand in what is kept
+        await world.say(PAGE, "next")
+        assert len(world.notes) == heard
+        await world.remember(OTHER, "Has a dog.")
+        await world.say(PAGE, "next")
+        assert "+ Has a dog." in world.notes[-1] and "cat" not in world.notes[-1]
+        assert "Has a dog." not in world.prompt
