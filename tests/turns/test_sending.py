@@ -16,10 +16,11 @@ from talaria.core.errors import BadRequest, IdempotencyConflict, NotFound, ToolE
 from talaria.core.ids import ChatAddress, ChatKey
 from talaria.core.messages import AssistantMessage, UserMessage
 from talaria.core.redaction import Secret, SecretRegistry
+from talaria.core.sending import ChatMessage
 from talaria.core.store_ports import Store
 from talaria.core.turns import Sender
 from talaria.testing.fake_outlet import FakeOutlet
-from talaria.turns.sending import MAX_TEXT, ChatMessage, ChatSender
+from talaria.turns.sending import MAX_TEXT, ChatSender
 from talaria.turns.settings import TurnSettings
 from talaria.turns.trust import LoggedTrust
 from talaria.workspace.chat_folders import ChatFolders

@@ -20,6 +20,7 @@ class AskReason(StrEnum):
     DECLARED = "The tool declares itself risky."
     UNSANDBOXED = "Commands run without a sandbox here: this one can do all that the gateway can."
     TAINTED = "Content from outside is in the conversation, and this call reaches out of the chat."
+    FOREIGN = "The message goes to a chat that is not this person's own."
     ALWAYS = "Every call that does not only read is asked about here."
 
 
@@ -28,7 +29,8 @@ class CallFacts(msgspec.Struct, frozen=True):
 
     `is_high`: its tool declares itself risky. `only_reads`: this call changes nothing. `runs_commands`: it
     runs or feeds a command, `is_sandboxed`: in a sandbox. `reaches_out`: it writes to memory, makes a job or
-    writes to another chat, `is_tainted`: untrusted content is in the session's context.
+    writes to another chat, `is_tainted`: untrusted content is in the session's context. `is_foreign`: it acts
+    on what is not the person's own.
     """
 
     is_high: bool = False
@@ -37,6 +39,7 @@ class CallFacts(msgspec.Struct, frozen=True):
     reaches_out: bool = False
     is_sandboxed: bool = True
     is_tainted: bool = False
+    is_foreign: bool = False
 
 
 def find_reason(facts: CallFacts, mode: ApprovalMode) -> AskReason | None:
@@ -45,6 +48,8 @@ def find_reason(facts: CallFacts, mode: ApprovalMode) -> AskReason | None:
         return AskReason.DECLARED
     if facts.reaches_out and facts.is_tainted:
         return AskReason.TAINTED
+    if facts.is_foreign:
+        return AskReason.FOREIGN
     if facts.only_reads:
         return None
     if facts.runs_commands and not facts.is_sandboxed:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from talaria.core.clock import Clock
     from talaria.core.people import KnownPeople
     from talaria.core.search_port import SearchIndex
+    from talaria.core.sending import MessageSender
     from talaria.core.store_ports import Store, StoreEngine
     from talaria.core.tools import ToolSource
 
@@ -80,7 +81,7 @@ class StorePart(GatewayPart[S]):
 class ToolScope:
     """The arguments for opening a tool part, which is opened before the turns. `current` returns the settings
     of another part as they are now. Times are told in the time zone `zone`; None is that of the machine.
-    Without `opened` and `index`, tools can be described but not run."""
+    Without `opened`, `index` and `sender`, tools can be described but not run."""
 
     home: Path
     environ: Mapping[str, str]
@@ -91,6 +92,7 @@ class ToolScope:
     secrets: SecretRegistry = field(default_factory=SecretRegistry)
     index: SearchIndex | None = None
     zone: tzinfo | None = None
+    sender: MessageSender | None = None
 
     @property
     def store(self) -> Store:

@@ -6,13 +6,13 @@ repeats, it is owed and delivered like every reply, `talaria why` tells of it, a
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from talaria.core.entries import Announcement
 from talaria.core.files import SentFile
-from talaria.core.ids import ChatKey, TurnId
+from talaria.core.ids import ChatAddress, ChatKey, TurnId
 from talaria.core.ledger import Fresh
 from talaria.core.turns import Sender, Turn
 
@@ -20,6 +20,18 @@ SENT_TURN: Final = "(sent)"
 """The `command` of a turn that is a sent message. Nobody can type it."""
 
 KEY_SECONDS: Final = 30 * 86_400.0
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """A message for a chat. `files` are paths in the chat's folder. A second message of the sender with the
+    same `key` is the same message, for 30 days. `is_untrusted`: it has content from outside."""
+
+    chat_key: ChatKey
+    text: str
+    sender: Sender
+    files: tuple[str, ...] = ()
+    key: str | None = None
+    is_untrusted: bool = False
 
 
 class SendMessage(msgspec.Struct, frozen=True):
@@ -52,3 +64,19 @@ class SentTurn(msgspec.Struct, frozen=True):
     turn: Turn
     is_duplicate: bool = False
     is_logged: bool = False
+
+
+class MessageSender(Protocol):
+    """Sends messages to chats outside of their turns."""
+
+    def read_chat(self, name: str) -> ChatAddress:
+        """Return the chat of a key or a name, whether it exists or not. Raises `BadRequest`."""
+        ...
+
+    async def find_chat(self, name: str) -> ChatKey:
+        """Return the chat that a person means. Raises `NotFound` and `BadRequest`."""
+        ...
+
+    async def send(self, message: ChatMessage) -> SentTurn:
+        """Write the message and return its turn. Durable when it returns."""
+        ...

@@ -263,6 +263,15 @@ class MixedTool(Protocol):
         ...
 
 
+@runtime_checkable
+class ForeignTool(Protocol):
+    """A tool of which some calls act on what is not the person's own, which needs an approval."""
+
+    def is_foreign(self, arguments: dict[str, Any], chat_key: ChatKey, sender: Sender) -> bool:
+        """Return whether a call for `sender` in `chat_key` does so. Does not block."""
+        ...
+
+
 class ToolSource(Protocol):
     """A place that tools come from: a built-in family, an MCP server, a plug-in.
 

@@ -33,6 +33,7 @@ from talaria.core.jobs import (
 from talaria.core.ledger import Binding
 from talaria.core.messages import Part, Text
 from talaria.core.questions import Question, QuestionKind
+from talaria.core.sending import ChatMessage
 from talaria.core.spending import from_usd
 from talaria.core.turns import NO_REPLY, Inbound, ReplyPlace, RunOrder, Sender, Turn
 from talaria.jobs.planning import zone_of
@@ -41,7 +42,6 @@ from talaria.scheduler.checks import JobChecks
 from talaria.turns.intake import Draining
 from talaria.turns.live import LiveTurn
 from talaria.turns.process_notes import describe_process
-from talaria.turns.sending import ChatMessage
 
 if TYPE_CHECKING:
     from talaria.gateway import Gateway

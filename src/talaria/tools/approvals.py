@@ -3,7 +3,9 @@ at the moment of running."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -11,12 +13,12 @@ from talaria.access.approvals import Surroundings, call_digest
 from talaria.access.risk import AskReason, CallFacts, find_reason, refuse_to_ask
 from talaria.core.clock import Clock
 from talaria.core.errors import ToolError
-from talaria.core.ids import SessionId, TurnId
+from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import ToolCall
 from talaria.core.ports import WorkspaceHandle
 from talaria.core.questions import APPROVE, Decision, Question, QuestionDraft, QuestionKind
-from talaria.core.tools import AskingTool, MixedTool, Risk, SessionTrust, Tool
-from talaria.core.turns import RunOrder
+from talaria.core.tools import NO_CHAT, NOBODY, AskingTool, ForeignTool, MixedTool, Risk, SessionTrust, Tool
+from talaria.core.turns import RunOrder, Sender
 from talaria.tools.function import Arguments, parse_arguments
 from talaria.tools.settings import ToolSettings
 from talaria.tools.visible import VisibleTable, visible_text
@@ -40,6 +42,8 @@ class CallGate:
     clock: Clock
     is_unattended: bool = False
     order: RunOrder | None = None
+    chat_key: ChatKey = NO_CHAT
+    sender: Sender = NOBODY
 
     async def question(self, tool: Tool, call: ToolCall) -> QuestionDraft | None:
         """Return what to ask a person before the call may run; None if it may run unasked, or is refused when
@@ -98,7 +102,8 @@ class CallGate:
     async def _draft(self, tool: Tool, call: ToolCall) -> QuestionDraft | None:
         spec = tool.spec
         is_tainted = spec.reaches_out and await self.trust.is_tainted()
-        draft = find_question(tool, call, self.settings, is_tainted=is_tainted)
+        is_foreign = partial(_is_foreign, tool, self.chat_key, self.sender)
+        draft = find_question(tool, call, self.settings, is_tainted=is_tainted, is_foreign=is_foreign)
         if draft is None or draft.kind is QuestionKind.ANSWER:
             return draft
         around = await self._surroundings()
@@ -116,7 +121,12 @@ class CallGate:
 
 
 def find_question(
-    tool: Tool, call: ToolCall, settings: ToolSettings | None = None, *, is_tainted: bool = False
+    tool: Tool,
+    call: ToolCall,
+    settings: ToolSettings | None = None,
+    *,
+    is_tainted: bool = False,
+    is_foreign: Callable[[Arguments], bool] = lambda arguments: False,
 ) -> QuestionDraft | None:
     """Return what to ask a person before the call may run; None if it may run unasked.
 
@@ -133,7 +143,7 @@ def find_question(
         is_tainted=is_tainted,
     )
     reason = find_reason(facts, settings.approvals)
-    if reason is None and not spec.asks:
+    if reason is None and not spec.asks and not isinstance(tool, ForeignTool):
         return None
     if len(call.arguments) > MAX_ASKED_CHARS:
         raise ToolError(
@@ -144,6 +154,8 @@ def find_question(
         arguments = parse_arguments(tool, call.arguments)
     except ToolError:
         return None
+    if reason is None and is_foreign(arguments):
+        reason = find_reason(msgspec.structs.replace(facts, is_foreign=True), settings.approvals)
     if reason is not None and isinstance(tool, MixedTool) and tool.only_reads(arguments):
         reads = msgspec.structs.replace(facts, only_reads=True, reaches_out=False)
         reason = find_reason(reads, settings.approvals)
@@ -153,6 +165,10 @@ def find_question(
         return None
     assert isinstance(tool, AskingTool), f"{call.name} has no question to ask"
     return tool.question(arguments)
+
+
+def _is_foreign(tool: Tool, chat_key: ChatKey, sender: Sender, arguments: Arguments) -> bool:
+    return isinstance(tool, ForeignTool) and tool.is_foreign(arguments, chat_key, sender)
 
 
 def describe(name: str, arguments: Arguments, reason: AskReason | None = None) -> str:

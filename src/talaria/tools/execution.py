@@ -114,6 +114,8 @@ class ToolRunner:
             self._trust(turn),
             self._clock,
             is_unattended=turn.inbound.is_unattended is True,
+            chat_key=turn.chat_key,
+            sender=turn.inbound.sender,
             order=turn.inbound.order,
         )
         return BoundTools(

@@ -7,7 +7,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 
-import msgspec
 from msgspec import UNSET
 
 from talaria.core.clock import Clock
@@ -26,10 +25,10 @@ from talaria.core.ids import (
 )
 from talaria.core.ledger import Fresh
 from talaria.core.redaction import SecretRegistry
-from talaria.core.sending import SendMessage, SentTurn
+from talaria.core.sending import ChatMessage, SendMessage, SentTurn
 from talaria.core.store_ports import Store
 from talaria.core.tasks import finish, wait_event
-from talaria.core.turns import ReplyPlace, Sender
+from talaria.core.turns import ReplyPlace
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings
 from talaria.workspace.chat_folders import ChatFolders
@@ -40,18 +39,6 @@ _log = logging.getLogger("talaria.sending")
 _LOOK_SECONDS = 30.0  # for sessions whose turns run in another process
 MAX_TEXT = 256 << 10  # characters
 _HTTP = "http"
-
-
-class ChatMessage(msgspec.Struct, frozen=True):
-    """A message for a chat. `files` are paths in the chat's folder. A second message of the sender with the
-    same `key` is the same message, for 30 days. `is_untrusted`: it has content from outside."""
-
-    chat_key: ChatKey
-    text: str
-    sender: Sender
-    files: tuple[str, ...] = ()
-    key: str | None = None
-    is_untrusted: bool = False
 
 
 class ChatSender:
@@ -106,7 +93,7 @@ class ChatSender:
             if (session := await self._store.session(SessionId(name))) is None:
                 raise NotFound(f"There is no session {name}.", "`talaria sessions list` lists them.")
             return session.chat_key
-        address = self._read(name)
+        address = self.read_chat(name)
         key = address.key()
         if self.find_address(address) is None and await self._store.current_session(key) is None:
             raise NotFound(
@@ -115,7 +102,8 @@ class ChatSender:
             )
         return key
 
-    def _read(self, name: str) -> ChatAddress:
+    def read_chat(self, name: str) -> ChatAddress:
+        """Return the chat of a key or a name, whether it exists or not. Raises `BadRequest`."""
         if is_session_name(name):
             return ChatAddress(self._settings.agent_name, _HTTP, "api", name)
         try:

@@ -55,6 +55,7 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("POST", "/api/sessions/{x}/project"): {OPERATE},
     ("POST", "/api/files"): {CHAT, OPERATE},
     ("GET", "/api/files/{id}"): ALL,
+    ("POST", "/api/send"): {OPERATE},
     ("GET", "/v1/models"): ALL,
     ("GET", "/openapi.json"): ALL,
     ("GET", "/v1/models/{model}"): ALL,

@@ -144,6 +144,12 @@ class GatewayClient:
         answer = await self._with_retries(lambda: self._call("POST", path, body, headers=headers), retry)
         return _decode(answer, AcceptedTurn)
 
+    async def send_to(self, chat: str, text: str, key: str, files: Sequence[str] = ()) -> str:
+        """Send a message to a chat outside of its turns, and return its id."""
+        body = {"chat": chat, "text": text, "files": files}
+        answer = await self._call("POST", "/api/send", body, headers={"Idempotency-Key": key})
+        return _decode(answer, _Id).id
+
     async def upload(self, path: Path, retry: RetryPolicy = NO_RETRY) -> str:
         """Upload a file and return its id. Raises `BadRequest` if the file cannot be read."""
         try:

@@ -41,6 +41,7 @@ from talaria.channels.http.responses_api import DeletedResponse, InputItemList, 
 from talaria.channels.http.responses_requests import ResponsesRequest
 from talaria.channels.http.routing import ApiRoute, HttpApp
 from talaria.channels.http.search_api import MAX_FOUND, MAX_QUERY, SearchApi
+from talaria.channels.http.send_api import SendApi, SendBody, SentView
 from talaria.channels.http.session_api import ProjectBody, SessionApi
 from talaria.channels.http.settings import SESSION_HEADER, HttpSettings
 from talaria.channels.http.status_views import (
@@ -159,6 +160,7 @@ def create_app(
         ),
         **_session_routes(SessionApi(gateway), SearchApi(gateway)),
         **_file_routes(FileApi(gateway, settings)),
+        **_send_routes(SendApi(gateway, settings)),
         **_approval_routes(ApprovalApi(gateway)),
         **job_routes(JobApi(gateway)),
         **_memory_routes(MemoryApi(gateway)),
@@ -315,6 +317,20 @@ def _session_routes(sessions: SessionApi, search: SearchApi) -> Table:
             "POST": ApiRoute(sessions.use_project, _OPERATE, project, "session.project")
         },
     }
+
+
+def _send_routes(sending: SendApi) -> Table:
+    send = Call(
+        "Write a message to a chat, outside of its turns. The answer is 202 once it is on disk.",
+        SentView,
+        202,
+        body=SendBody,
+        fields=(_KEY,),
+        errors=("not_found", "idempotency_conflict", "too_large"),
+        example='{"chat": "home", "text": "The backup is done."}',
+        links=(Link(202, "$response.body#/id", "id", ("GET /api/turns/{id}",)),),
+    )
+    return {"/api/send": {"POST": ApiRoute(sending.send, _OPERATE, send, "send")}}
 
 
 def _file_routes(files: FileApi) -> Table:

@@ -1,0 +1,42 @@
+"""`talaria send`: a message to a chat, without an agent in between."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+import click
+
+from talaria.cli.ask import compose, files_option
+from talaria.cli.home_gateway import connect
+from talaria.cli.options import Invocation, run_loop, verb
+
+
+@verb(
+    "send",
+    'talaria send home "The backup is done."',
+    'talaria send home --file report.pdf "Here is the report."',
+    "df -h | talaria send home -",
+)
+@click.argument("chat")
+@click.argument("text", required=False)
+@files_option("Send a file along.")
+def command(invocation: Invocation, chat: str, text: str | None, files: tuple[Path, ...]) -> None:
+    """Send a message to CHAT: its key, or the name or the id of a session.
+
+    No agent sees it before it is sent; the agent of the chat finds it in the log. With `-`, stdin is the
+    text.
+    Prints the id by which `talaria why` tells what became of it.
+    """
+    message = "" if text is None and files else compose(text, stdin=None if text in (None, "-") else False)
+    if not message.strip() and not files:
+        raise click.UsageError("There is nothing to send: the message is empty.")
+    home = invocation.home()
+
+    async def run() -> str:
+        async with connect(home, os.environ) as client:
+            ids = [await client.upload(path) for path in files]
+            return await client.send_to(chat, message, uuid.uuid4().hex, ids)
+
+    click.echo(run_loop(run()))
