@@ -172,9 +172,11 @@ def describe_reach(settings: NetworkSettings) -> str:
 
 def _jobs(scope: ToolScope) -> ToolSource:
     from talaria.tools.jobs import jobs_tools  # noqa: PLC0415
+    from talaria.tools.send_message import SendMessageTool  # noqa: PLC0415
     from talaria.tools.toolset import Family  # noqa: PLC0415
 
-    return Family("jobs", jobs_tools(scope, lambda: scope.current(JOBS)))
+    jobs = jobs_tools(scope, lambda: scope.current(JOBS))
+    return Family("jobs", (*jobs, SendMessageTool(scope.sender, scope.people)))
 
 
 FILES: Final = ToolPart(
