@@ -27,11 +27,12 @@ from chaos.processes import ProcessKillRun
 from chaos.proxy_attacks import ProxyAttackRun, all_proxy_attacks
 from chaos.retries import RetryRun, has_node
 from chaos.stops import CancelRun, DrainRun, PoisonRun
+from chaos.webhooks import WebhookRun
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
 
 PARTS = ("kills", "processes", "retries", "nonces", "pauses", "cancels", "sigterm", "poison")
 # Attacks from outside, with a page of their own.
-OUTSIDE = ("hostile", "http", "schema", "addresses", "proxy", "disk", "sandbox")
+OUTSIDE = ("hostile", "http", "webhooks", "schema", "addresses", "proxy", "disk", "sandbox")
 
 
 def main() -> None:
@@ -114,6 +115,10 @@ async def _attack(options: argparse.Namespace, progress: Progress) -> tuple[list
         fuzz = HttpFuzzRun(10_000 // share, 2000 // share, 16, progress, options.seed)
         figures += await fuzz.run()
         print(*fuzz.evidence, sep="\n")
+    if "webhooks" in parts:
+        calls = WebhookRun(1000 // share, progress, options.seed)
+        figures += await calls.run()
+        print(*calls.evidence, sep="\n")
     if "schema" in parts and (lack := schema.why_not()):
         print(f"schema: not run, because {lack}")
     elif "schema" in parts:

@@ -2,8 +2,7 @@
 
 home lock ⊃ store ⊃ models ⊃ workspaces ⊃ pool ⊃ turns ⊃ channels. Shutdown leaves the scopes from the inside
 out: channels stop accepting, turns drain until the deadline and the rest stays resumable, agents are
-released, workspaces, endpoints and the store close, and the lock is free. Each scope also runs the background
-loops of what it opens, and passes changes of config.toml on to it.
+released, and everything closes. Each scope also runs its background loops and follows changes of config.toml.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from talaria.config.settings import Settings
 from talaria.config.trust import check_trusted
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import BadRequest, ConfigError
-from talaria.core.gateway_part import Parts, StoreScope, ToolPart, ToolScope, find_engine
-from talaria.core.ids import ChatAddress, ChatKey, new_owner_id
+from talaria.core.gateway_part import GatewayPart, Parts, S, StoreScope, ToolPart, ToolScope, find_engine
+from talaria.core.ids import ChatKey, new_owner_id
 from talaria.core.limits import Limits
 from talaria.core.redaction import SecretRegistry
 from talaria.core.setting_marks import KeyPath
@@ -111,9 +110,11 @@ class _Start:
         return self.reloader.live
 
     def tool_scope(self, store: Store, index: LogIndex) -> ToolScope:
-        current = lambda part: self.live.settings.of(part)  # noqa: E731, PLW0108 - they change
-        home, people, secrets = self.home.path, self.people, self.secrets
-        return ToolScope(home, self.environ, self.clock, people, current, store, secrets, index, self.zone)
+        home, people, secrets, of = self.home.path, self.people, self.secrets, self.current
+        return ToolScope(home, self.environ, self.clock, people, of, store, secrets, index, self.zone)
+
+    def current(self, part: GatewayPart[S]) -> S:
+        return self.live.settings.of(part)
 
     @property
     def turn_settings(self) -> TurnSettings:
@@ -206,8 +207,7 @@ async def _open_store(start: _Start) -> AsyncIterator[tuple[StoreEngine, bool]]:
     """Open the store, and yield it and whether no other gateway serves its database."""
     home, clock = start.home, start.clock
     home.prepare()
-    url = start.settings.store.url
-    if url and is_file(url):
+    if (url := start.settings.store.url) and is_file(url):
         check_trusted(home, home.find_database(url))
     if (loss := home.find_loss(url)) is not None:
         raise loss
@@ -372,7 +372,8 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         sender = _make_sender(start, store, turn_settings, folders)
         scope = replace(start.tool_scope(store, index), sender=sender)
         agents = await scopes.enter_async_context(_open_agents(start, scope, models, workspaces, workers))
-        agents = replace(agents, notes=NoteSources(notes, agents.memories))
+        sources = NoteSources(notes, agents.memories)
+        agents = replace(agents, notes=sources, job_desk=lambda: gateway.job_desk())  # noqa: PLW0108 - later
         sessions = _make_lifecycle(start, store, workspaces, agents)
         scopes.push_async_callback(sessions.drain)
         keeper, watch = await scopes.enter_async_context(_keep_leases(start, store))
@@ -415,10 +416,14 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             parts=start.parts,
             checkpoints=agents.tool_runner.checkpoints,
         )
-        for part in start.parts:
-            if isinstance(part, ServicePart):
-                await scopes.enter_async_context(part.open(gateway, settings.of(part)))
+        await _open_services(scopes, gateway)
         yield gateway
+
+
+async def _open_services(scopes: AsyncExitStack, gateway: Gateway) -> None:
+    for part in gateway.parts:
+        if isinstance(part, ServicePart):
+            await scopes.enter_async_context(part.open(gateway, gateway.settings.of(part)))
 
 
 def _turn_loops(
@@ -437,15 +442,14 @@ def _turn_loops(
 
 
 def _make_delivery(start: _Start, store: Store, turns: Turns, folders: ChatFolders) -> Delivery:
-    delivery = Delivery(
-        store, turns.live, start.settings.delivery, partial(_read_sent, folders), limits=start.limits
-    )
+    read, settings = partial(_read_sent, folders), start.settings.delivery
+    delivery = Delivery(store, turns.live, settings, read, limits=start.limits)
     turns.hosts.use_messages(delivery.show_host_question)
     return delivery
 
 
 def _make_sender(start: _Start, store: Store, settings: TurnSettings, folders: ChatFolders) -> ChatSender:
-    address_of = partial(_find_address, start)
+    address_of = partial(find_address, start.parts, start.current, settings.agent_name)
     return ChatSender(store, settings, address_of, folders, secrets=start.secrets, clock=start.clock)
 
 
@@ -488,10 +492,6 @@ async def _keep_leases(start: _Start, store: StoreEngine) -> AsyncIterator[tuple
             yield keeper, watch
     finally:
         watch.stop()
-
-
-def _find_address(start: _Start, chat: ChatAddress) -> str | None:
-    return find_address(start.parts, start.live.settings.of, start.settings.agent.name, chat)
 
 
 def _read_sent(folders: ChatFolders, key: ChatKey, path: str) -> bytes:

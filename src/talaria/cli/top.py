@@ -104,7 +104,20 @@ def _facts(status: dict[str, Any], pool: dict[str, Any]) -> list[tuple[str, str]
         ),
         ("leases", f"{warm}; {counters['rebuilds']} rebuilt, {evicted} evicted"),
         ("endpoints", endpoints or "none called yet"),
+        *_jobs(status),
     ]
+
+
+def _jobs(status: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the line about jobs, if there are any."""
+    jobs = status.get("jobs") or {}
+    if not sum(jobs.get("jobs", {}).values()):
+        return []
+    kept = ", ".join(f"{number} {state}" for state, number in jobs["jobs"].items() if number)
+    runs = ", ".join(f"{number} {state}" for state, number in jobs["runs"].items() if number) or "none yet"
+    late = f"; a run waits for {format_age(jobs['late_seconds'])}" if jobs["late_seconds"] >= 1 else ""
+    held = f"; they wait: {status['scheduled_work_waits']}" if status.get("scheduled_work_waits") else ""
+    return [("jobs", f"{kept}; runs: {runs}{late}{held}")]
 
 
 def _condition(endpoint: dict[str, Any]) -> str:

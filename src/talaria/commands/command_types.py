@@ -103,7 +103,7 @@ class CommandResult(msgspec.Struct, frozen=True):
     back, and the reply goes on with what became of them. `diff` asks for what the last turn did to files: to
     all of them if it is empty, else to that path. `decide` is carried out before the reply is sent, and so is
     the end of the sessions `ends`. `edit_memory` is carried out, and the reply goes on with what became of
-    it.
+    it. `jobs` are the arguments of `/jobs`, which the command runner answers.
     """
 
     reply: str
@@ -116,6 +116,7 @@ class CommandResult(msgspec.Struct, frozen=True):
     decide: DecisionWish | None = None
     ends: tuple[SessionId, ...] = ()
     edit_memory: MemoryEdit | None = None
+    jobs: str | None = None
 
 
 class CommandSpec(msgspec.Struct, frozen=True):

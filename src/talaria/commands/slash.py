@@ -387,6 +387,13 @@ _ROWS = (
     CommandSpec(
         "why", "/why", "show the last messages, their ids and what became of them", Route.CONTROL, _why
     ),
+    CommandSpec(
+        "jobs",
+        "/jobs [add TEXT|save|show|run|pause|resume|remove NAME]",
+        "list jobs, make one in plain words, or act on one",
+        Route.CONTROL,
+        lambda context, args: CommandResult("", jobs=args),
+    ),
     CommandSpec("memory", USAGE, "show what is remembered, or edit it", Route.CONTROL, memory),
     CommandSpec("whoami", "/whoami", "show who you are to the gateway", Route.CONTROL, _whoami),
 )

@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from talaria.core.ids import TurnId
+from talaria.core.jobs import JobCounts
 from talaria.core.ledger import StoreStats
 from talaria.core.limits import LimitReading
 from talaria.core.messages import TokenUsage
@@ -123,6 +124,11 @@ class Metrics:
         self._size = gauge("store_bytes", "Size of the database.")
         self._owed = gauge("owed_turns", "Turns accepted and not settled.")
         self._outbox = gauge("outbox", "Replies not yet sent.")
+        self._jobs_by_state = Gauge("talaria_jobs", "Jobs.", ("state",), registry=registry)
+        self._runs_by_state = Gauge("talaria_job_runs", "Runs of jobs.", ("state",), registry=registry)
+        self._job_wait = gauge("job_wait_seconds", "How long the run waits that has waited longest.")
+        self._job_lateness = histogram("job_lateness_seconds", "From due to started.", _MODEL_SECONDS)
+        self._job_skips = counter("job_skips", "Runs of jobs that were skipped.", "reason")
 
     def turn_ended(self, state: str, channel: str, seconds: float) -> None:
         self._turns.inc(state, channel)
@@ -136,6 +142,22 @@ class Metrics:
     def hook_called(self, hook: str, outcome: str) -> None:
         """`outcome` is accepted, repeated, refused, limited or failed."""
         self._hooks.inc(hook, outcome)
+
+    def note_jobs(self, counts: JobCounts, now: float) -> None:
+        """Take over what the store counts."""
+        for state, number in counts.jobs.items():
+            self._jobs_by_state.labels(state).set(number)
+        for state, number in counts.slots.items():
+            self._runs_by_state.labels(state).set(number)
+        self._job_wait.set(0.0 if counts.oldest_due is None else max(0.0, now - counts.oldest_due))
+
+    def job_started(self, late_seconds: float) -> None:
+        self._job_lateness.observe(max(0.0, late_seconds))
+
+    def jobs_skipped(self, reason: str, count: int = 1) -> None:
+        """`reason` is `missed` or `overlap`."""
+        for _ in range(count):
+            self._job_skips.inc(reason)
 
     def model_retried(self, provider: str) -> None:
         self._retries.inc(provider)

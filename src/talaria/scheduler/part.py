@@ -78,6 +78,7 @@ class JobService:
             settings=lambda: gateway.reloader.live.settings.jobs,
             zone=zone,
             sheds=lambda: bool(gateway.loop_watch.load.runs_wait()),
+            metrics=gateway.metrics,
         )
         await self.scheduler.run(self._keep_heartbeat)
 

@@ -33,6 +33,7 @@ from talaria.jobs.planning import plan_slots, replan, zone_of
 from talaria.jobs.schedules import next_instant
 from talaria.jobs.settings import JobSettings
 from talaria.jobs.zones import rules_version, zone_name
+from talaria.observe.metrics import Metrics
 
 _log = logging.getLogger("talaria.jobs")
 
@@ -60,6 +61,7 @@ class Scheduler:
         settings: Callable[[], JobSettings],
         zone: tzinfo,
         sheds: Callable[[], bool] = lambda: False,
+        metrics: Metrics | None = None,
     ) -> None:
         self._jobs = jobs
         self._runner = runner
@@ -68,6 +70,7 @@ class Scheduler:
         self._settings = settings
         self._zone = zone
         self._sheds = sheds
+        self._metrics = metrics
         self._woken = asyncio.Event()
         self._starting: dict[asyncio.Task[None], ClaimedSlot] = {}
         self.is_shedding = False
@@ -121,6 +124,9 @@ class Scheduler:
             plans = plan_slots(jobs, now, self._settings().late, self._zone)
             if not await self._jobs.advance(plans):
                 return
+            if self._metrics is not None:
+                missed = sum(bool(slot.skipped) for plan in plans for slot in plan.slots)
+                self._metrics.jobs_skipped("missed", missed)
             hit(Failpoint.SLOTS_WRITTEN)
 
     async def _claim(self) -> None:
@@ -129,6 +135,8 @@ class Scheduler:
             claimed = await self._jobs.claim(order)
             for one in claimed:
                 hit(Failpoint.SLOT_CLAIMED)
+                if self._metrics is not None:
+                    self._metrics.job_started(self._clock.now() - one.slot.due_at)
                 task = asyncio.create_task(self._start(one), name=f"job {one.slot.id}")
                 self._starting[task] = one
                 task.add_done_callback(self._forget)

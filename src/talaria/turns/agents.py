@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from talaria.access.budgets import Budgets
 from talaria.agent.calling import Caller, Routes
@@ -33,6 +33,9 @@ from talaria.tools.execution import ToolRunner
 from talaria.turns.live import LiveSteering, LiveTurn
 from talaria.turns.memories import Memories
 from talaria.turns.settings import TurnSettings
+
+if TYPE_CHECKING:
+    from talaria.jobs.desk import JobDesk
 
 
 class NoPendingModels:
@@ -100,6 +103,7 @@ class Agents:
     secrets: SecretRegistry = field(default_factory=SecretRegistry)
     notes: SessionNotes | None = None
     memories: Memories | None = None
+    job_desk: Callable[[], JobDesk] | None = None
 
     @property
     def builder(self) -> AgentBuilder:

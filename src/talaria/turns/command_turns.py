@@ -103,6 +103,8 @@ class CommandRunner:
                 outcome, specs = self._respec(view, outcome.spec_change)
             elif outcome.undo_files or outcome.diff is not None:
                 outcome = await self._file_changes(turn, outcome)
+            if outcome.jobs is not None:
+                outcome = await self._jobs(turn, outcome.jobs)
             if outcome.edit_memory is not None:
                 outcome = await self._edit_memory(turn, outcome.edit_memory)
             if (wish := outcome.decide) is not None:
@@ -174,6 +176,13 @@ class CommandRunner:
             return CommandResult(await memories.provider.edit(memories.place(turn.chat_key), edit, origin))
         except ToolError as error:
             return CommandResult(error.info().sentence())
+
+    async def _jobs(self, turn: Turn, args: str) -> CommandResult:
+        from talaria.turns.job_commands import JobCommands  # noqa: PLC0415 - with the first `/jobs`
+
+        if (desk := self._agents.job_desk) is None:
+            return CommandResult("There are no jobs here.")
+        return await JobCommands(desk(), self._store).answer(turn, args)
 
     async def _memory(self, turn: Turn) -> tuple[PageContent, ...] | None:
         memories = self._agents.memories

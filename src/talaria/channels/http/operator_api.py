@@ -21,6 +21,7 @@ from talaria.channels.http.status_views import (
     DefaultModelView,
     DescriptorView,
     HealthView,
+    JobsView,
     OwedView,
     ReadyView,
     StatusView,
@@ -84,6 +85,7 @@ class OperatorApi:
     async def metrics(self, request: Request) -> Response:
         metrics = self._gateway.metrics
         metrics.note_store(await self._gateway.store.stats())
+        metrics.note_jobs(await self._gateway.store.jobs.counts(), self._gateway.clock.now())
         return Response(metrics.render(), media_type=CONTENT_TYPE.encode())
 
     async def pool(self, request: Request) -> Response:
@@ -130,9 +132,15 @@ class OperatorApi:
                 ),
                 turns=stats.turns,
                 owed=OwedView(stats.owed, stats.outbox, round(stats.oldest_seconds, 3), stats.unsent),
+                jobs=await self._jobs(),
                 processes=tuple(gateway.notes.processes.infos()),
             )
         )
+
+    async def _jobs(self) -> JobsView:
+        counts = await self._gateway.store.jobs.counts()
+        late = 0.0 if counts.oldest_due is None else self._gateway.clock.now() - counts.oldest_due
+        return JobsView(counts.jobs, counts.slots, round(max(0.0, late), 3))
 
     async def _spending(self) -> dict[str, object]:
         """Return what was spent, as last known if the database does not answer."""

@@ -72,6 +72,14 @@ class OwedView(msgspec.Struct, frozen=True):
     channels: dict[str, int]
 
 
+class JobsView(msgspec.Struct, frozen=True):
+    """Jobs and their runs by state. `late_seconds` is how long the run waits that has waited longest."""
+
+    jobs: dict[str, int]
+    runs: dict[str, int]
+    late_seconds: float
+
+
 class StatusView(msgspec.Struct, frozen=True):
     version: str
     uptime_seconds: float
@@ -95,4 +103,5 @@ class StatusView(msgspec.Struct, frozen=True):
     store: StoreView
     turns: dict[str, int]
     owed: OwedView
+    jobs: JobsView
     processes: tuple[ProcessInfo, ...]  # in the background, that run

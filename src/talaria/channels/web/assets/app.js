@@ -7,6 +7,7 @@ import { Composer } from "./composer.js";
 import { askToDelete } from "./deletion.js";
 import { $, make, spoken } from "./elements.js";
 import { show } from "./markdown.js";
+import "./jobs.js";
 import "./memory.js";
 import { drawModel, fetchLarger, isDownloading } from "./model.js";
 import { drawOpen } from "./questions.js";

@@ -1,0 +1,111 @@
+/* Jobs in a dialog: when each runs next, what its last runs cost and took, and a new one in plain words. */
+
+import { call } from "./api.js";
+import { $, make } from "./elements.js";
+import { trouble } from "./transcript.js";
+
+const STRIP = { runs: 40, width: 8, height: 28 };
+let proposed = null; // what the gateway would save: the text, and when it was shown
+
+async function showJobs() {
+  $("jobs").showModal();
+  propose(null);
+  await attempt(read);
+}
+
+/** Runs an action and shows why it failed, if it did. */
+async function attempt(action) {
+  $("jobs-error").replaceChildren();
+  try {
+    await action();
+  } catch (error) {
+    $("jobs-error").replaceChildren(trouble(error));
+  }
+}
+
+async function read() {
+  const { items } = await call("GET", "/api/jobs?limit=100");
+  const histories = await Promise.all(items.map(({ id }) => call("GET", `/api/jobs/${id}/runs?limit=${STRIP.runs}`)));
+  const cards = items.map((job, n) => card(job, histories[n].items));
+  $("jobs-list").replaceChildren(...(cards.length ? cards : [make("p", { className: "quiet" }, "There are no jobs yet.")]));
+}
+
+function card(job, runs) {
+  const next = job.next.length ? `Next: ${job.next.join(" · ")}` : job.state;
+  const act = (label, action) => make("button", { type: "button", textContent: label, onclick: () => attempt(async () => { await action(); await read(); }) });
+  const change = (state) => () => call("PATCH", `/api/jobs/${job.id}`, { body: JSON.stringify({ state }) });
+  const buttons = [
+    act("Run now", () => call("POST", `/api/jobs/${job.id}/run`)),
+    job.state === "paused" ? act("Resume", change("active")) : act("Pause", change("paused")),
+    act("Remove", () => call("DELETE", `/api/jobs/${job.id}`)),
+  ];
+  return make("section", { className: "job" },
+    make("h3", {}, job.name),
+    make("p", {}, `${job.schedule} (${job.timezone})`),
+    make("p", { className: "quiet" }, next, job.reason ? ` (${job.reason})` : ""),
+    ...(runs.length ? [strip(runs), make("p", { className: "quiet" }, last(runs[0]))] : []),
+    make("div", { className: "row" }, ...buttons));
+}
+
+function last(run) {
+  return `Last run: ${run.state}${seconds(run) === null ? "" : `, ${seconds(run).toFixed(1)} s`}, ${run.cost_usd} USD${run.reason ? `: ${run.reason}` : ""}`;
+}
+
+function seconds(run) {
+  return run.started_at === null || run.ended_at === null ? null : Math.max(0, run.ended_at - run.started_at);
+}
+
+/** The last runs as bars, the oldest first: as high as they took long, in the colour of their state. */
+function strip(runs) {
+  const oldest = [...runs].reverse();
+  const longest = Math.max(1, ...oldest.map((run) => seconds(run) ?? 0));
+  const svg = svgNode("svg", { viewBox: `0 0 ${STRIP.runs * STRIP.width} ${STRIP.height}`, class: "strip", role: "img" });
+  const count = (state) => oldest.filter((run) => run.state === state).length;
+  svg.append(svgNode("title", {}, `The last ${oldest.length} runs: ${count("done")} done, ${count("failed")} failed, ${count("skipped")} skipped`));
+  oldest.forEach((run, n) => {
+    const height = 3 + (STRIP.height - 3) * ((seconds(run) ?? 0) / longest);
+    const bar = svgNode("rect", { x: n * STRIP.width, y: STRIP.height - height, width: STRIP.width - 2, height, class: run.state });
+    bar.append(svgNode("title", {}, `${run.slot}: ${last(run).slice(10)}`));
+    svg.append(bar);
+  });
+  return svg;
+}
+
+function svgNode(name, attributes, text = "") {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.textContent = text;
+  return node;
+}
+
+// -- a new job
+
+/** Shows what would be saved, or nothing. */
+function propose(shown) {
+  proposed = shown;
+  $("jobs-proposal").replaceChildren(...(shown ? shown.lines.map((line) => make("p", {}, line)) : []));
+  $("jobs-save").hidden = !shown;
+}
+
+$("jobs-form").onsubmit = (event) => {
+  event.preventDefault();
+  const text = $("jobs-text").value.trim();
+  if (!text) return;
+  propose(null);
+  attempt(async () => {
+    const chat = /^#chat=([\w.-]{1,128})$/.exec(location.hash)?.[1];
+    const body = chat && !chat.startsWith("ses_") ? { text, chat } : { text };
+    const shown = await call("POST", "/api/jobs", { body: JSON.stringify({ ...body, confirm: false }) });
+    propose({ ...shown, body });
+  });
+};
+$("jobs-text").oninput = () => propose(null);
+$("jobs-save").onclick = () => attempt(async () => {
+  const body = JSON.stringify({ ...proposed.body, asked_at: proposed.asked_at });
+  propose(null);
+  await call("POST", "/api/jobs", { body });
+  $("jobs-text").value = "";
+  await read();
+});
+$("jobs-open").onclick = showJobs;
+$("jobs-close").onclick = () => $("jobs").close();

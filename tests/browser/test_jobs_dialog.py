@@ -1,0 +1,40 @@
+"""Jobs on the page: shown before they are saved, run, paused, and removed, with the strip of their runs."""
+
+from __future__ import annotations
+
+from browser.visitor import Visitor
+
+
+async def test_job_is_made_in_words_run_paused_and_removed(visitor: Visitor) -> None:
+    page = visitor.page
+    await page.get_by_role("button", name="Jobs").click()
+    dialog = page.get_by_role("dialog", name="Jobs")
+    await visitor.sees("There are no jobs yet.", "#jobs")
+    field = dialog.get_by_label("A new job")
+    await field.fill("water the flowers")
+    await field.press("Enter")
+    await visitor.sees("When should it run?", "#jobs")
+    await field.fill("every weekday at 9 tell me what changed")
+    await field.press("Enter")
+    proposal = page.locator("#jobs-proposal")
+    await proposal.get_by_text("Next:").wait_for()
+    assert await proposal.get_by_text("then:").count() == 2
+    await dialog.get_by_role("button", name="Save this job").click()
+    job = page.locator(".job")
+    await job.wait_for()
+    assert (await job.locator("p.quiet").first.text_content() or "").count(" · ") == 2, "three times"
+    await dialog.get_by_role("button", name="Run now").click()
+    strip = page.locator(".strip rect")
+    while not await strip.count() or "done" not in (await strip.first.get_attribute("class") or ""):
+        await page.get_by_role("button", name="Close").click()
+        await page.get_by_role("button", name="Jobs").click()
+        await job.wait_for()
+    await visitor.sees("Last run: done", "#jobs")
+    await page.screenshot(path="/tmp/hooks/jobs.png")
+    await dialog.get_by_role("button", name="Pause").click()
+    await dialog.get_by_role("button", name="Resume").wait_for()
+    await dialog.get_by_role("button", name="Remove").click()
+    await visitor.sees("There are no jobs yet.", "#jobs")
+    await page.keyboard.press("Escape")
+    await dialog.wait_for(state="hidden")
+    assert not visitor.troubles
