@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from io import BytesIO
 from random import Random
 from typing import Any, Final
 
@@ -218,7 +219,7 @@ class _Variant:
             for start in range(0, len(data), 8192):
                 yield data[start : start + 8192]
 
-        await self._post(headers, pieces() if self._random.random() < 0.5 else data, 413)
+        await self._post(headers, pieces() if self._random.random() < 0.5 else BytesIO(data), 413)
 
     async def _be_slow(self) -> None:
         """Half of a body, and then nothing: the connection is closed, or the gateway's patience ends."""

@@ -28,6 +28,7 @@ MEDIA_TYPES: Final = {
     "deletion.js": _SCRIPT,
     "elements.js": _SCRIPT,
     "files.js": _SCRIPT,
+    "jobs.js": _SCRIPT,
     "links.js": _SCRIPT,
     "markdown.js": _SCRIPT,
     "memory.js": _SCRIPT,
