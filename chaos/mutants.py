@@ -20,6 +20,7 @@ import msgspec
 
 from chaos.approval_faults import APPROVAL_FAULTS
 from chaos.finding_faults import FINDING_FAULTS
+from chaos.hook_faults import HOOK_FAULTS
 from chaos.kills import KillRun
 from chaos.load_faults import LOAD_FAULTS
 from chaos.memory_faults import MEMORY_FAULTS
@@ -495,6 +496,7 @@ MUTANTS = (
         Tests(f"{_COPIES}/test_shadow.py::test_a_repository_s_history_is_never_touched"),
     ),
     *FINDING_FAULTS,
+    *HOOK_FAULTS,
     *LOAD_FAULTS,
     *MEMORY_FAULTS,
     *NETWORK_FAULTS,

@@ -30,7 +30,6 @@ async def test_job_is_made_in_words_run_paused_and_removed(visitor: Visitor) -> 
         await page.get_by_role("button", name="Jobs").click()
         await job.wait_for()
     await visitor.sees("Last run: done", "#jobs")
-    await page.screenshot(path="/tmp/hooks/jobs.png")
     await dialog.get_by_role("button", name="Pause").click()
     await dialog.get_by_role("button", name="Resume").wait_for()
     await dialog.get_by_role("button", name="Remove").click()
